@@ -1,0 +1,70 @@
+"""`es-sbert`: the root command. Command modules are imported only when their command is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from es_sbert import __version__
+from es_sbert.errors import EsSbertError
+
+# command name → (module, attribute, one line for `es-sbert --help`)
+COMMANDS = {
+    "encode": ("es_sbert.cli.encode", "encode", "Turn texts into sentence vectors."),
+    "engine": ("es_sbert.cli.engine", "engine", "Run a real search engine on this machine without Docker."),
+    "export": ("es_sbert.cli.export", "export", "Export a model to a checked ONNX bundle."),
+    "index": ("es_sbert.cli.index", "index", "Create and inspect indices with a vector field."),
+    "ingest": ("es_sbert.cli.ingest", "ingest", "Embed documents and load them into an index."),
+    "search": ("es_sbert.cli.search", "search", "Search an index by meaning."),
+}
+
+
+class _LazyGroup(click.Group):
+    """A group whose subcommands are imported on use: `es-sbert --help` must not load onnxruntime."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="es-sbert")
+def cli() -> None:
+    """Search an Elasticsearch or OpenSearch index by meaning."""
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line; expected errors end as two lines on stderr and exit code 2."""
+    try:
+        result: Any = cli.main(args, standalone_mode=False)
+    except EsSbertError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    except click.exceptions.Abort:
+        click.echo("Interrupted.", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output (`| head`) went away: not an error of ours.
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Search engines behind one protocol, and real servers started without Docker."""

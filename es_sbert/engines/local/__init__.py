@@ -1,0 +1,1 @@
+"""Real Elasticsearch and OpenSearch servers on this machine, without Docker."""

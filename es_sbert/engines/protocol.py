@@ -1,0 +1,132 @@
+"""What the rest of es-sbert needs of a search engine, and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+Json = dict[str, Any]
+
+
+class Flavour(StrEnum):
+    ELASTICSEARCH = "elasticsearch"
+    OPENSEARCH = "opensearch"
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What answers at an address.
+
+    Attributes:
+        flavour: Elasticsearch or OpenSearch.
+        version: (major, minor, patch).
+        url: Address without credentials.
+    """
+
+    flavour: Flavour
+    version: tuple[int, int, int]
+    url: str
+
+    @property
+    def label(self) -> str:
+        """`Elasticsearch 9.5.0` or `OpenSearch 3.6.0`."""
+        name = "Elasticsearch" if self.flavour is Flavour.ELASTICSEARCH else "OpenSearch"
+        return f"{name} {'.'.join(map(str, self.version))}"
+
+    @property
+    def takes_base64_vectors(self) -> bool:
+        """Whether a vector may be sent as base64 of big-endian float32 instead of a list of numbers.
+
+        OpenSearch has a base64 of its own from 3.9 (little-endian); no such server was at hand to prove it
+        on, so lists are sent there.
+        """
+        return self.flavour is Flavour.ELASTICSEARCH and self.version >= (9, 3, 0)
+
+    @property
+    def hides_vectors_in_source(self) -> bool:
+        """Whether `_source` leaves vectors out unless asked (`_source.exclude_vectors`)."""
+        return self.flavour is Flavour.ELASTICSEARCH and self.version >= (9, 2, 0)
+
+
+@dataclass(frozen=True)
+class IndexState:
+    """An index as the engine describes it.
+
+    Attributes:
+        name: The concrete index (an alias is resolved to the one index it stands for).
+        mappings: The whole mapping (`properties`, `_meta`, …).
+        settings: Flat settings (`index.knn`, `index.number_of_shards`, …), values as strings.
+    """
+
+    name: str
+    mappings: Json
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ItemResult:
+    """What became of one action of a bulk request.
+
+    Attributes:
+        status: HTTP status of the item; 429 and 503 are worth another try.
+        id: The document's id.
+        reason: Why it failed, one line; empty on success.
+    """
+
+    status: int
+    id: str
+    reason: str
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class Engine(Protocol):
+    """One client for either engine. All methods raise `EngineError` and its kinds.
+
+    Thread-safe: ingest calls `bulk` from several threads.
+    """
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def get_index(self, name: str) -> IndexState | None:
+        """The index or the one index behind an alias; None where there is none.
+
+        Raises:
+            IndexMismatch: the alias stands for several indices.
+        """
+
+    def create_index(self, name: str, body: Json) -> None: ...
+
+    def put_mapping(self, name: str, body: Json) -> None: ...
+
+    def refresh(self, name: str) -> None: ...
+
+    def count(self, name: str, query: Json | None = None) -> int: ...
+
+    def bulk(self, name: str, body: bytes) -> list[ItemResult]:
+        """Send newline-delimited actions, already encoded; results are in the order of the actions.
+
+        Raises:
+            RequestFailed: the whole request was refused (`status` 413, 429, 503, …; 0: the connection broke).
+        """
+
+    def get_documents(self, name: str, ids: Sequence[str], *, source_includes: Sequence[str],
+                      vectors: bool = False) -> dict[str, Json]:  # fmt: skip
+        """Real-time lookup: id → the part of `_source` asked for; ids that do not exist are absent.
+
+        Args:
+            vectors: Also bring vectors on engines that leave them out of `_source`.
+        """
+
+    def search(self, name: str, body: Json) -> Json:
+        """`_search` as the engine answers it."""
+
+    def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500) -> Iterator[list[Json]]:
+        """All hits of a query from one point in time, page by page, with `_seq_no` and `_primary_term`."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,126 @@
+"""Every error a user can meet, in one tree.
+
+    EsSbertError
+    ├── UsageError                 options that contradict each other or make no sense
+    ├── ModelError
+    │   ├── ModelNotFound          no folder, installed package or hub repository of that name
+    │   ├── BundleInvalid          a model folder that is broken, unsafe or was edited by hand
+    │   ├── UnsupportedArchitecture
+    │   └── ParityFailed           an exported graph does not give the model's vectors
+    ├── DeviceError                the device asked for is not the one that would run
+    ├── EngineError
+    │   ├── EngineUnreachable      nothing answers at the address
+    │   ├── AccessDenied           401 or 403
+    │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch, or a version too old
+    │   ├── RequestFailed          the engine answered with an error
+    │   └── LocalEngineError       `es-sbert engine` cannot fetch, start or stop a server
+    ├── VectorIndexError
+    │   ├── IndexMissing
+    │   └── IndexMismatch          other dimensions, another model, or no vector field
+    └── SourceError                input that cannot be read at all
+
+Each carries a `remedy`: what to do next, in one or two sentences. The command line prints both and ends
+with exit code 2; nothing in this tree is ever shown as a traceback.
+"""
+
+from __future__ import annotations
+
+
+class EsSbertError(Exception):
+    """Base of all errors that are the user's to mend.
+
+    Args:
+        message: What is wrong, naming the file, index, option or address concerned.
+        remedy: What to do next.
+    """
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.remedy}"
+
+    def __reduce__(self) -> tuple[type[EsSbertError], tuple[str, str]]:
+        # Exceptions with two required arguments do not survive pickling (worker processes) by default.
+        return type(self), (self.message, self.remedy)
+
+
+class UsageError(EsSbertError):
+    """Options that contradict each other or make no sense together."""
+
+
+class ModelError(EsSbertError):
+    """A model cannot be used."""
+
+
+class ModelNotFound(ModelError):
+    """No folder, installed model package or hub repository has that name."""
+
+
+class BundleInvalid(ModelError):
+    """A model folder is incomplete, broken, unsafe (pickle) or was edited by hand."""
+
+
+class UnsupportedArchitecture(ModelError):
+    """The weight-built graph does not know this transformer."""
+
+
+class ParityFailed(ModelError):
+    """An exported graph does not reproduce the model's vectors within its bar."""
+
+
+class DeviceError(EsSbertError):
+    """The device asked for is not the one that would run."""
+
+
+class EngineError(EsSbertError):
+    """A search engine cannot be used."""
+
+
+class EngineUnreachable(EngineError):
+    """Nothing answers at the address."""
+
+
+class AccessDenied(EngineError):
+    """The engine refused the credentials (401) or the action (403)."""
+
+
+class UnsupportedEngine(EngineError):
+    """The server is neither Elasticsearch nor OpenSearch, or its version is too old."""
+
+
+class RequestFailed(EngineError):
+    """The engine answered a request with an error.
+
+    Args:
+        status: HTTP status code, or 0 when a connection broke.
+    """
+
+    def __init__(self, message: str, remedy: str, status: int = 0) -> None:
+        super().__init__(message, remedy)
+        self.status = status
+
+    def __reduce__(self) -> tuple[type[RequestFailed], tuple[str, str, int]]:  # type: ignore[override]
+        return type(self), (self.message, self.remedy, self.status)
+
+
+class LocalEngineError(EngineError):
+    """`es-sbert engine` cannot fetch, start or stop a server."""
+
+
+class VectorIndexError(EsSbertError):
+    """An index is not fit for the request."""
+
+
+class IndexMissing(VectorIndexError):
+    """No index or alias of that name."""
+
+
+class IndexMismatch(VectorIndexError):
+    """The index holds other dimensions, another model's vectors, or no vector field."""
+
+
+class SourceError(EsSbertError):
+    """Input that cannot be read at all (a single bad document is a dead letter, not an error)."""

@@ -1,0 +1,75 @@
+"""What es-sbert writes into an index: `_meta.es_sbert` in the mapping, and one object beside each vector."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict
+
+META_KEY = "es_sbert"
+
+
+class VectorFieldMeta(BaseModel):
+    """`_meta.es_sbert.fields.<vector field>`: which model fills the field, and from what text.
+
+    Attributes:
+        fingerprint: Fingerprint of the model; ingest and search refuse any other.
+        model: The model's name, to load it by default.
+        dimensions: Length of a vector.
+        similarity: Always `cosine`.
+        index_type: `hnsw`, `int8_hnsw`, `flat`, ….
+        text: Template of the text that is embedded, e.g. `{title}. {body}`, or None before the first load.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    fingerprint: str
+    model: str
+    dimensions: int
+    similarity: str = "cosine"
+    index_type: str
+    text: str | None = None
+
+
+def document_meta_field(vector_field: str) -> str:
+    """Name of the object that stands beside a vector (`embedding` → `embedding_meta`)."""
+    return f"{vector_field}_meta"
+
+
+class DocumentMeta(BaseModel):
+    """The object beside each vector.
+
+    Attributes:
+        fingerprint: Fingerprint of the model that made the vector.
+        text_hash: Hash of the text that was embedded, prompt left out.
+        document_hash: Hash of the whole document as read from the source; None for documents that were
+            embedded where they stood.
+        tokens: Tokens of the text, special tokens included, before any cut.
+        truncated: Whether the text was longer than the model reads.
+        embedded_at: When, in UTC, ISO 8601.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    fingerprint: str
+    text_hash: str
+    document_hash: str | None
+    tokens: int
+    truncated: bool
+    embedded_at: str
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 of the text in UTF-8, the first 32 hex digits (128 bits).
+
+    Raises:
+        UnicodeEncodeError: the text holds lone surrogates.
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def document_hash(document: dict[str, Any]) -> str:
+    """SHA-256 of the document as JSON with sorted keys, the first 32 hex digits."""
+    return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]

@@ -1,0 +1,1 @@
+"""Sources → texts → vectors → bulk, with every document accounted for. No torch."""

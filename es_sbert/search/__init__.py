@@ -1,0 +1,1 @@
+"""Text into kNN and cosine queries, and typed results. No torch."""
