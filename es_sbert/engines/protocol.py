@@ -126,9 +126,7 @@ class Engine(Protocol):
     def search(self, name: str, body: Json) -> Json:
         """`_search` as the engine answers it."""
 
-    def scan(
-        self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500
-    ) -> Iterator[list[Json]]:
+    def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500) -> Iterator[list[Json]]:
         """All hits of a query from one point in time, page by page, with `_seq_no` and `_primary_term`."""
 
     def close(self) -> None: ...
