@@ -47,7 +47,7 @@ def engine_settings(*, url: str, api_key: str | None, username: str | None, pass
     Raises:
         UsageError: contradictory ways to sign in, or an address without a scheme.
     """
-    given: dict[str, Any] = dict(url=url, api_key=api_key, username=username, password=password, ca_certs=ca_certs)
+    given: dict[str, Any] = {
         "url": url,
         "api_key": api_key,
         "username": username,
