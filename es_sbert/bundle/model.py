@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from es_sbert.bundle.safetensors import find_weights
+
 PromptKind = Literal["query", "document"]
 
 # Names under which sentence-transformers looks for a prompt of each kind, first found wins.
@@ -99,8 +101,7 @@ class SentenceModel(BaseModel):
     @property
     def weight_files(self) -> list[Path]:
         """The transformer's safetensors files, one or several shards, sorted by name."""
-        single = self.transformer_folder / "model.safetensors"
-        return [single] if single.exists() else sorted(self.transformer_folder.glob("model-*.safetensors"))
+        return find_weights(self.transformer_folder)
 
     @property
     def tokenizer_file(self) -> Path:

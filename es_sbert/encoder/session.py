@@ -1,0 +1,91 @@
+"""onnxruntime sessions that run where they say they run."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.types import Vectors
+from es_sbert.errors import BundleInvalid, DeviceError
+
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_ERRORS_ONLY = 3
+
+
+def available_providers() -> list[str]:
+    """What the installed onnxruntime was built with; says nothing of what will run."""
+    return cast("list[str]", onnxruntime.get_available_providers())
+
+
+def open_session(path: Path, device: Device) -> onnxruntime.InferenceSession:
+    """Open an ONNX file on a device.
+
+    A CPU session computes on the thread that calls it, so that several threads run several batches side by
+    side: on short texts that beats one batch spread over the cores. Memory patterns are off because every
+    batch has another shape, for which patterns would be kept for ever.
+
+    Raises:
+        DeviceError: the session would run elsewhere than asked.
+        BundleInvalid: onnxruntime does not take the file.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False
+    options.log_severity_level = _ERRORS_ONLY
+    wanted = _PROVIDERS[device.kind]
+    providers: list[Any] = [wanted]
+    if device.kind == "cuda":
+        _load_cuda_libraries()
+        # The CPU provider takes the few nodes that belong there (shapes); the check below is on the first one.
+        providers = [(wanted, {"device_id": device.number}), _PROVIDERS["cpu"]]
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
+        if device.kind == "cuda":
+            raise DeviceError(f"no session on {device}: {_first_line(error)}", _CUDA_REMEDY) from error
+        raise BundleInvalid(
+            f"onnxruntime {onnxruntime.__version__} does not take {path}: {_first_line(error)}",
+            "Export the model again with this installation: es-sbert export MODEL -o BUNDLE.",
+        ) from error
+    # onnxruntime falls back to the CPU with a log line only, so what really runs is read back.
+    if session.get_providers()[0] != wanted:
+        raise DeviceError(f"asked for {device}, but the session runs on {session.get_providers()[0]}", _CUDA_REMEDY)
+    return session
+
+
+_CUDA_REMEDY = (
+    "Check `nvidia-smi`, and that CUDA and cuDNN of the versions this onnxruntime-gpu was built for are installed "
+    "(pip install 'onnxruntime-gpu[cuda,cudnn]'); --device cpu runs without."
+)
+
+
+def _load_cuda_libraries() -> None:
+    # Finds CUDA and cuDNN in pip packages or in torch's. Where it fails, opening the session says so.
+    if hasattr(onnxruntime, "preload_dlls"):
+        with contextlib.suppress(OSError):
+            onnxruntime.preload_dlls()
+
+
+def run(session: onnxruntime.InferenceSession, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Vectors:
+    """Sentence vectors of one batch.
+
+    Args:
+        ids, mask: *Shape:* ``(batch, tokens)`` int64.
+
+    Returns:
+        *Shape:* ``(batch, dimensions)`` float32.
+    """
+    feed = {"input_ids": ids, "attention_mask": mask}
+    outputs = session.run(["sentence_embedding"], feed)
+    return cast(Vectors, outputs[0])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,86 @@
+"""Texts to token ids with the model's own tokenizer.json, in parallel (the tokenizers library, in Rust)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from es_sbert.bundle.model import PromptKind, SentenceModel
+from es_sbert.encoder.types import TokenizedTexts
+from es_sbert.errors import BundleInvalid, UsageError
+
+
+class SentenceTokenizer:
+    """The tokenizer of one model: puts the prompt in front, counts every token, cuts at the maximum.
+
+    Thread-safe: a call changes nothing.
+
+    Raises:
+        BundleInvalid: tokenizer.json is broken, or leaves no room beside the special tokens.
+    """
+
+    def __init__(self, model: SentenceModel) -> None:
+        self._model = model
+        self._tokenizer = _load(model.tokenizer_file)
+        # Cut and padded here, not there: the tokenizer forgets how long a text was when it cuts it.
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._suffix = self._special_suffix()
+        if model.max_tokens <= self._tokenizer.num_special_tokens_to_add(is_pair=False):
+            raise BundleInvalid(
+                f"{model.folder} reads {model.max_tokens} tokens, which its special tokens already fill",
+                "Set max_seq_length in sentence_bert_config.json to what the model was trained with.",
+            )
+
+    def __call__(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
+        """Tokenise.
+
+        Args:
+            texts: Any texts; an empty one gives the special tokens alone.
+            kind: Which of the model's prompts to put in front.
+
+        Raises:
+            UsageError: a text is not valid Unicode (lone surrogates).
+        """
+        prompt = self._model.prompt(kind)
+        if self._model.lowercase:
+            texts = [text.lower() for text in texts]
+        # encode_batch_fast leaves character offsets out, which nobody here needs.
+        try:
+            encodings = self._tokenizer.encode_batch_fast([prompt + text for text in texts] if prompt else list(texts))
+        except (TypeError, UnicodeEncodeError) as error:
+            raise UsageError(f"a text cannot be tokenised: {error}", "Give valid Unicode strings.") from error
+        ids = [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]  # each (tokens,)
+        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))  # (texts,)
+        maximum = self._model.max_tokens
+        return TokenizedTexts([cut(row, maximum, self._suffix) for row in ids], lengths, maximum)
+
+    def _special_suffix(self) -> int:
+        """How many special tokens stand after a text ([SEP] or </s>): a cut text must keep them."""
+        mask = self._tokenizer.encode("a").special_tokens_mask
+        return next((n for n, special in enumerate(reversed(mask)) if not special), 0)
+
+
+def cut(ids: NDArray[np.int64], maximum: int, suffix: int) -> NDArray[np.int64]:
+    """The first `maximum` tokens, of which the last `suffix` are the text's own special tokens at its end.
+
+    Args:
+        ids: *Shape:* ``(tokens,)``.
+
+    Returns:
+        *Shape:* ``(min(tokens, maximum),)``.
+    """
+    if len(ids) <= maximum:
+        return ids
+    return np.concatenate([ids[: maximum - suffix], ids[len(ids) - suffix :]])
+
+
+def _load(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for every kind of broken file
+        raise BundleInvalid(f"{path} is no tokenizer: {error}", "Copy or download the model folder again.") from error

@@ -1,0 +1,68 @@
+"""Hashes do not depend on the order or number of files; broken files are named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from es_sbert.bundle.safetensors import find_weights, hash_tensors, read_header
+from es_sbert.errors import BundleInvalid
+
+TENSORS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, dtype=np.float16)}
+
+
+def _save(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> Path:
+    save_file(tensors, path, metadata)
+    return path
+
+
+def test_header(tmp_path: Path) -> None:
+    header = read_header(_save(tmp_path / "model.safetensors", TENSORS, {"format": "pt"}))
+    assert {name: (entry["dtype"], entry["shape"]) for name, entry in header.items()} == {
+        "a": ("F32", [2, 3]),
+        "b": ("F16", [4]),
+    }
+
+
+def test_shards_and_metadata_do_not_change_the_hash(tmp_path: Path) -> None:
+    whole = _save(tmp_path / "whole", TENSORS, {"format": "pt"})
+    shards = [_save(tmp_path / name, {name: tensor}) for name, tensor in TENSORS.items()]
+    assert hash_tensors([whole]) == hash_tensors(shards) == hash_tensors(shards[::-1])
+
+
+@pytest.mark.parametrize("change", ["value", "shape", "name", "type"])
+def test_any_change_of_a_tensor_changes_the_hash(tmp_path: Path, change: str) -> None:
+    a = TENSORS["a"].copy()
+    if change == "value":
+        a[0, 0] += 1e-6
+    changed = {
+        "value": {"a": a},
+        "shape": {"a": a.reshape(3, 2)},
+        "name": {"c": a},
+        "type": {"a": a.view(np.int32)},
+    }[change]
+    assert hash_tensors([_save(tmp_path / "x", {"a": TENSORS["a"]})]) != hash_tensors([_save(tmp_path / "y", changed)])
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    whole = _save(tmp_path / "model.safetensors", TENSORS).read_bytes()
+    for content in (b"", b"abc", whole[:20], whole[:-1], whole + b"x", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"):
+        broken = tmp_path / "broken"
+        broken.write_bytes(content)
+        with pytest.raises(BundleInvalid, match="broken"):
+            read_header(broken)
+    with pytest.raises(BundleInvalid, match="cannot be read"):
+        read_header(tmp_path / "missing")
+
+
+def test_a_pickle_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(BundleInvalid, match="pickle"):
+        find_weights(tmp_path)
+    assert find_weights(_save(tmp_path / "model.safetensors", TENSORS).parent) == [tmp_path / "model.safetensors"]
+
+
+def test_no_weights(tmp_path: Path) -> None:
+    with pytest.raises(BundleInvalid, match="no model.safetensors"):
+        find_weights(tmp_path)

@@ -1,0 +1,47 @@
+"""Batches hold every text once, stay within the budget, and pad what they must."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.encoder.batches import distinct, pad, plan_batches
+
+LENGTHS = st.lists(st.integers(1, 300), max_size=200)
+
+
+@given(LENGTHS, st.integers(1, 2000))
+def test_every_text_runs_exactly_once(lengths: list[int], budget: int) -> None:
+    batches = plan_batches(np.array(lengths, dtype=np.int64), budget)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+
+
+@given(LENGTHS, st.integers(1, 2000))
+def test_padded_tokens_stay_within_the_budget(lengths: list[int], budget: int) -> None:
+    array = np.array(lengths, dtype=np.int64)
+    for batch in plan_batches(array, budget):
+        assert len(batch) == 1 or array[batch].max() * len(batch) <= budget
+
+
+@given(LENGTHS)
+def test_longest_first(lengths: list[int]) -> None:
+    array = np.array(lengths, dtype=np.int64)
+    order = [int(array[index]) for batch in plan_batches(array, 64) for index in batch]
+    assert order == sorted(lengths, reverse=True)
+
+
+def test_batches_are_filled() -> None:
+    assert [len(batch) for batch in plan_batches(np.full(10, 8, dtype=np.int64), 32)] == [4, 4, 2]
+
+
+def test_padding_is_on_the_right_and_masked() -> None:
+    ids, mask = pad([np.array([5, 6, 7]), np.array([8])])
+    assert ids.tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=50))
+def test_distinct_rows_give_back_the_rows(rows: list[list[int]]) -> None:
+    arrays = [np.array(row, dtype=np.int64) for row in rows]
+    firsts, where = distinct(arrays)
+    assert [rows[firsts[position]] for position in where] == rows
+    assert len({tuple(rows[first]) for first in firsts}) == len(firsts)

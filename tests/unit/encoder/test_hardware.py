@@ -1,0 +1,50 @@
+"""Cores and instructions are read from what Linux prints."""
+
+import pytest
+
+from es_sbert.encoder.hardware import available_cores, count_cores, has_int8_products, quota_cores
+
+
+def _processor(number: int, socket: int, core: int) -> str:
+    return f"processor\t: {number}\nphysical id\t: {socket}\ncore id\t\t: {core}\nmodel name\t: some CPU"
+
+
+def test_two_threads_of_a_core_count_once() -> None:
+    hyperthreads = [_processor(0, 0, 0), _processor(1, 0, 0), _processor(2, 0, 1), _processor(3, 0, 1), ""]
+    assert count_cores(hyperthreads, {0, 1, 2, 3}) == 2
+    assert count_cores(hyperthreads, {0, 1}) == 1
+
+
+def test_equal_core_numbers_on_two_sockets_are_two_cores() -> None:
+    assert count_cores([_processor(0, 0, 0), _processor(1, 1, 0)], {0, 1}) == 2
+
+
+def test_systems_that_do_not_tell_cores_apart() -> None:
+    assert count_cores(["processor\t: 0\nBogoMIPS\t: 50.00"], {0}) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [("max 100000", None), ("200000 100000\n", 2), ("150000 100000", 1), ("50000 100000", 1), ("", None)],
+)
+def test_container_quota(text: str, cores: int | None) -> None:
+    assert quota_cores(text) == cores
+
+
+@pytest.mark.parametrize(
+    ("flags", "machine", "expected"),
+    [
+        ("flags\t\t: fpu avx2 avx512_vnni", "x86_64", True),
+        ("flags\t\t: fpu avx2 avx_vnni", "AMD64", True),
+        ("flags\t\t: fpu avx2 avx512f", "x86_64", False),
+        ("Features\t: fp asimd asimddp", "aarch64", True),
+        ("Features\t: fp asimd", "aarch64", False),
+        ("", "x86_64", False),
+    ],
+)
+def test_int8_instructions(flags: str, machine: str, expected: bool) -> None:
+    assert has_int8_products(flags, machine) is expected
+
+
+def test_this_machine_has_a_core() -> None:
+    assert available_cores() >= 1
