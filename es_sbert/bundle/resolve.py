@@ -31,12 +31,12 @@ def resolve_model(name: str) -> Path:
         ModelNotFound: none of them has it.
     """
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if name and folder.is_dir():
         return folder
-    if folder.exists():
+    if name and folder.exists():
         raise ModelNotFound(f"{name} is a file, not a model folder", "Give the folder that holds modules.json.")
     if name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
-        raise ModelNotFound(f"there is no folder {name}", "Check the path, or give a hub id such as org/name.")
+        raise ModelNotFound(f"there is no folder {name!r}", "Check the path, or give a hub id such as org/name.")
     installed, missing_package = _installed_package(name)
     return installed or _download(name, missing_package)
 

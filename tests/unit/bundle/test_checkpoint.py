@@ -1,0 +1,166 @@
+"""A model folder is read as sentence-transformers reads it, and refused where it cannot be honoured."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import Activation, Dense, Pooling
+from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture
+from tests.tiny import HIDDEN, write_tiny_bert
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_tiny_bert(tmp_path / "tiny", prompts={"query": "query: ", "passage": "passage: "})
+
+
+def _edit(path: Path, change: Callable[[Any], Any]) -> None:
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps(change(value) or value))
+
+
+def test_settings(folder: Path) -> None:
+    model = read_model(folder)
+    assert (model.name, model.architecture, model.dimensions, model.max_tokens) == ("tiny", "bert", HIDDEN, 24)
+    assert (model.pooling, model.dense, model.normalize) == ((Pooling.MEAN,), (), True)
+    assert (model.prompt("query"), model.prompt("document"), model.prompt(None)) == ("query: ", "passage: ", "")
+
+
+def test_default_prompt_stands_in(folder: Path) -> None:
+    _edit(folder / "config_sentence_transformers.json",
+          lambda _: {"prompts": {"any": "x: "}, "default_prompt_name": "any"})  # fmt: skip
+    model = read_model(folder)
+    assert (model.prompt("query"), model.prompt(None)) == ("x: ", "x: ")
+
+
+def test_old_pooling_keys(folder: Path) -> None:
+    (folder / "1_Pooling/config.json").write_text(json.dumps({
+        "word_embedding_dimension": HIDDEN, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True,
+    }))  # fmt: skip
+    model = read_model(folder)
+    assert model.pooling == (Pooling.CLS, Pooling.MEAN)
+    assert model.dimensions == 2 * HIDDEN
+
+
+def _add_dense(folder: Path, inputs: int = HIDDEN, activation: str = "torch.nn.modules.activation.Tanh") -> None:
+    import numpy as np
+
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense/config.json").write_text(json.dumps(
+        {"in_features": inputs, "out_features": 8, "bias": True, "activation_function": activation}
+    ))  # fmt: skip
+    save_file({"linear.weight": np.ones((8, inputs), np.float32), "linear.bias": np.ones(8, np.float32)},
+              folder / "2_Dense/model.safetensors")  # fmt: skip
+    _edit(folder / "modules.json", lambda m: m.insert(2, {"type": "x.Dense", "path": "2_Dense"}))
+
+
+def test_dense(folder: Path) -> None:
+    _add_dense(folder)
+    model = read_model(folder)
+    assert model.dense == (
+        Dense(folder="2_Dense", in_features=HIDDEN, out_features=8, bias=True, activation=Activation.TANH),
+    )
+    assert model.dimensions == 8
+
+
+def test_dense_of_another_width(folder: Path) -> None:
+    _add_dense(folder, inputs=HIDDEN + 1)
+    with pytest.raises(BundleInvalid, match="takes 17 values and gets 16"):
+        read_model(folder)
+
+
+def test_unknown_dense_activation(folder: Path) -> None:
+    _add_dense(folder, activation="torch.nn.modules.activation.SiLU")
+    with pytest.raises(UnsupportedArchitecture, match="SiLU"):
+        read_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "pad", "expected"), [("bert", 0, 40), ("roberta", 1, 38), ("mpnet", 1, 38), ("distilbert", 0, 40)]
+)
+def test_positions_limit_the_tokens(folder: Path, model_type: str, pad: int, expected: int) -> None:
+    _edit(folder / "config.json", lambda c: c.update(model_type=model_type, pad_token_id=pad))
+    _edit(folder / "sentence_bert_config.json", lambda c: c.update(max_seq_length=512))
+    assert read_model(folder).max_tokens == expected
+
+
+def test_tokenizer_config_says_the_maximum_where_the_model_does_not(folder: Path) -> None:
+    _edit(folder / "sentence_bert_config.json", lambda c: c.pop("max_seq_length") and None)
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 30}')
+    assert read_model(folder).max_tokens == 30
+
+
+def test_fingerprint_is_of_what_decides_a_vector(folder: Path, tmp_path: Path) -> None:
+    original = read_model(folder).fingerprint
+    assert len(original) == 32
+    assert read_model(write_tiny_bert(tmp_path / "again", prompts=read_model(folder).prompts)).fingerprint == original
+    changes: list[tuple[str, Callable[[Any], Any]]] = [
+        ("1_Pooling/config.json", lambda c: c.update(pooling_mode="cls")),
+        ("config_sentence_transformers.json", lambda c: c["prompts"].update(query="Q: ")),
+        ("sentence_bert_config.json", lambda c: c.update(max_seq_length=20)),
+        ("sentence_bert_config.json", lambda c: c.update(do_lower_case=True)),
+        ("modules.json", lambda m: m.pop() and None),
+        ("config.json", lambda c: c.update(hidden_act="relu")),
+        ("tokenizer.json", lambda t: t["model"]["vocab"].update(new=17)),
+    ]
+    for file, change in changes:
+        before = (folder / file).read_text()
+        _edit(folder / file, change)
+        assert read_model(folder).fingerprint != original, file
+        (folder / file).write_text(before)
+    assert read_model(folder).fingerprint == original
+    tensors = load_file(folder / "model.safetensors")
+    tensors["embeddings.LayerNorm.bias"][0] += 1
+    save_file(tensors, folder / "model.safetensors")
+    assert read_model(folder).fingerprint != original
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("tokenizer.json", lambda t: t.update(padding={"x": 1}, truncation={"max_length": 7})),
+        ("config.json", lambda c: c.update(hidden_dropout_prob=0.3, transformers_version="9")),
+    ],
+)
+def test_fingerprint_is_of_nothing_else(folder: Path, file: str, change: Callable[[Any], Any]) -> None:
+    original = read_model(folder).fingerprint
+    _edit(folder / file, change)
+    assert read_model(folder).fingerprint == original
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("modules.json", None, "no modules.json"),
+        ("modules.json", "{", "modules.json is broken"),
+        ("modules.json", '[{"type": "a.Transformer"}]', "modules.json is broken"),
+        ("modules.json", '[{"type": "a.Transformer", "path": "../x"}, {"type": "a.Pooling", "path": "/"}]', "outside"),
+        ("modules.json", '[{"type": "a.WordEmbeddings", "path": ""}]', "lists WordEmbeddings"),
+        ("modules.json",
+         '[{"type": "T.Transformer", "path": ""}, {"type": "P.Pooling", "path": "1_Pooling"}, '
+         '{"type": "N.Normalize", "path": ""}, {"type": "D.Dense", "path": "2_Dense"}]', "Dense module after"),
+        ("config.json", None, "config.json is missing"),
+        ("config.json", "[]", "does not hold a JSON object"),
+        ("tokenizer.json", "nonsense", "tokenizer.json cannot be read"),
+        ("1_Pooling/config.json", '{"embedding_dimension": 16, "pooling_mode": "median"}', "median"),
+        ("1_Pooling/config.json", '{"embedding_dimension": 16}', "names no pooling mode"),
+        ("1_Pooling/config.json", '{"embedding_dimension": 16, "pooling_mode": "mean", "include_prompt": false}',
+         "include_prompt"),
+        ("sentence_bert_config.json", '{"max_seq_length": "many"}', "wrong type"),
+        ("config_sentence_transformers.json", '{"prompts": {"query": 3}}', "wrong type"),
+        ("model.safetensors", None, "no model.safetensors"),
+        ("model.safetensors", "short", "cut short"),
+    ],
+)  # fmt: skip
+def test_broken_folders_are_named(folder: Path, file: str, content: str | None, message: str) -> None:
+    (folder / file).unlink()
+    if content is not None:
+        (folder / file).write_text(content)
+    with pytest.raises(ModelError, match=message) as error:
+        read_model(folder)
+    assert error.value.remedy
