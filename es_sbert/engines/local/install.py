@@ -1,0 +1,120 @@
+"""Unpack a server once; a home is either whole or absent."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import zipfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from es_sbert.engines.local.catalogue import Artifact, EngineBuild
+from es_sbert.engines.local.layout import make_folder, storage_errors
+from es_sbert.engines.local.locks import file_lock
+from es_sbert.errors import LocalEngineError
+
+
+def install(build: EngineBuild, dist: Path, fetch: Callable[[Artifact, Path], Path],
+            progress: Callable[[str], None]) -> Path:  # fmt: skip
+    """The home of an unpacked server, made on the first call.
+
+    Args:
+        dist: Folder that holds all homes.
+        fetch: Brings an artifact's zip into a folder and returns its path.
+
+    Raises:
+        LocalEngineError: a zip cannot be fetched, is damaged or unsafe, or the disk refuses it.
+    """
+    home = dist / build.folder_name
+    with storage_errors(dist):
+        if home.is_dir():
+            return home
+        waiting = f"Waiting for another es-sbert to install {build.label} …"
+        with file_lock(dist / f"{home.name}.lock", lambda: progress(waiting)):
+            if not home.is_dir():
+                _build_home(build, home, fetch, progress)
+        return home
+
+
+def _build_home(build: EngineBuild, home: Path, fetch: Callable[[Artifact, Path], Path],
+                progress: Callable[[str], None]) -> None:  # fmt: skip
+    staging = home.with_name(f"{home.name}.partial")
+    if staging.exists():
+        # Left by a run that was killed: the lock says that nobody works in it any more.
+        shutil.rmtree(staging)
+    try:
+        zips = staging / "zips"
+        make_folder(zips)
+        for piece in build.pieces:
+            archive = fetch(piece.artifact, zips)
+            progress(f"Unpacking {archive.name} …")
+            unpack(archive, piece.folders, staging / "home")
+            archive.unlink()
+        (staging / "home").rename(home)
+    finally:
+        if staging.exists():
+            shutil.rmtree(staging)
+
+
+def unpack(archive: Path, folders: tuple[tuple[str, str], ...], target: Path) -> None:
+    """Unpack some folders of a zip.
+
+    Files become readable by everyone, and executable where the zip says so. Nothing is ever written outside
+    the target, whatever names the zip holds.
+
+    Args:
+        folders: Pairs (prefix inside the zip, folder inside the target).
+
+    Raises:
+        LocalEngineError: the zip is damaged, holds an unsafe name or lacks one of the folders.
+    """
+    found = dict.fromkeys(folders, 0)
+    try:
+        with zipfile.ZipFile(archive) as source:
+            for member in source.infolist():
+                for folder in folders:
+                    inside, outside = folder
+                    if member.filename.startswith(inside):
+                        found[folder] += 1
+                        name = outside + member.filename[len(inside) :]
+                        _unpack_member(source, member, target / safe_name(name, archive))
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise LocalEngineError(
+            f"{archive.name} is damaged: {error}",
+            "Remove it from Maven's local repository (~/.m2/repository) and try again.",
+        ) from error
+    for (inside, _), members in found.items():
+        if not members:
+            raise LocalEngineError(
+                f"{archive.name} holds no {inside}",
+                "It is not the file this version of es-sbert knows: check the mirror that Maven fetches from.",
+            )
+
+
+def safe_name(name: str, archive: Path) -> PurePosixPath:
+    """A zip member's name as a relative path.
+
+    Raises:
+        LocalEngineError: it is absolute, climbs with `..`, or means something else on another system.
+    """
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
+        raise LocalEngineError(
+            f"{archive.name} holds the unsafe name {name!r}; nothing of it is used",
+            "Remove the file from Maven's local repository and check where Maven fetches from.",
+        )
+    return path
+
+
+def _unpack_member(source: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> None:
+    mode = member.external_attr >> 16
+    if stat.S_ISLNK(mode):
+        raise LocalEngineError(
+            f"{source.filename} holds the symbolic link {member.filename!r}; nothing of it is used",
+            "Remove the file from Maven's local repository and check where Maven fetches from.",
+        )
+    make_folder(path if member.is_dir() else path.parent)
+    if not member.is_dir():
+        with source.open(member) as data, path.open("wb") as copy:
+            shutil.copyfileobj(data, copy, 1 << 20)
+        path.chmod(0o755 if mode & 0o111 else 0o644)

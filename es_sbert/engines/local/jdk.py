@@ -1,0 +1,178 @@
+"""Find a Java runtime that can run a search engine.
+
+Looked at, in this order: `ES_JAVA_HOME`, `JAVA_HOME`, the `java` on PATH, then the folders where systems and
+version managers put JDKs. Among those folders the newest release up to `NEWEST_TESTED` wins.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_sbert.engines.local.account import Account
+from es_sbert.errors import LocalEngineError
+
+NEWEST_TESTED = 25
+
+# What the servers' own modules and their jvm.options ask for. Runtimes made with jlink, such as those that
+# pip packages carry, lack the vector incubator and die at start with "Module not found".
+REQUIRED_MODULES = frozenset(
+    {
+        "java.desktop",
+        "java.instrument",
+        "java.logging",
+        "java.management",
+        "java.naming",
+        "java.net.http",
+        "java.security.jgss",
+        "java.sql",
+        "jdk.attach",
+        "jdk.incubator.vector",
+        "jdk.management",
+        "jdk.net",
+        "jdk.unsupported",
+    }
+)
+
+USUAL_PLACES = (
+    "/usr/lib/jvm/*",
+    "/usr/lib64/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/opt/jdk*",
+    "/opt/*jdk*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+    "~/.jdks/*",
+    "~/.asdf/installs/java/*",
+    "~/.local/share/mise/installs/java/*",
+)
+
+
+@dataclass(frozen=True)
+class Jdk:
+    """A Java runtime.
+
+    Attributes:
+        version: Feature release (21, 25).
+        modules: Names of its modules.
+    """
+
+    home: Path
+    version: int
+    modules: frozenset[str]
+
+
+def find_jdk(minimum: int, environ: Mapping[str, str], account: Account | None,
+             places: Iterable[str] = USUAL_PLACES) -> Jdk:  # fmt: skip
+    """The first Java runtime that fits.
+
+    Args:
+        minimum: Oldest feature release that will do.
+        account: The user who will run it, if not the caller.
+        places: Patterns of folders to look at after the environment's.
+
+    Raises:
+        LocalEngineError: none fits; the message lists what was looked at and why each was refused.
+    """
+    refused: dict[Path, str] = {}
+
+    def fitting(home: Path) -> Jdk | None:
+        jdk = None
+        if home not in refused:
+            jdk, refused[home] = _judge(home, minimum, account)
+        return jdk
+
+    for home in _named(environ):
+        if jdk := fitting(home):
+            return jdk
+    installed = [jdk for home in _installed(places, environ) if (jdk := fitting(home))]
+    if installed:
+        return max(installed, key=lambda jdk: (jdk.version <= NEWEST_TESTED, _nearness(jdk.version)))
+    seen = "".join(f"\n    {home}: {reason}" for home, reason in refused.items())
+    raise LocalEngineError(
+        f"no JDK {minimum} or newer was found" + (f"; looked at:{seen}" if seen else ""),
+        "Install one (apt install openjdk-21-jdk, dnf install java-21-openjdk-devel, brew install openjdk@21, "
+        "or from adoptium.net), or set ES_JAVA_HOME to its folder.",
+    )
+
+
+def _nearness(version: int) -> int:
+    """Newest first up to the newest tested release, then the oldest of the untested ones."""
+    return version if version <= NEWEST_TESTED else -version
+
+
+def _named(environ: Mapping[str, str]) -> Iterable[Path]:
+    for name in ("ES_JAVA_HOME", "JAVA_HOME"):
+        if environ.get(name):
+            yield Path(environ[name])
+    if program := shutil.which("java", path=environ.get("PATH", "")):
+        # …/bin/java is often a link out of /usr/bin into the JDK.
+        yield Path(program).resolve().parent.parent
+
+
+def _installed(places: Iterable[str], environ: Mapping[str, str]) -> Iterable[Path]:
+    user_home = environ.get("HOME") or os.path.expanduser("~")
+    for place in places:
+        pattern = place.replace("~", user_home, 1) if place.startswith("~") else place
+        for found in sorted(glob.glob(pattern)):
+            # Distributions link several names to one JDK: judge it once.
+            home = Path(found).resolve()
+            if (home / "bin" / "java").exists():
+                yield home
+
+
+def _judge(home: Path, minimum: int, account: Account | None) -> tuple[Jdk | None, str]:
+    """The runtime if it fits, else the reason why not."""
+    java = home / "bin" / "java"
+    if not os.access(java, os.X_OK):
+        return None, "no bin/java in it"
+    if account is not None and not account.can_enter(java.parent):
+        return None, f"the user {account.name}, who will run the server, cannot enter it"
+    jdk = read_release(home) or ask_java(home)
+    if jdk is None:
+        return None, "neither its release file nor its java tells a version"
+    if jdk.version < minimum:
+        return None, f"Java {jdk.version} is too old"
+    if missing := sorted(REQUIRED_MODULES - jdk.modules):
+        return None, f"Java {jdk.version}, but without {', '.join(missing)}: not a full JDK"
+    return jdk, ""
+
+
+def read_release(home: Path) -> Jdk | None:
+    """What the `release` file at the top of a JDK says; None if it lacks the version or the modules."""
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    entries = dict(re.findall(r'^(\w+)="?([^"\n]*)"?\s*$', text, flags=re.MULTILINE))
+    version = feature_release(entries.get("JAVA_VERSION", ""))
+    modules = frozenset(entries.get("MODULES", "").split())
+    return Jdk(home, version, modules) if version is not None and modules else None
+
+
+def ask_java(home: Path) -> Jdk | None:
+    """The same from `java -version` and `java --list-modules`; None if it does not run."""
+    java = str(home / "bin" / "java")
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
+        listed = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    quoted = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
+    version = feature_release(quoted[1]) if quoted else None
+    modules = frozenset(line.split("@")[0].strip() for line in listed.stdout.splitlines())
+    return Jdk(home, version, modules) if version is not None else None
+
+
+def feature_release(version: str) -> int | None:
+    """`25.0.3` → 25, `21-ea` → 21, `1.8.0_412` → 8; None for anything else."""
+    match = re.match(r"(?:1\.)?(\d+)", version)
+    return int(match[1]) if match else None

@@ -1,0 +1,143 @@
+"""Start, recognise and stop the process of a server.
+
+A process is known by its id and the moment it started: ids are used again, and a stranger that got the id of
+a server long gone must never be stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from es_sbert.engines.local.account import Account
+from es_sbert.errors import LocalEngineError
+
+# Our own children, to collect their exit status: one that nobody waits for stays in the process table.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def spawn(command: Sequence[str], *, folder: Path, environment: Mapping[str, str], console: Path,
+          account: Account | None) -> int:  # fmt: skip
+    """Start a process that outlives this one, in a session (and thus process group) of its own.
+
+    Args:
+        folder: Working directory.
+        environment: All it gets of the environment.
+        console: File that receives stdout and stderr.
+        account: User to become; None keeps the caller's.
+
+    Returns:
+        Its process id.
+
+    Raises:
+        LocalEngineError: the system refuses to run the command.
+    """
+    with console.open("wb") as output:
+        try:
+            child = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                user=account.uid if account else None,
+                group=account.gid if account else None,
+                extra_groups=[] if account else None,
+                umask=0o077,
+            )
+        except OSError as error:
+            raise LocalEngineError(
+                f"the system refuses to run {command[0]}: {error.strerror}",
+                "Its folder may lie on a disk mounted noexec; set ES_SBERT_ENGINE_HOME to one that is not.",
+            ) from error
+    _children[child.pid] = child
+    return child.pid
+
+
+def exit_code(pid: int) -> int | None:
+    """Exit status of a process that ended; None while it runs, or if another process spawned it."""
+    return _children[pid].poll() if pid in _children else None
+
+
+def identity(pid: int) -> str | None:
+    """What tells this process from any other that had or will have its id; None if there is none."""
+    if Path("/proc/self/stat").exists():
+        return _identity_from_proc(pid)
+    return _identity_from_ps(pid)
+
+
+def _identity_from_proc(pid: int) -> str | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the program's name in parentheses and may hold blanks and parentheses itself.
+    fields = text.rpartition(")")[2].split()
+    state, started = fields[0], fields[19]
+    if state in "ZX":  # dead, not yet collected by its parent
+        return None
+    # The start is counted in clock ticks since boot, so the boot belongs to it.
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot}/{started}"
+
+
+def _identity_from_ps(pid: int) -> str | None:
+    try:
+        said = subprocess.run(
+            ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
+            capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"},
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise LocalEngineError(
+            "this system has neither /proc nor ps, so a server's process cannot be recognised",
+            "Install ps (package procps).",
+        ) from None
+    state, _, started = said.stdout.strip().partition(" ")
+    return None if not started or state.startswith("Z") else started.strip()
+
+
+def stop(pid: int, started: str, *, grace: float) -> None:
+    """End a process: SIGTERM, and after `grace` seconds SIGKILL to its whole group.
+
+    Does nothing if the process is gone or its id belongs to another by now.
+
+    Args:
+        started: Its `identity`.
+
+    Raises:
+        LocalEngineError: it belongs to another user, or survives.
+    """
+    try:
+        if identity(pid) == started:
+            os.kill(pid, signal.SIGTERM)
+            if not _gone_within(pid, started, grace):
+                # Elasticsearch's launcher has the server as a child: killing the launcher alone leaves it.
+                os.killpg(pid, signal.SIGKILL)
+                if not _gone_within(pid, started, 10.0):
+                    raise LocalEngineError(
+                        f"process {pid} does not end", "It waits for the system, most likely for a disk; try later."
+                    )
+    except ProcessLookupError:
+        # It ended between the look and the signal, which is what was wanted.
+        pass
+    except PermissionError:
+        raise LocalEngineError(
+            f"process {pid} was started by another user", "Stop it as that user, or as root."
+        ) from None
+    if pid in _children:
+        _children.pop(pid).wait()
+
+
+def _gone_within(pid: int, started: str, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while identity(pid) == started:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.1)
+    return True

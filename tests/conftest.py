@@ -1,0 +1,109 @@
+"""Real search engines for the tests: started on first use, stopped at the end of the session.
+
+A test asks for `es9_url`, `es8_url` or `opensearch_url`, or for `engine_url` to run once on each of the
+three. `ES_SBERT_TEST_ES9`, `ES_SBERT_TEST_ES8` and `ES_SBERT_TEST_OPENSEARCH` name servers that run already;
+those are used and left running.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+ENGINES = ("es9", "es8", "opensearch")
+ENGINE_FIXTURES = {f"{name}_url" for name in ENGINES} | {"engine_url"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks for a server is `engine` and `slow`, so that `-m "not slow"` never starts one."""
+    for item in items:
+        if ENGINE_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.engine)
+            item.add_marker(pytest.mark.slow)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nothing listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _server(name: str) -> Iterator[str]:
+    given = os.environ.get(f"ES_SBERT_TEST_{name.upper()}")
+    if given:
+        yield given.rstrip("/")
+        return
+    from es_sbert.engines.local import start_engine, stop_engine
+
+    # A port of its own: a server that the developer runs with `es-sbert engine up` is never touched.
+    server = start_engine(name, port=free_port())
+    try:
+        yield server.url
+    finally:
+        stop_engine(server, purge=True)
+
+
+@pytest.fixture(scope="session")
+def es9_url() -> Iterator[str]:
+    """Address of an Elasticsearch 9.x without credentials."""
+    yield from _server("es9")
+
+
+@pytest.fixture(scope="session")
+def es8_url() -> Iterator[str]:
+    """Address of an Elasticsearch 8.19 with painless and the other modules es-sbert uses."""
+    yield from _server("es8")
+
+
+@pytest.fixture(scope="session")
+def opensearch_url() -> Iterator[str]:
+    """Address of an OpenSearch 3.x with the k-NN plugin."""
+    yield from _server("opensearch")
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def engine_url(request: pytest.FixtureRequest) -> str:
+    """Each engine's address in turn."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def fresh_index() -> Iterator[Callable[[str], str]]:
+    """A function url → unique index name on that server; every index so named is deleted after the test."""
+    made: list[tuple[str, str]] = []
+
+    def name_for(url: str) -> str:
+        made.append((url, f"test-{uuid.uuid4().hex[:12]}"))
+        return made[-1][1]
+
+    yield name_for
+    for url, name in made:
+        _delete_index(url, name)
+
+
+@pytest.fixture
+def index_name(engine_url: str, fresh_index: Callable[[str], str]) -> str:
+    """A unique index name on `engine_url`'s server, deleted after the test if the test created it."""
+    return fresh_index(engine_url)
+
+
+def _delete_index(url: str, name: str) -> None:
+    request = urllib.request.Request(f"{url}/{name}", method="DELETE")
+    # Without the proxies of the environment: the server is on this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=60) as response:
+            response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code != 404:  # 404: the test never created it
+                raise

@@ -1,0 +1,262 @@
+"""`es-sbert engine` with real servers, through the command line and in a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_sbert.engines.local.account import server_account
+from es_sbert.engines.local.jdk import find_jdk
+from es_sbert.engines.local.process import identity
+from tests.conftest import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
+
+COMMAND = [sys.executable, "-m", "es_sbert", "engine"]
+
+
+def http(url: str, path: str, method: str = "GET", body: Any = None) -> Any:
+    """The JSON that a server answers; HTTP errors are raised."""
+    request = urllib.request.Request(
+        f"{url}{path}",
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=60) as response:
+        return json.loads(response.read())
+
+
+@dataclass(frozen=True)
+class Home:
+    """An engine home and the environment of commands that use it."""
+
+    folder: Path
+    environ: dict[str, str]
+
+    def start(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            env={**self.environ, **environ},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def run(self, *arguments: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+        with self.start(*arguments, **environ) as process:
+            stdout, stderr = process.communicate(timeout=600)
+        assert process.returncode == code, stderr
+        assert "Traceback" not in stderr
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def servers(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run("list", "--json").stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    """A home where the server's user may go (pytest's own folders are closed); all its servers are stopped."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="es-sbert-test-") as folder:
+        Path(folder).chmod(0o755)
+        home = Home(Path(folder), {**os.environ, "ES_SBERT_ENGINE_HOME": f"{folder}/engines"})
+        yield home
+        home.run("down", "--all")
+
+
+@pytest.fixture
+def port(home: Home) -> Iterator[int]:
+    """A free port; an es9 on it is stopped and removed after the test."""
+    port = free_port()
+    yield port
+    home.run("down", "es9", "--port", str(port), "--purge")
+
+
+def test_up_again_list_down_and_up_with_the_data(home: Home, port: int) -> None:
+    first = home.run("up", "es9", "--port", str(port))
+    url = f"http://localhost:{port}"
+    assert first.stdout == f"{url}\n"
+    assert "Starting Elasticsearch 9." in first.stderr
+    http(url, "/kept/_doc/1?refresh=true", "PUT", {"text": "precious"})
+
+    again = home.run("up", "es9", "--port", str(port))
+    assert again.stdout == f"{url}\n"
+    assert "is already running" in again.stderr
+    [server] = home.servers()
+    assert (server["name"], server["url"], server["port"]) == ("es9", url, port)
+    assert identity(server["pid"]) == server["started"]
+    assert f"es9 {server['version']} at {url}" in home.run("list").stdout
+    assert "started" in Path(server["log"]).read_text()
+
+    down = home.run("down")
+    assert f"Stopped es9 {server['version']} at {url}; data kept." in down.stderr
+    assert identity(server["pid"]) != server["started"]
+    assert home.servers() == []
+    assert Path(server["log"]).exists()
+
+    home.run("up", "es9", "--port", str(port))
+    assert http(url, "/kept/_doc/1")["_source"] == {"text": "precious"}
+    assert Path(server["log"]).with_name("console.previous.log").exists()
+    home.run("down", "es9", "--purge")
+    assert not Path(server["work"]).exists()
+    assert "No such server is running." in home.run("down").stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes its user")
+def test_roots_server_is_somebody_else_and_cannot_write_its_own_program(home: Home, port: int) -> None:
+    home.run("up", "es9", "--port", str(port))
+    [server] = home.servers()
+    account = server_account()
+    assert account is not None
+    assert Path(f"/proc/{server['pid']}").stat().st_uid == account.uid
+    program = [path.stat() for path in (home.folder / "engines" / "dist").rglob("*")]
+    assert program
+    assert not [status for status in program if status.st_uid == account.uid or status.st_mode & 0o022]
+
+
+def test_two_at_once_start_one_server(home: Home, port: int) -> None:
+    with home.start("up", "es9", "--port", str(port)) as one, home.start("up", "es9", "--port", str(port)) as two:
+        said = [process.communicate(timeout=600) for process in (one, two)]
+    assert [process.returncode for process in (one, two)] == [0, 0], said
+    assert [out for out, _ in said] == [f"http://localhost:{port}\n"] * 2
+    assert sorted("Starting Elasticsearch" in err for _, err in said) == [False, True]
+    assert sorted("Waiting for another es-sbert" in err for _, err in said) == [False, True]
+    assert len(home.servers()) == 1
+
+
+def test_a_server_that_was_killed_is_gone_from_the_list_and_starts_anew(home: Home, port: int) -> None:
+    home.run("up", "es9", "--port", str(port))
+    [killed] = home.servers()
+    os.killpg(killed["pid"], signal.SIGKILL)
+    while identity(killed["pid"]) == killed["started"]:
+        pass  # pytest's own timeout ends this if the process survives
+    assert home.servers() == []
+    home.run("up", "es9", "--port", str(port))
+    [server] = home.servers()
+    assert server["started"] != killed["started"]
+
+
+def test_an_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
+    with home.start("up", "es9", "--port", str(port)) as process:
+        assert process.stderr is not None
+        while "Starting" not in process.stderr.readline():
+            assert process.poll() is None
+        while not (servers := home.servers()):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert identity(servers[0]["pid"]) != servers[0]["started"]
+    assert home.servers() == []
+
+
+def test_a_server_that_dies_while_starting_shows_its_log(home: Home, port: int) -> None:
+    done = home.run("up", "es9", "--port", str(port), "--heap", "1k", code=2)
+    assert done.stdout == ""
+    assert "ended with exit code" in done.stderr
+    assert "console.log" in done.stderr
+    assert "Too small" in done.stderr  # the JVM's own words about a heap of 1 kB
+    assert "--purge" in done.stderr
+    assert home.servers() == []
+
+
+def test_a_server_that_takes_too_long_is_stopped(home: Home, port: int) -> None:
+    done = home.run("up", "es9", "--port", str(port), "--timeout", "0.5", code=2)
+    assert f"does not answer on port {port} after 0.5 s" in done.stderr
+    assert "--timeout 600" in done.stderr
+    assert home.servers() == []
+
+
+def test_a_port_that_another_search_engine_has(home: Home, es9_url: str) -> None:
+    taken = es9_url.rpartition(":")[2]
+    done = home.run("up", "es9", "--port", taken, code=2)
+    assert f"port {taken} is in use by a search engine 9." in done.stderr
+    assert f"--url http://localhost:{taken}" in done.stderr
+    assert http(es9_url, "/_cluster/health")["status"] in ("green", "yellow")
+
+
+def test_several_servers_are_not_stopped_without_a_word(home: Home, port: int) -> None:
+    home.run("up", "es9", "--port", str(port))
+    other = free_port()
+    home.run("up", "es9", "--port", str(other), "--heap", "512m")
+    refused = home.run("down", code=2)
+    assert "several servers run" in refused.stderr
+    assert len(home.servers()) == 2
+    home.run("down", "--port", str(other), "--purge")
+    assert [server["port"] for server in home.servers()] == [port]
+
+
+@pytest.fixture
+def bare_home(home: Home, tmp_path: Path) -> Iterator[Home]:
+    """Nothing installed, and only the JDK of the other home known."""
+    folder = home.folder / "bare"
+    java = find_jdk(21, os.environ, server_account()).home
+    yield Home(folder, {**home.environ, "ES_SBERT_ENGINE_HOME": str(folder), "ES_JAVA_HOME": str(java)})
+    shutil.rmtree(folder)
+
+
+def test_without_maven(bare_home: Home, tmp_path: Path) -> None:
+    bare_home.environ.pop("MAVEN_HOME", None)
+    bare_home.environ.pop("M2_HOME", None)
+    done = bare_home.run("up", "es9", "--port", str(free_port()), code=2, PATH=str(tmp_path))
+    assert "Maven (mvn) is not on PATH" in done.stderr
+    assert "docker-compose.yml" in done.stderr
+
+
+def test_without_network(bare_home: Home, tmp_path: Path) -> None:
+    nowhere = f"-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={free_port()}"
+    options = f"-Dmaven.repo.local={tmp_path} {nowhere} {nowhere.replace('https', 'http')}"
+    done = bare_home.run("up", "es9", "--port", str(free_port()), code=2, MAVEN_OPTS=options)
+    assert "Maven cannot fetch org.elasticsearch" in done.stderr
+    assert "settings.xml" in done.stderr
+    assert not list(bare_home.folder.glob("dist/*"))
+
+
+def test_each_engine_finds_a_vector_with_a_filter(engine_url: str, index_name: str) -> None:
+    opensearch = _has_opensearchs_knn(engine_url)
+    vector = (
+        {"type": "knn_vector", "dimension": 2, "method": {"name": "hnsw", "engine": "lucene", "space_type": "l2"}}
+        if opensearch
+        else {"type": "dense_vector", "dims": 2, "similarity": "l2_norm", "index_options": {"type": "hnsw"}}
+    )
+    settings = {"index.knn": True} if opensearch else {}
+    mapping = {"properties": {"v": vector, "kind": {"type": "keyword"}}}
+    http(engine_url, f"/{index_name}", "PUT", {"settings": settings, "mappings": mapping})
+    for id_, (kind, values) in enumerate([("a", [0.0, 1.0]), ("b", [0.1, 1.0]), ("a", [9.0, 1.0])]):
+        http(engine_url, f"/{index_name}/_doc/{id_}?refresh=true", "PUT", {"v": values, "kind": kind})
+    only_a = {"term": {"kind": "a"}}
+    body = (
+        {"query": {"knn": {"v": {"vector": [8.0, 1.0], "k": 2, "filter": only_a}}}}
+        if opensearch
+        else {"knn": {"field": "v", "query_vector": [8.0, 1.0], "k": 2, "num_candidates": 10, "filter": only_a}}
+    )
+    hits = http(engine_url, f"/{index_name}/_search", "POST", body)["hits"]["hits"]
+    assert [hit["_id"] for hit in hits] == ["2", "0"]
+
+
+@pytest.mark.parametrize("fixture", ["es8_url", "opensearch_url"])
+def test_painless_is_there(fixture: str, request: pytest.FixtureRequest, fresh_index: Callable[[str], str]) -> None:
+    url = request.getfixturevalue(fixture)
+    index = fresh_index(url)
+    http(url, f"/{index}/_doc/1?refresh=true", "PUT", {"n": 20})
+    script = {"source": "doc['n'].value + 1"}
+    body = {"query": {"script_score": {"query": {"match_all": {}}, "script": script}}}
+    assert http(url, f"/{index}/_search", "POST", body)["hits"]["max_score"] == 21.0
+
+
+def _has_opensearchs_knn(url: str) -> bool:
+    nodes = http(url, "/_nodes/_local/plugins?filter_path=nodes.*.plugins.name")
+    return "opensearch-knn" in json.dumps(nodes)

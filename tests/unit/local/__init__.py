@@ -1,0 +1,1 @@
+"""Tests of `es_sbert.engines.local` that start no server."""

@@ -1,0 +1,101 @@
+"""What a server is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from es_sbert.engines.local import ENGINES
+from es_sbert.engines.local.configuration import (
+    check_heap,
+    prepare_work,
+    redirect_jvm_files,
+    server_environment,
+    settings_file,
+)
+from es_sbert.errors import UsageError
+
+WORK = Path("/home/ada/engines/servers/es9-9200")
+
+
+def test_elasticsearch_settings() -> None:
+    assert yaml.safe_load(settings_file(ENGINES["es9"], 9300, WORK)) == {
+        "cluster.name": "es-sbert-es9",
+        "node.name": "es9-9300",
+        "discovery.type": "single-node",
+        "network.host": "127.0.0.1",
+        "http.port": "9300",
+        "transport.port": "0",
+        "path.data": "/home/ada/engines/servers/es9-9200/data",
+        "path.logs": "/home/ada/engines/servers/es9-9200/logs",
+        "cluster.routing.allocation.disk.threshold_enabled": "false",
+        "xpack.security.enabled": "false",
+    }
+
+
+def test_opensearch_does_not_know_elasticsearchs_security() -> None:
+    assert "xpack" not in settings_file(ENGINES["opensearch"], 9210, WORK)
+
+
+@pytest.mark.parametrize(
+    ("line", "redirected"),
+    [
+        ("-XX:ErrorFile=logs/hs_err_pid%p.log", "-XX:ErrorFile=/w/logs/hs_err_pid%p.log"),
+        ("-XX:ErrorFile=hs_err_pid%p.log", "-XX:ErrorFile=/w/logs/hs_err_pid%p.log"),
+        ("-XX:HeapDumpPath=data", "-XX:HeapDumpPath=/w/logs"),
+        ("9-:-Xlog:gc*:file=logs/gc.log:utctime,pid", "9-:-Xlog:gc*:file=/w/logs/gc.log:utctime,pid"),
+        ("-Xlog:gc*:file=gc.log:utctime:filecount=32,filesize=64m",
+         "-Xlog:gc*:file=/w/logs/gc.log:utctime:filecount=32,filesize=64m"),
+        ("-Djava.io.tmpdir=${ES_TMPDIR}", "-Djava.io.tmpdir=${ES_TMPDIR}"),
+        ("21-:-javaagent:agent/opensearch-agent.jar", "21-:-javaagent:agent/opensearch-agent.jar"),
+    ],
+)  # fmt: skip
+def test_files_of_the_jvm_go_to_the_servers_folder(line: str, redirected: str) -> None:
+    assert redirect_jvm_files(f"{line}\n", Path("/w/logs")) == f"{redirected}\n"
+
+
+def test_the_environment_is_the_servers_own() -> None:
+    environ = {"PATH": "/sbin", "JAVA_TOOL_OPTIONS": "-Dx", "ES_SBERT_PASSWORD": "s3cret", "LANG": "de_DE.UTF-8"}
+    assert server_environment(ENGINES["es9"], Path("/jdk"), "2g", WORK, environ) == {
+        "PATH": "/sbin:/usr/bin:/bin",
+        "LANG": "de_DE.UTF-8",
+        "HOME": str(WORK),
+        "TMPDIR": f"{WORK}/tmp",
+        "ES_TMPDIR": f"{WORK}/tmp",
+        "ES_PATH_CONF": f"{WORK}/conf",
+        "ES_JAVA_HOME": "/jdk",
+        "ES_JAVA_OPTS": "-Xms2g -Xmx2g",
+    }
+
+
+@pytest.mark.parametrize("heap", ["512m", "1g", "4G", "900000k"])
+def test_heap_sizes(heap: str) -> None:
+    assert check_heap(heap) == heap
+
+
+@pytest.mark.parametrize("heap", ["", "g", "1", "0g", "1.5g", "1t", "1g -Dx=y", "-1g"])
+def test_what_is_no_heap_size(heap: str) -> None:
+    with pytest.raises(UsageError, match="is no heap size"):
+        check_heap(heap)
+
+
+def test_a_new_start_keeps_data_and_the_log_before(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "jvm.options").write_text("-XX:HeapDumpPath=data\n")
+    (home / "config" / "elasticsearch.yml").write_text("# the distribution's\n")
+    work = tmp_path / "work"
+    console = prepare_work(ENGINES["es9"], home, 9200, work, None)
+    console.write_text("first")
+    (work / "data" / "documents").write_text("precious")
+    (work / "conf" / "elasticsearch.keystore").write_text("of the first start")
+    assert prepare_work(ENGINES["es9"], home, 9201, work, None) == console
+    assert (work / "logs" / "console.previous.log").read_text() == "first"
+    assert (work / "data" / "documents").read_text() == "precious"
+    assert not (work / "conf" / "elasticsearch.keystore").exists()
+    assert 'http.port: "9201"' in (work / "conf" / "elasticsearch.yml").read_text()
+    assert (work / "conf" / "jvm.options").read_text() == f"-XX:HeapDumpPath={work}/logs\n"
+    assert (home / "config" / "elasticsearch.yml").read_text() == "# the distribution's\n"
+    assert work.stat().st_mode & 0o777 == 0o700

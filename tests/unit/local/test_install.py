@@ -1,0 +1,135 @@
+"""Unpacking: whole or not at all, and never outside the target."""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.engines.local.catalogue import Artifact, EngineBuild, Piece
+from es_sbert.engines.local.install import install, safe_name, unpack
+from es_sbert.errors import LocalEngineError
+
+SERVER = Artifact("g", "server", "1.0", 1)
+MODULES = Artifact("g", "modules", "2.0", 1)
+BUILD = EngineBuild(
+    name="toy",
+    product="Toy",
+    version="1.0",
+    port=1,
+    minimum_jdk=21,
+    pieces=(Piece(SERVER, (("server-1.0/", ""),)), Piece(MODULES, (("deep/modules/scripts/", "modules/scripts/"),))),
+    launcher="bin/server",
+    prefix="TOY",
+)
+
+
+def make_zip(path: Path, members: dict[str, int], *, kind: int = stat.S_IFREG) -> Path:
+    """A zip whose members, name → permissions, hold their own names."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, permissions in members.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = ((stat.S_IFDIR if name.endswith("/") else kind) | permissions) << 16
+            archive.writestr(info, "" if name.endswith("/") else name)
+    return path
+
+
+class Shelf:
+    """Hands out zips in place of Maven and counts how often it is asked."""
+
+    def __init__(self, folder: Path, *, without: Artifact | None = None) -> None:
+        self.folder = folder
+        self.without = without
+        self.asked: list[str] = []
+
+    def fetch(self, artifact: Artifact, folder: Path) -> Path:
+        self.asked.append(artifact.name)
+        if artifact == self.without:
+            raise LocalEngineError("not on the shelf", "Look elsewhere.")
+        members = {
+            "server": {"server-1.0/bin/server": 0o755, "server-1.0/config/a.yml": 0o640, "server-1.0/plugins/": 0o755},
+            "modules": {"deep/modules/scripts/scripts.jar": 0o644, "deep/modules/other/other.jar": 0o644},
+        }
+        return make_zip(folder / artifact.file_name, members[artifact.name])
+
+
+def test_a_home_holds_what_the_pieces_say(tmp_path: Path) -> None:
+    home = install(BUILD, tmp_path, Shelf(tmp_path).fetch, print)
+    files = {str(path.relative_to(home)) for path in home.rglob("*")}
+    assert files == {"bin", "bin/server", "config", "config/a.yml", "plugins", "modules", "modules/scripts",
+                     "modules/scripts/scripts.jar"}  # fmt: skip
+    assert (home / "bin/server").stat().st_mode & 0o777 == 0o755
+    assert (home / "config/a.yml").stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in tmp_path.iterdir()] == [BUILD.folder_name]
+
+
+def test_a_second_install_fetches_nothing(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    assert install(BUILD, tmp_path, shelf.fetch, print) == install(BUILD, tmp_path, shelf.fetch, print)
+    assert shelf.asked == ["server", "modules"]
+
+
+def test_a_failed_install_leaves_nothing_and_the_next_one_works(tmp_path: Path) -> None:
+    with pytest.raises(LocalEngineError, match="not on the shelf"):
+        install(BUILD, tmp_path, Shelf(tmp_path, without=MODULES).fetch, print)
+    assert list(tmp_path.iterdir()) == []
+    assert install(BUILD, tmp_path, Shelf(tmp_path).fetch, print).is_dir()
+
+
+def test_what_a_killed_install_left_is_not_used(tmp_path: Path) -> None:
+    left = tmp_path / f"{BUILD.folder_name}.partial" / "home"
+    left.mkdir(parents=True)
+    (left / "half-a-file").write_text("…")
+    home = install(BUILD, tmp_path, Shelf(tmp_path).fetch, print)
+    assert not (home / "half-a-file").exists()
+    assert [path.name for path in tmp_path.iterdir()] == [BUILD.folder_name]
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/etc/evil", "a\\..\\evil", "C:/evil", "a\0b"])
+def test_unsafe_names_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LocalEngineError, match="unsafe name"):
+        safe_name(name, tmp_path / "bad.zip")
+
+
+def test_a_zip_that_climbs_out_writes_nothing_outside(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "bad.zip", {"top/../../evil": 0o644})
+    with pytest.raises(LocalEngineError, match="unsafe name") as caught:
+        unpack(archive, (("top/", ""),), tmp_path / "a" / "target")
+    assert "local repository" in caught.value.remedy
+    assert not list(tmp_path.rglob("evil"))
+
+
+@given(st.text(max_size=30))
+def test_any_name_is_refused_or_stays_inside(name: str) -> None:
+    target = Path("/somewhere/target")
+    try:
+        path = target / safe_name(name, Path("any.zip"))
+    except LocalEngineError:
+        return
+    assert path.is_relative_to(target)
+    assert ".." not in path.parts
+
+
+def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "link.zip", {"top/link": 0o777}, kind=stat.S_IFLNK)
+    with pytest.raises(LocalEngineError, match="symbolic link"):
+        unpack(archive, (("top/", ""),), tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_damaged_zip(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "half.zip", {"top/a": 0o644})
+    archive.write_bytes(archive.read_bytes()[:40])
+    with pytest.raises(LocalEngineError, match=r"half\.zip is damaged") as caught:
+        unpack(archive, (("top/", ""),), tmp_path / "target")
+    assert "Remove it" in caught.value.remedy
+
+
+def test_a_zip_without_the_folder(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "other.zip", {"another/a": 0o644})
+    with pytest.raises(LocalEngineError, match=r"other\.zip holds no top/"):
+        unpack(archive, (("top/", ""),), tmp_path / "target")

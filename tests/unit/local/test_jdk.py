@@ -1,0 +1,105 @@
+"""Finding a JDK among folders that look like one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from es_sbert.engines.local.jdk import REQUIRED_MODULES, feature_release, find_jdk
+from es_sbert.errors import LocalEngineError
+
+
+def make_jdk(home: Path, version: str, *, lacking: tuple[str, ...] = (), release: bool = True) -> Path:
+    """A folder with a `java` that answers -version and --list-modules, and the file `release` if wanted."""
+    modules = sorted({"java.base", *REQUIRED_MODULES} - set(lacking))
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    listing = "\n".join(f"{module}@{version}" for module in modules)
+    java.write_text(
+        f'#!/bin/sh\ncase "$1" in\n-version) echo \'openjdk version "{version}" 2026-01-01\' >&2;;\n'
+        f"--list-modules) echo '{listing}';;\nesac\n"
+    )
+    java.chmod(0o755)
+    if release:
+        (home / "release").write_text(
+            f'IMPLEMENTOR="Nobody"\nJAVA_VERSION="{version}"\nMODULES="{" ".join(modules)}"\n'
+        )
+    return home
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [("25.0.3", 25), ("21", 21), ("21-ea", 21), ("1.8.0_412", 8), ("17.0.15+6", 17), ("", None), ("x", None)],
+)
+def test_feature_release(text: str, release: int | None) -> None:
+    assert feature_release(text) == release
+
+
+def test_the_environment_comes_before_the_usual_places(tmp_path: Path) -> None:
+    es = make_jdk(tmp_path / "es", "21.0.1")
+    java = make_jdk(tmp_path / "java", "22.0.1")
+    path = make_jdk(tmp_path / "path", "23.0.1")
+    make_jdk(tmp_path / "usual" / "jdk", "25.0.1")
+    places = [str(tmp_path / "usual" / "*")]
+    environ = {"ES_JAVA_HOME": str(es), "JAVA_HOME": str(java), "PATH": str(path / "bin")}
+    found = []
+    for name in list(environ):
+        found.append(find_jdk(21, environ, None, places).version)
+        del environ[name]
+    found.append(find_jdk(21, environ, None, places).version)
+    assert found == [21, 22, 23, 25]
+
+
+def test_a_java_on_the_path_is_followed_through_its_link(tmp_path: Path) -> None:
+    home = make_jdk(tmp_path / "jdk", "21.0.1")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    assert find_jdk(21, {"PATH": str(tmp_path / "bin")}, None, ()).home == home
+
+
+def test_the_newest_tested_release_wins_over_untested_ones(tmp_path: Path) -> None:
+    for version in ("21.0.9", "25.0.1", "24.0.2", "31.0.0"):
+        make_jdk(tmp_path / version, version)
+    assert find_jdk(21, {}, None, [str(tmp_path / "*")]).version == 25
+
+
+def test_an_untested_release_is_better_than_none(tmp_path: Path) -> None:
+    for version in ("17.0.1", "31.0.0", "29.0.0"):
+        make_jdk(tmp_path / version, version)
+    assert find_jdk(21, {}, None, [str(tmp_path / "*")]).version == 29
+
+
+def test_without_a_release_file_java_is_asked(tmp_path: Path) -> None:
+    home = make_jdk(tmp_path / "jdk", "21.0.4", release=False)
+    jdk = find_jdk(21, {"JAVA_HOME": str(home)}, None, ())
+    assert (jdk.home, jdk.version) == (home, 21)
+
+
+def test_the_users_own_places(tmp_path: Path) -> None:
+    home = make_jdk(tmp_path / ".sdkman" / "candidates" / "java" / "21-tem", "21.0.4")
+    assert find_jdk(21, {"HOME": str(tmp_path)}, None, ["~/.sdkman/candidates/java/*"]).home == home
+
+
+def test_every_refusal_is_explained(tmp_path: Path) -> None:
+    make_jdk(tmp_path / "all" / "old", "17.0.1")
+    make_jdk(tmp_path / "all" / "small", "25.0.1", lacking=("jdk.incubator.vector",))
+    broken = make_jdk(tmp_path / "all" / "broken", "25.0.1", release=False)
+    (broken / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    environ = {"JAVA_HOME": str(tmp_path / "nowhere")}
+    with pytest.raises(LocalEngineError) as caught:
+        find_jdk(21, environ, None, [str(tmp_path / "all" / "*")])
+    message = caught.value.message
+    assert message.startswith("no JDK 21 or newer was found; looked at:")
+    assert f"{tmp_path / 'nowhere'}: no bin/java in it" in message
+    assert "old: Java 17 is too old" in message
+    assert "small: Java 25, but without jdk.incubator.vector: not a full JDK" in message
+    assert "broken: neither its release file nor its java tells a version" in message
+    assert "ES_JAVA_HOME" in caught.value.remedy
+
+
+def test_no_java_anywhere() -> None:
+    with pytest.raises(LocalEngineError) as caught:
+        find_jdk(21, {"PATH": ""}, None, ())
+    assert caught.value.message == "no JDK 21 or newer was found"
+    assert "Install one" in caught.value.remedy

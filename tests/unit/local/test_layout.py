@@ -1,0 +1,69 @@
+"""Where things lie, and what is said when the disk refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from es_sbert.engines.local.account import Account
+from es_sbert.engines.local.layout import Layout, make_folder, storage_errors
+from es_sbert.errors import LocalEngineError
+
+
+@pytest.mark.parametrize(
+    ("environ", "root", "home"),
+    [
+        ({"ES_SBERT_ENGINE_HOME": "/data/engines", "HOME": "/home/ada"}, False, "/data/engines"),
+        ({"ES_SBERT_ENGINE_HOME": "/data/engines", "HOME": "/root"}, True, "/data/engines"),
+        ({"HOME": "/root"}, True, "/var/lib/es-sbert/engines"),
+        ({"HOME": "/home/ada"}, False, "/home/ada/.local/share/es-sbert/engines"),
+        ({"HOME": "/home/ada", "XDG_DATA_HOME": "/big/ada"}, False, "/big/ada/es-sbert/engines"),
+    ],
+)
+def test_the_home(environ: dict[str, str], root: bool, home: str) -> None:
+    assert Layout.from_environment(environ, root=root).home == Path(home)
+
+
+def test_a_blank_in_the_path_is_refused() -> None:
+    with pytest.raises(LocalEngineError, match="has a blank") as caught:
+        Layout.from_environment({"ES_SBERT_ENGINE_HOME": "/data/my engines"}, root=False)
+    assert "ES_SBERT_ENGINE_HOME" in caught.value.remedy
+
+
+def test_a_home_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(LocalEngineError, match="cannot write to") as caught:
+        Layout(tmp_path / "file" / "engines").create(None)
+    assert "Not a directory" in caught.value.message
+    assert "ES_SBERT_ENGINE_HOME" in caught.value.remedy
+
+
+def test_a_home_that_the_servers_user_cannot_enter(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    stranger = Account("stranger", os.getuid() + 4242, os.getgid() + 4242)
+    with pytest.raises(LocalEngineError, match="stranger, who cannot enter"):
+        Layout(closed / "engines").create(stranger)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full to meet a full disk")
+def test_a_full_disk_is_called_that(tmp_path: Path) -> None:
+    with (
+        pytest.raises(LocalEngineError, match=r"is full; \d+ MB are left") as caught,
+        storage_errors(tmp_path),
+        open("/dev/full", "wb", buffering=0) as device,
+    ):
+        device.write(b"x")
+    assert "Make room" in caught.value.remedy
+
+
+def test_folders_are_open_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        make_folder(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o755

@@ -1,0 +1,64 @@
+"""The lock between processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from es_sbert.engines.local.locks import file_lock
+
+HOLDER = """
+import sys
+from pathlib import Path
+from es_sbert.engines.local.locks import file_lock
+with file_lock(Path(sys.argv[1]), lambda: None):
+    print("held", flush=True)
+    sys.stdin.readline()
+    Path(sys.argv[2]).write_text("done")
+"""
+
+
+def test_another_process_waits_and_says_so(tmp_path: Path) -> None:
+    lock, mark = tmp_path / "lock", tmp_path / "mark"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(lock), str(mark)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        waits = []
+
+        def let_go() -> None:
+            waits.append(mark.exists())
+            holder.stdin.write("\n")  # type: ignore[union-attr]
+            holder.stdin.flush()  # type: ignore[union-attr]
+
+        with file_lock(lock, let_go):
+            assert mark.read_text() == "done"
+    assert waits == [False]
+    assert not lock.exists()
+
+
+def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(lock), str(tmp_path / "mark")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.kill()
+    with file_lock(lock, lambda: pytest.fail("waited for a dead process")):
+        assert lock.exists()
+
+
+def test_an_error_inside_releases_it(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with pytest.raises(ValueError, match="inside"), file_lock(lock, lambda: None):
+        raise ValueError("inside")
+    assert not lock.exists()

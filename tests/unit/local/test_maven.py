@@ -1,0 +1,44 @@
+"""Finding Maven, and what is quoted of its complaints (the real Maven is in tests/engine)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from es_sbert.engines.local.maven import _reasons, find_maven
+from es_sbert.errors import LocalEngineError
+
+
+def make_mvn(folder: Path) -> str:
+    folder.mkdir(parents=True)
+    (folder / "mvn").write_text("#!/bin/sh\n")
+    (folder / "mvn").chmod(0o755)
+    return str(folder / "mvn")
+
+
+def test_no_maven(tmp_path: Path) -> None:
+    with pytest.raises(LocalEngineError, match="not on PATH") as caught:
+        find_maven({"PATH": str(tmp_path)}, print)
+    assert "apt install maven" in caught.value.remedy
+    assert "docker-compose.yml" in caught.value.remedy
+
+
+def test_maven_home_comes_before_the_path(tmp_path: Path) -> None:
+    on_path = make_mvn(tmp_path / "path")
+    at_home = make_mvn(tmp_path / "maven" / "bin")
+    environ = {"PATH": str(tmp_path / "path")}
+    assert find_maven(environ, print).program == on_path
+    assert find_maven({**environ, "MAVEN_HOME": str(tmp_path / "maven")}, print).program == at_home
+
+
+def test_the_reason_is_quoted_without_the_advice() -> None:
+    output = "[INFO] x\n[ERROR] Could not transfer: Connection refused\n[ERROR] \n[ERROR] -> [Help 1]\n"
+    assert _reasons(output, most=1) == "    Could not transfer: Connection refused"
+
+
+def test_output_without_error_lines_is_quoted_as_it_is() -> None:
+    assert _reasons("\nThe JAVA_HOME environment variable is not defined correctly\n") == (
+        "    The JAVA_HOME environment variable is not defined correctly"
+    )
+    assert _reasons("") == "    (it said nothing)"

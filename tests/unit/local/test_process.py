@@ -1,0 +1,101 @@
+"""Processes are recognised, stopped, and never mistaken for one another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from es_sbert.engines.local import process
+from es_sbert.errors import LocalEngineError
+
+SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
+# Ignores SIGTERM and has a child, as a launcher that hangs has its server.
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def start(tmp_path: Path, program: str) -> tuple[int, str, str]:
+    """Process id, identity and first line printed by a Python program."""
+    console = tmp_path / "console.log"
+    pid = process.spawn([sys.executable, "-c", program], folder=tmp_path, environment={}, console=console, account=None)
+    for _ in range(200):
+        if console.read_text().endswith("\n"):
+            started = process.identity(pid)
+            assert started is not None
+            return pid, started, console.read_text().strip()
+        time.sleep(0.05)
+    raise AssertionError("the process printed nothing")
+
+
+def test_a_process_keeps_its_identity_and_another_has_another(tmp_path: Path) -> None:
+    pid, started, _ = start(tmp_path, SLEEPER)
+    assert process.identity(pid) == started
+    assert process.identity(os.getpid()) not in (None, started)
+    process.stop(pid, started, grace=10)
+    assert process.identity(pid) is None
+
+
+def test_both_ways_of_looking_agree_on_who_is_alive(tmp_path: Path) -> None:
+    pid, started, _ = start(tmp_path, SLEEPER)
+    by_ps = process._identity_from_ps(pid)
+    assert by_ps is not None
+    process.stop(pid, started, grace=10)
+    assert process._identity_from_ps(pid) is None
+
+
+def test_a_stranger_with_a_used_id_is_left_alone(tmp_path: Path) -> None:
+    pid, started, _ = start(tmp_path, SLEEPER)
+    with subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE) as stranger:
+        process.stop(stranger.pid, "the start of a server long gone", grace=0)
+        assert stranger.poll() is None
+        stranger.terminate()
+    process.stop(pid, started, grace=10)
+
+
+def test_one_that_ignores_the_request_is_killed_with_its_children(tmp_path: Path) -> None:
+    pid, started, child = start(tmp_path, STUBBORN)
+    child_started = process.identity(int(child))
+    assert child_started is not None
+    begin = time.monotonic()
+    process.stop(pid, started, grace=0.5)
+    assert 0.5 <= time.monotonic() - begin < 10
+    assert process.identity(pid) is None
+    assert process.identity(int(child)) != child_started
+
+
+def test_an_ended_process_is_no_error_and_its_exit_code_is_known(tmp_path: Path) -> None:
+    console = tmp_path / "console.log"
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    pid = process.spawn(command, folder=tmp_path, environment={}, console=console, account=None)
+    for _ in range(200):
+        if process.exit_code(pid) is not None:
+            break
+        time.sleep(0.05)
+    assert process.exit_code(pid) == 3
+    assert process.identity(pid) is None
+    process.stop(pid, "whenever it was", grace=0)
+
+
+def test_a_process_of_its_own_session_and_nothing_of_our_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET", "s3cret")
+    program = "import os, time; print(os.getsid(0), os.environ.get('A_SECRET'), flush=True); time.sleep(600)"
+    pid, started, said = start(tmp_path, program)
+    process.stop(pid, started, grace=10)
+    assert said == f"{pid} None"
+
+
+def test_a_command_that_cannot_run(tmp_path: Path) -> None:
+    with pytest.raises(LocalEngineError, match="refuses to run"):
+        process.spawn([str(tmp_path)], folder=tmp_path, environment={}, console=tmp_path / "log", account=None)

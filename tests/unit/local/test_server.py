@@ -1,0 +1,105 @@
+"""Refusals that come before anything is fetched or started."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from es_sbert.engines.local import purge_stopped, running_engines, start_engine
+from es_sbert.engines.local.layout import Layout
+from es_sbert.engines.local.state import write_state
+from es_sbert.errors import LocalEngineError, UsageError
+from tests.unit.local.test_state import engine
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fresh home that the servers' user may enter; pytest's own folders are closed."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setenv("ES_SBERT_ENGINE_HOME", f"{folder}/engines")
+        yield Path(folder, "engines")
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_an_unknown_engine(home: Path) -> None:
+    with pytest.raises(LocalEngineError, match="no engine called 'solr'"):
+        start_engine("solr")
+    assert not home.exists()
+
+
+def test_a_port_that_another_program_has(home: Path, taken_port: int) -> None:
+    with pytest.raises(LocalEngineError, match=f"port {taken_port} is in use by another program") as caught:
+        start_engine("es9", port=taken_port)
+    assert f"--port {taken_port + 1}" in caught.value.remedy
+    assert not list(home.glob("dist/*"))
+    assert not list(home.glob("state/*"))
+
+
+def test_a_port_that_another_of_our_engines_has(home: Path, taken_port: int) -> None:
+    layout = Layout(home)
+    layout.create(None)
+    write_state(layout.state, engine("es8", taken_port))
+    with pytest.raises(LocalEngineError, match=f"port {taken_port} is in use by es8") as caught:
+        start_engine("es9", port=taken_port)
+    assert "es-sbert engine down es8" in caught.value.remedy
+
+
+def test_an_impossible_heap(home: Path) -> None:
+    with pytest.raises(UsageError, match="'lots' is no heap size"):
+        start_engine("es9", heap="lots")
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("ES_SBERT_ENGINE_HOME", str(tmp_path / "file" / "engines"))
+    with pytest.raises(LocalEngineError, match="cannot write to"):
+        start_engine("es9")
+
+
+def test_nothing_runs_in_a_fresh_home(home: Path) -> None:
+    assert running_engines() == []
+    assert not home.exists()
+
+
+def test_only_data_of_stopped_servers_is_purged(home: Path) -> None:
+    layout = Layout(home)
+    layout.create(None)
+    for name in ("es9-9200", "es9-9201", "es9-backup", "es8-9208"):
+        (layout.servers / name / "data").mkdir(parents=True)
+    write_state(layout.state, engine("es9", 9201))  # this very process, thus alive
+    assert purge_stopped("es9", port=9300) == []
+    assert purge_stopped("es9") == [layout.work("es9", 9200)]
+    assert sorted(path.name for path in layout.servers.iterdir()) == ["es8-9208", "es9-9201", "es9-backup"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["up", "solr"], "there is no engine called 'solr'"),
+        (["up", "--heap", "1"], "'1' is no heap size"),
+        (["down", "es7"], "there is no engine called 'es7'"),
+        (["down", "es9", "--all"], "NAME and --all contradict each other"),
+    ],
+)
+def test_the_command_ends_with_a_message_and_exit_code_2(home: Path, arguments: list[str], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "es_sbert", "engine", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"Error: {said}")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,147 @@
+"""`docker-compose.yml` and `Dockerfile` against the compose specification, each other and the catalogue."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from es_sbert.engines.local import ENGINES
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "docker-compose.yml"
+
+
+def check_schema(path: Path) -> subprocess.CompletedProcess[str]:
+    """Check a file against the schema of the compose specification that check-jsonschema carries."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, dict[str, Any]]:
+    loaded: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def dockerfile() -> str:
+    return (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def test_the_file_keeps_to_the_specification() -> None:
+    done = check_schema(COMPOSE)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_check_would_notice(tmp_path: Path) -> None:
+    broken = tmp_path / "docker-compose.yml"
+    text = COMPOSE.read_text(encoding="utf-8")
+    assert "profiles: [gpu]" in text
+    broken.write_text(text.replace("profiles: [gpu]", "profile: [gpu]"), encoding="utf-8")
+    done = check_schema(broken)
+    assert done.returncode == 1
+    assert "profile" in done.stdout
+
+
+def test_what_starts_with_which_profile(services: dict[str, dict[str, Any]]) -> None:
+    profiles = {name: service.get("profiles", []) for name, service in services.items()}
+    assert profiles == {
+        "elasticsearch": [],
+        "kibana": [],
+        "es-sbert": [],
+        "es-sbert-gpu": ["gpu"],
+        "opensearch": ["opensearch"],
+        "opensearch-dashboards": ["opensearch"],
+    }
+
+
+def test_no_service_waits_for_one_that_its_profile_leaves_out(services: dict[str, dict[str, Any]]) -> None:
+    for name, service in services.items():
+        for needed in service.get("depends_on", {}):
+            assert set(services[needed].get("profiles", [])) <= set(service.get("profiles", [])), (name, needed)
+
+
+def test_waiting_means_waiting_for_health(services: dict[str, dict[str, Any]]) -> None:
+    waited_for = 0
+    for service in services.values():
+        for needed, how in service.get("depends_on", {}).items():
+            waited_for += 1
+            assert how == {"condition": "service_healthy"}
+            assert services[needed]["healthcheck"]["test"][0] == "CMD"
+    assert waited_for == 4
+
+
+def test_all_ports_are_on_the_loopback_interface_and_none_twice(services: dict[str, dict[str, Any]]) -> None:
+    published = [port for service in services.values() for port in service.get("ports", [])]
+    hosts = [re.fullmatch(r"127\.0\.0\.1:(\d+):\d+", port) for port in published]
+    assert all(hosts), published
+    assert sorted(int(host[1]) for host in hosts if host) == [5601, 5602, 9200, 9210]
+
+
+def test_every_server_has_a_health_check_and_engines_keep_their_data(services: dict[str, dict[str, Any]]) -> None:
+    servers = {name for name, service in services.items() if "ports" in service}
+    assert servers == {"elasticsearch", "kibana", "opensearch", "opensearch-dashboards"}
+    for name in servers:
+        assert "curl" in services[name]["healthcheck"]["test"], name
+    volumes = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["volumes"]
+    for name in ("elasticsearch", "opensearch"):
+        volume, _, folder = services[name]["volumes"][0].partition(":")
+        assert volume in volumes
+        assert folder == f"/usr/share/{name}/data"
+
+
+@pytest.mark.parametrize(
+    ("service", "companion", "build"),
+    [("elasticsearch", "kibana", "es9"), ("opensearch", "opensearch-dashboards", "opensearch")],
+)
+def test_docker_runs_what_the_engine_command_runs(
+    services: dict[str, dict[str, Any]], service: str, companion: str, build: str
+) -> None:
+    version = ENGINES[build].version
+    assert services[service]["image"].endswith(f":{version}")
+    assert services[companion]["image"].endswith(f":{version}")
+    assert services[service]["ports"] == [f"127.0.0.1:{ENGINES[build].port}:9200"]
+
+
+def test_commands_reach_the_engine_by_its_name(services: dict[str, dict[str, Any]]) -> None:
+    for name in ("es-sbert", "es-sbert-gpu"):
+        assert services[name]["environment"]["ES_SBERT_URL"] == "${ES_SBERT_URL:-http://elasticsearch:9200}"
+        assert services[name]["command"] == ["--help"]
+
+
+def test_only_the_gpu_service_asks_for_a_gpu(services: dict[str, dict[str, Any]]) -> None:
+    asking = [name for name, service in services.items() if "deploy" in service]
+    assert asking == ["es-sbert-gpu"]
+    [device] = services["es-sbert-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+def test_images_are_built_from_stages_that_exist(services: dict[str, dict[str, Any]], dockerfile: str) -> None:
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, flags=re.MULTILINE)
+    targets = [service["build"]["target"] for service in services.values() if "build" in service]
+    assert sorted(targets) == ["cpu", "gpu"]
+    assert set(targets) <= set(stages)
+    assert stages[-1] == "cpu"  # what a build without --target makes
+    copied_from = re.findall(r"COPY --from=(\S+)", dockerfile)
+    assert copied_from
+    assert set(copied_from) <= set(stages)
+
+
+def test_what_the_image_copies_is_let_through(dockerfile: str) -> None:
+    ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    copies = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, flags=re.MULTILINE)
+    sources = [source for copy in copies for source in copy.split()]
+    assert "pyproject.toml" in sources
+    assert {f"!{source}" for source in sources} == {line for line in ignore if line.startswith("!")}
+
+
+def test_the_image_does_not_run_as_root(dockerfile: str) -> None:
+    base = dockerfile[dockerfile.index(" AS base") :]
+    assert re.search(r"^USER es-sbert$", base, flags=re.MULTILINE)
+    assert 'ENTRYPOINT ["es-sbert"]\nCMD ["--help"]' in base

@@ -1,0 +1,43 @@
+"""Every command has help, a page, and a page that says what the command says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs import PAGES, all_commands, blocks, help_text
+
+ROOT = Path(__file__).parents[2]
+_ALL = list(all_commands())
+
+
+@pytest.mark.parametrize("command", _ALL)
+def test_page_is_equal_to_the_help(command: str) -> None:
+    page = PAGES / f"{command.split()[0]}.md"
+    assert blocks(page.read_text()).get(command) == help_text(command), f"run scripts/update-help and commit {page}"
+
+
+@pytest.mark.parametrize("command", _ALL)
+def test_help_explains_itself(command: str) -> None:
+    text = help_text(command)
+    options = text.partition("Options:")[2]
+    undocumented = re.findall(r"^  (-[^ ]+(?: [A-Z]+)?)$", options, re.MULTILINE)
+    assert not undocumented
+    assert len(text.splitlines()) > 4
+
+
+def test_no_page_without_a_command() -> None:
+    assert {page.stem for page in PAGES.glob("*.md")} == {command.split()[0] for command in _ALL}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+        assert target.startswith("http") or (path.parent / target).exists(), target
+
+
+def test_named_files_exist() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    for name in re.findall(r"`((?:es_sbert|exporters|mappings|tests|benchmarks|docs)/[\w/.]*)`", text):
+        assert (ROOT / name).exists(), name
