@@ -17,7 +17,8 @@
     ├── VectorIndexError
     │   ├── IndexMissing
     │   └── IndexMismatch          other dimensions, another model, or no vector field
-    └── SourceError                input that cannot be read at all
+    ├── SourceError                input that cannot be read at all
+    └── OutputError                a file of ours that cannot be written
 
 Each carries a `remedy`: what to do next, in one or two sentences. The command line prints both and ends
 with exit code 2; nothing in this tree is ever shown as a traceback.
@@ -124,3 +125,7 @@ class IndexMismatch(VectorIndexError):
 
 class SourceError(EsSbertError):
     """Input that cannot be read at all (a single bad document is a dead letter, not an error)."""
+
+
+class OutputError(EsSbertError):
+    """A file of ours (dead letters, vectors, temporary data) cannot be written."""

@@ -44,6 +44,7 @@ class Variant(BaseModel):
     Attributes:
         file: Path inside the bundle, with forward slashes.
         sha256: Hash of that file.
+        data_sha256: Hash of `FILE.data`, which holds the weights where they pass protobuf's 2 GB; else None.
         precision: fp32, int8 or fp16.
         device: `cpu` or `cuda`: where it is meant to run.
         attention: `plain`, `fused` or `packed`.
@@ -55,6 +56,7 @@ class Variant(BaseModel):
 
     file: str
     sha256: str
+    data_sha256: str | None = None
     precision: str
     device: str
     attention: str

@@ -108,6 +108,9 @@ class Engine(Protocol):
 
     def count(self, name: str, query: Json | None = None) -> int: ...
 
+    def store_size(self, name: str) -> int:
+        """Bytes of the primary shards on disk."""
+
     def bulk(self, name: str, body: bytes) -> list[ItemResult]:
         """Send newline-delimited actions, already encoded; results are in the order of the actions.
 

@@ -1,0 +1,102 @@
+"""An engine's address with everything a client needs to open a connection to it."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from es_sbert.config import DEFAULT_URL, EngineSettings
+from es_sbert.errors import UsageError
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to connect and how to sign in.
+
+    Attributes:
+        scheme: `http` or `https`.
+        host: Name or IP address, without brackets.
+        port: TCP port.
+        path: Path before every request (`/engine` behind a reverse proxy), no slash at the end; often empty.
+        authorization: Value of the Authorization header, or None.
+        ssl_context: Set where the scheme is https.
+        timeout: Seconds for one request.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    authorization: str | None = field(repr=False)
+    ssl_context: ssl.SSLContext | None = field(repr=False)
+    timeout: float
+
+    @property
+    def url(self) -> str:
+        """The address without credentials: safe to print."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.authorization is None else {"authorization": self.authorization}
+
+
+def read_address(settings: EngineSettings) -> Address:
+    """The address of these settings; a user name and password inside the URL are honoured and taken out.
+
+    Raises:
+        UsageError: a URL that cannot be read, two ways to sign in, or a CA file that is missing or broken.
+    """
+    try:
+        parts = urlsplit(settings.url)
+        port = parts.port
+    except ValueError:
+        parts, port = None, None
+    if parts is None or not parts.hostname or parts.query or parts.fragment:
+        # The URL itself may hold a password, so it is not repeated here.
+        raise UsageError("the address of the engine is not a URL", f"Write it as {DEFAULT_URL} is written.")
+    return Address(
+        scheme=parts.scheme,
+        host=parts.hostname,
+        port=port or DEFAULT_PORTS[parts.scheme],
+        path=parts.path.rstrip("/"),
+        authorization=_authorization(settings, parts.username, parts.password),
+        ssl_context=_ssl_context(settings) if parts.scheme == "https" else None,
+        timeout=settings.timeout,
+    )
+
+
+def _authorization(settings: EngineSettings, url_user: str | None, url_password: str | None) -> str | None:
+    if url_user is not None:
+        if settings.username is not None or settings.api_key is not None:
+            raise UsageError(
+                "the URL holds a user name and credentials are given as options too",
+                "Take the user name out of the URL.",
+            )
+        return _basic(unquote(url_user), unquote(url_password or ""))
+    if settings.api_key is not None:
+        return f"ApiKey {settings.api_key.get_secret_value()}"
+    if settings.username is not None and settings.password is not None:
+        return _basic(settings.username, settings.password.get_secret_value())
+    return None
+
+
+def _basic(username: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
+
+
+def _ssl_context(settings: EngineSettings) -> ssl.SSLContext:
+    """The system's authorities, or the given one; certificates and host names are always checked."""
+    try:
+        return ssl.create_default_context(cafile=settings.ca_certs)
+    except (OSError, ssl.SSLError) as error:
+        reason = "is not a PEM file of certificates" if isinstance(error, ssl.SSLError) else "cannot be read"
+        raise UsageError(
+            f"the CA file {settings.ca_certs} {reason}",
+            "Give --ca-certs the engine's certificate authority, for Elasticsearch config/certs/http_ca.crt.",
+        ) from error

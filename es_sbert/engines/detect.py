@@ -1,0 +1,126 @@
+"""Which engine answers at an address, and in which version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from elastic_transport import ConnectionError as TransportConnectionError
+from elastic_transport import ConnectionTimeout, HttpHeaders, NodeConfig, Urllib3HttpNode
+
+from es_sbert.engines.address import Address
+from es_sbert.engines.failures import CREDENTIALS_REMEDY, root_cause, unreachable
+from es_sbert.engines.protocol import EngineInfo, Flavour
+from es_sbert.errors import AccessDenied, RequestFailed, UnsupportedEngine
+
+OLDEST = {Flavour.ELASTICSEARCH: (8, 19, 0), Flavour.OPENSEARCH: (3, 0, 0)}
+CONNECTIONS = 16
+
+_VERSION_PATH = "/_nodes/_local?filter_path=nodes.*.version"
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    headers: HttpHeaders
+    body: Any
+
+
+def node_config(address: Address) -> NodeConfig:
+    """The address for elastic-transport.
+
+    Requests are not compressed: vectors barely shrink, and gzip would cost a core that the encoder can use.
+    """
+    return NodeConfig(
+        scheme=address.scheme, host=address.host, port=address.port, path_prefix=address.path,
+        headers=address.headers, ssl_context=address.ssl_context, request_timeout=address.timeout,
+        connections_per_node=CONNECTIONS,
+    )  # fmt: skip
+
+
+def detect(address: Address) -> EngineInfo:
+    """Ask the server what it is.
+
+    Elasticsearch signs every answer with `X-Elastic-Product`, OpenSearch names itself in `GET /`. Where
+    `GET /` is missing (distributions without the rest-root module), the node's own description has the version.
+
+    Raises:
+        EngineUnreachable: nothing answers.
+        AccessDenied: 401 or 403.
+        RequestFailed: an engine answers, but is not ready.
+        UnsupportedEngine: another web server, or a version that is too old.
+    """
+    node = Urllib3HttpNode(node_config(address))
+    try:
+        info = _identify(node, address)
+    except (TransportConnectionError, ConnectionTimeout) as error:
+        raise unreachable(address.url, error, address.timeout) from error
+    finally:
+        node.close()
+    return _supported(info)
+
+
+def _identify(node: Urllib3HttpNode, address: Address) -> EngineInfo:
+    answer = _get(node, "/", address)
+    elastic = answer.headers.get("x-elastic-product", "") == "Elasticsearch"
+    if answer.status == 200 and isinstance(answer.body, dict):
+        described = answer.body.get("version")
+        version = _parse_version(described.get("number")) if isinstance(described, dict) else None
+        if version is not None and isinstance(described, dict):
+            if described.get("distribution") == "opensearch":
+                return EngineInfo(Flavour.OPENSEARCH, version, address.url)
+            # Elasticsearch before 7.14 does not sign its answers; the tagline is enough to call it too old.
+            if elastic or answer.body.get("tagline") == "You Know, for Search":
+                return EngineInfo(Flavour.ELASTICSEARCH, version, address.url)
+    if elastic:
+        nodes = _get(node, _VERSION_PATH, address)
+        found = nodes.body.get("nodes", {}) if isinstance(nodes.body, dict) else {}
+        for described in found.values():
+            version = _parse_version(described.get("version"))
+            if version is not None:
+                return EngineInfo(Flavour.ELASTICSEARCH, version, address.url)
+        raise RequestFailed(
+            f"Elasticsearch at {address.url} does not tell its version: {root_cause(nodes.body)[1]}",
+            "Give the user or API key the cluster privilege monitor, or wait until the server is ready.",
+            nodes.status,
+        )
+    raise UnsupportedEngine(
+        f"what answers at {address.url} is neither Elasticsearch nor OpenSearch (GET / gave {answer.status})",
+        "Check host, port and path of the address; Kibana and Dashboards (5601) are not the engine (9200).",
+    )
+
+
+def _get(node: Urllib3HttpNode, target: str, address: Address) -> _Answer:
+    meta, raw = node.perform_request("GET", target, headers=HttpHeaders({"accept": "application/json"}))
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        body = raw.decode("utf-8", "replace")
+    if meta.status == 401:
+        raise AccessDenied(f"{address.url} refused the credentials (401)", CREDENTIALS_REMEDY)
+    if meta.status == 403:
+        raise AccessDenied(
+            f"{address.url} does not allow GET {target.partition('?')[0]} (403): {root_cause(body)[1]}",
+            "Give the user or API key the cluster privilege monitor.",
+        )
+    return _Answer(meta.status, meta.headers, body)
+
+
+def _parse_version(text: object) -> tuple[int, int, int] | None:
+    """`9.5.0` or `9.0.0-SNAPSHOT` as numbers; None where it is no version."""
+    numbers = str(text).partition("-")[0].split(".")
+    if len(numbers) < 3 or not all(number.isdigit() for number in numbers[:3]):
+        return None
+    return int(numbers[0]), int(numbers[1]), int(numbers[2])
+
+
+def _supported(info: EngineInfo) -> EngineInfo:
+    oldest = OLDEST[info.flavour]
+    if info.version < oldest:
+        wanted = EngineInfo(info.flavour, oldest, info.url).label
+        raise UnsupportedEngine(
+            f"{info.label} at {info.url} is too old",
+            f"es-sbert needs {wanted} or newer: upgrade the server, or try `es-sbert engine up` beside it.",
+        )
+    return info

@@ -1,0 +1,133 @@
+"""What went wrong on the wire or in the engine, as errors of our tree."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, IndexMissing, RequestFailed
+
+CREDENTIALS_REMEDY = (
+    "Check ES_SBERT_USERNAME and ES_SBERT_PASSWORD, or ES_SBERT_API_KEY: an expired or mistyped key looks the same."
+)
+_STATUS_REMEDIES = {
+    404: "Check the name of the index: `GET _cat/indices` lists them.",
+    413: "The request is larger than the server takes (http.max_content_length): send smaller bulk requests.",
+    429: "The server is overloaded: try again later, or with smaller bulk requests.",
+    503: "The server or a shard is not ready: look at `GET _cluster/health` and try again.",
+}
+
+
+def unreachable(url: str, error: BaseException, timeout: float) -> EngineUnreachable:
+    """A broken or refused connection in words.
+
+    Args:
+        url: Address without credentials.
+        error: The client's exception; its causes are searched for the one that says most.
+        timeout: Seconds that were allowed, for the message of a timeout.
+    """
+    causes = list(_causes(error))
+    text = " ".join(str(cause) for cause in causes).lower()
+    if any(isinstance(cause, ssl.SSLError) for cause in causes) or "certificate" in text or "ssl" in text:
+        if "wrong_version_number" in text or "wrong version number" in text or "record layer" in text:
+            return EngineUnreachable(
+                f"{url} does not speak TLS", "Write http:// in front of the address, or switch TLS on in the engine."
+            )
+        return EngineUnreachable(
+            f"the TLS connection to {url} failed: {_tls_reason(causes)}",
+            "Give --ca-certs the certificate authority that signed the engine's certificate, "
+            "and use the host name that stands in the certificate.",
+        )
+    if "timed out" in text or "timeout" in text:
+        return EngineUnreachable(
+            f"{url} did not answer within {timeout:g} seconds",
+            "Check the host, its firewall and its load (`GET _nodes/hot_threads`), or raise --timeout.",
+        )
+    if any(word in text for word in ("name or service not known", "nodename nor servname", "getaddrinfo", "resolve")):
+        return EngineUnreachable(f"the host of {url} is not known", "Check the spelling of the address and the DNS.")
+    if "refused" in text:
+        return EngineUnreachable(
+            f"nothing listens at {url}",
+            "Check the address and the port (engines use 9200), or start an engine here: `es-sbert engine up`.",
+        )
+    return EngineUnreachable(
+        f"the connection to {url} broke: {causes[-1]}",
+        "Check that an engine runs there, and whether it wants https:// instead of http://.",
+    )
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The exception and everything it wraps, outermost first."""
+    found: list[BaseException] = []
+    waiting: list[BaseException] = [error]
+    while waiting:
+        current = waiting.pop(0)
+        if any(current is seen for seen in found):
+            continue
+        found.append(current)
+        wrapped = [current.__cause__, getattr(current, "reason", None), *getattr(current, "errors", ()), *current.args]
+        waiting.extend(cause for cause in wrapped if isinstance(cause, BaseException))
+    return found
+
+
+def _tls_reason(causes: list[BaseException]) -> str:
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return str(getattr(cause, "verify_message", cause))
+    return str(causes[-1])
+
+
+def failed_request(status: int, body: Any, *, label: str, action: str) -> EsSbertError:
+    """An answer other than 2xx as an error.
+
+    Args:
+        body: The answer, parsed where it was JSON.
+        label: `Elasticsearch 9.5.0 at http://…`.
+        action: What was asked, e.g. `PUT /docs`.
+    """
+    kind, reason = root_cause(body)
+    if status == 401:
+        return AccessDenied(f"{label} refused the credentials (401)", CREDENTIALS_REMEDY)
+    if kind == "cluster_block_exception":
+        return RequestFailed(
+            f"{label} blocks {action}: {reason}",
+            "A full disk makes indices read-only: free space, then set index.blocks.read_only_allow_delete to null.",
+            status,
+        )
+    if status == 403:
+        return AccessDenied(
+            f"{label} does not allow {action}: {reason}",
+            "Give the user or API key the privileges read, write, view_index_metadata, create_index and manage "
+            "on the index.",
+        )
+    if kind == "index_not_found_exception":
+        return IndexMissing(f"{reason} ({label})", "Check the name, or create it: `es-sbert index create NAME`.")
+    remedy = _STATUS_REMEDIES.get(status, "The engine's log says more; the message above is its own.")
+    return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status)
+
+
+def root_cause(body: Any) -> tuple[str, str]:
+    """Type and one-line reason of the innermost error in an engine's answer."""
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if not isinstance(error, dict):
+        return "", _one_line(error)
+    inner = error
+    roots = error.get("root_cause")
+    if isinstance(roots, list) and roots and isinstance(roots[0], dict):
+        inner = roots[0]
+    shards = error.get("failed_shards")
+    if isinstance(shards, list) and shards and isinstance(shards[0].get("reason"), dict):
+        inner = shards[0]["reason"]
+    kind = str(inner.get("type", ""))
+    reasons = [str(inner.get("reason", ""))]
+    cause = inner.get("caused_by") or error.get("caused_by")
+    while isinstance(cause, dict):
+        reasons.append(str(cause.get("reason", "")))
+        cause = cause.get("caused_by")
+    distinct = [reason for i, reason in enumerate(reasons) if reason and reason not in " ".join(reasons[:i])]
+    text = "; ".join(distinct) or kind or "no reason given"
+    return kind, _one_line(text)
+
+
+def _one_line(value: Any) -> str:
+    return " ".join(str(value).split())[:1000] or "no reason given"

@@ -1,0 +1,200 @@
+"""The requests that read the same on both engines; the subclasses bring the client and what differs."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from es_sbert.engines.failures import failed_request, root_cause
+from es_sbert.engines.protocol import EngineInfo, IndexState, ItemResult, Json
+from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed, UsageError
+
+logger = logging.getLogger(__name__)
+
+# A page of a scan is embedded and loaded before the next one is asked for: minutes on a slow machine.
+KEEP_ALIVE = "30m"
+
+
+class RestEngine(ABC):
+    """`Engine` over REST.
+
+    Args:
+        info: What answers at the address.
+    """
+
+    def __init__(self, info: EngineInfo) -> None:
+        self._info = info
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @abstractmethod
+    def _send(
+        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, *, ndjson: bool
+    ) -> tuple[int, Any]:
+        """One request, without retries: status and parsed answer, whatever the status.
+
+        Raises:
+            EngineUnreachable: no answer came.
+        """
+
+    @abstractmethod
+    def _open_point_in_time(self, name: str) -> str: ...
+
+    @abstractmethod
+    def _close_point_in_time(self, pit_id: str) -> None: ...
+
+    @abstractmethod
+    def _scan_sort(self) -> list[Json]:
+        """A total order over a point in time."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def _request(self, method: str, path: str, params: Mapping[str, str] | None = None,
+                 body: Json | bytes | None = None, *, missing_ok: bool = False) -> Any:  # fmt: skip
+        """A request whose answer must be 2xx (or 404 where `missing_ok`, which gives None)."""
+        ndjson = isinstance(body, bytes)
+        encoded = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY) if isinstance(body, dict) else body
+        status, answer = self._send(method, path, params or {}, encoded, ndjson=ndjson)
+        if missing_ok and status == 404:
+            return None
+        if not 200 <= status < 300:
+            raise failed_request(
+                status, answer, label=f"{self.info.label} at {self.info.url}", action=f"{method} {path}"
+            )
+        return answer
+
+    def get_index(self, name: str) -> IndexState | None:
+        answer = self._request("GET", f"/{quoted(name)}", {"flat_settings": "true"}, missing_ok=True)
+        if not answer:
+            return None
+        if len(answer) > 1:
+            raise IndexMismatch(
+                f"{name!r} stands for {len(answer)} indices: {', '.join(sorted(answer)[:5])}",
+                "Name one of them: a vector field belongs to one index.",
+            )
+        [(concrete, state)] = answer.items()
+        settings = {key: str(value) for key, value in state.get("settings", {}).items()}
+        return IndexState(name=concrete, mappings=state.get("mappings", {}), settings=settings)
+
+    def create_index(self, name: str, body: Json) -> None:
+        self._request("PUT", f"/{quoted(name)}", body=body)
+
+    def put_mapping(self, name: str, body: Json) -> None:
+        self._request("PUT", f"/{quoted(name)}/_mapping", body=body)
+
+    def refresh(self, name: str) -> None:
+        self._request("POST", f"/{quoted(name)}/_refresh")
+
+    def count(self, name: str, query: Json | None = None) -> int:
+        answer = self._request("POST", f"/{quoted(name)}/_count", body={"query": query or {"match_all": {}}})
+        self._check_shards(answer, name)
+        return int(answer["count"])
+
+    def store_size(self, name: str) -> int:
+        """Bytes of the primary shards on disk."""
+        answer = self._request("GET", f"/{quoted(name)}/_stats/store")
+        return int(answer["_all"]["primaries"]["store"]["size_in_bytes"])
+
+    def bulk(self, name: str, body: bytes) -> list[ItemResult]:
+        params = {"filter_path": "items.*._id,items.*.status,items.*.error"}
+        try:
+            answer = self._request("POST", f"/{quoted(name)}/_bulk", params, body)
+        except EngineUnreachable as error:
+            # Whether the server took the actions is unknown; ids make sending them again harmless.
+            raise RequestFailed(error.message, error.remedy, 0) from error
+        return [_item_result(item) for item in answer.get("items", [])]
+
+    def get_documents(self, name: str, ids: Sequence[str], *, source_includes: Sequence[str],
+                      vectors: bool = False) -> dict[str, Json]:  # fmt: skip
+        if not ids:
+            return {}
+        params = {"_source_includes": ",".join(source_includes)} if source_includes else {"_source": "false"}
+        if vectors and self.info.hides_vectors_in_source:
+            params["_source_exclude_vectors"] = "false"
+        answer = self._request("POST", f"/{quoted(name)}/_mget", params, {"ids": list(ids)})
+        for document in answer["docs"]:
+            if "error" in document:
+                raise RequestFailed(
+                    f"{self.info.label} cannot look up {document['_id']!r} in {name}: {root_cause(document)[1]}",
+                    "Name one index, not an alias of several, and look at `GET _cluster/health`.",
+                )
+        return {doc["_id"]: doc.get("_source", {}) for doc in answer["docs"] if doc.get("found")}
+
+    def search(self, name: str, body: Json) -> Json:
+        answer: Json = self._request("POST", f"/{quoted(name)}/_search", body=body)
+        self._check_shards(answer, name)
+        return answer
+
+    def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500) -> Iterator[list[Json]]:
+        sort = self._scan_sort()
+        pit_id = self._open_point_in_time(name)
+        body: Json = {
+            "query": query,
+            "size": page,
+            "sort": sort,
+            "_source": {"includes": list(source_includes)} if source_includes else False,
+            "seq_no_primary_term": True,
+            "track_total_hits": False,
+        }
+        try:
+            while True:
+                answer = self._request(
+                    "POST", "/_search", body=body | {"pit": {"id": pit_id, "keep_alive": KEEP_ALIVE}}
+                )
+                self._check_shards(answer, name)
+                pit_id = answer.get("pit_id", pit_id)
+                hits: list[Json] = answer["hits"]["hits"]
+                if not hits:
+                    return
+                yield hits
+                body["search_after"] = hits[-1]["sort"]
+        finally:
+            self._release(pit_id)
+
+    def _release(self, pit_id: str) -> None:
+        try:
+            self._close_point_in_time(pit_id)
+        except EngineError as error:
+            # Nothing is lost, it expires by itself; and an error here must not hide the one that ended the scan.
+            logger.info("point in time left to expire after %s: %s", KEEP_ALIVE, error.message)
+
+    def _check_shards(self, answer: Json, name: str) -> None:
+        """Partial results are an error: documents would be missing without a word."""
+        shards = answer.get("_shards", {})
+        if shards.get("failed") or answer.get("timed_out"):
+            failures = shards.get("failures") or [{}]
+            reason = root_cause({"error": failures[0].get("reason", "timed out")})[1]
+            raise RequestFailed(
+                f"{self.info.label} searched only {shards.get('successful')} of {shards.get('total')} shards "
+                f"of {name}: {reason}",
+                "Look at `GET _cluster/health` and try again when all shards are active.",
+                503,
+            )
+
+
+def quoted(name: str) -> str:
+    """An index or alias name as a path segment.
+
+    Raises:
+        UsageError: a pattern, a list of names, or an API's own path.
+    """
+    if not name or name in (".", "..") or name[0] in "_-+" or any(c in '*?,#\\/"<>|: ' for c in name):
+        raise UsageError(f"{name!r} is not the name of one index", "Give one index or alias, without wildcards.")
+    return quote(name, safe="")
+
+
+def _item_result(item: Json) -> ItemResult:
+    [result] = item.values()
+    reason = ""
+    if "error" in result:
+        kind, text = root_cause({"error": result["error"]})
+        reason = f"{kind}: {text}" if kind else text
+    return ItemResult(status=result["status"], id=result.get("_id") or "", reason=reason)

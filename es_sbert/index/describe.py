@@ -1,0 +1,98 @@
+"""What an index holds, for people and machines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from es_sbert.engines.protocol import Engine, Json
+from es_sbert.index.ensure import missing_index
+from es_sbert.index.meta import VectorFieldMeta, document_meta_field
+from es_sbert.index.schema import vector_fields
+
+
+@dataclass(frozen=True)
+class FieldSummary:
+    """A vector field and how far it is filled.
+
+    Attributes:
+        name: The field.
+        meta: What the mapping says about it.
+        vectors: Documents with a vector in it.
+        current: Of these, documents whose vector is of the field's model.
+        truncated: Documents whose text was longer than the model reads.
+    """
+
+    name: str
+    meta: VectorFieldMeta
+    vectors: int
+    current: int
+    truncated: int
+
+
+@dataclass(frozen=True)
+class IndexSummary:
+    """An index.
+
+    Attributes:
+        name: The concrete index.
+        engine: `Elasticsearch 9.5.0`.
+        documents: All documents that a search can see.
+        bytes: Size of the primary shards on disk.
+        fields: The vector fields that es-sbert fills.
+        other_fields: Names of the other top-level fields.
+    """
+
+    name: str
+    engine: str
+    documents: int
+    bytes: int
+    fields: tuple[FieldSummary, ...]
+    other_fields: tuple[str, ...]
+
+    def as_json(self) -> Json:
+        plain = asdict(self)
+        plain["fields"] = [
+            {"name": f.name, **f.meta.model_dump(mode="json"), "vectors": f.vectors, "current": f.current,
+             "truncated": f.truncated}
+            for f in self.fields
+        ]  # fmt: skip
+        return plain
+
+
+def describe_index(engine: Engine, index: str) -> IndexSummary:
+    """Look at an index; nothing is changed but a refresh, so that the counts are of now.
+
+    Raises:
+        IndexMissing: no such index.
+        EngineError: the engine failed.
+    """
+    state = engine.get_index(index)
+    if state is None:
+        raise missing_index(index, engine)
+    engine.refresh(state.name)
+    fields = []
+    for name, meta in vector_fields(state.mappings, state.name).items():
+        beside = document_meta_field(name)
+        exists: Json = {"exists": {"field": name}}
+        fields.append(
+            FieldSummary(
+                name=name,
+                meta=meta,
+                vectors=engine.count(state.name, exists),
+                current=engine.count(state.name, _both(exists, {"term": {f"{beside}.fingerprint": meta.fingerprint}})),
+                truncated=engine.count(state.name, _both(exists, {"term": {f"{beside}.truncated": True}})),
+            )
+        )
+    ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
+    return IndexSummary(
+        name=state.name,
+        engine=engine.info.label,
+        documents=engine.count(state.name),
+        bytes=engine.store_size(state.name),
+        fields=tuple(fields),
+        other_fields=tuple(sorted(set(state.mappings.get("properties", {})) - ours)),
+    )
+
+
+def _both(first: Json, second: Json) -> Json:
+    return {"bool": {"filter": [first, second]}}

@@ -1,0 +1,229 @@
+"""The guard of a vector field: created, added or found fit, or refused with the way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from es_sbert.engines.protocol import Engine, Flavour, IndexState
+from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.index.meta import VectorFieldMeta, document_meta_field
+from es_sbert.index.schema import (
+    check_field_name,
+    index_body,
+    mapping_addition,
+    merged_meta,
+    stored_dimensions,
+    stored_similarity,
+    vector_fields,
+)
+from es_sbert.index.types import DEFAULT_INDEX_TYPE, IndexType, read_index_type
+
+WAY_OUT = "Use another --vector-field or another index; `es-sbert index show` lists what is there."
+
+
+class Outcome(StrEnum):
+    CREATED = "created"
+    ADDED = "added"
+    PRESENT = "present"
+
+
+@dataclass(frozen=True)
+class VectorField:
+    """A vector field that is fit for a model.
+
+    Attributes:
+        index: The concrete index, where an alias was named.
+        name: The field.
+        meta: What the mapping says about it.
+        outcome: Whether the index was created, the field added, or both were there.
+    """
+
+    index: str
+    name: str
+    meta: VectorFieldMeta
+    outcome: Outcome
+
+
+def ensure_vector_field(engine: Engine, index: str, *, vector_field: str, fingerprint: str, model_name: str,
+                        dimensions: int, index_type: str | None = None, text: str | None = None, create: bool = True,
+                        shards: int | None = None, replicas: int | None = None) -> VectorField:  # fmt: skip
+    """Make sure that an index has a vector field which this model may fill.
+
+    A missing index is created, a missing field is added, a field of the same model is left as it is. The text
+    template of a field is set by the first load; it may change only as long as no document has a vector,
+    since vectors of different texts do not belong in one field.
+
+    Args:
+        index_type: For a new field (default: hnsw; on an OpenSearch index without `index.knn`: flat). Given
+            for an existing field, it must be the field's own.
+        text: Template of the text that is embedded; None leaves the field's template alone.
+        create: Whether a missing index may be created.
+        shards, replicas: For a new index.
+
+    Raises:
+        IndexMissing: there is no such index, and `create` is False.
+        IndexMismatch: another model, other dimensions, another similarity, text or index type, a field of
+            that name which is not ours, or an OpenSearch index that cannot take the index type.
+        UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
+        EngineError: the engine failed.
+    """
+    check_field_name(vector_field)
+    chosen = None if index_type is None else read_index_type(index_type, engine.info, dimensions)
+    wanted = VectorFieldMeta(
+        fingerprint=fingerprint, model=model_name, dimensions=dimensions,
+        index_type=chosen or read_index_type(DEFAULT_INDEX_TYPE, engine.info, dimensions), text=text,
+    )  # fmt: skip
+    state = engine.get_index(index)
+    if state is None:
+        if not create:
+            raise missing_index(index, engine)
+        try:
+            engine.create_index(
+                index, index_body(engine.info.flavour, vector_field, wanted, shards=shards, replicas=replicas)
+            )
+            return VectorField(index, vector_field, wanted, Outcome.CREATED)
+        except RequestFailed:
+            # Someone else may have created it since we looked; then theirs is the one to check.
+            state = engine.get_index(index)
+            if state is None:
+                raise
+    if shards is not None or replicas is not None:
+        raise IndexMismatch(
+            f"the index {state.name} exists already, so its shards and replicas cannot be chosen",
+            "Leave --shards and --replicas out, or create an index of another name.",
+        )
+    if vector_field not in state.mappings.get("properties", {}):
+        return _add(engine, state, vector_field, wanted, chosen)
+    return _check(engine, state, vector_field, wanted, chosen)
+
+
+def read_vector_field(engine: Engine, index: str, vector_field: str) -> VectorField:
+    """The vector field of an index, to search in it.
+
+    Raises:
+        IndexMissing: no such index.
+        IndexMismatch: no such field, or not one that es-sbert fills.
+    """
+    state = engine.get_index(index)
+    if state is None:
+        raise missing_index(index, engine)
+    if vector_field not in state.mappings.get("properties", {}):
+        others = ", ".join(vector_fields(state.mappings, state.name))
+        raise IndexMismatch(
+            f"the index {state.name} has no vector field {vector_field!r}",
+            f"Give --vector-field one of: {others}."
+            if others
+            else f"Embed its documents first: `es-sbert ingest --index {state.name} --text-field FIELD`.",
+        )
+    meta = _our_meta(engine, state, vector_field)
+    return VectorField(state.name, vector_field, meta, Outcome.PRESENT)
+
+
+def check_model(field: VectorField, fingerprint: str, model_name: str) -> None:
+    """Refuse a model whose vectors do not belong in the field.
+
+    Raises:
+        IndexMismatch: the field was filled by another model.
+    """
+    if field.meta.fingerprint != fingerprint:
+        raise IndexMismatch(
+            f"{field.index}.{field.name} holds vectors of the model {field.meta.model!r} "
+            f"({field.meta.fingerprint[:12]}), not of {model_name!r} ({fingerprint[:12]})",
+            f"Use --model {field.meta.model}, or embed with {model_name!r} into another --vector-field or index.",
+        )
+
+
+def _add(engine: Engine, state: IndexState, vector_field: str, wanted: VectorFieldMeta,
+         chosen: IndexType | None) -> VectorField:  # fmt: skip
+    flavour = engine.info.flavour
+    if flavour is Flavour.OPENSEARCH:
+        knn = state.settings.get("index.knn") == "true"
+        if chosen is None and not knn:
+            wanted = wanted.model_copy(update={"index_type": IndexType.FLAT})
+        elif knn and chosen is IndexType.FLAT:
+            raise IndexMismatch(
+                f"the index {state.name} was created with index.knn, so every vector field in it gets a graph",
+                "Use --index-type hnsw here, or create a new index with --index-type flat.",
+            )
+        elif not knn and chosen is not IndexType.FLAT:
+            raise IndexMismatch(
+                f"the index {state.name} was created without index.knn, so it cannot hold a graph",
+                "Add the field with --index-type flat (exact search), or load the documents into a new index.",
+            )
+    beside = state.mappings.get("properties", {}).get(document_meta_field(vector_field))
+    if beside is not None and "properties" not in beside:
+        raise IndexMismatch(
+            f"the field {document_meta_field(vector_field)!r} of {state.name} is in the way: es-sbert keeps an "
+            "object of that name beside each vector",
+            WAY_OUT,
+        )
+    addition = mapping_addition(flavour, vector_field, wanted, state.mappings.get("_meta", {}))
+    engine.put_mapping(state.name, addition)
+    return VectorField(state.name, vector_field, wanted, Outcome.ADDED)
+
+
+def _check(engine: Engine, state: IndexState, vector_field: str, wanted: VectorFieldMeta,
+           chosen: IndexType | None) -> VectorField:  # fmt: skip
+    meta = _our_meta(engine, state, vector_field)
+    field = VectorField(state.name, vector_field, meta, Outcome.PRESENT)
+    check_model(field, wanted.fingerprint, wanted.model)
+    if meta.dimensions != wanted.dimensions:
+        raise IndexMismatch(
+            f"{state.name}.{vector_field} holds vectors of {meta.dimensions} dimensions, the model makes "
+            f"{wanted.dimensions}",
+            WAY_OUT,
+        )
+    if chosen is not None and chosen != meta.index_type:
+        raise IndexMismatch(
+            f"{state.name}.{vector_field} has the index type {meta.index_type}, not {chosen}",
+            "The type is chosen with the field: leave --index-type out, or use another --vector-field or index.",
+        )
+    if wanted.text is None or wanted.text == meta.text:
+        return field
+    if meta.text is not None and engine.count(state.name, {"exists": {"field": vector_field}}):
+        raise IndexMismatch(
+            f"the vectors in {state.name}.{vector_field} stand for the text {meta.text!r}, not {wanted.text!r}",
+            "Give the same --text-field as before, or another --vector-field.",
+        )
+    meta = meta.model_copy(update={"text": wanted.text})
+    engine.put_mapping(state.name, {"_meta": merged_meta(state.mappings.get("_meta", {}), vector_field, meta)})
+    return VectorField(state.name, vector_field, meta, Outcome.PRESENT)
+
+
+def _our_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFieldMeta:
+    """The field's `_meta` entry, once the mapping itself agrees with it."""
+    flavour = engine.info.flavour
+    field = state.mappings["properties"][vector_field]
+    dimensions = stored_dimensions(flavour, field)
+    if dimensions is None:
+        raise IndexMismatch(
+            f"the field {vector_field!r} of {state.name} is of type {field.get('type', 'object')}, not a vector field",
+            WAY_OUT,
+        )
+    meta = vector_fields(state.mappings, state.name).get(vector_field)
+    if meta is None:
+        raise IndexMismatch(
+            f"the vectors in {state.name}.{vector_field} were not made by es-sbert: their model is not known",
+            WAY_OUT,
+        )
+    similarity = stored_similarity(flavour, field)
+    if similarity not in ("cosine", "cosinesimil"):
+        raise IndexMismatch(
+            f"{state.name}.{vector_field} compares vectors by {similarity}, es-sbert by their cosine", WAY_OUT
+        )
+    if dimensions != meta.dimensions:
+        raise IndexMismatch(
+            f"{state.name}.{vector_field} is mapped with {dimensions} dimensions, but its _meta says "
+            f"{meta.dimensions}: one of them was edited by hand",
+            "Load the documents into a new index.",
+        )
+    return meta
+
+
+def missing_index(index: str, engine: Engine) -> IndexMissing:
+    """The error for a name that no index or alias has."""
+    return IndexMissing(
+        f"there is no index {index!r} ({engine.info.label} at {engine.info.url})",
+        f"Check the name, or create it: `es-sbert index create {index}`.",
+    )

@@ -1,0 +1,52 @@
+"""Vectors as the engines take and give them."""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import EngineInfo
+
+# Elasticsearch reads a base64 vector as big-endian numbers, whatever the machines involved.
+_WIRE = np.dtype(">f4")
+
+
+def vector_value(info: EngineInfo, vector: Vectors) -> str | list[float]:
+    """One vector as a JSON value for a document or a bulk action.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)`` float32.
+
+    Returns:
+        Base64 where the engine takes it, which spares it the parsing of numbers; else a list.
+    """
+    if info.takes_base64_vectors:
+        return base64.b64encode(vector.astype(_WIRE).tobytes()).decode("ascii")
+    return vector_list(vector)
+
+
+def vector_list(vector: Vectors) -> list[float]:
+    """A vector as numbers with as few digits as float32 needs: half the characters of Python's own.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)`` float32.
+    """
+    encoded = orjson.dumps(np.ascontiguousarray(vector, dtype=np.float32), option=orjson.OPT_SERIALIZE_NUMPY)
+    numbers: list[float] = orjson.loads(encoded)
+    return numbers
+
+
+def read_vector(value: str | list[float]) -> Vectors:
+    """The inverse of `vector_value`, for both shapes.
+
+    Returns:
+        *Shape:* ``(dimensions,)`` float32.
+    """
+    if isinstance(value, str):
+        wire: NDArray[np.float32] = np.frombuffer(base64.b64decode(value, validate=True), dtype=_WIRE)
+        return wire.astype(np.float32)
+    return np.asarray(value, dtype=np.float32)

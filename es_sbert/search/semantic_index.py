@@ -1,0 +1,187 @@
+"""`SemanticIndex`: search an index by meaning from Python."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine, Flavour, Json
+from es_sbert.errors import RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.index.ensure import VectorField, check_model, read_vector_field
+from es_sbert.index.types import OVERSAMPLE, IndexType
+from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.results import SearchResult, read_answer
+from es_sbert.search.scores import Method
+
+if TYPE_CHECKING:
+    from es_sbert.encoder.encoder import Encoder
+
+
+class SemanticIndex:
+    """An index with a vector field, and the model that fills it.
+
+    Usage:
+        with SemanticIndex("docs", "http://localhost:9200") as index:
+            for hit in index.search("how do vaccines work", k=5):
+                print(hit.cosine, hit.source["title"])
+
+    The mapping says which model made the vectors. That model is loaded on the first search by text, unless
+    another is named; a model with another fingerprint is refused, since its vectors mean something else.
+
+    Args:
+        index: Index or alias.
+        engine: An address, settings, or an engine that is already open (and stays open on `close`).
+        model: Model folder, bundle, hub id or installed name.
+        encoder: A loaded encoder in place of a model's name; it stays open on `close`.
+        vector_field: Field that holds the vectors.
+        device, precision, threads: For loading the model, see `Encoder.load`.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index, no such field, or an encoder of another model.
+        UsageError: both a model and an encoder.
+        EngineError: the engine cannot be used.
+    """
+
+    def __init__(self, index: str, engine: Engine | EngineSettings | str | None = None, *, model: str | None = None,
+                 encoder: Encoder | None = None, vector_field: str = DEFAULT_VECTOR_FIELD, device: str = "auto",
+                 precision: str = "auto", threads: int | None = None) -> None:  # fmt: skip
+        if model is not None and encoder is not None:
+            raise UsageError("both a model and an encoder are given", "Give one of the two.")
+        self._model = model
+        self._encoder = encoder
+        self._owns_encoder = encoder is None
+        self._load_options = {"device": device, "precision": precision, "threads": threads}
+        self._owns_engine = engine is None or isinstance(engine, str | EngineSettings)
+        self._engine = _open(engine)
+        try:
+            self._field = read_vector_field(self._engine, index, vector_field)
+            if encoder is not None:
+                check_model(self._field, encoder.info.fingerprint, encoder.info.model)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def field(self) -> VectorField:
+        """The vector field and what the mapping says about it."""
+        return self._field
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder, loaded on first use and checked against the mapping.
+
+        Raises:
+            IndexMismatch: the model is not the one that made the vectors.
+            ModelError, DeviceError: it cannot be loaded.
+        """
+        if self._encoder is None:
+            from es_sbert.encoder.encoder import Encoder
+
+            encoder = Encoder.load(self._model or self._field.meta.model, **self._load_options)  # type: ignore[arg-type]
+            try:
+                check_model(self._field, encoder.info.fingerprint, encoder.info.model)
+            except BaseException:
+                encoder.close()
+                raise
+            self._encoder = encoder
+        return self._encoder
+
+    def search(self, text: str, k: int = 10, *, filter: Json | None = None, exact: bool = False,
+               num_candidates: int | None = None) -> SearchResult:  # fmt: skip
+        """The k documents nearest in meaning to a text.
+
+        Args:
+            filter: Query in the engine's language that every hit must match; applied during the search.
+            exact: Compare with every vector instead of searching the graph.
+            num_candidates: Vectors each shard looks at; more is slower and misses less.
+
+        Raises:
+            UsageError: an empty text, or k or num_candidates out of range.
+            UnsupportedEngine: exact search on a server without scripting.
+            EngineError: the engine failed, or does not understand the filter.
+        """
+        return self.search_vector(self._encode(text), k, filter=filter, exact=exact, num_candidates=num_candidates)
+
+    def search_vector(self, vector: Vectors, k: int = 10, *, filter: Json | None = None, exact: bool = False,
+                      num_candidates: int | None = None) -> SearchResult:  # fmt: skip
+        """As `search`, by a vector of the field's own model.
+
+        Args:
+            vector: *Shape:* ``(dimensions,)``.
+        """
+        method = self._method(exact)
+        body = self._body(vector, k, method, filter, num_candidates)
+        try:
+            answer = self._engine.search(self._field.index, body)
+        except RequestFailed as error:
+            if method is Method.EXACT and "script_lang not supported" in error.message:
+                raise UnsupportedEngine(
+                    f"{self._engine.info.label} has no scripting, which exact search in an index of type "
+                    f"{self._field.meta.index_type} needs",
+                    "Search without exact, or load the documents with --index-type flat, where kNN is exact.",
+                ) from error
+            raise
+        return read_answer(answer, self._engine.info.flavour, method)
+
+    def body(self, text: str, k: int = 10, *, filter: Json | None = None, exact: bool = False,
+             num_candidates: int | None = None) -> Json:  # fmt: skip
+        """The request body that `search` would send to `POST /index/_search`, to use anywhere."""
+        return self._body(self._encode(text), k, self._method(exact), filter, num_candidates)
+
+    def _body(self, vector: Vectors, k: int, method: Method, filter: Json | None, num_candidates: int | None) -> Json:
+        vector = np.asarray(vector, dtype=np.float32)
+        if vector.shape != (self._field.meta.dimensions,):
+            raise UsageError(
+                f"the query vector has the shape {vector.shape}, the field's vectors ({self._field.meta.dimensions},)",
+                f"Make it with the model {self._field.meta.model}.",
+            )
+        oversample = OVERSAMPLE.get(IndexType(self._field.meta.index_type))
+        query = VectorQuery(self._field.name, vector, k, filter, num_candidates, oversample)
+        return search_body(self._engine.info.flavour, method, query)
+
+    def _method(self, exact: bool) -> Method:
+        flat = self._field.meta.index_type == IndexType.FLAT
+        if self._engine.info.flavour is Flavour.ELASTICSEARCH:
+            # kNN over a flat field is exact, and needs no scripting.
+            return Method.EXACT if exact and not flat else Method.KNN
+        # OpenSearch has no kNN query over a field without a graph.
+        return Method.EXACT if exact or flat else Method.KNN
+
+    def _encode(self, text: str) -> Vectors:
+        """*Shape:* ``(dimensions,)``."""
+        if not text.strip():
+            raise UsageError("the text to search for is empty", "Give some words to search by.")
+        vector: Vectors = self.encoder.encode([text], "query").vectors[0]
+        return vector
+
+    def close(self) -> None:
+        """Close what this object opened itself."""
+        if self._owns_encoder and self._encoder is not None:
+            self._encoder.close()
+            self._encoder = None
+        if self._owns_engine:
+            self._engine.close()
+
+    def __enter__(self) -> SemanticIndex:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:  # fmt: skip
+        self.close()
+
+
+def _open(engine: Engine | EngineSettings | str | None) -> Engine:
+    if engine is None:
+        return connect(EngineSettings())
+    if isinstance(engine, str):
+        return connect(EngineSettings(url=engine))
+    return connect(engine) if isinstance(engine, EngineSettings) else engine

@@ -1,0 +1,53 @@
+"""Hits and request bodies as text for people."""
+
+from __future__ import annotations
+
+import re
+
+import orjson
+
+from es_sbert.engines.protocol import Json
+from es_sbert.index.meta import VectorFieldMeta, document_meta_field
+
+_TEMPLATE_FIELD = re.compile(r"\{([^{}]+)\}")
+_VECTOR_MARK = "\ufdd0vector"  # a noncharacter: no text of a document or filter holds it
+
+
+def snippet(source: Json, vector_field: str, meta: VectorFieldMeta, length: int = 300) -> str:
+    """The beginning of a document on one line: the fields of its embedded text first, then other texts."""
+    first = _TEMPLATE_FIELD.findall(meta.text or "")
+    names = [name for name in first if name in source] + [name for name in source if name not in first]
+    texts = [
+        source[name]
+        for name in names
+        if isinstance(source[name], str) and name not in (vector_field, document_meta_field(vector_field))
+    ]
+    line = " · ".join(" ".join(text.split()) for text in texts)
+    # Documents come from anywhere: control characters must not reach a terminal.
+    line = "".join(character for character in line if character.isprintable())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def console_request(index: str, body: Json) -> str:
+    """A search as Kibana's and Dashboards' consoles take it: a request line and indented JSON, vector on one line."""
+    numbers: list[list[float]] = []
+    indented = orjson.dumps(_mark_vectors(body, numbers), option=orjson.OPT_INDENT_2).decode()
+    for position, vector in enumerate(numbers):
+        indented = indented.replace(f'"{_VECTOR_MARK}{position}"', orjson.dumps(vector).decode())
+    return f"POST /{index}/_search\n{indented}"
+
+
+def _mark_vectors(value: object, numbers: list[list[float]]) -> object:
+    """A copy with each query vector replaced by a mark; the vectors are collected in `numbers`."""
+    if isinstance(value, dict):
+        copy: dict[str, object] = {}
+        for key, inner in value.items():
+            if key in ("query_vector", "vector", "q", "query_value") and isinstance(inner, list):
+                copy[key] = f"{_VECTOR_MARK}{len(numbers)}"
+                numbers.append(inner)
+            else:
+                copy[key] = _mark_vectors(inner, numbers)
+        return copy
+    if isinstance(value, list):
+        return [_mark_vectors(inner, numbers) for inner in value]
+    return value

@@ -1,0 +1,165 @@
+"""`es-sbert search` and `SemanticIndex` with the real model, as a user meets them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.config import DEFAULT_MODEL, EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connect
+from es_sbert.engines.rest import RestEngine
+from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.search.semantic_index import SemanticIndex
+from tests.engine.vectors import load
+
+TEXTS = [
+    ("en", "A man is playing a guitar on the stage."),
+    ("en", "The stock market fell sharply after the bank raised interest rates."),
+    ("en", "Vaccines train the immune system to recognise a virus."),
+    ("en", "Heavy rain flooded the streets of the old town."),
+    ("en", "She baked fresh bread for breakfast."),
+    ("xx", "A musician performs a song with his band [live] in the park."),
+    ("xx", "Inflation makes groceries more expensive."),
+    ("xx", "The doctor gave the child an injection against measles."),
+]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A small index, filled by the default model with `title` as its text."""
+
+    url: str
+    index: str
+    foreign: str
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Iterator[Encoder]:
+    with Encoder.load(DEFAULT_MODEL, device="cpu", precision="fp32") as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def site(engine_url: str, encoder: Encoder) -> Iterator[Site]:
+    engine = connect(EngineSettings(url=engine_url))
+    assert isinstance(engine, RestEngine)
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    site = Site(engine_url, name, f"{name}-foreign")
+    with closing(engine):
+        for name, fingerprint in ((site.index, encoder.info.fingerprint), (site.foreign, "0" * 64)):
+            ensure_vector_field(
+                engine, name, vector_field="embedding", fingerprint=fingerprint, model_name=encoder.info.model,
+                dimensions=encoder.info.dimensions, index_type="hnsw", text="{title}", replicas=0,
+            )  # fmt: skip
+        # As ingest does it: the language as a keyword, so that terms filter by it on every engine.
+        engine.put_mapping(site.index, {"properties": {"language": {"type": "keyword"}, "title": {"type": "keyword"}}})
+        vectors = encoder.encode([text for _, text in TEXTS], "document").vectors
+        load(engine, site.index, "embedding", vectors,
+             lambda i: {"language": TEXTS[i][0], "title": TEXTS[i][1]})  # fmt: skip
+        yield site
+        for name in (site.index, site.foreign):
+            engine._request("DELETE", f"/{name}")
+
+
+def search(site: Site, *args: str, index: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "es_sbert", "search", "--index", index or site.index, "--url", site.url,
+               "--device", "cpu", "--precision", "fp32", *args]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_json_is_one_object_a_line_best_first(site: Site, encoder: Encoder) -> None:
+    done = search(site, "someone makes music", "-k", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    hits = [orjson.loads(line) for line in done.stdout.splitlines()]
+    assert [set(hit) for hit in hits] == [{"id", "cosine", "score", "source"}] * 3
+    assert {hits[0]["id"], hits[1]["id"]} == {"0", "5"}
+    assert hits[0]["source"] == {"language": TEXTS[int(hits[0]["id"])][0], "title": TEXTS[int(hits[0]["id"])][1]}
+    query, *documents = encoder.encode(["someone makes music", *(TEXTS[int(hit["id"])][1] for hit in hits)]).vectors
+    expected = [float(np.dot(query, document)) for document in documents]
+    assert [hit["cosine"] for hit in hits] == pytest.approx(expected, abs=1e-5)
+
+
+def test_people_get_a_table_on_stdout_and_a_summary_on_stderr(site: Site) -> None:
+    done = search(site, "someone makes music", "-k", "2")
+    assert done.returncode == 0, done.stderr
+    header, first, second = done.stdout.splitlines()
+    assert header.split() == ["#", "cosine", "id", "text"]
+    assert first.split()[0] == "1"
+    assert second.split()[0] == "2"
+    assert "A man is playing" in done.stdout
+    assert header.split() == ["#", "cosine", "id", "text"]
+    assert "band [live] in" in done.stdout
+    assert "2 hits in" in done.stderr
+
+
+def test_filter_is_applied_during_the_search(site: Site) -> None:
+    done = search(site, "someone makes music", "-k", "3", "--filter", '{"term": {"language": "xx"}}', "--json")
+    hits = [orjson.loads(line) for line in done.stdout.splitlines()]
+    assert len(hits) == 3
+    assert hits[0]["id"] == "5"
+    assert {hit["source"]["language"] for hit in hits} == {"xx"}
+
+
+def test_show_body_sends_nothing_and_can_be_pasted(site: Site) -> None:
+    shown = search(site, "a shot against an illness", "-k", "2", "--show-body")
+    assert shown.returncode == 0, shown.stderr
+    request, _, body = shown.stdout.partition("\n")
+    assert request == f"POST /{site.index}/_search"
+    machine = search(site, "a shot against an illness", "-k", "2", "--show-body", "--json")
+    assert orjson.loads(machine.stdout) == orjson.loads(body)
+    with closing(connect(EngineSettings(url=site.url))) as engine:
+        pasted = [hit["_id"] for hit in engine.search(site.index, orjson.loads(body))["hits"]["hits"]]
+    sent = search(site, "a shot against an illness", "-k", "2", "--json")
+    assert pasted == [orjson.loads(line)["id"] for line in sent.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["x", "--filter", "{"], "the filter is not JSON"),
+        (["x", "--filter", "[1]"], "the filter is JSON, but not a query"),
+        (["x", "-k", "0"], "k is 0"),
+        (["x", "-k", "10001"], "k is 10001"),
+        (["x", "-k", "5", "--num-candidates", "4"], "num_candidates is 4"),
+        ([" "], "the text to search for is empty"),
+        (["x", "--vector-field", "other"], "no vector field 'other'"),
+        (["x", "--filter", '{"nonsense": {}}'], "nonsense"),
+    ],
+)
+def test_bad_input_is_refused_in_two_lines(site: Site, args: list[str], message: str) -> None:
+    done = search(site, *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_index_of_another_model_is_refused(site: Site, encoder: Encoder) -> None:
+    done = search(site, "x", index=site.foreign)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "holds vectors of the model" in done.stderr
+    assert "--vector-field" in done.stderr
+    with pytest.raises(IndexMismatch, match="holds vectors of the model"):
+        SemanticIndex(site.foreign, site.url, encoder=encoder)
+
+
+def test_semantic_index_with_and_without_an_encoder_of_its_own(site: Site, encoder: Encoder) -> None:
+    with SemanticIndex(site.index, site.url, device="cpu", precision="fp32") as index:
+        own = index.search("the price of food", k=2)
+    with SemanticIndex(site.index, site.url, encoder=encoder) as index:
+        lent = index.search("the price of food", k=2)
+        assert orjson.dumps(index.body("the price of food", k=2))
+    assert [hit.id for hit in own] == [hit.id for hit in lent]
+    assert own.hits[0].source["title"] == "Inflation makes groceries more expensive."
+    assert len(encoder.encode(["still open"]).vectors) == 1
+    with pytest.raises(UsageError, match="both a model and an encoder"):
+        SemanticIndex(site.index, site.url, model="m", encoder=encoder)

@@ -1,0 +1,132 @@
+"""A real Elasticsearch 9 with TLS and users, which `es-sbert engine up` does not start: for the tests of signing in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from es_sbert.engines.local import lookup, process
+from es_sbert.engines.local.account import server_account
+from es_sbert.engines.local.configuration import prepare_work, server_environment
+from es_sbert.engines.local.install import install
+from es_sbert.engines.local.jdk import find_jdk
+from es_sbert.engines.local.layout import Layout
+from es_sbert.engines.local.maven import find_maven
+from tests.conftest import free_port
+
+PASSWORD = "correct-horse"
+SECURITY = (
+    ("xpack.security.enabled", "true"),
+    ("xpack.security.autoconfiguration.enabled", "false"),
+    ("xpack.security.http.ssl.enabled", "true"),
+    ("xpack.security.http.ssl.keystore.path", "http.p12"),
+)
+# Users and roles from files: the API's own index needs analysers that the integration-test build lacks.
+NARROW_ROLE = """
+narrow:
+  cluster: [monitor]
+  indices:
+    - names: [mine]
+      privileges: [read, create_index, view_index_metadata]
+"""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """The server: the users `elastic`, who may do all, and `anna`, who may read `mine`, both with `PASSWORD`.
+
+    Attributes:
+        ca_certs: The certificate to trust.
+    """
+
+    port: int
+    ca_certs: Path
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self.port}"
+
+
+@contextmanager
+def secured_elasticsearch(folder: Path) -> Iterator[Secured]:
+    """Start the server, and remove all of it at the end.
+
+    Args:
+        folder: For the certificate that clients trust.
+    """
+    standard = lookup("es9")
+    build = replace(standard, settings=(*(pair for pair in standard.settings if "security" not in pair[0]), *SECURITY))
+    account = server_account()
+    layout = Layout.from_environment(os.environ, root=os.geteuid() == 0)
+    layout.create(account)
+    home = layout.dist / standard.folder_name
+    if not home.is_dir():
+        home = install(standard, layout.dist, find_maven(os.environ, print).fetch, print)
+    jdk = find_jdk(build.minimum_jdk, os.environ, account)
+    port = free_port()
+    work = layout.work("secured", port)
+    pid = None
+    try:
+        console = prepare_work(build, home, port, work, account)
+        environment = server_environment(build, jdk.home, "512m", work, os.environ)
+
+        def tool(*command: str, given: str = "") -> str:
+            return subprocess.run(
+                command, env=environment, input=given, capture_output=True, text=True, check=True, cwd=work,
+                user=account.uid if account else None, group=account.gid if account else None,
+                extra_groups=[] if account else None,
+            ).stdout  # fmt: skip
+
+        store = ["-keystore", str(work / "conf" / "http.p12"), "-storetype", "PKCS12", "-storepass", "changeit"]
+        keytool = str(jdk.home / "bin" / "keytool")
+        tool(keytool, "-genkeypair", *store, "-alias", "http", "-keyalg", "EC", "-dname", "CN=localhost",
+             "-ext", "SAN=dns:localhost", "-ext", "bc:c=ca:true", "-validity", "2")  # fmt: skip
+        ca_certs = folder / "ca.pem"
+        ca_certs.write_text(tool(keytool, "-exportcert", "-rfc", *store, "-alias", "http"))
+        keystore = str(home / "bin" / "elasticsearch-keystore")
+        tool(keystore, "create")
+        tool(keystore, "add", "-x", "bootstrap.password", given=PASSWORD)
+        tool(keystore, "add", "-x", "xpack.security.http.ssl.keystore.secure_password", given="changeit")
+        (work / "conf" / "roles.yml").write_text(NARROW_ROLE)
+        tool(str(home / "bin" / "elasticsearch-users"), "useradd", "anna", "-p", PASSWORD, "-r", "narrow")
+        pid = process.spawn(
+            [str(home / build.launcher)], folder=home, environment=environment, console=console, account=account
+        )
+        server = Secured(port, ca_certs)
+        _wait(server, pid, console)
+        yield server
+    finally:
+        if pid is not None:
+            started = process.identity(pid)
+            if started is not None:
+                process.stop(pid, started, grace=30.0)
+        if work.exists():
+            shutil.rmtree(work)
+
+
+def _wait(server: Secured, pid: int, console: Path) -> None:
+    context = ssl.create_default_context(cafile=server.ca_certs)
+    authorization = "Basic " + b64encode(f"elastic:{PASSWORD}".encode()).decode()
+    request = urllib.request.Request(f"{server.url}/_cluster/health", headers={"authorization": authorization})
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.exit_code(pid) is None:
+        try:
+            with urllib.request.urlopen(request, context=context, timeout=5) as response:
+                if response.status == 200:
+                    return
+        except urllib.error.HTTPError as error:
+            error.close()  # the users are not set up yet
+        except OSError:
+            pass  # not listening yet
+        time.sleep(0.5)
+    raise AssertionError(f"the server did not start:\n{console.read_text()[-3000:]}")

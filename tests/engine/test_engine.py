@@ -1,0 +1,222 @@
+"""The `Engine` protocol on each real engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine, Flavour, ItemResult, Json
+from es_sbert.engines.rest import RestEngine
+from es_sbert.errors import EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed, UsageError
+
+MAPPING: Json = {
+    "settings": {"number_of_shards": 2, "number_of_replicas": 0},
+    "mappings": {"properties": {"word": {"type": "keyword"}, "n": {"type": "integer"}}},
+}
+
+
+def actions(*pairs: tuple[Json, Json]) -> bytes:
+    return b"".join(orjson.dumps(part) + b"\n" for pair in pairs for part in pair)
+
+
+def numbered(count: int) -> bytes:
+    return actions(*[({"index": {"_id": f"{n}"}}, {"word": f"w{n}", "n": n}) for n in range(count)])
+
+
+@pytest.fixture
+def index(engine: Engine, index_name: str) -> str:
+    engine.create_index(index_name, MAPPING)
+    return index_name
+
+
+def test_index_is_described(engine: Engine, index: str) -> None:
+    state = engine.get_index(index)
+    assert state is not None
+    assert state.name == index
+    assert state.mappings["properties"]["n"] == {"type": "integer"}
+    assert state.settings["index.number_of_shards"] == "2"
+    assert engine.store_size(index) > 0
+
+
+def test_missing_index_is_none(engine: Engine, index_name: str) -> None:
+    assert engine.get_index(index_name) is None
+    with pytest.raises(IndexMissing, match=index_name):
+        engine.count(index_name)
+
+
+def test_alias_is_resolved_and_one_of_several_refused(
+    engine: RestEngine, index: str, fresh_index: Callable[[str], str]
+) -> None:
+    alias, second = f"{index}-alias", fresh_index(engine.info.url)
+    engine._request("PUT", f"/{index}/_alias/{alias}")
+    state = engine.get_index(alias)
+    assert state is not None
+    assert state.name == index
+    engine.create_index(second, MAPPING)
+    engine._request("PUT", f"/{second}/_alias/{alias}")
+    with pytest.raises(IndexMismatch, match="stands for 2 indices"):
+        engine.get_index(alias)
+
+
+@pytest.mark.parametrize("name", ["", "_all", "a*", "a,b", "a/b", "..", "a b", "-a"])
+def test_only_one_index_can_be_named(es9_url: str, name: str) -> None:
+    with closing(connect(EngineSettings(url=es9_url))) as engine, pytest.raises(UsageError, match="name of one index"):
+        engine.get_index(name)
+
+
+def test_mapping_is_extended(engine: Engine, index: str) -> None:
+    engine.put_mapping(index, {"_meta": {"owner": "x"}, "properties": {"more": {"type": "boolean"}}})
+    state = engine.get_index(index)
+    assert state is not None
+    assert state.mappings["_meta"] == {"owner": "x"}
+    assert set(state.mappings["properties"]) == {"word", "n", "more"}
+    with pytest.raises(RequestFailed) as caught:
+        engine.put_mapping(index, {"properties": {"n": {"type": "keyword"}}})
+    assert caught.value.status == 400
+    assert "[n]" in caught.value.message
+
+
+def test_bulk_answers_in_order_and_says_why_it_rejected(engine: Engine, index: str) -> None:
+    body = actions(
+        ({"index": {"_id": "1"}}, {"n": 1}),
+        ({"index": {"_id": "2"}}, {"n": "no number"}),
+        ({"create": {"_id": "1"}}, {"n": 3}),
+        ({"update": {"_id": "gone"}}, {"doc": {"n": 4}}),
+        ({"update": {"_id": "1"}}, {"doc": {"word": "später"}}),
+    )
+    results = engine.bulk(index, body)
+    assert [(result.id, result.status) for result in results] == [
+        ("1", 201),
+        ("2", 400),
+        ("1", 409),
+        ("gone", 404),
+        ("1", 200),
+    ]
+    assert results[0] == ItemResult(201, "1", "")
+    assert "failed to parse field [n] of type [integer]" in results[1].reason
+    assert "version conflict" in results[2].reason
+    assert "\n" not in "".join(result.reason for result in results)
+    assert engine.get_documents(index, ["1"], source_includes=["n", "word"]) == {"1": {"n": 1, "word": "später"}}
+
+
+def test_bulk_from_four_threads(engine: Engine, index: str) -> None:
+    start = threading.Barrier(4)
+
+    def load(thread: int) -> list[ItemResult]:
+        start.wait()
+        ids = range(thread * 250, thread * 250 + 250)
+        return engine.bulk(index, actions(*[({"index": {"_id": str(n)}}, {"n": n}) for n in ids]))
+
+    with ThreadPoolExecutor(4) as pool:
+        results = [result for part in pool.map(load, range(4)) for result in part]
+    assert all(result.ok for result in results)
+    engine.refresh(index)
+    assert engine.count(index) == 1000
+    assert engine.count(index, {"range": {"n": {"lt": 250}}}) == 250
+
+
+def test_broken_bulk_requests_carry_their_status(engine: Engine, index: str) -> None:
+    with pytest.raises(RequestFailed) as caught:
+        engine.bulk(index, b'{"nonsense": {"_id": "1"}}\n{}\n')
+    assert caught.value.status == 400
+
+
+def test_documents_are_looked_up_before_a_refresh(engine: Engine, index: str) -> None:
+    engine.bulk(index, numbered(3))
+    found = engine.get_documents(index, ["2", "nowhere", "0"], source_includes=["word"])
+    assert found == {"2": {"word": "w2"}, "0": {"word": "w0"}}
+    assert engine.get_documents(index, ["1"], source_includes=[]) == {"1": {}}
+    assert engine.get_documents(index, [], source_includes=["word"]) == {}
+
+
+def test_search_errors_carry_the_engines_reason(engine: Engine, index: str) -> None:
+    with pytest.raises(RequestFailed, match=r"unknown query \[foo\]") as caught:
+        engine.search(index, {"query": {"foo": {}}})
+    assert caught.value.status == 400
+
+
+def test_scan_brings_every_document_once(engine: Engine, index: str) -> None:
+    engine.bulk(index, numbered(1003))
+    engine.refresh(index)
+    pages = list(engine.scan(index, query={"match_all": {}}, source_includes=["n"], page=100))
+    hits = [hit for page in pages for hit in page]
+    assert [len(page) for page in pages] == [100] * 10 + [3]
+    assert {hit["_id"] for hit in hits} == {str(n) for n in range(1003)}
+    assert all(hit["_source"] == {"n": int(hit["_id"])} for hit in hits)
+    assert all(hit["_seq_no"] >= 0 and hit["_primary_term"] >= 1 for hit in hits)
+
+
+def test_scan_sees_one_point_in_time(engine: Engine, index: str) -> None:
+    engine.bulk(index, numbered(20))
+    engine.refresh(index)
+    seen = []
+    for page in engine.scan(index, query={"range": {"n": {"gte": 5}}}, source_includes=[], page=4):
+        seen += [hit["_id"] for hit in page]
+        # Documents that arrive, change or vanish meanwhile are not part of it.
+        engine.bulk(index, actions(({"index": {"_id": f"new{len(seen)}"}}, {"n": 100})) + b'{"delete":{"_id":"19"}}\n')
+        engine.refresh(index)
+    assert sorted(seen, key=int) == [str(n) for n in range(5, 20)]
+
+
+def open_contexts(engine: RestEngine) -> int:
+    """Search contexts that the server keeps open: the points in time of the running scans, one a shard."""
+    stats = engine._request("GET", "/_nodes/stats/indices/search")
+    return sum(int(node["indices"]["search"]["open_contexts"]) for node in stats["nodes"].values())
+
+
+def test_point_in_time_is_closed_at_the_end_on_a_break_and_on_an_error(engine: RestEngine, index: str) -> None:
+    engine.bulk(index, numbered(10))
+    engine.refresh(index)
+    before = open_contexts(engine)
+
+    pages = engine.scan(index, query={"match_all": {}}, source_includes=[], page=2)
+    next(pages)
+    assert open_contexts(engine) > before
+    pages.close()  # type: ignore[attr-defined]
+    assert open_contexts(engine) == before
+
+    list(engine.scan(index, query={"match_all": {}}, source_includes=[], page=2))
+    assert open_contexts(engine) == before
+
+    with pytest.raises(RequestFailed, match="foo"):
+        list(engine.scan(index, query={"foo": {}}, source_includes=[]))
+    assert open_contexts(engine) == before
+
+
+def test_scan_of_a_missing_index(engine: Engine, index_name: str) -> None:
+    with pytest.raises(IndexMissing):
+        next(engine.scan(index_name, query={"match_all": {}}, source_includes=[]))
+
+
+def test_a_server_that_goes_away_is_unreachable(es9_url: str, opensearch_url: str) -> None:
+    """Connections that break: as an error of its own, and from `bulk` as status 0, which callers may retry."""
+    from tests.engine.relay import Relay
+
+    for url in (es9_url, opensearch_url):
+        with Relay(url) as relay:
+            engine = connect(EngineSettings(url=relay.url))
+            relay.stop()
+            with pytest.raises(EngineUnreachable):
+                engine.get_index("docs")
+            with pytest.raises(RequestFailed) as caught:
+                engine.bulk("docs", numbered(1))
+            assert caught.value.status == 0
+            engine.close()
+
+
+def test_vectors_are_brought_where_the_source_hides_them(engine: Engine, index_name: str) -> None:
+    vector: Any = {"type": "dense_vector", "dims": 2, "index": False}
+    if engine.info.flavour is Flavour.OPENSEARCH:
+        vector = {"type": "knn_vector", "dimension": 2, "space_type": "cosinesimil"}
+    engine.create_index(index_name, {"mappings": {"properties": {"v": vector}}})
+    engine.bulk(index_name, actions(({"index": {"_id": "1"}}, {"v": [1.0, 2.0], "t": "x"})))
+    found = engine.get_documents(index_name, ["1"], source_includes=["v", "t"], vectors=True)
+    assert found == {"1": {"v": [1.0, 2.0], "t": "x"}}

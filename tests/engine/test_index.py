@@ -1,0 +1,233 @@
+"""`ensure_vector_field`, `read_vector_field` and `describe_index` on each real engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.engines.protocol import Engine, EngineInfo, Flavour, Json
+from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.index.describe import describe_index
+from es_sbert.index.ensure import Outcome, VectorField, ensure_vector_field, read_vector_field
+from es_sbert.index.types import OPENSEARCH_TYPES, IndexType
+from es_sbert.index.vectors import read_vector, vector_value
+from tests.engine.vectors import load, random_vectors
+
+DIMENSIONS = 64
+
+
+def ensure(engine: Engine, index: str, **changed: Any) -> VectorField:
+    wanted: dict[str, Any] = {
+        "vector_field": "embedding", "fingerprint": "a" * 32, "model_name": "model-a", "dimensions": DIMENSIONS,
+    }  # fmt: skip
+    return ensure_vector_field(engine, index, **(wanted | changed))
+
+
+def types_of(info: EngineInfo) -> tuple[IndexType, ...]:
+    return tuple(IndexType) if info.flavour is Flavour.ELASTICSEARCH else OPENSEARCH_TYPES
+
+
+def vector_mapping(engine: Engine, **changed: Any) -> Json:
+    """A vector field as somebody else would have made it."""
+    if engine.info.flavour is Flavour.ELASTICSEARCH:
+        return {"type": "dense_vector", "dims": DIMENSIONS, "index": True, "similarity": "cosine",
+                "index_options": {"type": "hnsw"}} | changed  # fmt: skip
+    return {"type": "knn_vector", "dimension": DIMENSIONS, "space_type": "cosinesimil"} | changed
+
+
+def test_missing_index_is_created_and_then_present(engine: Engine, index_name: str) -> None:
+    created = ensure(engine, index_name, text="{title}", shards=2, replicas=0)
+    assert created.outcome is Outcome.CREATED
+    assert created.meta.index_type == "hnsw"
+    again = ensure(engine, index_name, text="{title}")
+    assert again == VectorField(index_name, "embedding", created.meta, Outcome.PRESENT)
+    assert read_vector_field(engine, index_name, "embedding") == again
+    state = engine.get_index(index_name)
+    assert state is not None
+    assert state.settings["index.number_of_shards"] == "2"
+    assert state.settings["index.number_of_replicas"] == "0"
+    assert state.mappings["properties"]["embedding_meta"]["properties"]["fingerprint"] == {"type": "keyword"}
+
+
+def test_four_loads_that_begin_at_once_share_one_index(engine: Engine, index_name: str) -> None:
+    start = threading.Barrier(4)
+
+    def begin(_: int) -> VectorField:
+        start.wait()
+        return ensure(engine, index_name)
+
+    with ThreadPoolExecutor(4) as pool:
+        fields = list(pool.map(begin, range(4)))
+    assert [field.outcome for field in fields].count(Outcome.CREATED) == 1
+    assert {field.outcome for field in fields} == {Outcome.CREATED, Outcome.PRESENT}
+    assert len({field.meta for field in fields}) == 1
+
+
+def test_every_refusal_of_an_index_of_ours(engine: Engine, index_name: str) -> None:
+    """One index for all: nothing here may change it."""
+    ensure(engine, index_name, text="{title}")
+    before = engine.get_index(index_name)
+    refusals: list[tuple[dict[str, Any], str]] = [
+        ({"fingerprint": "b" * 32, "model_name": "model-b"}, "holds vectors of the model 'model-a'"),
+        ({"dimensions": 32}, f"vectors of {DIMENSIONS} dimensions, the model makes 32"),
+        ({"index_type": "int8_hnsw"}, "has the index type hnsw, not int8_hnsw"),
+        ({"shards": 3}, "exists already"),
+        ({"replicas": 0}, "exists already"),
+    ]
+    for changed, message in refusals:
+        with pytest.raises(IndexMismatch, match=message) as caught:
+            ensure(engine, index_name, **changed)
+        assert "--" in caught.value.remedy
+    with pytest.raises(IndexMismatch, match="no vector field 'other'") as caught:
+        read_vector_field(engine, index_name, "other")
+    assert "--vector-field one of: embedding" in caught.value.remedy
+    assert engine.get_index(index_name) == before
+
+
+def test_missing_index_that_may_not_be_created(engine: Engine, index_name: str) -> None:
+    for look in (lambda: ensure(engine, index_name, create=False),
+                 lambda: read_vector_field(engine, index_name, "embedding"),
+                 lambda: describe_index(engine, index_name)):  # fmt: skip
+        with pytest.raises(IndexMissing, match=f"no index '{index_name}'") as caught:
+            look()
+        assert f"es-sbert index create {index_name}" in caught.value.remedy
+    assert engine.get_index(index_name) is None
+
+
+def test_every_index_type_of_the_engine_takes_vectors(engine: Engine, fresh_index: Callable[[str], str]) -> None:
+    for index_type in types_of(engine.info):
+        name = fresh_index(engine.info.url)
+        assert ensure(engine, name, index_type=index_type).meta.index_type == index_type
+        load(engine, name, "embedding", random_vectors(3, DIMENSIONS), lambda number: {})
+        assert read_vector_field(engine, name, "embedding").meta.index_type == index_type
+
+
+def test_index_types_that_the_engine_lacks(engine: Engine, index_name: str) -> None:
+    wrong = ["bbq_disk", "faiss"] + ([] if engine.info.flavour is Flavour.ELASTICSEARCH else ["bbq_hnsw", "int4_flat"])
+    for index_type in wrong:
+        with pytest.raises(UsageError):
+            ensure(engine, index_name, index_type=index_type)
+    with pytest.raises(UsageError, match="no name for a vector field"):
+        ensure(engine, index_name, vector_field="a.b")
+    assert engine.get_index(index_name) is None
+
+
+def test_field_is_added_beside_other_peoples_meta(engine: Engine, index_name: str) -> None:
+    owner: Json = {"owner": "search team", "es_sbert": {"note": "kept"}}
+    engine.create_index(index_name, {"mappings": {"_meta": owner, "properties": {"title": {"type": "keyword"}}}})
+    first = ensure(engine, index_name)
+    second = ensure(engine, index_name, vector_field="second", fingerprint="b" * 32, model_name="model-b")
+    assert first.outcome is second.outcome is Outcome.ADDED
+    # An OpenSearch index without index.knn takes no graph: exact search it is.
+    assert first.meta.index_type == ("hnsw" if engine.info.flavour is Flavour.ELASTICSEARCH else "flat")
+    state = engine.get_index(index_name)
+    assert state is not None
+    meta = state.mappings["_meta"]
+    assert meta["owner"] == "search team"
+    assert meta["es_sbert"]["note"] == "kept"
+    assert set(meta["es_sbert"]["fields"]) == {"embedding", "second"}
+    assert read_vector_field(engine, index_name, "embedding").meta == first.meta
+    assert read_vector_field(engine, index_name, "second").meta == second.meta
+
+
+def test_foreign_fields_are_refused(engine: Engine, index_name: str) -> None:
+    wrong_similarity = (
+        {"similarity": "l2_norm"} if engine.info.flavour is Flavour.ELASTICSEARCH else {"space_type": "l2"}
+    )
+    entry = {"fingerprint": "a" * 32, "model": "model-a", "dimensions": DIMENSIONS, "index_type": "hnsw"}
+    engine.create_index(
+        index_name,
+        {
+            "mappings": {
+                "_meta": {"es_sbert": {"fields": {"euclid": entry, "edited": entry | {"dimensions": 32}}}},
+                "properties": {
+                    "words": {"type": "keyword"},
+                    "object": {"properties": {"x": {"type": "keyword"}}},
+                    "theirs": vector_mapping(engine),
+                    "euclid": vector_mapping(engine, **wrong_similarity),
+                    "edited": vector_mapping(engine),
+                    "blocked_meta": {"type": "keyword"},
+                },
+            }
+        },
+    )
+    for field, message in [
+        ("words", "is of type keyword, not a vector field"),
+        ("object", "is of type object, not a vector field"),
+        ("theirs", "were not made by es-sbert"),
+        ("euclid", "compares vectors by l2"),
+        ("edited", "edited by hand"),
+        ("blocked", "is in the way"),
+    ]:
+        with pytest.raises(IndexMismatch, match=message) as caught:
+            ensure(engine, index_name, vector_field=field)
+        assert "index" in caught.value.remedy
+
+
+def test_opensearch_keeps_graphs_and_flat_fields_apart(
+    opensearch_url: str, open_engine: Callable[[str], Engine], fresh_index: Callable[[str], str]
+) -> None:
+    engine = open_engine(opensearch_url)
+    plain, knn = fresh_index(opensearch_url), fresh_index(opensearch_url)
+    engine.create_index(plain, {})
+    with pytest.raises(IndexMismatch, match=r"created without index\.knn") as caught:
+        ensure(engine, plain, index_type="hnsw")
+    assert "--index-type flat" in caught.value.remedy
+    assert ensure(engine, plain, index_type="flat").outcome is Outcome.ADDED
+
+    engine.create_index(knn, {"settings": {"index.knn": True}})
+    with pytest.raises(IndexMismatch, match=r"created with index\.knn"):
+        ensure(engine, knn, index_type="flat")
+    assert ensure(engine, knn).meta.index_type == "hnsw"
+
+
+def test_text_is_set_by_the_first_load_and_then_stays(engine: Engine, index_name: str) -> None:
+    assert ensure(engine, index_name).meta.text is None
+    assert ensure(engine, index_name, text="{title}").meta.text == "{title}"
+    assert ensure(engine, index_name).meta.text == "{title}"
+    # Nothing is embedded yet, so nothing contradicts another text.
+    assert ensure(engine, index_name, text="{body}").meta.text == "{body}"
+    load(engine, index_name, "embedding", random_vectors(1, DIMENSIONS), lambda number: {})
+    with pytest.raises(IndexMismatch, match=r"stand for the text '\{body\}', not '\{title\}'"):
+        ensure(engine, index_name, text="{title}")
+    assert read_vector_field(engine, index_name, "embedding").meta.text == "{body}"
+
+
+def test_vectors_are_read_back_bit_for_bit(engine: Engine, index_name: str) -> None:
+    """Byte order and digits: what the server hands out is what went in, as a list and, where taken, as base64."""
+    ensure(engine, index_name, dimensions=8, index_type="flat")
+    vectors = random_vectors(2, 8)
+    vectors[0] /= np.linalg.norm(vectors[0])
+    load(engine, index_name, "embedding", vectors, lambda number: {})
+    found = engine.get_documents(index_name, ["0", "1"], source_includes=["embedding"], vectors=True)
+    for number, vector in enumerate(vectors):
+        np.testing.assert_array_equal(read_vector(found[str(number)]["embedding"]), vector)
+    assert isinstance(vector_value(engine.info, vectors[0]), str) == (engine.info.version >= (9, 3, 0))
+
+
+def test_index_is_described_for_people_and_machines(engine: Engine, index_name: str) -> None:
+    engine.create_index(index_name, {"mappings": {"properties": {"title": {"type": "keyword"}}}})
+    ensure(engine, index_name, text="{title}")
+    beside = {"fingerprint": "a" * 32, "text_hash": "x", "tokens": 3, "truncated": False, "embedded_at": "2026-01-01"}
+
+    def document(number: int) -> Json:
+        meta = beside | ({"fingerprint": "old"} if number == 0 else {"truncated": number == 1})
+        return {"title": f"t{number}", "embedding_meta": meta}
+
+    load(engine, index_name, "embedding", random_vectors(5, DIMENSIONS), document)
+    engine.bulk(index_name, b'{"index":{"_id":"bare"}}\n{"title":"no vector yet"}\n')
+    summary = describe_index(engine, index_name)
+    [field] = summary.fields
+    assert (summary.name, summary.documents, summary.other_fields) == (index_name, 6, ("title",))
+    assert (field.vectors, field.current, field.truncated) == (5, 4, 1)
+    assert summary.bytes > 0
+    plain = orjson.loads(orjson.dumps(summary.as_json()))
+    assert plain["fields"][0]["name"] == "embedding"
+    assert plain["fields"][0]["fingerprint"] == "a" * 32
+    assert plain["engine"] == engine.info.label

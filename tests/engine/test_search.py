@@ -1,0 +1,201 @@
+"""Search on each real engine, compared with brute force over the same vectors."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine, Flavour
+from es_sbert.engines.rest import RestEngine
+from es_sbert.errors import IndexMismatch, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.search.scores import Method
+from es_sbert.search.semantic_index import SemanticIndex
+from tests.engine.vectors import cosines, load, random_vectors
+
+COUNT, DIMENSIONS, QUERIES = 3000, 64, 10
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Loaded vectors: document i has `group` i mod 100 and, every tenth, no vector at all under `bare-i`."""
+
+    engine: RestEngine
+    flat: str
+    hnsw: str
+    int8: str
+    vectors: Vectors
+
+
+@pytest.fixture(scope="module")
+def corpus(engine_url: str) -> Iterator[Corpus]:
+    engine = connect(EngineSettings(url=engine_url))
+    assert isinstance(engine, RestEngine)
+    vectors = random_vectors(COUNT, DIMENSIONS)
+    names = {index_type: f"test-{uuid.uuid4().hex[:12]}" for index_type in ("flat", "hnsw", "int8_hnsw")}
+    with closing(engine):
+        for index_type, name in names.items():
+            ensure_vector_field(
+                engine, name, vector_field="v", fingerprint="f" * 32, model_name="random", dimensions=DIMENSIONS,
+                index_type=index_type, shards=2, replicas=0,
+            )  # fmt: skip
+            load(engine, name, "v", vectors, lambda number: {"group": number % 100, "title": f"document {number}"})
+            engine.bulk(name, b'{"index":{"_id":"bare"}}\n{"group":1,"title":"without a vector"}\n')
+            engine.refresh(name)
+        yield Corpus(engine, names["flat"], names["hnsw"], names["int8_hnsw"], vectors)
+        for name in names.values():
+            engine._request("DELETE", f"/{name}")
+
+
+@pytest.fixture
+def flat(corpus: Corpus) -> SemanticIndex:
+    return SemanticIndex(corpus.flat, corpus.engine, vector_field="v")
+
+
+@pytest.fixture
+def hnsw(corpus: Corpus) -> SemanticIndex:
+    return SemanticIndex(corpus.hnsw, corpus.engine, vector_field="v")
+
+
+def best(query: Vectors, corpus: Corpus, k: int, group: int | None = None) -> list[tuple[str, float]]:
+    """Brute force: ids and cosines of the k nearest vectors."""
+    similar = cosines(query, corpus.vectors)
+    order = [int(i) for i in np.argsort(-similar) if group is None or i % 100 == group][:k]
+    return [(str(i), float(similar[i])) for i in order]
+
+
+def test_flat_equals_brute_force(corpus: Corpus, flat: SemanticIndex) -> None:
+    for query in random_vectors(QUERIES, DIMENSIONS, seed=1):
+        result = flat.search_vector(query, 10)
+        expected = best(query, corpus, 10)
+        assert [hit.id for hit in result] == [id for id, _ in expected]
+        assert [hit.cosine for hit in result] == pytest.approx([cosine for _, cosine in expected], abs=1e-5)
+
+
+def test_cosine_of_knn_hits_is_numpys(corpus: Corpus, hnsw: SemanticIndex) -> None:
+    for query in random_vectors(QUERIES, DIMENSIONS, seed=2):
+        similar = cosines(query, corpus.vectors)
+        result = hnsw.search_vector(query, 10)
+        assert result.method is Method.KNN
+        assert [hit.cosine for hit in result] == pytest.approx([similar[int(hit.id)] for hit in result], abs=1e-5)
+        assert [hit.cosine for hit in result] == sorted((hit.cosine for hit in result), reverse=True)
+
+
+def test_looking_at_every_vector_finds_the_best(corpus: Corpus, hnsw: SemanticIndex) -> None:
+    query = random_vectors(1, DIMENSIONS, seed=3)[0]
+    result = hnsw.search_vector(query, 10, num_candidates=COUNT)
+    assert [hit.id for hit in result] == [id for id, _ in best(query, corpus, 10)]
+
+
+def test_a_quantised_index_gives_true_cosines_and_nearly_the_best(corpus: Corpus) -> None:
+    """The engines' own int8 estimates are off by up to 0.08 on these vectors; rescored ones are not."""
+    index = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
+    for query in random_vectors(QUERIES, DIMENSIONS, seed=4):
+        similar = cosines(query, corpus.vectors)
+        result = index.search_vector(query, 10, num_candidates=COUNT)
+        assert [hit.cosine for hit in result] == pytest.approx([similar[int(hit.id)] for hit in result], abs=1e-5)
+        assert len({hit.id for hit in result} & {id for id, _ in best(query, corpus, 10)}) >= 8
+
+
+def test_exact_search_of_a_graph_index(corpus: Corpus, hnsw: SemanticIndex) -> None:
+    query = random_vectors(1, DIMENSIONS, seed=5)[0]
+    if not has_scripting(corpus.engine):
+        with pytest.raises(UnsupportedEngine, match="no scripting") as caught:
+            hnsw.search_vector(query, 10, exact=True)
+        assert "--index-type flat" in caught.value.remedy
+        return
+    result = hnsw.search_vector(query, 10, exact=True)
+    expected = best(query, corpus, 10)
+    assert result.method is Method.EXACT
+    assert [hit.id for hit in result] == [id for id, _ in expected]
+    assert [hit.cosine for hit in result] == pytest.approx([cosine for _, cosine in expected], abs=1e-5)
+
+
+def has_scripting(engine: RestEngine) -> bool:
+    """False on the integration-test build of Elasticsearch 9, which comes without painless."""
+    nodes = engine._request("GET", "/_nodes/plugins", {"filter_path": "nodes.*.modules.name"})["nodes"].values()
+    return all("lang-painless" in {module["name"] for module in node["modules"]} for node in nodes)
+
+
+def test_exact_search_of_a_flat_index_needs_no_scripting_on_elasticsearch(corpus: Corpus, flat: SemanticIndex) -> None:
+    query = random_vectors(1, DIMENSIONS, seed=6)[0]
+    result = flat.search_vector(query, 10, exact=True)
+    assert [hit.id for hit in result] == [id for id, _ in best(query, corpus, 10)]
+    assert result.method is (Method.KNN if corpus.engine.info.flavour is Flavour.ELASTICSEARCH else Method.EXACT)
+
+
+@pytest.mark.parametrize("name", ["flat", "hnsw"])
+def test_a_filter_that_matches_k_documents_gives_k_hits(
+    corpus: Corpus, name: str, request: pytest.FixtureRequest
+) -> None:
+    """30 of 3,000 documents pass: a filter applied after the search would leave almost nothing of the 30 nearest."""
+    index: SemanticIndex = request.getfixturevalue(name)
+    query = random_vectors(1, DIMENSIONS, seed=7)[0]
+    result = index.search_vector(query, 30, filter={"term": {"group": 1}})
+    expected = best(query, corpus, 30, group=1)
+    assert [hit.id for hit in result] == [id for id, _ in expected]
+    assert {hit.source["group"] for hit in result} == {1}
+
+
+def test_documents_without_a_vector_are_never_found(corpus: Corpus, flat: SemanticIndex, hnsw: SemanticIndex) -> None:
+    query = random_vectors(1, DIMENSIONS, seed=8)[0]
+    for index in (flat, hnsw):
+        result = index.search_vector(query, 100, filter={"term": {"group": 1}})
+        assert len(result) == 30
+        assert "bare" not in {hit.id for hit in result}
+
+
+def test_hits_bring_the_document_without_its_vector(flat: SemanticIndex, corpus: Corpus) -> None:
+    hit = flat.search_vector(corpus.vectors[17], 1).hits[0]
+    assert hit.id == "17"
+    assert hit.cosine == pytest.approx(1.0, abs=1e-6)
+    assert hit.source == {"group": 17, "title": "document 17"}
+    assert hit.index == corpus.flat
+
+
+def test_a_filter_that_the_engine_does_not_know(flat: SemanticIndex, corpus: Corpus) -> None:
+    with pytest.raises(RequestFailed, match="nonsense") as caught:
+        flat.search_vector(corpus.vectors[0], 1, filter={"nonsense": {}})
+    assert caught.value.status == 400
+
+
+def test_k_beyond_the_limits(flat: SemanticIndex, corpus: Corpus) -> None:
+    assert len(flat.search_vector(corpus.vectors[0], 10_000)) == COUNT
+    quantised = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
+    assert len(quantised.search_vector(corpus.vectors[0], 10_000)) == COUNT
+    for k in (0, 10_001):
+        with pytest.raises(UsageError, match=f"k is {k}"):
+            flat.search_vector(corpus.vectors[0], k)
+
+
+def test_vectors_of_another_length(flat: SemanticIndex) -> None:
+    with pytest.raises(UsageError, match=r"shape \(3,\)"):
+        flat.search_vector(np.ones(3, dtype=np.float32))
+
+
+def test_an_empty_text_is_refused_before_a_model_is_loaded(flat: SemanticIndex) -> None:
+    with pytest.raises(UsageError, match="empty"):
+        flat.search(" \n")
+
+
+def test_a_missing_field_closes_what_was_opened(corpus: Corpus) -> None:
+    with pytest.raises(IndexMismatch, match="no vector field 'embedding'"):
+        SemanticIndex(corpus.flat, corpus.engine.info.url)
+
+
+def test_the_engine_of_the_caller_stays_open(
+    corpus: Corpus, engine_url: str, open_engine: Callable[[str], Engine]
+) -> None:
+    engine = open_engine(engine_url)
+    for given in (engine, engine_url, EngineSettings(url=engine_url)):
+        with SemanticIndex(corpus.flat, given, vector_field="v") as index:
+            assert len(index.search_vector(corpus.vectors[0], 3)) == 3
+    assert engine.count(corpus.flat) == COUNT + 1

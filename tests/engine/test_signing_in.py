@@ -1,0 +1,101 @@
+"""TLS, users and missing rights, against a real server that has them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from es_sbert.config import EngineSettings
+from es_sbert.engines.connect import connect
+from es_sbert.errors import AccessDenied, EngineUnreachable
+from tests.engine.secured import PASSWORD, Secured, secured_elasticsearch
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_elasticsearch(tmp_path_factory.mktemp("secured")) as server:
+        yield server
+
+
+def settings(
+    server: Secured, username: str | None = "elastic", password: str | None = PASSWORD, **more: Any
+) -> EngineSettings:
+    given: dict[str, Any] = {"url": server.url, "ca_certs": server.ca_certs, "username": username}
+    return EngineSettings(**(given | {"password": None if password is None else SecretStr(password)} | more))
+
+
+def test_the_right_password_signs_in(secured: Secured) -> None:
+    with closing(connect(settings(secured))) as engine:
+        assert engine.info.version >= (9, 0, 0)
+        assert engine.get_index("docs") is None
+    url = f"https://elastic:{PASSWORD}@localhost:{secured.port}"
+    with closing(connect(settings(secured, None, None, url=url))) as engine:
+        assert engine.get_index("docs") is None
+        assert PASSWORD not in engine.info.url
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"password": "wrong-battery"}, {"username": None, "password": None},
+     {"username": None, "password": None, "api_key": SecretStr("bm90OmFrZXk=")}],
+    ids=["password", "none", "api-key"],
+)  # fmt: skip
+def test_wrong_and_missing_credentials(secured: Secured, wrong: dict[str, Any]) -> None:
+    with pytest.raises(AccessDenied, match="refused the credentials") as caught:
+        connect(settings(secured, **wrong))
+    assert "ES_SBERT_PASSWORD" in caught.value.remedy
+    assert "wrong-battery" not in str(caught.value)
+
+
+def test_what_a_user_may_not_do(secured: Secured) -> None:
+    with closing(connect(settings(secured, "anna"))) as anna:
+        anna.create_index("mine", {})
+        assert anna.count("mine") == 0
+        with pytest.raises(AccessDenied, match=r"does not allow PUT /theirs.*unauthorized.*anna") as caught:
+            anna.create_index("theirs", {})
+        assert "privileges" in caught.value.remedy
+        with pytest.raises(AccessDenied, match="does not allow POST /mine/_bulk"):
+            anna.bulk("mine", b'{"index":{"_id":"1"}}\n{}\n')
+
+
+def test_a_certificate_that_nobody_vouches_for(secured: Secured) -> None:
+    with pytest.raises(EngineUnreachable, match=r"TLS connection .* self[- ]signed certificate") as caught:
+        connect(settings(secured, ca_certs=None))
+    assert "--ca-certs" in caught.value.remedy
+
+
+def test_a_host_name_that_is_not_in_the_certificate(secured: Secured) -> None:
+    with pytest.raises(EngineUnreachable, match="TLS connection") as caught:
+        connect(settings(secured, url=f"https://127.0.0.1:{secured.port}"))
+    assert "host name that stands in the certificate" in caught.value.remedy
+
+
+def test_plain_http_where_the_engine_speaks_tls(secured: Secured) -> None:
+    with pytest.raises(EngineUnreachable, match="broke") as caught:
+        connect(settings(secured, url=f"http://localhost:{secured.port}"))
+    assert "https://" in caught.value.remedy
+
+
+def test_the_command_line_takes_the_password_from_the_environment(secured: Secured) -> None:
+    def show(password: str) -> subprocess.CompletedProcess[str]:
+        given = {"ES_SBERT_USERNAME": "elastic", "ES_SBERT_PASSWORD": password, "ES_SBERT_URL": secured.url}
+        given["ES_SBERT_CA_CERTS"] = str(secured.ca_certs)
+        command = [sys.executable, "-m", "es_sbert", "index", "show", "docs"]
+        return subprocess.run(command, capture_output=True, text=True, env=os.environ | given, check=False, timeout=120)
+
+    assert "no index 'docs'" in show(PASSWORD).stderr
+    wrong = show("wrong-battery")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "refused the credentials" in wrong.stderr
+    assert "wrong-battery" not in wrong.stderr
+    assert Path(secured.ca_certs).exists()

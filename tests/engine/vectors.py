@@ -1,0 +1,36 @@
+"""Random vectors in a real index, for the tests of search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import orjson
+
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import Engine, Json
+from es_sbert.index.vectors import vector_value
+
+
+def random_vectors(count: int, dimensions: int, seed: int = 0) -> Vectors:
+    """*Shape:* ``(count, dimensions)`` float32, of any length: cosine must not mind."""
+    return np.random.default_rng(seed).normal(size=(count, dimensions)).astype(np.float32)
+
+
+def cosines(query: Vectors, vectors: Vectors) -> Vectors:
+    """Cosine of a query ``(dimensions,)`` with each of ``(count, dimensions)``, in float64. *Shape:* ``(count,)``."""
+    q, v = query.astype(np.float64), vectors.astype(np.float64)
+    result: Vectors = v @ q / (np.linalg.norm(v, axis=1) * np.linalg.norm(q))
+    return result
+
+
+def load(engine: Engine, index: str, field: str, vectors: Vectors, document: Callable[[int], Json]) -> None:
+    """Index `document(i)` with vector i under the id `str(i)`, and make all of it searchable."""
+    for start in range(0, len(vectors), 1000):
+        lines = []
+        for number in range(start, min(start + 1000, len(vectors))):
+            lines.append(orjson.dumps({"index": {"_id": str(number)}}))
+            lines.append(orjson.dumps(document(number) | {field: vector_value(engine.info, vectors[number])}))
+        results = engine.bulk(index, b"\n".join(lines) + b"\n")
+        assert all(result.ok for result in results), results[0]
+    engine.refresh(index)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.engines.address import read_address
+from es_sbert.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def no_connection_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("URL", "API_KEY", "USERNAME", "PASSWORD", "CA_CERTS", "TIMEOUT"):
+        monkeypatch.delenv(f"ES_SBERT_{name}", raising=False)
+
+
+def settings(**given: Any) -> EngineSettings:
+    return EngineSettings(**given)
+
+
+@pytest.mark.parametrize(
+    ("url", "printed"),
+    [
+        ("http://localhost:9200", "http://localhost:9200"),
+        ("http://localhost:9200/", "http://localhost:9200"),
+        ("https://search.example", "https://search.example:443"),
+        ("http://search.example", "http://search.example:80"),
+        ("http://search.example/engine/", "http://search.example:80/engine"),
+        ("http://[::1]:9200", "http://[::1]:9200"),
+        ("http://elastic:secret@localhost:9200", "http://localhost:9200"),
+    ],
+)
+def test_url_is_read_and_printed_without_credentials(url: str, printed: str) -> None:
+    assert read_address(settings(url=url)).url == printed
+
+
+def test_credentials_in_the_url_sign_in() -> None:
+    address = read_address(settings(url="http://elastic:p%40ss@localhost:9200"))
+    assert address.headers == {"authorization": "Basic " + base64.b64encode(b"elastic:p@ss").decode()}
+
+
+def test_api_key_and_basic_authentication() -> None:
+    assert read_address(settings(api_key="abc")).headers == {"authorization": "ApiKey abc"}
+    basic = read_address(settings(username="ü", password="p")).headers["authorization"]
+    assert base64.b64decode(basic.removeprefix("Basic ")).decode() == "ü:p"
+    assert read_address(settings()).headers == {}
+
+
+def test_secrets_do_not_show_in_the_representation() -> None:
+    assert "c2VjcmV0" not in repr(read_address(settings(api_key="c2VjcmV0")))
+
+
+def test_two_ways_to_sign_in_are_refused() -> None:
+    with pytest.raises(UsageError, match="the URL holds a user name"):
+        read_address(settings(url="http://a:b@localhost:9200", api_key="k"))
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http://localhost:port", "http://localhost:99999", "http://[::1", "http://h/?q"]
+)
+def test_impossible_addresses_are_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="not a URL"):
+        read_address(settings(url=url))
+
+
+def test_password_of_an_impossible_address_is_not_repeated() -> None:
+    with pytest.raises(UsageError) as caught:
+        read_address(settings(url="http://elastic:hunter2@localhost:port"))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_certificates_are_checked(tmp_path: Path) -> None:
+    context = read_address(settings(url="https://localhost:9200")).ssl_context
+    assert context is not None
+    assert context.check_hostname
+    assert read_address(settings()).ssl_context is None
+
+
+def test_missing_and_broken_ca_files(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_address(settings(url="https://localhost:9200", ca_certs=tmp_path / "none.pem"))
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    with pytest.raises(UsageError, match="not a PEM file"):
+        read_address(settings(url="https://localhost:9200", ca_certs=broken))

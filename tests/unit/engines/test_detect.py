@@ -1,0 +1,109 @@
+"""Detection against small web servers: what answers when the address is wrong. Real engines: tests/engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.engines.connect import connect
+from es_sbert.engines.detect import _parse_version
+from es_sbert.errors import AccessDenied, EsSbertError, RequestFailed, UnsupportedEngine
+
+Serve = Callable[..., str]
+
+
+@contextmanager
+def web_server(status: int, body: bytes, headers: dict[str, str]) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            """Keep the test's output clean."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def error_of(status: int, body: Any, headers: dict[str, str] | None = None) -> EsSbertError:
+    raw = body if isinstance(body, bytes) else orjson.dumps(body)
+    with web_server(status, raw, headers or {}) as url, pytest.raises(EsSbertError) as caught:
+        connect(EngineSettings(url=url))
+    return caught.value
+
+
+ELASTIC = {"x-elastic-product": "Elasticsearch"}
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b"<html>Welcome to nginx</html>"),
+        (200, b"[1, 2]"),
+        (200, b'{"version": "2.1"}'),
+        (200, b'{"name": "couchdb", "version": {"number": "3.3.1"}}'),
+        (404, b"not found"),
+        (302, b""),
+        (502, b"Bad Gateway"),
+    ],
+)
+def test_another_web_server_is_named_as_such(status: int, body: bytes) -> None:
+    error = error_of(status, body)
+    assert isinstance(error, UnsupportedEngine)
+    assert "neither Elasticsearch nor OpenSearch" in error.message
+    assert "9200" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "label"),
+    [
+        ({"version": {"number": "8.18.4"}}, ELASTIC, "Elasticsearch 8.18.4"),
+        ({"version": {"number": "7.10.2"}, "tagline": "You Know, for Search"}, {}, "Elasticsearch 7.10.2"),
+        ({"version": {"number": "2.19.1", "distribution": "opensearch"}}, {}, "OpenSearch 2.19.1"),
+    ],
+)
+def test_versions_that_are_too_old_are_refused(body: Any, headers: dict[str, str], label: str) -> None:
+    error = error_of(200, body, headers)
+    assert isinstance(error, UnsupportedEngine)
+    assert error.message.startswith(f"{label} at http://127.0.0.1")
+    assert "or newer" in error.remedy
+
+
+def test_refused_credentials_and_missing_rights() -> None:
+    assert isinstance(error_of(401, {"error": "missing authentication"}), AccessDenied)
+    forbidden = error_of(403, {"error": {"type": "security_exception", "reason": "no monitor"}})
+    assert isinstance(forbidden, AccessDenied)
+    assert "no monitor" in forbidden.message
+
+
+def test_an_engine_that_does_not_tell_its_version_is_not_guessed() -> None:
+    error = error_of(503, {"error": {"type": "x", "reason": "not ready"}}, ELASTIC)
+    assert isinstance(error, RequestFailed)
+    assert error.status == 503
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("9.5.0", (9, 5, 0)), ("9.0.0-SNAPSHOT", (9, 0, 0)), ("8.19", None), ("a.b.c", None), (None, None)],
+)
+def test_versions_are_read(text: Any, version: tuple[int, int, int] | None) -> None:
+    assert _parse_version(text) == version

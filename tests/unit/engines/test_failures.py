@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Any
+
+import pytest
+
+from es_sbert.engines.failures import failed_request, root_cause, unreachable
+from es_sbert.errors import AccessDenied, EsSbertError, IndexMissing, RequestFailed
+
+URL = "http://localhost:9200"
+
+
+def failed(status: int, body: Any) -> EsSbertError:
+    return failed_request(status, body, label="Elasticsearch 9.5.0", action="PUT /docs")
+
+
+def test_root_cause_joins_the_chain_of_causes_once() -> None:
+    body = {
+        "error": {
+            "root_cause": [{"type": "mapper_parsing_exception", "reason": "failed to parse"}],
+            "type": "mapper_parsing_exception",
+            "reason": "failed to parse",
+            "caused_by": {"type": "x", "reason": "no\n such type", "caused_by": {"reason": "failed to parse"}},
+        }
+    }
+    assert root_cause(body) == ("mapper_parsing_exception", "failed to parse; no such type")
+
+
+def test_root_cause_of_a_failed_shard() -> None:
+    body = {
+        "error": {
+            "type": "search_phase_execution_exception",
+            "reason": "all shards failed",
+            "root_cause": [],
+            "failed_shards": [{"reason": {"type": "script_exception", "reason": "compile error"}}],
+        }
+    }
+    assert root_cause(body) == ("script_exception", "compile error")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"error": "Incorrect HTTP method"}, "Incorrect HTTP method"),
+        ("<html>\n502 Bad Gateway</html>", "<html> 502 Bad Gateway</html>"),
+        ({"error": {"type": "only_type"}}, "only_type"),
+        (None, "None"),
+        ("", "no reason given"),
+    ],
+)
+def test_root_cause_of_odd_answers(body: Any, reason: str) -> None:
+    assert root_cause(body)[1] == reason
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "expected"),
+    [
+        (401, "security_exception", AccessDenied),
+        (403, "security_exception", AccessDenied),
+        (404, "index_not_found_exception", IndexMissing),
+        (400, "parsing_exception", RequestFailed),
+        (413, "", RequestFailed),
+        (429, "es_rejected_execution_exception", RequestFailed),
+        (503, "", RequestFailed),
+    ],
+)
+def test_status_becomes_an_error_of_the_tree(status: int, kind: str, expected: type[EsSbertError]) -> None:
+    error = failed(status, {"error": {"type": kind, "reason": "because"}})
+    assert type(error) is expected
+    assert error.remedy
+    if isinstance(error, RequestFailed):
+        assert error.status == status
+
+
+def test_a_blocked_index_is_no_question_of_rights() -> None:
+    error = failed(403, {"error": {"type": "cluster_block_exception", "reason": "index read-only"}})
+    assert type(error) is RequestFailed
+    assert "disk" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("cause", "message", "remedy"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "nothing listens", "engine up"),
+        (socket.gaierror(-2, "Name or service not known"), "not known", "DNS"),
+        (TimeoutError("timed out"), "within 60 seconds", "--timeout"),
+        (ssl.SSLError("[SSL: WRONG_VERSION_NUMBER] wrong version number"), "does not speak TLS", "http://"),
+        (ssl.SSLCertVerificationError("certificate verify failed"), "TLS connection", "--ca-certs"),
+        (ConnectionResetError(104, "Connection reset by peer"), "broke", "https://"),
+    ],
+)
+def test_broken_connections_say_what_to_check(cause: Exception, message: str, remedy: str) -> None:
+    wrapper = OSError("outer")
+    wrapper.__cause__ = cause
+    error = unreachable(URL, wrapper, 60)
+    assert message in error.message
+    assert remedy in error.remedy

@@ -1,0 +1,23 @@
+"""Golden files: JSON that a pure builder must give, one folder for each engine.
+
+`ES_SBERT_UPDATE_GOLDEN=1` rewrites them from what the builders give now; read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import orjson
+
+from es_sbert.engines.protocol import Flavour, Json
+
+FOLDER = Path(__file__).parent
+
+
+def assert_golden(flavour: Flavour, name: str, body: Json) -> None:
+    """Compare a body with `<flavour>/<name>.json`."""
+    file = FOLDER / flavour / f"{name}.json"
+    if os.environ.get("ES_SBERT_UPDATE_GOLDEN"):
+        file.write_bytes(orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    assert orjson.loads(file.read_bytes()) == orjson.loads(orjson.dumps(body))

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.engines.protocol import Flavour
+from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.schema import (
+    check_field_name,
+    index_body,
+    mapping_addition,
+    merged_meta,
+    stored_dimensions,
+    stored_similarity,
+    vector_fields,
+)
+from es_sbert.index.types import OPENSEARCH_TYPES, IndexType
+from tests.unit.golden import assert_golden
+
+
+def meta(index_type: str = "hnsw", text: str | None = None) -> VectorFieldMeta:
+    return VectorFieldMeta(
+        fingerprint="f" * 32, model="all-MiniLM-L6-v2", dimensions=384, index_type=index_type, text=text
+    )
+
+
+CASES = [(Flavour.ELASTICSEARCH, t) for t in IndexType] + [(Flavour.OPENSEARCH, t) for t in OPENSEARCH_TYPES]
+
+
+@pytest.mark.parametrize(("flavour", "index_type"), CASES)
+def test_index_bodies_are_as_recorded(flavour: Flavour, index_type: IndexType) -> None:
+    body = index_body(flavour, "embedding", meta(index_type))
+    assert_golden(flavour, f"index-{index_type}", body)
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+def test_added_field_is_as_recorded(flavour: Flavour) -> None:
+    existing = {"owner": "search team", "es_sbert": {"fields": {"title_vector": {"model": "other"}}}}
+    body = mapping_addition(flavour, "body_vector", meta(text="{title}. {body}"), existing)
+    assert_golden(flavour, "added-field", body)
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+def test_shards_and_replicas_are_written_only_when_given(flavour: Flavour) -> None:
+    plain = index_body(flavour, "v", meta())["settings"]
+    assert "index.number_of_shards" not in plain
+    given_both = index_body(flavour, "v", meta(), shards=3, replicas=0)["settings"]
+    assert given_both["index.number_of_shards"] == 3
+    assert given_both["index.number_of_replicas"] == 0
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+def test_bodies_do_not_share_state(flavour: Flavour) -> None:
+    first = index_body(flavour, "v", meta())
+    first["mappings"]["properties"]["v_meta"]["properties"].clear()
+    first["settings"]["index.x"] = 1
+    second = index_body(flavour, "v", meta())
+    assert second["mappings"]["properties"]["v_meta"]["properties"]
+    assert "index.x" not in second["settings"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), json_values, max_size=3),
+    st.dictionaries(st.text(max_size=5), json_values, max_size=3),
+)
+def test_merging_keeps_other_peoples_keys(foreign: dict[str, Any], other_fields: dict[str, Any]) -> None:
+    existing = foreign | {"es_sbert": {"fields": other_fields, "note": 1}}
+    merged = merged_meta(existing, "mine", meta())
+    assert {key: value for key, value in merged.items() if key != "es_sbert"} == foreign
+    assert merged["es_sbert"]["note"] == 1
+    kept = {name: value for name, value in merged["es_sbert"]["fields"].items() if name != "mine"}
+    assert kept == {name: value for name, value in other_fields.items() if name != "mine"}
+    assert VectorFieldMeta.model_validate(merged["es_sbert"]["fields"]["mine"]) == meta()
+
+
+@pytest.mark.parametrize(("flavour", "index_type"), CASES)
+def test_what_was_written_is_read_back(flavour: Flavour, index_type: IndexType) -> None:
+    mappings = index_body(flavour, "v", meta(index_type))["mappings"]
+    assert vector_fields(mappings, "docs") == {"v": meta(index_type)}
+    assert stored_dimensions(flavour, mappings["properties"]["v"]) == 384
+    assert stored_similarity(flavour, mappings["properties"]["v"]) in ("cosine", "cosinesimil")
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+def test_fields_without_vectors_have_no_dimensions(flavour: Flavour) -> None:
+    assert stored_dimensions(flavour, {"type": "keyword"}) is None
+    assert stored_dimensions(flavour, {"properties": {}}) is None
+
+
+@pytest.mark.parametrize("damaged", [{"fields": {"v": {"model": 3}}}, {"fields": []}, [], {"fields": {"v": "x"}}])
+def test_meta_damaged_by_hand_is_named(damaged: Any) -> None:
+    with pytest.raises(IndexMismatch, match="_meta.es_sbert in the mapping of docs"):
+        vector_fields({"_meta": {"es_sbert": damaged}}, "docs")
+
+
+def test_no_meta_means_no_vector_fields() -> None:
+    assert vector_fields({}, "docs") == {}
+    assert vector_fields({"_meta": {"owner": "x"}}, "docs") == {}
+
+
+@pytest.mark.parametrize("name", ["embedding", "title_vector", "v2", "Vektor-1", "größe"])
+def test_ordinary_field_names(name: str) -> None:
+    check_field_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "_source", "a.b", "v*", "a b", "it's", 'say"', "{v}", "a,b", "a\\b"])
+def test_field_names_that_engines_read_otherwise(name: str) -> None:
+    with pytest.raises(UsageError, match="no name for a vector field"):
+        check_field_name(name)

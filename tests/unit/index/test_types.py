@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from es_sbert.engines.protocol import EngineInfo, Flavour
+from es_sbert.errors import UsageError
+from es_sbert.index.types import OPENSEARCH_TYPES, IndexType, read_index_type
+
+ELASTICSEARCH = EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
+OPENSEARCH = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
+
+
+@pytest.mark.parametrize("name", list(IndexType))
+def test_elasticsearch_takes_all_types(name: IndexType) -> None:
+    assert read_index_type(name, ELASTICSEARCH, 384) is name
+
+
+@pytest.mark.parametrize("name", list(IndexType))
+def test_opensearch_takes_three(name: IndexType) -> None:
+    if name in OPENSEARCH_TYPES:
+        assert read_index_type(name, OPENSEARCH, 384) is name
+    else:
+        with pytest.raises(UsageError, match=f"has no index type {name}"):
+            read_index_type(name, OPENSEARCH, 384)
+
+
+@pytest.mark.parametrize(
+    ("name", "dimensions", "message"),
+    [
+        ("ivf", 384, "no index type 'ivf'"),
+        ("bbq_disk", 384, "paid Elasticsearch licence"),
+        ("int4_hnsw", 383, "odd"),
+        ("int4_flat", 383, "odd"),
+        ("bbq_hnsw", 63, "at least 64"),
+        ("bbq_flat", 63, "at least 64"),
+        ("hnsw", 4097, "up to 4096"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_another_choice(name: str, dimensions: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        read_index_type(name, ELASTICSEARCH, dimensions)
+    assert caught.value.remedy

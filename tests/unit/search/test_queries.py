@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.errors import UsageError
+from es_sbert.search.queries import MAX_K, VectorQuery, parse_filter, search_body
+from es_sbert.search.scores import Method
+from tests.unit.golden import assert_golden
+
+VECTOR = np.array([0.1, -0.5, 0.25], dtype=np.float32)
+FILTER = {"bool": {"must": [{"term": {"language": "en"}}, {"range": {"year": {"gte": 2020}}}]}}
+
+QUERIES = {
+    "plain": VectorQuery("embedding", VECTOR, k=5),
+    "filter": VectorQuery("embedding", VECTOR, k=5, filter=FILTER),
+    "candidates": VectorQuery("embedding", VECTOR, k=5, num_candidates=500),
+    "quantised": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, oversample=1.5),
+}
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("name", list(QUERIES))
+def test_bodies_are_as_recorded(flavour: Flavour, method: Method, name: str) -> None:
+    assert_golden(flavour, f"{method}-{name}", search_body(flavour, method, QUERIES[name]))
+
+
+def values(body: Any, key: str) -> list[Any]:
+    """All values under a key, at any depth."""
+    if isinstance(body, dict):
+        return [v for k, v in body.items() if k == key] + [x for v in body.values() for x in values(v, key)]
+    return [x for v in body for x in values(v, key)] if isinstance(body, list) else []
+
+
+floats = st.floats(-1, 1, width=32).filter(lambda x: abs(x) > 1e-3)
+
+
+@given(
+    vector=st.lists(floats, min_size=1, max_size=20),
+    k=st.integers(1, MAX_K),
+    filter=st.none()
+    | st.dictionaries(st.sampled_from(["term", "range"]), st.dictionaries(st.text(), st.integers()), min_size=1),
+    flavour=st.sampled_from(Flavour),
+    method=st.sampled_from(Method),
+)
+def test_every_body_asks_for_k_and_leaves_the_vector_out(
+    vector: list[float], k: int, filter: Json | None, flavour: Flavour, method: Method
+) -> None:
+    body = search_body(flavour, method, VectorQuery("v", np.array(vector, dtype=np.float32), k, filter))
+    assert body["size"] == k
+    assert body["_source"] == {"excludes": ["v"]}
+    if filter is not None:
+        # The filter is inside the search, never beside it.
+        assert set(body) == {"knn" if "knn" in body else "query", "size", "_source"}
+        assert any(inner == filter or (isinstance(inner, list) and filter in inner) for inner in values(body, "filter"))
+    if method is Method.KNN:
+        assert next(value for value in values(body, "k") if isinstance(value, int)) == k
+        candidates = values(body, "num_candidates") + values(body, "ef_search")
+        assert k <= candidates[0] <= MAX_K
+
+
+@given(st.integers(1, MAX_K))
+def test_candidates_are_at_least_k_and_at_most_the_engines_limit(k: int) -> None:
+    assert k <= VectorQuery("v", VECTOR, k).candidates <= MAX_K
+
+
+@pytest.mark.parametrize(("k", "oversample", "expected"), [(10, None, 10), (5, 1.5, 8), (9_000, 3.0, MAX_K)])
+def test_oversampling_stays_within_the_engines_limit(k: int, oversample: float | None, expected: int) -> None:
+    query = VectorQuery("v", VECTOR, k, oversample=oversample)
+    assert query.oversampled_k == expected
+    body = search_body(Flavour.OPENSEARCH, Method.KNN, query)
+    assert values(body, "k") == [expected]
+    assert expected <= values(body, "ef_search")[0] <= MAX_K
+
+
+@pytest.mark.parametrize("k", [0, -1, MAX_K + 1])
+def test_k_out_of_range(k: int) -> None:
+    with pytest.raises(UsageError, match=f"k is {k}"):
+        VectorQuery("v", VECTOR, k)
+
+
+@pytest.mark.parametrize("candidates", [0, 9, MAX_K + 1])
+def test_num_candidates_out_of_range(candidates: int) -> None:
+    with pytest.raises(UsageError, match=f"num_candidates is {candidates}"):
+        VectorQuery("v", VECTOR, 10, num_candidates=candidates)
+
+
+@pytest.mark.parametrize("vector", [[], [0.0, 0.0], [1.0, float("nan")], [float("inf"), 1.0], [[1.0, 2.0]]])
+def test_vectors_without_a_direction(vector: Any) -> None:
+    with pytest.raises(UsageError, match="no direction"):
+        VectorQuery("v", np.array(vector, dtype=np.float32))
+
+
+def test_filters_are_json_objects() -> None:
+    assert parse_filter('{"term": {"a": 1}}') == {"term": {"a": 1}}
+
+
+@pytest.mark.parametrize("text", ["", "{", "term: a", '["a"]', '"a"', "{}", "null", "NaN"])
+def test_filters_that_are_not(text: str) -> None:
+    with pytest.raises(UsageError, match="the filter is") as caught:
+        parse_filter(text)
+    assert '{"term"' in caught.value.remedy

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.engines.protocol import Flavour
+from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.scores import Method
+from es_sbert.search.show import console_request, snippet
+
+
+def meta(text: str | None) -> VectorFieldMeta:
+    return VectorFieldMeta(fingerprint="f", model="m", dimensions=3, index_type="hnsw", text=text)
+
+
+def test_snippet_begins_with_the_embedded_fields() -> None:
+    source = {"id": "1", "body": "Rain\n and  wind.", "title": "Storm", "embedding_meta": {"text_hash": "x"}, "n": 3}
+    assert snippet(source, "embedding", meta("{title}. {body}")) == "Storm · Rain and wind. · 1"
+    assert snippet(source, "embedding", meta(None)) == "1 · Rain and wind. · Storm"
+
+
+def test_snippet_is_short_and_harmless_to_a_terminal() -> None:
+    line = snippet({"t": "\x1b[31mred\x1b[0m\u202e" + "x" * 1000}, "v", meta("{t}"), length=20)
+    assert line == "[31mred[0mxxxxxxxxx…"
+
+
+def test_snippet_of_a_document_without_texts() -> None:
+    assert snippet({"n": 1, "v": [1.0]}, "v", meta("{gone}")) == ""
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("method", list(Method))
+def test_console_request_is_the_same_body_with_the_vector_on_one_line(flavour: Flavour, method: Method) -> None:
+    query = VectorQuery("v", np.array([0.1, 0.2, 0.3], dtype=np.float32), filter={"term": {"q": "vector"}})
+    body = search_body(flavour, method, query)
+    first, _, rest = console_request("docs", body).partition("\n")
+    assert first == "POST /docs/_search"
+    assert orjson.loads(rest) == body
+    assert "[0.1,0.2,0.3]" in rest
