@@ -73,29 +73,13 @@ def search(text: str, index: str, k: int, filter_text: str | None, num_candidate
             _print_table(result, semantic)
 
 
-_WIDEST_ID = 40  # columns; a longer id is folded
-_WIDTH = 120
-
-
 def _print_table(result: SearchResult, semantic: SemanticIndex) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    from es_sbert.search.show import snippet
+    from es_sbert.search.show import hit_table
 
-    # Without fixed widths a long text would squeeze the other columns out of sight.
-    longest = max((len(hit.id) for hit in result), default=0)
-    table = Table(box=None, pad_edge=False, expand=True)
-    table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(result))))
-    table.add_column("cosine", justify="right", no_wrap=True, min_width=7)
-    table.add_column("id", overflow="fold", min_width=min(longest, _WIDEST_ID))
-    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
-    for rank, hit in enumerate(result, start=1):
-        # Text objects: square brackets in a document are no markup.
-        line = Text(snippet(hit.source, semantic.field.name, semantic.field.meta))
-        table.add_row(str(rank), f"{hit.cosine:.4f}", Text(hit.id), line)
     if result.hits:
         # Where no terminal says how wide it is, leave room for the text.
-        Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+        console = Console(width=None if sys.stdout.isatty() else 120)
+        console.print(hit_table(result, semantic.field.name, semantic.field.meta))
     click.echo(f"{len(result)} hits in {result.took_ms} ms ({result.method}, {semantic.engine.info.label})", err=True)

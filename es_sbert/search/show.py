@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 
 import orjson
+from rich.table import Table
+from rich.text import Text
 
 from es_sbert.engines.protocol import Json
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
+from es_sbert.search.results import SearchResult
 
 _TEMPLATE_FIELD = re.compile(r"\{([^{}]+)\}")
+_WIDEST_ID = 40  # columns; a longer id is folded
 _VECTOR_MARK = "\ufdd0vector"  # a noncharacter: no text of a document or filter holds it
 
 
@@ -26,6 +30,21 @@ def snippet(source: Json, vector_field: str, meta: VectorFieldMeta, length: int 
     # Documents come from anywhere: control characters must not reach a terminal.
     line = "".join(character for character in line if character.isprintable())
     return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def hit_table(result: SearchResult, vector_field: str, meta: VectorFieldMeta) -> Table:
+    """Rank, cosine, id and the beginning of each hit."""
+    # Without least widths a long text would squeeze the other columns out of sight.
+    longest = max((len(hit.id) for hit in result), default=0)
+    table = Table(box=None, pad_edge=False, expand=True)
+    table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(result))))
+    table.add_column("cosine", justify="right", no_wrap=True, min_width=7)
+    table.add_column("id", overflow="fold", min_width=min(longest, _WIDEST_ID))
+    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+    for rank, hit in enumerate(result, start=1):
+        # Text objects: square brackets in a document are no markup.
+        table.add_row(str(rank), f"{hit.cosine:.4f}", Text(hit.id), Text(snippet(hit.source, vector_field, meta)))
+    return table
 
 
 def console_request(index: str, body: Json) -> str:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import orjson
 import pytest
+from rich.console import Console
 
 from es_sbert.engines.protocol import Flavour
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.results import Hit, SearchResult
 from es_sbert.search.scores import Method
-from es_sbert.search.show import console_request, snippet
+from es_sbert.search.show import console_request, hit_table, snippet
 
 
 def meta(text: str | None) -> VectorFieldMeta:
@@ -39,3 +43,15 @@ def test_console_request_is_the_same_body_with_the_vector_on_one_line(flavour: F
     assert first == "POST /docs/_search"
     assert orjson.loads(rest) == body
     assert "[0.1,0.2,0.3]" in rest
+
+
+def test_long_texts_do_not_squeeze_the_other_columns_out_of_sight() -> None:
+    hits = [Hit(f"module.function_{n}", 0.5 + n / 100, 0.75, {"t": "word " * 200}, "docs") for n in range(12)]
+    out = io.StringIO()
+    table = hit_table(SearchResult(hits=tuple(hits), took_ms=3, method=Method.KNN), "v", meta("{t}"))
+    Console(file=out, width=80).print(table)
+    rows = [line.split() for line in out.getvalue().splitlines()]
+    assert rows[0] == ["#", "cosine", "id", "text"]
+    assert [row[:4] for row in rows[1:]] == [
+        [str(rank), f"{hit.cosine:.4f}", hit.id, "word"] for rank, hit in enumerate(hits, 1)
+    ]

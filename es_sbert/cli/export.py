@@ -1,0 +1,106 @@
+"""`es-sbert export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from es_sbert.bundle.manifest import Manifest, Variant
+from es_sbert.config import DEFAULT_MODEL, Precision
+from es_sbert.errors import UsageError
+
+
+def _precisions(context: click.Context, parameter: click.Parameter, value: str) -> list[Precision]:
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    unknown = [name for name in names if name not in set(Precision)]
+    if unknown or not names:
+        raise UsageError(
+            f"--precision {value!r} is not a list of {', '.join(Precision)}",
+            "Separate several by commas: --precision fp32,int8",
+        )
+    return [Precision(name) for name in names]
+
+
+@click.command()
+@click.argument("model", default=DEFAULT_MODEL)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="BUNDLE",
+    help="Folder to write; new, empty, or a bundle of the same model, which gains variants.",
+)
+@click.option(
+    "--precision",
+    "precisions",
+    default="fp32,int8",
+    show_default=True,
+    callback=_precisions,
+    metavar="LIST",
+    help="Any of fp32 and int8 (for CPUs) and fp16 (for CUDA), separated by commas.",
+)
+@click.option("--force", is_flag=True, help="Write variants that miss their parity bar too, marked as forced.")
+@click.option(
+    "--sts",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TSV of sentence1, sentence2, score (.gz allowed): variants are compared on it as well.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the bundle's manifest as JSON on stdout.")
+def export(model: str, output: Path, precisions: list[Precision], force: bool, sts: Path | None, as_json: bool) -> None:
+    """Export MODEL to a checked ONNX bundle.
+
+    MODEL is a sentence-transformers folder, a hub id, or the name of an installed model package. The graph is
+    built straight from the weights: torch is not needed. Every variant is compared with the reference
+    implementation (sentence-transformers where it is installed, else a forward pass in numpy) on more than 1,000
+    sentences, and is not written where it falls below its bar.
+
+    The bundle opens in sentence-transformers too.
+
+    \b
+    Examples:
+      es-sbert export all-MiniLM-L6-v2 -o minilm
+      es-sbert export ./my-model -o my-bundle --precision fp32,int8,fp16
+      es-sbert export my-bundle -o my-bundle --precision fp16
+      es-sbert export ./my-model -o my-bundle --sts stsb-test.tsv.gz --json
+    """
+    # Imported here: `es-sbert export --help` should not load onnx.
+    from es_sbert.bundle.checkpoint import read_model
+    from es_sbert.bundle.resolve import resolve_model
+    from es_sbert.exporters.export import export_bundle
+
+    sentence_model = read_model(resolve_model(model), model)
+    manifest = export_bundle(
+        sentence_model,
+        output,
+        precisions,
+        force=force,
+        sts_file=sts,
+        reference="auto",
+        on_progress=lambda line: click.echo(line, err=True),
+    )
+    if as_json:
+        click.echo(manifest.model_dump_json(indent=2))
+    else:
+        click.echo(summary(manifest, output))
+
+
+def summary(manifest: Manifest, output: Path) -> str:
+    """What was written, a line for each variant, in columns."""
+    rows: list[tuple[str, ...]] = [("variant", "device", "min cosine", "mean cosine", "rank", "STS", "parity")]
+    rows += [_row(name, variant) for name, variant in manifest.variants.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([f"{manifest.name} → {output} (fingerprint {manifest.fingerprint})", *table])
+
+
+def _row(name: str, variant: Variant) -> tuple[str, ...]:
+    report = variant.parity
+    if report is None:
+        return name, variant.device, "–", "–", "–", "–", "NOT CHECKED: no CUDA on this machine"
+    sts = "–" if report.sts_variant is None else f"{report.sts_variant:.2f} of {report.sts_reference:.2f}"
+    verdict = "FORCED below its bar" if variant.forced else "passed"
+    figures = (f"{report.min_cosine:.6f}", f"{report.mean_cosine:.6f}", f"{report.rank_agreement:.2f}")
+    return name, variant.device, *figures, sts, f"{verdict} ({report.bar})"

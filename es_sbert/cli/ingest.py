@@ -1,0 +1,150 @@
+"""`es-sbert ingest`: documents in, an index that is searchable by meaning out."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("files", metavar="[FILE]...", nargs=-1)
+@click.option("--index", required=True, help="Index or alias; created where it does not exist.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines"]),
+    default="auto",
+    show_default=True,
+    help="Format inside the compression; auto goes by each file's name.",
+)
+@click.option(
+    "--text-field",
+    "text_fields",
+    multiple=True,
+    help="Field of the text, dotted for nested ones; several are joined, each on its own lines.  "
+    "[default: what the index was loaded with, else text]",
+)
+@click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'.")
+@click.option("--id-field", help="Field of the id.  [default: a hash of the content]")
+@click.option(
+    "--index-type", help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`."
+)
+@click.option(
+    "--dead-letters",
+    type=click.Path(path_type=Path),
+    help="Documents that cannot be loaded are appended here.  [default: INDEX.dead-letters.jsonl]",
+)
+@click.option(
+    "--max-document-bytes",
+    type=click.IntRange(min=1024),
+    default=16 << 20,
+    show_default=True,
+    help="Longer documents are not loaded.",
+)
+@click.option(
+    "--batch-window",
+    type=click.IntRange(min=1),
+    default=2048,
+    show_default=True,
+    help="Texts that are sorted by length and embedded together.",
+)
+@click.option(
+    "--bulk-bytes",
+    type=click.IntRange(min=1024),
+    default=5 << 20,
+    show_default=True,
+    help="Largest body of a bulk request.",
+)
+@click.option(
+    "--retry-seconds",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="How long to wait for an engine that is overloaded or does not answer.",
+)
+@click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout.")
+@vector_field_option
+@connection_options
+@encoder_options
+def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str, ...], text_template: str | None,
+           id_field: str | None, index_type: str | None, dead_letters: Path | None, max_document_bytes: int,
+           batch_window: int, bulk_bytes: int, retry_seconds: float, quiet: bool, as_json: bool, vector_field: str,
+           model: str | None, device: str, precision: str, threads: int | None, **connection: Any) -> int:  # fmt: skip
+    """Embed documents and load them into an index.
+
+    FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header) or plain text with one document
+    a line (.txt), as it is or compressed (.gz, .zst). Patterns in quotes are expanded; - is stdin. With no
+    FILE, the documents that the index already holds are embedded where they lack a current vector; their
+    other fields are left alone.
+
+    Documents that are in the index already are not embedded again unless their text changed. Documents that
+    cannot be loaded end in the dead-letter file, with the reason. Documents without text are skipped.
+
+    Exit codes: 0 all in, 1 some in the dead-letter file, 2 nothing could be done, 130 interrupted.
+
+    \b
+    Examples:
+      es-sbert ingest --index docs docs.jsonl.gz --id-field id
+      es-sbert ingest --index docs 'parts/*.csv' --text-template '{title}. {body}'
+      zcat docs.gz | es-sbert ingest --index docs - --format jsonl
+      es-sbert ingest --index docs --text-field body
+    """
+    from es_sbert.encoder.encoder import Encoder
+    from es_sbert.engines.connect import connect
+    from es_sbert.ingest.control import Control
+    from es_sbert.ingest.progress import meter_for
+    from es_sbert.ingest.run import plan, run
+    from es_sbert.ingest.settings import IngestSettings
+    from es_sbert.ingest.sources.find import Format
+
+    settings = IngestSettings(
+        index=index,
+        files=files,
+        format=None if form == "auto" else Format(form),
+        text_fields=text_fields,
+        text_template=text_template,
+        id_field=id_field,
+        vector_field=vector_field,
+        index_type=index_type,
+        batch_window=batch_window,
+        bulk_bytes=bulk_bytes,
+        retry_seconds=retry_seconds,
+        max_document_bytes=max_document_bytes,
+        dead_letters=dead_letters,
+    )
+    control = Control()
+
+    def say(message: str) -> None:
+        if not quiet:
+            click.echo(message, err=True)
+
+    with closing(connect(engine_settings(**connection))) as engine:
+        wanted = plan(engine, settings)
+        name = model or (wanted.stored.model if wanted.stored else None)
+        with Encoder.load(name, device=device, precision=precision, threads=threads, report=say) as encoder:
+            # Whoever sends the signal twice does not want to wait: the second goes to Python's own handler.
+            def interrupt(number: int, frame: FrameType | None) -> None:
+                signal.signal(number, signal.default_int_handler)
+                control.interrupt()
+                say("Finishing what is in flight; once more to give it up.")
+
+            before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+            try:
+                summary = run(engine, encoder, wanted, control, meter_for(sys.stderr, quiet=quiet))
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+    for line in summary.lines():
+        say(line)
+    if as_json:
+        click.echo(summary.model_dump_json())
+    return summary.exit_code

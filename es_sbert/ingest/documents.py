@@ -1,0 +1,121 @@
+"""Records become documents: id, text and hashes taken, bad ones told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from es_sbert.index.meta import document_hash, text_hash
+from es_sbert.ingest.ids import BadId, document_id
+from es_sbert.ingest.outcomes import Outcomes
+from es_sbert.ingest.records import Origin, Record, Reject
+from es_sbert.ingest.seen import SeenIds
+from es_sbert.ingest.text import MISSING, NoText, TextTemplate, find_field
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document on its way to the engine.
+
+    Attributes:
+        origin: Where it stands in the source.
+        id: Its id.
+        text: The text to embed.
+        text_hash: Hash of the text.
+        source: The document as JSON in one line (of a document of the index: the part that was read).
+        document_hash: Hash of the whole document; None for documents embedded where they stand.
+        version: `_seq_no` and `_primary_term` of the version that was read; None for documents of files.
+    """
+
+    origin: Origin
+    id: str
+    text: str
+    text_hash: str
+    source: bytes
+    document_hash: str | None
+    version: tuple[int, int] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds in memory, roughly."""
+        return len(self.source) + len(self.text) + 512
+
+
+@dataclass(frozen=True)
+class DocumentRules:
+    """How documents are taken from records.
+
+    Attributes:
+        template: Text to embed.
+        id_field: Field of the id; None takes the hash of the content.
+        reserved: Fields that the load writes itself and that a source may therefore not hold.
+    """
+
+    template: TextTemplate
+    id_field: str | None
+    reserved: tuple[str, ...]
+
+
+def document_of(record: Record, rules: DocumentRules) -> Document | Reject:
+    """The document of a record; its text may be empty.
+
+    A document that cannot be loaded becomes a reject with the reason.
+    """
+    content = document_hash(record.fields)
+    identity = content
+    known_id: str | None = None
+    try:
+        if rules.id_field is not None:
+            identity = known_id = document_id(record.fields, rules.id_field)
+        for field in rules.reserved:
+            if find_field(record.fields, field) is not MISSING:
+                reason = f"the document already has a field {field}, which this load would overwrite"
+                return Reject(record.origin, reason, document=record.source, id=known_id)
+        text = rules.template.render(record.fields)
+    except (BadId, NoText) as error:
+        return Reject(record.origin, str(error), document=record.source, id=known_id)
+    return Document(record.origin, identity, text, text_hash(text), record.source, content)
+
+
+def read_documents(
+    records: Iterable[Record | Reject], rules: DocumentRules, seen: SeenIds, outcomes: Outcomes
+) -> Iterator[Document]:
+    """Documents worth loading; all others are entered in `outcomes` with the reason.
+
+    A document without text is skipped, and so is a repetition of one met before. The same id with another
+    content is a dead letter: which of the two is meant cannot be known.
+    """
+    for record in records:
+        outcomes.read()
+        if isinstance(record, Reject):
+            outcomes.reject(record)
+            continue
+        document = document_of(record, rules)
+        if isinstance(document, Reject):
+            outcomes.reject(document)
+            continue
+        if not document.text.strip():
+            outcomes.empty()
+            continue
+        first = seen.add(document.id, document.document_hash or "", document.origin)
+        if first is None:
+            yield document
+        elif first[1]:
+            outcomes.duplicate()
+        else:
+            reason = f"the id {document.id} stands in {first[0]} already, with another content"
+            outcomes.dead(document.origin, reason, document.source, document.id)
+
+
+def windows(documents: Iterable[Document], count: int, max_bytes: int) -> Iterator[list[Document]]:
+    """Groups of at most `count` documents and roughly at most `max_bytes` (a larger document goes alone)."""
+    group: list[Document] = []
+    size = 0
+    for document in documents:
+        if group and (len(group) == count or size + document.size > max_bytes):
+            yield group
+            group, size = [], 0
+        group.append(document)
+        size += document.size
+    if group:
+        yield group

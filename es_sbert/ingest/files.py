@@ -1,0 +1,92 @@
+"""Loading files: records to documents, compared with what the index holds."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from es_sbert.engines.protocol import Engine, Json
+from es_sbert.index.meta import DocumentMeta, document_meta_field
+from es_sbert.index.vectors import read_vector, vector_value
+from es_sbert.ingest.actions import Action, index_action
+from es_sbert.ingest.documents import Document
+from es_sbert.ingest.ledger import Outcome
+from es_sbert.ingest.load import Sorted
+from es_sbert.ingest.outcomes import Outcomes
+from es_sbert.ingest.retry import RetryPolicy, with_retries
+from es_sbert.ingest.text import MISSING, find_field
+from es_sbert.ingest.triage import chunks, stored_meta, triage
+
+# Ids of one lookup: each answer holds the object beside the vector, a quarter of a kilobyte.
+_LOOKUP = 1000
+# Vectors of one lookup: as text they are some kilobytes each.
+_VECTOR_LOOKUP = 250
+
+
+class ChangeDetection:
+    """Finds out what of a window the index already has.
+
+    Args:
+        fingerprint: The model's.
+        empty_index: Whether the index held nothing when the load began, so that nothing need be looked up.
+    """
+
+    def __init__(self, engine: Engine, index: str, vector_field: str, fingerprint: str, outcomes: Outcomes, *,
+                 policy: RetryPolicy, aborted: threading.Event, empty_index: bool) -> None:  # fmt: skip
+        self._engine = engine
+        self._index = index
+        self._vector_field = vector_field
+        self._meta_field = document_meta_field(vector_field)
+        self._fingerprint = fingerprint
+        self._outcomes = outcomes
+        self._policy = policy
+        self._aborted = aborted
+        self._empty_index = empty_index
+
+    def __call__(self, documents: list[Document]) -> Sorted:
+        """Sort a window; unchanged documents are entered as such.
+
+        Raises:
+            EngineError: the engine cannot be asked, even after retries; nothing was entered then.
+        """
+        if self._empty_index:
+            return Sorted(documents)
+        stored = {
+            key: stored_meta(source, self._meta_field)
+            for key, source in self._look_up([document.id for document in documents], self._meta_field).items()
+        }
+        found = triage(documents, stored, self._fingerprint)
+        if not found.rewrite:
+            self._outcomes.unchanged(found.unchanged)
+            return Sorted(found.embed)
+        ids = [document.id for document, _ in found.rewrite]
+        sources = self._look_up(ids, self._vector_field, vectors=True)
+        result = Sorted(found.embed)
+        for document, meta in found.rewrite:
+            value = find_field(sources.get(document.id, {}), self._vector_field)
+            if value is MISSING or value is None:
+                # Deleted or stripped of its vector since the first look.
+                result.embed.append(document)
+            else:
+                result.actions.append(self._rewrite(document, meta, value))
+        self._outcomes.unchanged(found.unchanged)
+        return result
+
+    def _rewrite(self, document: Document, meta: DocumentMeta, value: str | list[float]) -> Action:
+        """The document with new fields and the vector it has."""
+        renewed = meta.model_copy(update={"document_hash": document.document_hash})
+        info = self._engine.info
+        vector = read_vector(value)  # (dimensions,)
+        sent = vector_value(info, vector) if info.takes_base64_vectors else vector
+        body = index_action(document, self._vector_field, sent, renewed)
+        return Action(document, body, Outcome.UPDATED, 0, meta.embedded_at)
+
+    def _look_up(self, ids: list[str], field: str, *, vectors: bool = False) -> dict[str, Json]:
+        found: dict[str, Json] = {}
+        for some in chunks(ids, _VECTOR_LOOKUP if vectors else _LOOKUP):
+            ask = partial(self._engine.get_documents, self._index, some, source_includes=[field], vectors=vectors)
+            found |= with_retries(ask, self._policy, self._aborted, self._count_retry)
+        return found
+
+    def _count_retry(self) -> None:
+        self._outcomes.ledger.add_retries(1)

@@ -1,0 +1,82 @@
+"""What became of every document: counts that add up to what was read."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How a document ends; each ends in exactly one of these."""
+
+    INDEXED = "indexed"  # embedded and written
+    UPDATED = "updated"  # other fields changed: written with the vector it had
+    UNCHANGED = "unchanged"  # stands in the index as it is
+    EMPTY = "empty"  # no text, so no vector
+    DUPLICATE = "duplicate"  # the very document was met before in this load
+    DELETED = "deleted"  # removed from the index while it was embedded
+    DEAD = "dead"  # in the dead-letter file
+
+
+class LedgerError(RuntimeError):
+    """The counts do not add up: a mistake in this program."""
+
+
+class Ledger:
+    """Thread-safe counts of one load.
+
+    Attributes:
+        read: Records met in the sources.
+        truncated: Documents written whose text was longer than the model reads.
+        lost_tokens: Tokens that were cut off in them.
+        retries: Requests and documents that were sent again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[Outcome] = Counter()
+        self.read = 0
+        self.truncated = 0
+        self.lost_tokens = 0
+        self.retries = 0
+
+    def add_read(self, count: int = 1) -> None:
+        with self._lock:
+            self.read += count
+
+    def enter(self, outcome: Outcome, count: int = 1) -> None:
+        with self._lock:
+            self._counts[outcome] += count
+
+    def enter_indexed(self, lost_tokens: int) -> None:
+        """A document with a new vector was acknowledged; `lost_tokens` of its text were cut off."""
+        with self._lock:
+            self._counts[Outcome.INDEXED] += 1
+            if lost_tokens:
+                self.truncated += 1
+                self.lost_tokens += lost_tokens
+
+    def add_retries(self, count: int) -> None:
+        with self._lock:
+            self.retries += count
+
+    def counts(self) -> dict[Outcome, int]:
+        """Outcome → documents, all outcomes in their order."""
+        with self._lock:
+            return {outcome: self._counts[outcome] for outcome in Outcome}
+
+    @property
+    def done(self) -> int:
+        """Documents whose end is known."""
+        with self._lock:
+            return self._counts.total()
+
+    def verify(self) -> None:
+        """Check that every record read has come to an end.
+
+        Raises:
+            LedgerError: it has not.
+        """
+        if self.done != self.read:
+            raise LedgerError(f"{self.read} documents were read, but {self.done} accounted for: {self.counts()}")

@@ -1,0 +1,62 @@
+"""What reading a source gives: records, and places where there should have been one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+# Of input that cannot be read as a document, this much goes into the dead-letter file.
+SAMPLE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a record stands, for messages.
+
+    Attributes:
+        source: The file as it was named on the command line, `-` for standard input, or `index NAME`.
+        line: First line of the record, from 1; 0 where there are no lines.
+    """
+
+    source: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}" if self.line else self.source
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One object of a source.
+
+    Attributes:
+        origin: Where it stands.
+        fields: The object, parsed.
+        source: The object as JSON in one line. For JSON Lines these are the source's own bytes, so that
+            numbers and spacing reach the engine exactly as they were written.
+    """
+
+    origin: Origin
+    fields: dict[str, Any]
+    source: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Input that is not a document.
+
+    Attributes:
+        origin: Where it stands.
+        reason: Why it cannot be loaded.
+        raw: Its first bytes, at most `SAMPLE_BYTES`.
+        size: Its full size in bytes, where known.
+        document: The object as JSON in one line, where it could be parsed.
+        id: Its id, where it has one.
+    """
+
+    origin: Origin
+    reason: str
+    raw: bytes = b""
+    size: int = 0
+    document: bytes | None = None
+    id: str | None = None

@@ -1,0 +1,91 @@
+"""Which failures pass by themselves, and how long to wait for it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from es_sbert.errors import EngineError, EngineUnreachable, RequestFailed
+
+T = TypeVar("T")
+
+# Too many requests, and what proxies and restarting nodes answer. 0: the connection broke.
+TRANSIENT = frozenset({0, 429, 502, 503, 504})
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Exponential backoff with full jitter, within a budget of time.
+
+    Attributes:
+        budget: Seconds after the first failure during which to try again.
+        first: Longest first wait in seconds; it doubles with every failure.
+        ceiling: Longest wait in seconds.
+    """
+
+    budget: float
+    first: float = 0.5
+    ceiling: float = 30.0
+
+    def longest_wait(self, failures: int) -> float:
+        """Upper bound in seconds of the wait after this many failures (1, 2, …)."""
+        return min(self.ceiling, self.first * 2.0 ** min(failures - 1, 32))
+
+
+class Backoff:
+    """The waits of one request.
+
+    Args:
+        policy: How long to wait.
+        aborted: Set when nothing is worth waiting for any more.
+    """
+
+    def __init__(self, policy: RetryPolicy, aborted: threading.Event) -> None:
+        self._policy = policy
+        self._aborted = aborted
+        self._failures = 0
+        self._deadline = 0.0
+
+    def wait(self) -> bool:
+        """Wait after a failure; False where the budget is spent or the load was aborted."""
+        now = time.monotonic()
+        if not self._failures:
+            self._deadline = now + self._policy.budget
+        self._failures += 1
+        if now >= self._deadline:
+            return False
+        # Full jitter: clients that failed together must not come back together.
+        pause = random.uniform(0, self._policy.longest_wait(self._failures))
+        return not self._aborted.wait(min(pause, self._deadline - now))
+
+    def succeeded(self) -> None:
+        """Something went through: the budget starts anew with the next failure."""
+        self._failures = 0
+
+
+def is_transient(error: EngineError) -> bool:
+    """Whether the same request may well succeed later."""
+    if isinstance(error, RequestFailed):
+        return error.status in TRANSIENT
+    return isinstance(error, EngineUnreachable)
+
+
+def with_retries(call: Callable[[], T], policy: RetryPolicy, aborted: threading.Event,
+                 on_retry: Callable[[], None]) -> T:  # fmt: skip
+    """The call's answer; transient failures are waited out.
+
+    Raises:
+        EngineError: a failure that does not pass, or one that outlasted the budget.
+    """
+    backoff = Backoff(policy, aborted)
+    while True:
+        try:
+            return call()
+        except EngineError as error:
+            if not is_transient(error) or not backoff.wait():
+                raise
+            on_retry()

@@ -1,0 +1,48 @@
+"""What one load is asked to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.ingest.sources.find import Format
+
+MIB = 1 << 20
+
+
+class IngestSettings(BaseModel):
+    """A load, apart from the engine and the model.
+
+    Attributes:
+        index: Index or alias.
+        files: Files, patterns or `-`; none of them embeds what the index holds already.
+        format: Format of all files; None tells it from their names.
+        text_fields: Fields whose texts are joined with line feeds; empty takes the index's template, or `text`.
+        text_template: Template in their place.
+        id_field: Field of the id; None takes the hash of the content.
+        vector_field: Field that takes the vector.
+        index_type: Index type of a field that does not exist yet.
+        batch_window: Texts that are sorted by length and embedded together.
+        bulk_bytes: Largest body of a bulk request.
+        retry_seconds: How long an engine that refuses or does not answer is waited for.
+        max_document_bytes: Longest document.
+        dead_letters: File of documents that cannot be loaded; None names it after the index.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    index: str
+    files: tuple[str, ...] = ()
+    format: Format | None = None
+    text_fields: tuple[str, ...] = ()
+    text_template: str | None = None
+    id_field: str | None = None
+    vector_field: str = DEFAULT_VECTOR_FIELD
+    index_type: str | None = None
+    batch_window: int = Field(default=2048, ge=1)
+    bulk_bytes: int = Field(default=5 * MIB, ge=1024)
+    retry_seconds: float = Field(default=300.0, ge=0)
+    max_document_bytes: int = Field(default=16 * MIB, ge=1024)
+    dead_letters: Path | None = None

@@ -1,0 +1,143 @@
+"""What a load did, for people and for machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from es_sbert.encoder.types import EncoderInfo
+from es_sbert.ingest.ledger import Ledger, Outcome
+
+
+class Skipped(BaseModel):
+    """Documents left out on purpose.
+
+    Attributes:
+        empty: Without text, so without a vector.
+        duplicate: Repetitions of a document met before in the same load.
+        deleted: Removed from the index while they were being embedded.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    empty: int
+    duplicate: int
+    deleted: int
+
+
+class Summary(BaseModel):
+    """A load's result; `read` is the sum of indexed, updated, unchanged, skipped and dead.
+
+    Attributes:
+        index, engine: Where the documents went.
+        source: `files` or `index`.
+        read: Documents (or what stands where one should) met in the source.
+        indexed: Embedded and written.
+        updated: Written with the vector they had, since only other fields changed.
+        unchanged: Left alone: in the index as they are.
+        skipped: Left out on purpose.
+        dead: In the dead-letter file.
+        dead_letters: That file; None where nothing was written to it.
+        truncated: Of the indexed, documents whose text is longer than the model reads.
+        lost_tokens: Tokens cut off in them.
+        retries: Requests and documents sent again.
+        seconds: Time of the load, model loading left out.
+        documents_per_second: `read` over `seconds`.
+        model, fingerprint, variant, precision, provider, device, threads: What embedded, as it really ran.
+        warnings: What the encoder wants said.
+        interrupted: Whether the user stopped it.
+        stopped: Why it stopped before the end of the source; None where it did not.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    index: str
+    engine: str
+    source: str
+    read: int
+    indexed: int
+    updated: int
+    unchanged: int
+    skipped: Skipped
+    dead: int
+    dead_letters: str | None
+    truncated: int
+    lost_tokens: int
+    retries: int
+    seconds: float
+    documents_per_second: float
+    model: str
+    fingerprint: str
+    variant: str
+    precision: str
+    provider: str
+    device: str
+    threads: int
+    warnings: tuple[str, ...]
+    interrupted: bool
+    stopped: str | None
+
+    @classmethod
+    def of(cls, ledger: Ledger, info: EncoderInfo, *, index: str, engine: str, source: str, dead_letters: str,
+           seconds: float, interrupted: bool, stopped: str | None) -> Summary:  # fmt: skip
+        """The summary of a ledger that adds up.
+
+        Raises:
+            LedgerError: it does not.
+        """
+        ledger.verify()
+        counts = ledger.counts()
+        encoder: dict[str, Any] = {
+            name: getattr(info, name)
+            for name in ("model", "fingerprint", "variant", "precision", "provider", "device", "threads", "warnings")
+        }
+        return cls(
+            index=index, engine=engine, source=source, read=ledger.read, indexed=counts[Outcome.INDEXED],
+            updated=counts[Outcome.UPDATED], unchanged=counts[Outcome.UNCHANGED],
+            skipped=Skipped(
+                empty=counts[Outcome.EMPTY], duplicate=counts[Outcome.DUPLICATE], deleted=counts[Outcome.DELETED]
+            ),
+            dead=counts[Outcome.DEAD], dead_letters=dead_letters if counts[Outcome.DEAD] else None,
+            truncated=ledger.truncated, lost_tokens=ledger.lost_tokens, retries=ledger.retries,
+            seconds=round(seconds, 3), documents_per_second=round(ledger.read / seconds, 1) if seconds > 0 else 0.0,
+            interrupted=interrupted, stopped=stopped, **encoder,
+        )  # fmt: skip
+
+    @property
+    def exit_code(self) -> int:
+        """0 all in, 1 some are not, 2 none could be, 130 stopped by the user."""
+        if self.interrupted:
+            return 130
+        if self.stopped is not None and not (self.indexed or self.updated or self.unchanged):
+            return 2
+        return 1 if self.dead or self.stopped is not None else 0
+
+    def lines(self) -> list[str]:
+        """The summary in words, one fact a line."""
+        lines = [f"{self.index} on {self.engine}: {self.read:,} documents read"]
+        facts = (
+            (self.indexed, "embedded and indexed"),
+            (self.updated, "updated, text unchanged"),
+            (self.unchanged, "unchanged"),
+            (self.skipped.empty, "skipped: no text"),
+            (self.skipped.duplicate, "skipped: met before in this load"),
+            (self.skipped.deleted, "skipped: deleted from the index meanwhile"),
+            (self.dead, f"not loaded: see {self.dead_letters}"),
+        )
+        lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
+        if self.truncated:
+            lines.append(
+                f"  {self.truncated:,} texts are longer than the model reads: {self.lost_tokens:,} tokens were cut off"
+            )
+        if self.retries:
+            lines.append(f"  {self.retries:,} requests or documents had to be sent again")
+        threads = f", {self.threads} threads" if self.threads else ""
+        lines.append(f"{self.seconds:,.1f} s, {self.documents_per_second:,.0f} documents/s")
+        lines.append(
+            f"{self.model} ({self.fingerprint[:12]}), {self.precision}, {self.provider} on {self.device}{threads}"
+        )
+        lines += [f"Warning: {warning}" for warning in self.warnings]
+        if self.stopped is not None:
+            lines.append(f"Stopped before the end: {self.stopped}")
+        return lines

@@ -1,0 +1,306 @@
+"""Every bad input that users are known to bring, through the command line: none ends in a traceback, and
+nothing is lost silently."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.store import cached_bundle_folder
+from tests.conftest import free_port
+from tests.e2e.cli_support import Cli, Done, cli_in_process
+from tests.engine.ingest_support import open_engine
+from tests.faulty_proxy import FaultyProxy
+from tests.tiny import write_tiny_bert
+
+GOOD = [{"id": "a", "text": "a man plays guitar"}, {"id": "b", "text": "the cat sleeps on the mat"}]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Models of this module are exported to a cache that is dropped with it."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
+    monkeypatch.chdir(tmp_path)
+    return cli_in_process(capfd)
+
+
+@pytest.fixture
+def ingest(cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str]) -> Callable[..., Done]:
+    """`es-sbert ingest` into an index of this test's own."""
+    index = fresh_index(es9_url)
+
+    def call(*arguments: str | Path) -> Done:
+        return cli(
+            "ingest", "--index", index, "--url", es9_url, "--model", model, "--precision", "fp32", "--json",
+            "--dead-letters", "dead.jsonl", *arguments,
+        )  # fmt: skip
+
+    return call
+
+
+def jsonl(*documents: Any) -> bytes:
+    return b"".join(orjson.dumps(document) + b"\n" for document in documents)
+
+
+def letters() -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in Path("dead.jsonl").read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        pytest.param(b'{"id": "x", "text": ', "malformed JSON", id="malformed JSON"),
+        pytest.param(b'["a", "b"]', "JSON array, not an object", id="no object"),
+        pytest.param(b'{"id": "x", "text": "caf\xe9"}', "invalid UTF-8", id="invalid UTF-8"),
+        pytest.param(b'{"id": "x", "text": "' + b"x" * 50_000_000 + b'"}', "50,000,023 bytes", id="a 50 MB line"),
+        pytest.param(b'{"id": "x"}', "the text field text is missing", id="missing text"),
+        pytest.param(b'{"id": "x", "text": null}', "the text field text is null", id="null text"),
+        pytest.param(b'{"id": "x", "text": 7}', "JSON number, not a string", id="text of another type"),
+        pytest.param(b'{"id": "' + b"x" * 513 + b'", "text": "x"}', "513 bytes; engines take at most", id="long id"),
+        pytest.param(b'{"text": "x"}', "the id field id is missing", id="missing id"),
+        pytest.param(b'{"id": "a", "text": "x"}', "stands in docs.jsonl:1 already", id="duplicate id"),
+        pytest.param(b'{"id": "x", "text": "x", "embedding": [1]}', "already has a field embedding", id="our field"),
+        pytest.param(b'{"id": "x", "text": "x", "n": {"m": 1, "m": 2}}', "uplicate", id="a key twice"),
+        pytest.param(b'{"id": "x", "text": "x", "": 1}', "refused by the engine (400)", id="a field without a name"),
+    ],
+)  # fmt: skip
+def test_one_bad_document_among_good_ones(ingest: Callable[..., Done], line: bytes, reason: str) -> None:
+    first, second = jsonl(GOOD[0]), jsonl(GOOD[1])
+    Path("docs.jsonl").write_bytes(first + line + b"\n" + second)
+    done = ingest("docs.jsonl", "--id-field", "id")
+    assert done.code == 1
+    assert (done.summary["read"], done.summary["indexed"], done.summary["dead"]) == (3, 2, 1)
+    [letter] = letters()
+    assert reason in letter["reason"]
+    assert (letter["source"], letter["line"]) == ("docs.jsonl", 2)
+    assert "not loaded: see dead.jsonl" in done.err
+    if len(line) > 1 << 20:
+        assert letter["bytes"] == len(line)
+        assert Path("dead.jsonl").stat().st_size < 1 << 20
+    elif "document" in letter:
+        assert letter["document"] == orjson.loads(line)
+    else:
+        assert letter["raw"].startswith(line[:8].decode())
+
+
+def test_a_document_that_the_mapping_rejects(
+    ingest: Callable[..., Done], es9_url: str, fresh_index: Callable[[str], str]
+) -> None:
+    index = fresh_index(es9_url)
+    with open_engine(es9_url) as engine:
+        engine.create_index(index, {"mappings": {"properties": {"born": {"type": "date"}}}})
+    Path("docs.jsonl").write_bytes(jsonl(*GOOD, {"id": "c", "text": "a cat", "born": "yesterday"}))
+    done = ingest("docs.jsonl", "--id-field", "id", "--index", index)
+    assert (done.code, done.summary["indexed"], done.summary["dead"]) == (1, 2, 1)
+    [letter] = letters()
+    assert letter["id"] == "c"
+    assert "[born]" in letter["reason"]
+    assert "yesterday" in letter["reason"]
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\\n\\t"])
+def test_empty_text_is_skipped_and_counted(ingest: Callable[..., Done], text: str) -> None:
+    Path("docs.jsonl").write_bytes(jsonl(*GOOD) + f'{{"id": "c", "text": "{text}"}}\n'.encode())
+    done = ingest("docs.jsonl", "--id-field", "id")
+    assert done.code == 0
+    assert (done.summary["read"], done.summary["indexed"], done.summary["skipped"]["empty"]) == (3, 2, 1)
+    assert "1  skipped: no text" in done.err
+    assert not Path("dead.jsonl").exists()
+
+
+def test_the_same_document_twice_is_skipped_and_counted(ingest: Callable[..., Done]) -> None:
+    Path("docs.jsonl").write_bytes(jsonl(*GOOD, GOOD[0]))
+    done = ingest("docs.jsonl", "--id-field", "id")
+    assert (done.code, done.summary["indexed"], done.summary["skipped"]["duplicate"]) == (0, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("e.jsonl", b""), ("e.csv", b""), ("e.csv", b"id,text\n"), ("e.txt.gz", gzip.compress(b""))]
+)
+def test_an_empty_file_is_fine(ingest: Callable[..., Done], name: str, data: bytes) -> None:
+    Path(name).write_bytes(data)
+    done = ingest(name)
+    assert (done.code, done.summary["read"]) == (0, 0)
+    assert "0 documents read" in done.err
+
+
+def test_a_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Done]) -> None:
+    documents = [{"id": n, "text": f"the cat {n * 7919 % 10007}"} for n in range(300)]
+    whole = gzip.compress(jsonl(*documents))
+    Path("docs.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    done = ingest("docs.jsonl.gz", "--id-field", "id")
+    assert done.code == 1
+    assert done.summary["indexed"] > 50
+    [letter] = letters()
+    assert "the gzip data ends before its end" in letter["reason"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "arguments", "message"),
+    [
+        pytest.param(None, b"", ["gone.jsonl"], "gone.jsonl cannot be read", id="missing file"),
+        pytest.param(None, b"", ["*.jsonl"], "no file matches *.jsonl", id="pattern"),
+        pytest.param(None, b"", ["."], ". is a folder", id="folder"),
+        pytest.param("a.dat", b"x", ["a.dat"], "does not tell its format", id="format"),
+        pytest.param(None, b"", ["-"], "the format of standard input is not known", id="stdin"),
+        pytest.param("a.json", b'[{"text": "x"}]', ["a.json"], "holds a JSON array", id="array"),
+        pytest.param("a.csv", b"id,body\n1,x", ["a.csv"], "its columns are: id, body", id="column"),
+        pytest.param("a.jsonl", "\ufeff{}".encode("utf-16"), ["a.jsonl"], "UTF-16", id="UTF-16"),
+        pytest.param("a.jsonl.gz", b"{}", ["a.jsonl.gz"], "does not hold gzip data", id="not gzip"),
+    ],
+)
+def test_sources_that_cannot_be_read_are_refused_before_anything_is_loaded(
+    ingest: Callable[..., Done], name: str | None, data: bytes, arguments: list[str], message: str
+) -> None:
+    Path("fine.txt").write_bytes(b"the cat\n")
+    if name:
+        Path(name).write_bytes(data)
+    done = ingest("fine.txt", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("Error: ")
+    assert message in done.err
+    assert not Path("dead.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text-field", "a", "--text-template", "{b}"], "exclude each other"),
+        (["--text-template", "{a"], "cannot be read"),
+        (["--text-template", "words"], "names no field"),
+        (["--index", "Capital"], "Capital"),
+        (["--index", "a,b"], "is not the name of one index"),
+        (["--index-type", "fast"], "there is no index type 'fast'"),
+        (["--vector-field", "a b*"], "is no name for a vector field"),
+        (["--dead-letters", "no/such/folder/x"], "could not be written"),
+        (["--username", "me"], "belong together"),
+        (["--batch-window", "0"], "--batch-window"),
+    ],
+)
+def test_options_that_make_no_sense(ingest: Callable[..., Done], arguments: list[str], message: str) -> None:
+    Path("fine.txt").write_bytes(b"the cat\n")
+    done = ingest("fine.txt", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("localhost:9200", "no http:// or https:// in front"),
+        ("http://127.0.0.1:{port}", "nothing listens at http://127.0.0.1:{port}"),
+        ("http://no-such-host.invalid:9200", "http://no-such-host.invalid:9200"),
+    ],
+)
+def test_a_wrong_url(ingest: Callable[..., Done], url: str, message: str) -> None:
+    Path("fine.txt").write_bytes(b"the cat\n")
+    port = free_port()
+    done = ingest("fine.txt", "--url", url.format(port=port))
+    assert (done.code, done.out) == (2, "")
+    assert message.format(port=port) in done.err
+
+
+def test_wrong_credentials(ingest: Callable[..., Done], es9_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("fine.txt").write_bytes(b"the cat\n")
+    with FaultyProxy(es9_url, authorization="ApiKey right") as proxy:
+        monkeypatch.setenv("ES_SBERT_API_KEY", "wrong-and-secret")
+        done = ingest("fine.txt", "--url", proxy.url)
+        assert (done.code, done.out) == (2, "")
+        assert "refused the credentials (401)" in done.err
+        assert "wrong-and-secret" not in done.err
+        monkeypatch.setenv("ES_SBERT_API_KEY", "right")
+        assert ingest("fine.txt", "--url", proxy.url).code == 0
+
+
+def test_an_index_of_another_model(ingest: Callable[..., Done], tmp_path: Path) -> None:
+    Path("docs.jsonl").write_bytes(jsonl(*GOOD))
+    assert ingest("docs.jsonl").code == 0
+    other = write_tiny_bert(tmp_path / "other", seed=1)
+    done = ingest("docs.jsonl", "--model", other)
+    assert (done.code, done.out) == (2, "")
+    assert "holds vectors of the model" in done.err
+    assert "--model" in done.err
+
+
+def test_an_index_that_does_not_exist(cli: Cli, es9_url: str) -> None:
+    done = cli("ingest", "--index", "test-no-such-index", "--url", es9_url)
+    assert done.code == 2
+    assert "there is no index 'test-no-such-index'" in done.err
+
+
+def _edit_manifest(bundle: Path) -> None:
+    path = bundle / "es_sbert.json"
+    path.write_text(path.read_text().replace('"max_tokens": 24', '"max_tokens": 20'))
+
+
+def _edit_graph(bundle: Path) -> None:
+    [path] = bundle.rglob("*.onnx")
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+
+
+def _edit_prompts(bundle: Path) -> None:
+    path = bundle / "config_sentence_transformers.json"
+    path.write_text(path.read_text().replace('"prompts": {}', '"prompts": {"query": "query: "}'))
+
+
+@pytest.mark.parametrize("edit", [_edit_manifest, _edit_graph, _edit_prompts])
+def test_a_bundle_edited_by_hand(
+    ingest: Callable[..., Done], model: Path, tmp_path: Path, edit: Callable[[Path], None]
+) -> None:
+    Path("docs.jsonl").write_bytes(jsonl(*GOOD))
+    assert ingest("docs.jsonl").code == 0
+    # What was exported on first use is a bundle like any other.
+    bundle = Path(shutil.copytree(cached_bundle_folder(read_model(model)), tmp_path / "bundle"))
+    assert ingest("docs.jsonl", "--model", bundle).code == 0
+    before = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+    edit(bundle)
+    assert before != {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+    done = ingest("docs.jsonl", "--model", bundle)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("Error: ")
+    assert str(bundle) in done.err
+
+
+@pytest.mark.parametrize(
+    ("broken", "content"),
+    [
+        ("config.json", b"{"), ("config.json", None), ("tokenizer.json", b"{}"), ("model.safetensors", b"\x00" * 20),
+        ("model.safetensors", None), ("modules.json", b"[]"), ("1_Pooling/config.json", b'{"pooling_mode": "best"}'),
+    ],
+)  # fmt: skip
+def test_a_broken_model_folder(ingest: Callable[..., Done], tmp_path: Path, broken: str, content: bytes | None) -> None:
+    folder = write_tiny_bert(tmp_path / "broken")
+    (folder / broken).unlink()
+    if content is not None:
+        (folder / broken).write_bytes(content)
+    Path("docs.jsonl").write_bytes(jsonl(*GOOD))
+    done = ingest("docs.jsonl", "--model", folder)
+    assert (done.code, done.out) == (2, "")
+    assert "Error: " in done.err
+    assert not Path("dead.jsonl").exists()
+
+
+def test_a_missing_model_folder(ingest: Callable[..., Done]) -> None:
+    Path("docs.jsonl").write_bytes(jsonl(*GOOD))
+    done = ingest("docs.jsonl", "--model", "./no/such/model")
+    assert (done.code, done.out) == (2, "")
+    assert "no/such/model" in done.err

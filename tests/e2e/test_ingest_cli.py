@@ -1,0 +1,263 @@
+"""`es-sbert ingest` as users and their shells call it."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import zstandard
+
+from tests.e2e.cli_support import Cli, Done, cli_in_process
+from tests.engine.ingest_support import contents, letters, open_engine, sentences, write_jsonl
+from tests.faulty_proxy import Exchange, FaultyProxy
+from tests.tiny import write_tiny_bert
+
+COMMAND = [sys.executable, "-m", "es_sbert", "ingest"]
+COUNTS = ("read", "indexed", "updated", "unchanged", "dead")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Models of this module are exported to a cache that is dropped with it."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
+    monkeypatch.chdir(tmp_path)
+    return cli_in_process(capfd)
+
+
+def options(url: str, index: str, model: Path) -> list[str]:
+    return ["--index", index, "--url", url, "--model", str(model), "--precision", "fp32"]
+
+
+@pytest.fixture
+def ingest(cli: Cli, model: Path, engine_url: str, index_name: str) -> Callable[..., Done]:
+    return lambda *arguments: cli("ingest", *options(engine_url, index_name, model), *arguments)
+
+
+def counts(done: Done) -> dict[str, Any]:
+    return {name: done.summary[name] for name in COUNTS if done.summary[name]}
+
+
+def test_every_format_and_compression(ingest: Callable[..., Done], engine_url: str, index_name: str) -> None:
+    Path("a.jsonl").write_bytes(b'{"id": 1, "text": "a man plays guitar"}\n')
+    Path("b.csv.gz").write_bytes(gzip.compress(b'id,text\n2,"the cat, on ""the"" mat"\n'))
+    Path("c.tsv.zst").write_bytes(zstandard.ZstdCompressor().compress(b'id\ttext\n3\t"a man\n'))
+    done = ingest("*.jsonl", "b.csv.gz", "c.tsv.zst", "--id-field", "id", "--json")
+    assert (done.code, counts(done)) == (0, {"read": 3, "indexed": 3})
+    texts = {key: source["text"] for key, source in contents(engine_url, index_name).items()}
+    assert texts == {"1": "a man plays guitar", "2": 'the cat, on "the" mat', "3": '"a man'}
+
+
+def test_load_again_change_and_backfill(ingest: Callable[..., Done], engine_url: str, index_name: str) -> None:
+    documents = sentences(50)
+    write_jsonl(Path("docs.jsonl"), documents)
+    assert counts(ingest("docs.jsonl", "--id-field", "id", "--json")) == {"read": 50, "indexed": 50}
+    assert counts(ingest("docs.jsonl", "--id-field", "id", "--json")) == {"read": 50, "unchanged": 50}
+    documents[0]["price"] = 1000
+    documents[1]["text"] = "the cat sleeps"
+    write_jsonl(Path("docs.jsonl"), documents)
+    done = ingest("docs.jsonl", "--id-field", "id", "--json")
+    assert counts(done) == {"read": 50, "indexed": 1, "updated": 1, "unchanged": 48}
+    assert counts(ingest("--json")) == {"read": 50, "unchanged": 50}
+    assert contents(engine_url, index_name)["d1"]["text"] == "the cat sleeps"
+
+
+def test_the_summary_goes_to_stderr_and_json_to_stdout(ingest: Callable[..., Done], model: Path) -> None:
+    long = {"text": "cat " * 30}
+    Path("docs.jsonl").write_bytes(b'{"text": "the cat"}\n\n{"text": ""}\nnonsense\n' + orjson.dumps(long))
+    done = ingest("docs.jsonl")
+    assert (done.code, done.out) == (1, "")
+    for fact in ("4 documents read", "2  embedded and indexed", "1  skipped: no text", "1  not loaded: see test-",
+                 "1 texts are longer than the model reads: 8 tokens were cut off", "documents/s", "fp32",
+                 "CPUExecutionProvider on cpu"):  # fmt: skip
+        assert fact in done.err
+    quiet = ingest("docs.jsonl", "--quiet", "--json")
+    assert quiet.err == ""
+    assert counts(quiet) == {"read": 4, "unchanged": 2, "dead": 1}
+    summary = quiet.summary
+    assert summary["skipped"] == {"empty": 1, "duplicate": 0, "deleted": 0}
+    assert (summary["provider"], summary["precision"], summary["interrupted"]) == (
+        "CPUExecutionProvider",
+        "fp32",
+        False,
+    )
+    [path] = Path.cwd().glob("test-*.dead-letters.jsonl")
+    assert path.name == summary["dead_letters"]
+    first, second = letters(path)
+    assert (first["raw"], second["raw"]) == ("nonsense", "nonsense")
+    assert first["run"] < second["run"]
+
+
+def test_the_model_of_the_index_is_the_default(cli: Cli, model: Path, es9_url: str,
+                                               fresh_index: Callable[[str], str]) -> None:  # fmt: skip
+    index = fresh_index(es9_url)
+    Path("docs.txt").write_text("the cat\n")
+    assert cli("ingest", *options(es9_url, index, model), "docs.txt").code == 0
+    done = cli("ingest", "--index", index, "--url", es9_url, "--precision", "fp32", "docs.txt", "--json")
+    assert (done.code, done.summary["model"], done.summary["unchanged"]) == (0, str(model), 1)
+
+
+def start(arguments: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs)
+
+
+def test_standard_input_may_be_compressed(engine_url: str, index_name: str, model: Path, tmp_path: Path) -> None:
+    data = gzip.compress(b"".join(orjson.dumps(document) + b"\n" for document in sentences(30)))
+    process = start(
+        [*options(engine_url, index_name, model), "-", "--format", "jsonl", "--id-field", "id", "--json"],
+        stdin=subprocess.PIPE, cwd=tmp_path,
+    )  # fmt: skip
+    out, err = process.communicate(data, timeout=120)
+    assert process.returncode == 0, err.decode()
+    assert orjson.loads(out)["indexed"] == 30
+    assert len(contents(engine_url, index_name)) == 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_what_is_in_flight_and_sums_up(
+    es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    index = fresh_index(es9_url)
+    arguments = options(es9_url, index, model)
+    process = start(
+        [*arguments, "-", "--format", "lines", "--json", "--batch-window", "4"], stdin=subprocess.PIPE, cwd=tmp_path
+    )
+    assert process.stdin is not None
+    process.stdin.write(b"the cat sleeps\na man plays\nthe guitar\nthe mat\na cat\nhalf a li")
+    process.stdin.flush()
+    # The pipe stays open and silent: nothing but the signal ends this load.
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not _count(es9_url, index):
+        time.sleep(0.2)
+    process.send_signal(number)
+    out, err = _output(process)
+    assert process.returncode == 130, err
+    summary = orjson.loads(out)
+    assert (summary["read"], summary["indexed"], summary["dead"], summary["interrupted"]) == (5, 5, 0, True)
+    assert "Finishing what is in flight" in err
+    assert "Traceback" not in err
+    assert len(contents(es9_url, index)) == 5
+
+
+def test_a_second_signal_gives_up_even_where_the_engine_hangs(
+    es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
+) -> None:
+    released = threading.Event()
+
+    def hang(exchange: Exchange) -> tuple[int, bytes]:
+        released.wait(60)
+        return exchange.forward()
+
+    (tmp_path / "docs.txt").write_text("the cat\n")
+    with FaultyProxy(es9_url, always=hang) as proxy:
+        process = start([*options(proxy.url, fresh_index(es9_url), model), "docs.txt"], cwd=tmp_path)
+        try:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and not proxy.bulk_sizes:
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1.5)  # the first one waits for what is in flight
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+            released.set()
+    assert process.returncode == 130
+    assert err.decode().splitlines()[-1] == "Interrupted."
+    assert "Traceback" not in err.decode()
+
+
+def _count(url: str, index: str) -> int:
+    with open_engine(url) as engine:
+        if engine.get_index(index) is None:
+            return 0
+        engine.refresh(index)
+        return engine.count(index)
+
+
+def _output(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
+    """Output of a process that ends by itself while its standard input is still open."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.wait(60)
+    with process.stdin, process.stdout, process.stderr:
+        return process.stdout.read(), process.stderr.read().decode()
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(
+    es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
+) -> None:
+    process = start(
+        [*options(es9_url, fresh_index(es9_url), model), "-", "--format", "lines"],
+        stdin=subprocess.PIPE, cwd=tmp_path,
+    )  # fmt: skip
+    assert process.stdin is not None
+    for _ in range(16):
+        process.stdin.write(b"the cat\n")
+        process.stdin.flush()
+        time.sleep(0.5)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    # Standard input has no size, so neither a part nor a time left is claimed.
+    assert re.search(r"^\d+ documents · \d+/s$", err.decode(), re.MULTILINE), err.decode()
+    assert "\x1b" not in err.decode()
+
+
+def test_memory_does_not_grow_with_the_source(
+    es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
+) -> None:
+    """Peak memory of loading 400 MB is that of loading 40 MB, within some window's worth."""
+    peaks = []
+    for name, count in (("small", 40), ("large", 400)):
+        index = fresh_index(es9_url)
+        with open_engine(es9_url) as engine:
+            engine.create_index(index, {"mappings": {"dynamic": False}})
+        path = tmp_path / f"{name}.jsonl"
+        filler = "x" * 1_000_000
+        with path.open("wb") as file:
+            for number in range(count):
+                file.write(orjson.dumps({"text": f"the cat {number}", "filler": filler}) + b"\n")
+        environment = os.environ | {"PEAK": str(tmp_path / f"{name}.peak")}
+        # The kernel's own high-water mark of the process, read by itself at its end.
+        code = (
+            "import atexit, os, re\n"
+            "atexit.register(lambda: open(os.environ['PEAK'], 'w').write("
+            "re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read()).group(1)))\n"
+            "from es_sbert.cli.main import main\nmain()"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, "ingest", *options(es9_url, index, model), str(path), "--json"],
+            capture_output=True, env=environment, cwd=tmp_path, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr.decode()
+        assert orjson.loads(done.stdout)["indexed"] == count
+        peaks.append(int(Path(environment["PEAK"]).read_text()) / 1024)
+        path.unlink()
+    small, large = peaks
+    print(f"peak MiB: {small:.0f} for 40 MB, {large:.0f} for 400 MB")
+    # 400 MB held anywhere along the way would show; what differs is how full the channels ran.
+    assert large - small < 150, peaks

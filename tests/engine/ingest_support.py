@@ -1,0 +1,89 @@
+"""What the tests of ingest on real engines share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine
+from es_sbert.index.vectors import read_vector
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.progress import Meter, Silent
+from es_sbert.ingest.run import plan, run
+from es_sbert.ingest.settings import IngestSettings
+from es_sbert.ingest.summary import Summary
+
+WORDS = [
+    "river", "guitar", "storm", "bread", "engine", "winter", "doctor", "market", "violin", "forest", "planet",
+    "kitchen", "soldier", "harbour", "ticket", "garden", "museum", "battery", "teacher", "mountain",
+]  # fmt: skip
+
+
+def sentences(count: int) -> list[dict[str, Any]]:
+    """Documents with short texts, no two alike, and fields of several types."""
+    return [
+        {
+            "id": f"d{number}",
+            "text": f"The {WORDS[number % 20]} and the {WORDS[number // 20 % 20]} met number {number}.",
+            "price": number / 8,
+            "tags": ["a", WORDS[number % 7]],
+            "nested": {"rank": number, "label": None},
+        }
+        for number in range(count)
+    ]
+
+
+def write_jsonl(path: Path, documents: Sequence[dict[str, Any]]) -> Path:
+    path.write_bytes(b"".join(orjson.dumps(document) + b"\n" for document in documents))
+    return path
+
+
+def open_engine(url: str) -> closing[Engine]:
+    return closing(connect(EngineSettings(url=url)))
+
+
+def load(url: str, encoder: Encoder, index: str, *files: Path | str, dead: Path, control: Control | None = None,
+         meter: Meter | None = None, **options: Any) -> Summary:  # fmt: skip
+    """One load, as the command line makes it; its counts must add up."""
+    settings = IngestSettings(index=index, files=tuple(map(str, files)), dead_letters=dead, **options)
+    with open_engine(url) as engine:
+        summary = run(engine, encoder, plan(engine, settings), control or Control(), meter or Silent())
+    s = summary
+    assert s.read == (
+        s.indexed + s.updated + s.unchanged + s.dead + s.skipped.empty + s.skipped.duplicate + s.skipped.deleted
+    )
+    return summary
+
+
+def contents(url: str, index: str) -> dict[str, dict[str, Any]]:
+    """id → `_source` with vectors, of all documents that a search sees, with `_version` in it."""
+    with open_engine(url) as engine:
+        engine.refresh(index)
+        body = {"query": {"match_all": {}}, "size": 10_000, "version": True}
+        hits = engine.search(index, body)["hits"]["hits"]
+        assert len(hits) == engine.count(index)
+        ids = [hit["_id"] for hit in hits]
+        sources = engine.get_documents(index, ids, source_includes=["*"], vectors=True) if ids else {}
+    return {hit["_id"]: sources[hit["_id"]] | {"_version": hit["_version"]} for hit in hits}
+
+
+def vector_of(source: dict[str, Any], field: str = "embedding") -> Vectors:
+    return read_vector(source[field])
+
+
+def same_vectors(one: Vectors, two: Vectors) -> bool:
+    """Equal but for the last digit that an engine's normalisation may touch."""
+    return bool(np.allclose(one, two, rtol=0, atol=1e-6))
+
+
+def letters(path: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []

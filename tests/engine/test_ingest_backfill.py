@@ -1,0 +1,178 @@
+"""Documents that an index holds already, embedded where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import TokenizedTexts, Vectors
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import VectorIndexError
+from tests.engine.ingest_support import (
+    contents,
+    letters,
+    load,
+    open_engine,
+    same_vectors,
+    sentences,
+    vector_of,
+    write_jsonl,
+)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Iterator[Encoder]:
+    # int8 scales activations over a whole batch: there a vector depends a little on its neighbours.
+    with Encoder.load(precision="fp32") as encoder:
+        yield encoder
+
+
+def write(engine: Engine, index: str, documents: list[dict[str, Any]], action: str = "index") -> None:
+    """Documents written by another program, under the id in their field `id`."""
+    lines: list[bytes] = []
+    for document in documents:
+        lines += [orjson.dumps({action: {"_id": document["id"]}}), b"\n"]
+        if action != "delete":
+            lines += [orjson.dumps({"doc": document} if action == "update" else document), b"\n"]
+    assert all(result.ok for result in engine.bulk(index, b"".join(lines)))
+
+
+class Meddling:
+    """The real encoder, but the first window is embedded while another program writes to the index."""
+
+    def __init__(self, encoder: Encoder, meddle: Callable[[], None], times: int = 1) -> None:
+        self._encoder = encoder
+        self._meddle = meddle
+        self._times = times
+        self.info = encoder.info
+        self.tokenize = encoder.tokenize
+
+    def embed(self, texts: TokenizedTexts) -> Vectors:
+        if self._times:
+            self._times -= 1
+            self._meddle()
+        return self._encoder.embed(texts)
+
+
+def test_a_backfill_gives_the_vectors_of_a_direct_load_and_touches_nothing_else(
+    engine_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
+) -> None:
+    documents = sentences(620)  # more than a page of the scan
+    filled, direct = fresh_index(engine_url), fresh_index(engine_url)
+    with open_engine(engine_url) as engine:
+        # A mapping of the application's own, with what a backfill must leave alone.
+        engine.create_index(
+            filled, {"mappings": {"_meta": {"owner": "app"}, "properties": {"id": {"type": "keyword"}}}}
+        )
+        write(engine, filled, documents)
+    summary = load(engine_url, encoder, filled, dead=tmp_path / "dead", batch_window=200)
+    assert (summary.source, summary.read, summary.indexed, summary.exit_code) == ("index", 620, 620, 0)
+    load(engine_url, encoder, direct, write_jsonl(tmp_path / "d.jsonl", documents), dead=tmp_path / "dead",
+         id_field="id")  # fmt: skip
+    one, two = contents(engine_url, filled), contents(engine_url, direct)
+    assert one.keys() == two.keys()
+    for document in documents:
+        found, wanted = one[document["id"]], two[document["id"]]
+        assert same_vectors(vector_of(found), vector_of(wanted))
+        assert {key: found[key] for key in document} == document
+        assert found["embedding_meta"]["text_hash"] == wanted["embedding_meta"]["text_hash"]
+        assert found["embedding_meta"]["document_hash"] is None
+    with open_engine(engine_url) as engine:
+        state = engine.get_index(filled)
+        assert state is not None
+        assert state.mappings["_meta"]["owner"] == "app"
+    again = load(engine_url, encoder, filled, dead=tmp_path / "dead")
+    assert (again.unchanged, again.indexed) == (620, 0)
+    assert contents(engine_url, filled) == one
+
+
+def test_only_documents_without_a_current_vector_are_embedded(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "d.jsonl", sentences(40))
+    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    before = contents(engine_url, index_name)
+    with open_engine(engine_url) as engine:
+        write(engine, index_name, [{"id": "d0", "text": "Changed by the application."}], "update")
+        write(engine, index_name, [{"id": "d1", "price": 99}], "update")
+        write(engine, index_name, [{"id": "d2", "embedding": None}], "update")
+        write(engine, index_name, [{"id": "d3", "embedding_meta": {"fingerprint": "0" * 64}}], "update")
+        write(engine, index_name, [{"id": "d4", "text": ""}], "update")
+        write(engine, index_name, [{"id": "new", "text": "New."}, {"id": "none"}, {"id": "empty", "text": " "}])
+    summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
+    assert (summary.indexed, summary.unchanged, summary.skipped.empty, summary.dead) == (4, 36, 2, 1)
+    after = contents(engine_url, index_name)
+    changed = encoder.encode(["Changed by the application."], "document").vectors[0]
+    assert same_vectors(vector_of(after["d0"]), changed)
+    assert after["d1"]["price"] == 99
+    assert same_vectors(vector_of(after["d2"]), vector_of(before["d2"]))
+    assert after["d3"]["embedding_meta"]["fingerprint"] == encoder.info.fingerprint
+    assert "embedding" not in after["empty"]
+    # Its text is gone, so is its vector: no search may find it by what it said before.
+    assert (after["d4"].get("embedding"), after["d4"]["price"]) == (None, 0.5)
+    assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").skipped.empty == 2
+    letter = letters(tmp_path / "dead")[0]
+    assert (letter["id"], letter["reason"]) == ("none", "the text field text is missing")
+    assert letter["source"] == f"index {index_name}"
+
+
+def test_a_document_that_changes_meanwhile_is_read_and_embedded_again(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    with open_engine(engine_url) as engine:
+        engine.create_index(index_name, {})
+        write(engine, index_name, sentences(10))
+
+        def meddle() -> None:
+            write(engine, index_name, [{"id": "d1", "text": "Changed meanwhile.", "price": 5}], "update")
+            write(engine, index_name, [{"id": "d2", "price": 6}], "update")
+            write(engine, index_name, [{"id": "d3"}], "delete")
+
+        meddling: Any = Meddling(encoder, meddle)
+        summary = load(engine_url, meddling, index_name, dead=tmp_path / "dead")
+    assert (summary.read, summary.indexed, summary.skipped.deleted, summary.dead) == (10, 9, 1, 0)
+    after = contents(engine_url, index_name)
+    assert same_vectors(vector_of(after["d1"]), encoder.encode(["Changed meanwhile."], "document").vectors[0])
+    assert (after["d1"]["price"], after["d2"]["price"]) == (5, 6)
+    assert "d3" not in after
+    assert all("embedding" in source for source in after.values())
+
+
+def test_a_document_that_never_stands_still_is_a_dead_letter(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    with open_engine(engine_url) as engine:
+        engine.create_index(index_name, {})
+        write(engine, index_name, sentences(3))
+        prices = iter(range(100))
+
+        def meddle() -> None:
+            write(engine, index_name, [{"id": "d1", "price": next(prices)}], "update")
+
+        meddling: Any = Meddling(encoder, meddle, times=100)
+        summary = load(engine_url, meddling, index_name, dead=tmp_path / "dead")
+    assert (summary.indexed, summary.dead, summary.exit_code) == (2, 1, 1)
+    [letter] = letters(tmp_path / "dead")
+    assert letter["id"] == "d1"
+    assert "run again" in letter["reason"]
+    assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").indexed == 1
+
+
+def test_an_index_without_source_is_refused(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
+    with open_engine(engine_url) as engine:
+        engine.create_index(index_name, {"mappings": {"_source": {"enabled": False}}})
+        write(engine, index_name, sentences(2))
+    with pytest.raises(VectorIndexError, match="keeps no _source"):
+        load(engine_url, encoder, index_name, dead=tmp_path / "dead")
+
+
+def test_an_empty_index_is_done_at_once(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
+    with open_engine(engine_url) as engine:
+        engine.create_index(index_name, {})
+    summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
+    assert (summary.read, summary.exit_code) == (0, 0)

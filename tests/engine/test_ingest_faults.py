@@ -1,0 +1,253 @@
+"""An engine that refuses, breaks off or goes away, seen through a proxy; nothing is lost and nothing doubled."""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import EngineUnreachable, OutputError
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.progress import Snapshot
+from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
+from tests.faulty_proxy import Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
+
+COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Iterator[Encoder]:
+    with Encoder.load(precision="fp32") as encoder:
+        yield encoder
+
+
+@pytest.fixture
+def proxy(engine_url: str) -> Iterator[FaultyProxy]:
+    with FaultyProxy(engine_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", sentences(COUNT))
+
+
+def in_small_bodies(proxy: FaultyProxy, encoder: Encoder, index: str, docs: Path, tmp_path: Path,
+                    **options: Any) -> Any:  # fmt: skip
+    options = {"batch_window": 8, "bulk_bytes": 20_000, "retry_seconds": 60} | options
+    return load(proxy.url, encoder, index, docs, dead=tmp_path / "dead", id_field="id", **options)
+
+
+def assert_all_in_once(url: str, index: str) -> None:
+    stored = contents(url, index)
+    assert {key: source["price"] for key, source in stored.items()} == {d["id"]: d["price"] for d in sentences(COUNT)}
+    assert all("embedding" in source for source in stored.values())
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([answer(429), answer(429)], id="429"),
+        pytest.param([answer(502), answer(503), answer(504)], id="5xx"),
+        pytest.param([cut_before, cut_before], id="cut before"),
+        pytest.param([cut_after, cut_after], id="cut after"),
+        pytest.param([refuse_items(0), refuse_items(0, 1)], id="429 for some"),
+        pytest.param([answer(429), cut_after, answer(503), refuse_items(0)], id="mixed"),
+    ],
+)
+def test_passing_trouble_is_waited_out(
+    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path,
+    faults: list[Fault],
+) -> None:  # fmt: skip
+    proxy.faults = list(faults)
+    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
+    assert not proxy.faults
+    assert (summary.indexed, summary.dead, summary.exit_code) == (COUNT, 0, 0)
+    assert summary.retries >= len(faults)
+    assert_all_in_once(engine_url, index_name)
+    assert not (tmp_path / "dead").exists()
+
+
+def test_bodies_that_are_too_large_are_split(
+    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    documents = sentences(COUNT)
+    documents[7]["filler"] = "x" * 50_000
+    docs = write_jsonl(tmp_path / "docs.jsonl", documents)
+    proxy.always = too_large(40_000)
+    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, batch_window=100, bulk_bytes=1 << 20)
+    assert (summary.indexed, summary.dead) == (COUNT - 1, 1)
+    assert max(proxy.bulk_sizes) > 100_000
+    [letter] = letters(tmp_path / "dead")
+    assert letter["id"] == "d7"
+    assert "413" in letter["reason"]
+    assert set(contents(engine_url, index_name)) == {d["id"] for d in documents} - {"d7"}
+
+
+def test_an_engine_that_goes_away_leaves_the_rest_as_dead_letters_and_the_next_load_completes_it(
+    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    def last(exchange: Any) -> tuple[int, bytes]:
+        proxy.down.set()
+        return exchange.forward()  # type: ignore[no-any-return]
+
+    proxy.faults = [last]
+    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, retry_seconds=0.5)
+    assert summary.stopped is not None
+    assert "tried again for 0.5 s" in summary.stopped
+    assert 0 < summary.indexed < COUNT
+    assert summary.exit_code == 1
+    # All that was read and is not in is in the dead-letter file, whole; what was not read is not counted.
+    dead = letters(tmp_path / "dead")
+    stored = set(contents(engine_url, index_name))
+    assert len(stored) == summary.indexed
+    assert len(dead) == summary.dead == summary.read - summary.indexed > 0
+    by_id = {document["id"]: document for document in sentences(COUNT)}
+    assert all(letter["document"] == by_id[letter["id"]] and letter["id"] not in stored for letter in dead)
+    proxy.down.clear()
+    again = in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
+    assert (again.unchanged, again.indexed) == (summary.indexed, COUNT - summary.indexed)
+    assert_all_in_once(engine_url, index_name)
+
+
+def test_an_engine_that_never_takes_a_document_means_nothing_could_be_done(
+    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    proxy.always = answer(503)
+    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, retry_seconds=0.3)
+    assert (summary.indexed, summary.exit_code) == (0, 2)
+    assert summary.dead == summary.read > 0
+
+
+def test_an_index_that_turns_read_only_ends_the_load(
+    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    def block(exchange: Any) -> tuple[int, bytes]:
+        result: tuple[int, bytes] = exchange.forward()
+        _set_write_block(engine_url, index_name, True)
+        return result
+
+    proxy.faults = [block]
+    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, batch_window=4)
+    assert 0 < summary.indexed < COUNT
+    assert summary.stopped is not None
+    assert "cluster_block_exception" in summary.stopped or "blocks POST" in summary.stopped
+    assert summary.dead == len(letters(tmp_path / "dead")) == summary.read - summary.indexed > 0
+    assert summary.exit_code == 1
+    _set_write_block(engine_url, index_name, False)
+    assert in_small_bodies(proxy, encoder, index_name, docs, tmp_path).unchanged == summary.indexed
+    assert_all_in_once(engine_url, index_name)
+
+
+def _set_write_block(url: str, index: str, value: bool) -> None:
+    request = urllib.request.Request(
+        f"{url}/{index}/_settings", orjson.dumps({"index.blocks.write": value}), {"content-type": "application/json"},
+        method="PUT",
+    )  # fmt: skip
+    with urllib.request.urlopen(request, timeout=30) as response:
+        assert response.status == 200
+
+
+def test_an_engine_that_is_gone_before_the_load_is_an_error(
+    proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    proxy.down.set()
+    with pytest.raises(EngineUnreachable):
+        in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
+    assert not (tmp_path / "dead").exists()
+
+
+def test_an_engine_that_goes_away_during_a_lookup(
+    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    in_small_bodies(proxy, encoder, index_name, write_jsonl(tmp_path / "one.jsonl", sentences(1)), tmp_path)
+    changed = [document | {"text": document["text"] + " Again."} for document in sentences(COUNT)]
+
+    def last(exchange: Any) -> tuple[int, bytes]:
+        proxy.down.set()
+        return exchange.forward()  # type: ignore[no-any-return]
+
+    proxy.faults = [last]
+    summary = in_small_bodies(
+        proxy, encoder, index_name, write_jsonl(docs, changed), tmp_path, retry_seconds=0.3, batch_window=4
+    )
+    assert summary.stopped is not None
+    assert summary.dead == len(letters(tmp_path / "dead")) == summary.read - summary.indexed > 0
+
+
+def test_an_update_whose_answer_got_lost_is_not_taken_for_a_conflict(
+    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id", vector_field="first")
+    proxy.faults = [cut_after, cut_after]
+    summary = load(proxy.url, encoder, index_name, dead=tmp_path / "dead", batch_window=8, retry_seconds=60)
+    assert (summary.read, summary.indexed, summary.unchanged, summary.dead) == (COUNT, COUNT, 0, 0)
+    assert_all_in_once(engine_url, index_name)
+
+
+def test_an_interrupt_finishes_what_is_in_flight(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    control = Control()
+    documents = sentences(COUNT)
+    docs = tmp_path / "docs.jsonl"
+
+    class Impatient:
+        def show(self, snapshot: Snapshot) -> None:
+            if snapshot.done:
+                control.interrupt()
+
+        def close(self) -> None: ...
+
+    class Slow:
+        """The real encoder at a pace that leaves time to interrupt it."""
+
+        info = encoder.info
+        tokenize = encoder.tokenize
+
+        def embed(self, texts: Any) -> Any:
+            threading.Event().wait(0.15)
+            return encoder.embed(texts)
+
+    slow: Any = Slow()
+    # More than a chunk each: a small file would be read to its end before the first document is in.
+    write_jsonl(docs, [document | {"filler": "x" * 70_000} for document in documents])
+    summary = load(
+        engine_url, slow, index_name, docs, dead=tmp_path / "dead", id_field="id", control=control,
+        meter=Impatient(), batch_window=1,
+    )  # fmt: skip
+    assert (summary.interrupted, summary.exit_code, summary.dead) == (True, 130, 0)
+    assert 0 < summary.indexed == summary.read < COUNT
+    assert len(contents(engine_url, index_name)) == summary.indexed
+    again = load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id")
+    assert (again.unchanged, again.indexed) == (summary.indexed, COUNT - summary.indexed)
+
+
+def test_an_error_in_the_middle_says_how_far_it_came(
+    engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    dead = tmp_path / "dead"
+    dead.symlink_to("/dev/full")
+    docs.write_bytes(docs.read_bytes() + b"broken\n")
+    with pytest.raises(OutputError, match=r"No space left on device \(this came after \d+ documents were written\)"):
+        load(engine_url, encoder, index_name, docs, dead=dead, id_field="id")
+
+
+def test_both_writers_share_the_work(
+    proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    together = threading.Barrier(2, timeout=20)
+
+    def meet(exchange: Any) -> tuple[int, bytes]:
+        together.wait()
+        return exchange.forward()  # type: ignore[no-any-return]
+
+    proxy.faults = [meet, meet]
+    assert in_small_bodies(proxy, encoder, index_name, docs, tmp_path).indexed == COUNT
+    assert not together.broken

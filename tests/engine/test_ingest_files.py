@@ -1,0 +1,185 @@
+"""Files loaded into each engine and compared with the source, document by document."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.index.meta import DocumentMeta, document_hash, text_hash
+from tests.engine.ingest_support import (
+    contents,
+    letters,
+    load,
+    open_engine,
+    same_vectors,
+    sentences,
+    vector_of,
+    write_jsonl,
+)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Iterator[Encoder]:
+    # int8 scales activations over a whole batch: there a vector depends a little on its neighbours.
+    with Encoder.load(precision="fp32") as encoder:
+        yield encoder
+
+
+def test_every_document_arrives_as_it_was_with_its_vector(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    documents = sentences(300)
+    path = tmp_path / "docs.jsonl.gz"
+    path.write_bytes(gzip.compress(b"\n".join(map(orjson.dumps, documents))))
+    # Small windows and bodies, so that all stages work on several at once.
+    summary = load(
+        engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", batch_window=64, bulk_bytes=40_000
+    )
+    assert (summary.read, summary.indexed, summary.exit_code) == (300, 300, 0)
+    assert not (tmp_path / "dead").exists()
+    stored = contents(engine_url, index_name)
+    expected = encoder.encode([document["text"] for document in documents], "document")
+    assert set(stored) == {document["id"] for document in documents}
+    for row, document in enumerate(documents):
+        found = stored[document["id"]]
+        meta = DocumentMeta.model_validate(found.pop("embedding_meta"))
+        assert same_vectors(vector_of(found), expected.vectors[row])
+        assert {key: value for key, value in found.items() if key not in ("embedding", "_version")} == document
+        assert meta.model_dump(exclude={"embedded_at"}) == {
+            "fingerprint": encoder.info.fingerprint, "text_hash": text_hash(document["text"]),
+            "document_hash": document_hash(document), "tokens": expected.tokens[row], "truncated": False,
+        }  # fmt: skip
+
+
+def test_a_second_load_embeds_nothing(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(120))
+    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    before = contents(engine_url, index_name)
+    summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", batch_window=50)
+    assert (summary.unchanged, summary.indexed, summary.updated) == (120, 0, 0)
+    # Not a single document was written: versions and embedded_at are as they were.
+    assert contents(engine_url, index_name) == before
+
+
+def test_only_what_changed_is_written_and_only_changed_text_embedded(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    documents = sentences(60)
+    path = write_jsonl(tmp_path / "docs.jsonl", documents)
+    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    before = contents(engine_url, index_name)
+    for document in documents[:10]:
+        document["price"] = -1.0
+        del document["tags"]
+    for document in documents[10:15]:
+        document["text"] += " And then it rained."
+    write_jsonl(path, [*documents, {"id": "new", "text": "A new one."}])
+    summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    assert (summary.updated, summary.indexed, summary.unchanged) == (10, 6, 45)
+    after = contents(engine_url, index_name)
+    for document in documents[:10]:
+        old, new = before[document["id"]], after[document["id"]]
+        assert same_vectors(vector_of(old), vector_of(new))
+        assert new["embedding_meta"] == old["embedding_meta"] | {"document_hash": document_hash(document)}
+        assert new["price"] == -1.0
+        assert "tags" not in new
+    rained = encoder.encode([document["text"] for document in documents[10:15]], "document").vectors
+    for row, document in enumerate(documents[10:15]):
+        assert same_vectors(vector_of(after[document["id"]]), rained[row])
+        assert after[document["id"]]["embedding_meta"]["text_hash"] == text_hash(document["text"])
+    assert all(before[document["id"]] == after[document["id"]] for document in documents[15:])
+    # The rewritten ones are known as unchanged from now on.
+    again = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    assert again.unchanged == again.read == 61
+
+
+def test_rejected_documents_are_dead_letters_with_the_engines_reason(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    with open_engine(engine_url) as engine:
+        engine.create_index(index_name, {"mappings": {"properties": {"price": {"type": "integer"}}}})
+    bad: dict[str, Any] = {"id": "bad", "text": "Cheap?", "price": "cheap"}
+    path = write_jsonl(tmp_path / "docs.jsonl", [*sentences(20), bad])
+    twice = b'{"id": "twice", "text": "one", "text": "two"}\n'
+    path.write_bytes(path.read_bytes() + twice)
+    summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    assert (summary.indexed, summary.dead, summary.exit_code) == (20, 2, 1)
+    assert summary.dead_letters == str(tmp_path / "dead")
+    first, second = letters(tmp_path / "dead")
+    assert (first["id"], first["line"], first["document"]) == ("bad", 21, bad)
+    assert "refused by the engine (400)" in first["reason"]
+    assert "price" in first["reason"]
+    assert second["id"] == "twice"
+    assert "uplicate" in second["reason"]
+    assert set(contents(engine_url, index_name)) == {f"d{number}" for number in range(20)}
+
+
+def test_texts_longer_than_the_model_reads_are_counted(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    words = encoder.info.max_tokens + 98
+    path = write_jsonl(tmp_path / "docs.jsonl", [{"text": "river " * words}, {"text": "river"}])
+    summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead")
+    # Two special tokens stand around the words.
+    assert (summary.truncated, summary.lost_tokens) == (1, 100)
+    metas = sorted((s["embedding_meta"]["tokens"], s["embedding_meta"]["truncated"])
+                   for s in contents(engine_url, index_name).values())  # fmt: skip
+    assert metas == [(3, False), (words + 2, True)]
+
+
+def test_a_template_is_remembered_by_the_index(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    path = tmp_path / "docs.csv"
+    path.write_text("id,title,body\n1,Rain,It pours\n2,Sun,\n")
+    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_template="{title}: {body}")
+    stored = contents(engine_url, index_name)
+    assert same_vectors(vector_of(stored["1"]), encoder.encode(["Rain: It pours"], "document").vectors[0])
+    assert stored["2"]["embedding_meta"]["text_hash"] == text_hash("Sun: ")
+    # Without options the index's own template is used, so nothing is embedded anew.
+    assert load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id").unchanged == 2
+    assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").unchanged == 2
+    with pytest.raises(IndexMismatch, match="stand for the text"):
+        load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_fields=("body",))
+
+
+def test_an_index_of_another_model_is_refused(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
+    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    before = contents(engine_url, index_name)
+    with open_engine(engine_url) as engine:
+        state = engine.get_index(index_name)
+        assert state is not None
+        meta = state.mappings["_meta"]
+        meta["es_sbert"]["fields"]["embedding"]["fingerprint"] = "0" * 64
+        engine.put_mapping(index_name, {"_meta": meta})
+    with pytest.raises(IndexMismatch, match="holds vectors of the model"):
+        load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    assert contents(engine_url, index_name) == before
+
+
+def test_an_alias_is_loaded_through(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
+    alias = f"{index_name}-alias"
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(5))
+    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    with open_engine(engine_url) as engine:
+        engine._request("POST", "/_aliases", body={"actions": [{"add": {"index": index_name, "alias": alias}}]})  # type: ignore[attr-defined]
+    summary = load(engine_url, encoder, alias, path, dead=tmp_path / "dead", id_field="id")
+    assert summary.unchanged == 5
+
+
+def test_names_that_are_no_index(engine_url: str, encoder: Encoder, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(1))
+    with pytest.raises(RequestFailed, match="lowercase"):
+        load(engine_url, encoder, "UpperCase", path, dead=tmp_path / "dead")
+    with pytest.raises(IndexMissing, match="no index"):
+        load(engine_url, encoder, "test-no-such-index", dead=tmp_path / "dead")

@@ -1,0 +1,173 @@
+"""A small HTTP proxy in front of a real engine that misbehaves on demand, as load balancers and networks do."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+
+class CutConnectionError(Exception):
+    """Raised by a fault: the connection breaks without an answer."""
+
+
+@dataclass
+class Exchange:
+    """A request on its way to the engine.
+
+    Attributes:
+        path: With query.
+        body: Request body.
+        forward: Sends it on; gives status and answer.
+    """
+
+    path: str
+    body: bytes
+    forward: Callable[[], tuple[int, bytes]]
+
+
+Fault = Callable[[Exchange], tuple[int, bytes]]
+
+
+def answer(status: int) -> Fault:
+    """Answer with a status of our own, as an engine words it; the engine never sees the request."""
+    error = {"type": "es_rejected_execution_exception", "reason": "made by the test"}
+    return lambda exchange: (status, orjson.dumps({"error": error, "status": status}))
+
+
+def cut_before(exchange: Exchange) -> tuple[int, bytes]:
+    """Break the connection; the engine never sees the request."""
+    raise CutConnectionError
+
+
+def cut_after(exchange: Exchange) -> tuple[int, bytes]:
+    """Let the engine carry the request out and break the connection before it can answer."""
+    exchange.forward()
+    raise CutConnectionError
+
+
+def refuse_items(*positions: int) -> Fault:
+    """Pass on all but these actions of a bulk request and report 429 for them, as a full write queue does."""
+
+    def fault(exchange: Exchange) -> tuple[int, bytes]:
+        lines = exchange.body.splitlines(keepends=True)
+        pairs = [lines[start : start + 2] for start in range(0, len(lines), 2)]
+        exchange.body = b"".join(b"".join(pair) for n, pair in enumerate(pairs) if n not in positions)
+        status, raw = exchange.forward()
+        items: list[Any] = orjson.loads(raw)["items"]
+        error = {"type": "es_rejected_execution_exception", "reason": "made by the test"}
+        for position in sorted(positions):
+            [(kind, head)] = orjson.loads(pairs[position][0]).items()
+            items.insert(position, {kind: {"_id": head["_id"], "status": 429, "error": error}})
+        return status, orjson.dumps({"items": items})
+
+    return fault
+
+
+def too_large(limit: int) -> Fault:
+    """413 for bodies of more than `limit` bytes, as `http.max_content_length` gives it."""
+    return lambda exchange: (413, b"") if len(exchange.body) > limit else exchange.forward()
+
+
+@dataclass
+class FaultyProxy:
+    """Passes everything on to `target`, except for what the faults say. Use as a context manager.
+
+    Attributes:
+        faults: One for each coming `_bulk` request, first in, first out; none left passes requests on.
+        always: A fault for every `_bulk` request that has none in `faults`.
+        authorization: Where given, requests with another Authorization header are answered with 401.
+        down: While set, every connection breaks.
+        bulk_sizes: Bytes of each `_bulk` request seen.
+    """
+
+    target: str
+    faults: list[Fault] = field(default_factory=list)
+    always: Fault | None = None
+    authorization: str | None = None
+    down: threading.Event = field(default_factory=threading.Event)
+    bulk_sizes: list[int] = field(default_factory=list)
+
+    def __enter__(self) -> FaultyProxy:
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        # A short poll: shutdown() waits for it at the end of every test.
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def _fault(self, exchange: Exchange) -> Fault | None:
+        if not exchange.path.partition("?")[0].endswith("/_bulk"):
+            return None
+        with self._lock:
+            self.bulk_sizes.append(len(exchange.body))
+            return self.faults.pop(0) if self.faults else self.always
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        proxy = self
+        host = urlsplit(self.target).netloc
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _serve(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                passed_on = {"content-type": "application/json"}
+
+                def forward() -> tuple[int, bytes]:
+                    connection = http.client.HTTPConnection(host, timeout=60)
+                    try:
+                        headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "content-length")}
+                        connection.request(self.command, self.path, exchange.body, headers)
+                        response = connection.getresponse()
+                        raw = response.read()
+                    finally:
+                        connection.close()
+                    for name in ("x-elastic-product", "content-type"):
+                        if response.headers.get(name):
+                            passed_on[name] = response.headers[name]
+                    return response.status, raw
+
+                exchange = Exchange(self.path, body, forward)
+                wrong = proxy.authorization is not None and self.headers.get("authorization") != proxy.authorization
+                fault = answer(401) if wrong else proxy._fault(exchange)
+                try:
+                    if proxy.down.is_set():
+                        raise CutConnectionError
+                    status, raw = fault(exchange) if fault else forward()
+                except CutConnectionError:
+                    self.close_connection = True
+                    return
+                # Elasticsearch signs its errors too; its client believes no answer without the signature.
+                passed_on.setdefault("x-elastic-product", "Elasticsearch")
+                self.send_response(status)
+                for name, value in passed_on.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(raw)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(raw)
+
+            do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve  # noqa: N815 (http.server's names)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nothing: tests have their own assertions."""
+
+        return Handler

@@ -1,0 +1,98 @@
+"""Bodies of bulk requests, against golden files, and how they are cut."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.engines.protocol import EngineInfo, Flavour
+from es_sbert.index.meta import DocumentMeta
+from es_sbert.index.vectors import vector_value
+from es_sbert.ingest.actions import Action, bodies, halves, index_action, update_action
+from es_sbert.ingest.documents import Document
+from es_sbert.ingest.ledger import Outcome
+from es_sbert.ingest.records import Origin
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "ingest"
+META = DocumentMeta(
+    fingerprint="f" * 64, text_hash="0" * 32, document_hash="1" * 32, tokens=12, truncated=False,
+    embedded_at="2026-11-21T12:00:00.000Z",
+)  # fmt: skip
+VECTOR = np.array([0.1, -0.25, 1e-8, 1.0], dtype=np.float32)
+SOURCE = b'{"id": "a\\"b", "text": "caf\xc3\xa9\xe2\x80\xa8", "price": 1.10, "big": 123456789012345678901}'
+DOCUMENT = Document(Origin("f", 1), 'a"b', "café", "0" * 32, SOURCE, "1" * 32)
+STORED = Document(Origin("index docs"), "ü/1", "text", "0" * 32, b"{}", None, version=(41, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("index-list.ndjson", index_action(DOCUMENT, "embedding", VECTOR, META)),
+        (
+            "index-base64.ndjson",
+            index_action(
+                DOCUMENT, "embedding", vector_value(EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), ""), VECTOR), META
+            ),
+        ),
+        (
+            "update-list.ndjson",
+            update_action(STORED, "body_vector", VECTOR, META.model_copy(update={"document_hash": None})),
+        ),
+    ],
+)
+def test_bodies_are_as_they_were_reviewed(name: str, body: bytes) -> None:
+    if os.environ.get("ES_SBERT_UPDATE_GOLDEN"):
+        (GOLDEN / name).write_bytes(body)
+    assert body == (GOLDEN / name).read_bytes()
+
+
+def test_each_line_is_json_and_float32_comes_back_exactly() -> None:
+    head, document, rest = index_action(DOCUMENT, "embedding", VECTOR, META).split(b"\n")
+    assert rest == b""
+    assert orjson.loads(head) == {"index": {"_id": 'a"b'}}
+    value = orjson.loads(document)
+    assert np.array_equal(np.array(value["embedding"], dtype=np.float32), VECTOR)
+    assert value["embedding_meta"] == META.model_dump()
+    # The document's own bytes, number for number.
+    assert document.startswith(SOURCE[:-1])
+
+
+def test_only_documents_of_an_index_are_updated() -> None:
+    with pytest.raises(ValueError, match="no version"):
+        update_action(DOCUMENT, "embedding", VECTOR, META)
+
+
+def actions(sizes: list[int]) -> list[Action]:
+    return [Action(DOCUMENT, b"x" * size, Outcome.INDEXED, 0, "") for size in sizes]
+
+
+@given(st.lists(st.integers(1, 50)), st.integers(1, 120))
+def test_groups_stay_within_the_bytes_and_lose_nothing(sizes: list[int], limit: int) -> None:
+    whole = actions(sizes)
+    groups = list(bodies(whole, limit))
+    assert [action for group in groups for action in group] == whole
+    for group in groups:
+        assert len(group) == 1 or sum(len(action.body) for action in group) <= limit
+    for one, two in pairwise(groups):
+        assert sum(len(action.body) for action in [*one, two[0]]) > limit
+
+
+@given(st.lists(st.integers(1, 50), min_size=2))
+def test_halves_are_never_empty_and_lose_nothing(sizes: list[int]) -> None:
+    whole = actions(sizes)
+    one, two = halves(whole)
+    assert one
+    assert two
+    assert one + two == whole
+
+
+def test_halves_go_by_bytes() -> None:
+    one, two = halves(actions([100, 1, 1, 1, 1]))
+    assert (len(one), len(two)) == (1, 4)

@@ -1,0 +1,93 @@
+"""gzip and zstd streams: whole, in several members, cut off and damaged."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.ingest.sources.compression import Compression, decompressed, detect
+from es_sbert.ingest.sources.lines import StreamBroken
+
+PACK = {Compression.GZIP: gzip.compress, Compression.ZSTD: zstandard.ZstdCompressor().compress}
+packed = pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
+
+
+def in_chunks(data: bytes, size: int) -> Iterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+def unpack(chunks: Iterator[bytes], compression: Compression | None = None) -> tuple[bytes, str]:
+    """What comes out, and how it broke off."""
+    out = bytearray()
+    try:
+        for chunk in decompressed(chunks, compression):
+            out += chunk
+    except StreamBroken as broken:
+        return bytes(out), str(broken)
+    return bytes(out), ""
+
+
+@packed
+@given(members=st.lists(st.binary(max_size=3000), min_size=1, max_size=4), size=st.integers(1, 5000))
+def test_members_one_after_another_come_out_as_one_stream(
+    compression: Compression, members: list[bytes], size: int
+) -> None:
+    data = b"".join(PACK[compression](member) for member in members)
+    assert b"".join(decompressed(in_chunks(data, size))) == b"".join(members)
+
+
+@given(data=st.binary(max_size=200), size=st.integers(1, 50))
+def test_plain_bytes_pass_through(data: bytes, size: int) -> None:
+    if detect(data) is Compression.NONE:
+        assert b"".join(decompressed(in_chunks(data, size))) == data
+
+
+@packed
+@given(data=st.binary(min_size=200, max_size=2000), where=st.floats(0.2, 0.99))
+def test_a_stream_that_is_cut_off_gives_a_beginning_and_then_says_so(
+    compression: Compression, data: bytes, where: float
+) -> None:
+    whole = PACK[compression](data)
+    out, problem = unpack(in_chunks(whole[: int(len(whole) * where)], 100), compression)
+    assert "cut off" in problem
+    assert data.startswith(out)
+
+
+def test_what_stands_before_the_cut_comes_out() -> None:
+    lines = b"".join(b"line %d\n" % number for number in range(100_000))
+    whole = gzip.compress(lines)
+    out, problem = unpack(in_chunks(whole[: len(whole) // 2], 4096))
+    assert "cut off" in problem
+    assert len(out) > len(lines) // 4
+    assert lines.startswith(out)
+
+
+@packed
+def test_damaged_data_is_reported(compression: Compression) -> None:
+    whole = bytearray(PACK[compression](bytes(range(256)) * 50))
+    whole[4:20] = b"\xff" * 16
+    with pytest.raises(StreamBroken):
+        b"".join(decompressed(in_chunks(bytes(whole), 10)))
+
+
+def test_a_changed_byte_fails_gzips_checksum() -> None:
+    whole = bytearray(gzip.compress(b"some text", mtime=0))
+    whole[-8] ^= 1
+    with pytest.raises(StreamBroken, match="damaged"):
+        b"".join(decompressed([bytes(whole)]))
+
+
+def test_zeros_behind_gzip_data_are_padding() -> None:
+    assert b"".join(decompressed([gzip.compress(b"text") + b"\0" * 500, b"\0" * 12])) == b"text"
+
+
+@packed
+def test_one_step_unpacks_a_bounded_amount(compression: Compression) -> None:
+    bomb = PACK[compression](b"\0" * (64 << 20))
+    assert max(len(chunk) for chunk in decompressed([bomb])) <= 33 << 20

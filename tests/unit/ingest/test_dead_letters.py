@@ -1,0 +1,77 @@
+"""The dead-letter file."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import orjson
+import pytest
+
+from es_sbert.errors import OutputError
+from es_sbert.ingest.dead_letters import DeadLetters, default_path
+from es_sbert.ingest.records import Origin
+
+
+@pytest.mark.parametrize(
+    ("index", "name"),
+    [
+        ("docs", "docs.dead-letters.jsonl"),
+        ("docs-2026.11", "docs-2026.11.dead-letters.jsonl"),
+        ("../../etc/passwd", "_.._etc_passwd.dead-letters.jsonl"),
+        ("..", "index.dead-letters.jsonl"),
+        ("a:b*c\x00d", "a_b_c_d.dead-letters.jsonl"),
+    ],
+)
+def test_an_index_name_is_made_safe_for_a_file_name(index: str, name: str) -> None:
+    assert default_path(index) == Path(name)
+    assert default_path(index).parent == Path(".")
+
+
+def test_letters_of_earlier_loads_stay(tmp_path: Path) -> None:
+    path = tmp_path / "dead.jsonl"
+    for run in ("first", "second"):
+        with closing(DeadLetters(path, run)) as letters:
+            letters.write(Origin("f", 3), "why", raw=b"caf\xe9", size=4)
+    first, second = (orjson.loads(line) for line in path.read_bytes().splitlines())
+    assert (first["run"], second["run"]) == ("first", "second")
+    assert (first["raw"], first["bytes"], first["line"]) == ("caf\\xe9", 4, 3)
+    assert "document" not in first
+
+
+def test_a_letter_is_not_glued_to_one_that_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "dead.jsonl"
+    path.write_bytes(b'{"reason": "cut of')
+    with closing(DeadLetters(path, "run")) as letters:
+        letters.write(Origin("f", 1), "why", document=b'{"a":1}', document_id="7")
+    cut, whole = path.read_bytes().splitlines()
+    assert cut == b'{"reason": "cut of'
+    assert orjson.loads(whole)["document"] == {"a": 1}
+
+
+def test_a_reason_may_hold_any_bytes_of_the_command_line(tmp_path: Path) -> None:
+    with closing(DeadLetters(tmp_path / "dead.jsonl", "run")) as letters:
+        letters.write(Origin("f", 1), f"the text field {os.fsdecode(bytes([0xE9]))} is missing")
+    assert orjson.loads((tmp_path / "dead.jsonl").read_bytes())["reason"] == "the text field \\udce9 is missing"
+
+
+def test_no_letters_no_file(tmp_path: Path) -> None:
+    with closing(DeadLetters(tmp_path / "dead.jsonl", "run")) as letters:
+        letters.check()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing" / "dead.jsonl"):
+        with pytest.raises(OutputError, match="could not be written"):
+            DeadLetters(path, "run").check()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+def test_a_full_disk_is_an_error() -> None:
+    with (
+        closing(DeadLetters(Path("/dev/full"), "run")) as letters,
+        pytest.raises(OutputError, match="No space left on device"),
+    ):
+        letters.write(Origin("f", 1), "why", raw=b"x", size=1)

@@ -1,0 +1,157 @@
+"""Records to documents: what is loaded, skipped, or put aside, and that the counts add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.index.meta import document_hash, text_hash
+from es_sbert.ingest.dead_letters import DeadLetters
+from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
+from es_sbert.ingest.ledger import Ledger, LedgerError, Outcome
+from es_sbert.ingest.outcomes import Outcomes
+from es_sbert.ingest.records import Origin, Record, Reject
+from es_sbert.ingest.seen import SeenIds
+from es_sbert.ingest.text import TextTemplate
+
+RULES = DocumentRules(TextTemplate.of_fields(["text"]), "id", ("embedding", "embedding_meta"))
+
+
+@pytest.fixture
+def outcomes(tmp_path: Path) -> Iterator[Outcomes]:
+    letters = DeadLetters(tmp_path / "dead.jsonl", run="now")
+    with closing(letters):
+        yield Outcomes(Ledger(), letters)
+
+
+def records(*objects: dict[str, Any]) -> list[Record]:
+    return [Record(Origin("f", line), fields, orjson.dumps(fields)) for line, fields in enumerate(objects, 1)]
+
+
+def load(outcomes: Outcomes, *objects: dict[str, Any], rules: DocumentRules = RULES) -> list[Document]:
+    with closing(SeenIds()) as seen:
+        return list(read_documents(records(*objects), rules, seen, outcomes))
+
+
+def letters(outcomes: Outcomes) -> list[dict[str, Any]]:
+    path = outcomes.letters.path
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+def test_a_document_carries_its_hashes_and_its_own_bytes(outcomes: Outcomes) -> None:
+    [document] = load(outcomes, {"id": 7, "text": "hello"})
+    assert document == Document(
+        Origin("f", 1), "7", "hello", text_hash("hello"), b'{"id":7,"text":"hello"}',
+        document_hash({"text": "hello", "id": 7}),
+    )  # fmt: skip
+    assert outcomes.ledger.read == 1
+    assert not outcomes.letters.path.exists()
+
+
+def test_without_an_id_field_the_content_is_the_id(outcomes: Outcomes) -> None:
+    rules = DocumentRules(RULES.template, None, RULES.reserved)
+    documents = load(outcomes, {"a": 1, "text": "x"}, {"text": "x", "a": 1}, {"text": "x", "a": 2}, rules=rules)
+    assert [document.id for document in documents] == [
+        document_hash({"text": "x", "a": 1}),
+        document_hash({"text": "x", "a": 2}),
+    ]
+    assert outcomes.ledger.counts()[Outcome.DUPLICATE] == 1
+
+
+def test_empty_texts_are_skipped_and_counted(outcomes: Outcomes) -> None:
+    assert load(outcomes, {"id": 1, "text": ""}, {"id": 2, "text": " \n\t\u2003"}) == []
+    assert outcomes.ledger.counts()[Outcome.EMPTY] == 2
+    outcomes.ledger.verify()
+    assert letters(outcomes) == []
+
+
+def test_a_repeated_document_is_skipped_a_contradicting_one_is_a_dead_letter(outcomes: Outcomes) -> None:
+    documents = load(
+        outcomes, {"id": "a", "text": "x"}, {"text": "x", "id": "a"}, {"id": "a", "text": "y"}, {"id": "b", "text": "x"}
+    )
+    assert [document.id for document in documents] == ["a", "b"]
+    assert outcomes.ledger.counts()[Outcome.DUPLICATE] == 1
+    [letter] = letters(outcomes)
+    assert letter["reason"] == "the id a stands in f:1 already, with another content"
+    assert (letter["source"], letter["line"], letter["id"]) == ("f", 3, "a")
+    assert letter["document"] == {"id": "a", "text": "y"}
+
+
+def test_a_document_that_was_not_loaded_does_not_take_its_id(outcomes: Outcomes) -> None:
+    documents = load(outcomes, {"id": "a"}, {"id": "a", "text": ""}, {"id": "a", "text": "x"})
+    assert [document.text for document in documents] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"id": 1}, "the text field text is missing"),
+        ({"id": 1, "text": None}, "the text field text is null"),
+        ({"id": 1, "text": 5}, "the text field text is a JSON number, not a string"),
+        ({"text": "x"}, "the id field id is missing"),
+        ({"id": "x" * 600, "text": "x"}, "the id has 600 bytes; engines take at most 512"),
+        ({"id": 1, "text": "x", "embedding": [1]}, "already has a field embedding, which"),
+        ({"id": 1, "text": "x", "embedding_meta": None}, "already has a field embedding_meta, which"),
+    ],
+)
+def test_dead_letters(outcomes: Outcomes, fields: dict[str, Any], reason: str) -> None:
+    assert load(outcomes, fields) == []
+    [letter] = letters(outcomes)
+    assert reason in letter["reason"]
+    assert letter["document"] == fields
+    assert letter["run"] == "now"
+    outcomes.ledger.verify()
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {}, optional={"id": st.sampled_from(["a", "b", 1, None, ""]), "text": st.sampled_from(["", "x", "y", 3])}
+        )
+    )
+)
+def test_everything_read_is_accounted_for(tmp_path_factory: pytest.TempPathFactory, objects: list[Any]) -> None:
+    outcomes = Outcomes(Ledger(), DeadLetters(tmp_path_factory.mktemp("dead") / "dead.jsonl", run="now"))
+    rejects = [Reject(Origin("f", 99), "broken", b"{", 1)]
+    with closing(SeenIds()) as seen, closing(outcomes.letters):
+        documents = list(read_documents([*records(*objects), *rejects], RULES, seen, outcomes))
+    assert outcomes.ledger.read == len(objects) + 1 == outcomes.ledger.done + len(documents)
+    assert len(letters(outcomes)) == outcomes.ledger.counts()[Outcome.DEAD]
+    assert len({document.id for document in documents}) == len(documents)
+
+
+def test_a_ledger_that_does_not_add_up_is_no_small_matter() -> None:
+    ledger = Ledger()
+    ledger.add_read(2)
+    ledger.enter_indexed(lost_tokens=3)
+    with pytest.raises(LedgerError, match="2 documents were read, but 1 accounted for"):
+        ledger.verify()
+    ledger.enter(Outcome.UNCHANGED)
+    ledger.verify()
+    assert (ledger.truncated, ledger.lost_tokens) == (1, 3)
+
+
+@given(st.lists(st.integers(0, 3000)), st.integers(1, 5), st.integers(1, 5000))
+def test_windows_are_bounded_by_count_and_bytes(sizes: list[int], count: int, max_bytes: int) -> None:
+    documents = [Document(Origin("f"), str(n), "", "", b"x" * size, None) for n, size in enumerate(sizes)]
+    groups = list(windows(documents, count, max_bytes))
+    assert [document for group in groups for document in group] == documents
+    for group in groups:
+        assert 1 <= len(group) <= count
+        assert len(group) == 1 or sum(document.size for document in group) <= max_bytes
+
+
+def test_seen_ids_live_on_disk_and_remember_where(tmp_path: Path) -> None:
+    with closing(SeenIds()) as seen:
+        for number in range(5000):
+            assert seen.add(f"id {number}", "h", Origin(f"file {number // 2000}", number)) is None
+        assert seen.add("id 1999", "h", Origin("other", 1)) == (Origin("file 0", 1999), True)
+        assert seen.add("id 4000", "g", Origin("other", 2)) == (Origin("file 2", 4000), False)
+        assert seen.add("id 2000", "h", Origin("file 0", 3)) == (Origin("file 1", 2000), True)

@@ -1,0 +1,189 @@
+"""JSON Lines, CSV, TSV and plain lines as records."""
+
+from __future__ import annotations
+
+import csv
+import io
+import threading
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.ingest.records import Record, Reject
+from es_sbert.ingest.sources.find import Format, Source
+from es_sbert.ingest.sources.lines import StreamBroken, split_lines
+from es_sbert.ingest.sources.raw import ByteCounter
+from es_sbert.ingest.sources.read import ReadSettings, parse_lines, read_records
+
+SETTINGS = ReadSettings(max_bytes=1000, plain_field="text")
+# Text without lone surrogates, which UTF-8 cannot hold.
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+objects = st.dictionaries(
+    texts, st.recursive(st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | texts, st.lists, max_leaves=4)
+)
+
+
+def read(data: bytes, form: Format, settings: ReadSettings = SETTINGS) -> list[Record | Reject]:
+    source = Source("file", None, form, None, None)
+    return list(parse_lines(split_lines([data], settings.max_bytes), source, settings))
+
+
+def fields(data: bytes, form: Format) -> list[dict[str, object]]:
+    records = read(data, form)
+    assert all(isinstance(record, Record) for record in records), records
+    return [record.fields for record in records if isinstance(record, Record)]
+
+
+def reasons(data: bytes, form: Format) -> list[str]:
+    return [f"{r.origin}: {r.reason}" for r in read(data, form) if isinstance(r, Reject)]
+
+
+@given(st.lists(objects, max_size=5))
+def test_jsonl_round_trip(documents: list[dict[str, object]]) -> None:
+    data = b"\n".join(map(orjson.dumps, documents))
+    assert fields(data, Format.JSONL) == documents
+
+
+def test_jsonl_keeps_the_bytes_of_the_source() -> None:
+    line = b'{"n": 1.10, "big": 123456789012345678901234567890 }'
+    [record] = read(line + b"\r\n\n  \n", Format.JSONL)
+    assert isinstance(record, Record)
+    assert record.source == line
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"a": 1', "malformed JSON"),
+        (b'{"a": 1}}', "malformed JSON"),
+        (b'{"a": NaN}', "malformed JSON"),
+        (b"[1]", "the line is a JSON array, not an object"),
+        (b"null", "the line is a JSON null, not an object"),
+        (b'"text"', "the line is a JSON string, not an object"),
+        (b"1.5", "the line is a JSON number, not an object"),
+        (b'{"a": "caf\xe9"}', "invalid UTF-8: byte 0xe9 at position 10"),
+        (b"[" * 2000, "more than --max-document-bytes allows"),
+        (b'{"a":' + b"[" * 900, "malformed JSON"),
+    ],
+)
+def test_a_bad_line_is_rejected_and_its_neighbours_are_not(line: bytes, reason: str) -> None:
+    records = read(b'{"id": 1}\n' + line + b'\n{"id": 2}', Format.JSONL)
+    assert [record.fields for record in records if isinstance(record, Record)] == [{"id": 1}, {"id": 2}]
+    [reject] = [record for record in records if isinstance(record, Reject)]
+    assert str(reject.origin) == "file:2"
+    assert reason in reject.reason
+    assert reject.size == len(line)
+
+
+columns = st.lists(texts.filter(bool), min_size=1, max_size=4, unique=True)
+
+
+@given(columns, st.data())
+def test_csv_round_trip(names: list[str], data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.lists(texts, min_size=len(names), max_size=len(names)), max_size=5))
+    out = io.StringIO(newline="")
+    csv.writer(out, quoting=csv.QUOTE_ALL).writerows([names, *rows])
+    assert fields(out.getvalue().encode(), Format.CSV) == [dict(zip(names, row, strict=True)) for row in rows]
+
+
+tsv_texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\t\n\r"), max_size=20)
+
+
+@given(st.lists(tsv_texts.filter(bool), min_size=1, max_size=4, unique=True), st.data())
+def test_tsv_round_trip(names: list[str], data: st.DataObject) -> None:
+    cells = st.lists(tsv_texts, min_size=len(names), max_size=len(names))
+    # A row of one empty cell is an empty line, which is no row.
+    rows = data.draw(st.lists(cells.filter(lambda row: row != [""]), max_size=5))
+    text = "\n".join("\t".join(row) for row in [names, *rows])
+    assert fields(text.encode(), Format.TSV) == [dict(zip(names, row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+def test_csv_quotes_and_line_ends(ending: bytes) -> None:
+    data = ending.join([b"id,text", b'1,"a ""quoted"", text', b'over two lines"', b"", b"2,plain"])
+    inner = ending.decode()
+    assert fields(data, Format.CSV) == [
+        {"id": "1", "text": f'a "quoted", text{inner}over two lines'},
+        {"id": "2", "text": "plain"},
+    ]
+
+
+def test_csv_reports_the_line_a_row_begins_in() -> None:
+    data = b'id,text\n1,"two\nlines"\n2\n3,fine\n4,a,b\n5,caf\xe9\n6,"x"y\n7,ok'
+    assert reasons(data, Format.CSV) == [
+        "file:4: the row has 1 columns, the header 2",
+        "file:6: the row has 3 columns, the header 2",
+        "file:7: invalid UTF-8: byte 0xe9 in column 2",
+        """file:8: malformed CSV: ',' expected after '"'""",
+    ]
+
+
+def test_a_quote_that_is_never_closed_is_named_with_the_lines_it_swallowed() -> None:
+    assert reasons(b'id,text\n1,"open\n2,b\n3,c', Format.CSV) == [
+        "file:2: malformed CSV: a quote is never closed (lines 2 to 4)"
+    ]
+
+
+def test_an_open_quote_does_not_swallow_more_than_a_document_may_hold() -> None:
+    rows = b"".join(b"%d,some text\n" % number for number in range(200))
+    records = read(b'id,text\n1,"open\n' + rows, Format.CSV)
+    assert isinstance(records[0], Reject)
+    assert "not closed up to line" in records[0].reason
+    rest = [record for record in records[1:] if isinstance(record, Record)]
+    assert len(rest) == len(records) - 1 > 50
+    assert rest[-1].fields == {"id": "199", "text": "some text"}
+
+
+def test_a_long_line_in_csv_and_tsv() -> None:
+    for form, separator in ((Format.CSV, b","), (Format.TSV, b"\t")):
+        data = separator.join([b"id", b"text"]) + b"\n" + separator.join([b"1", b"x" * 2000]) + b"\n"
+        records = read(data + separator.join([b"2", b"y"]), form)
+        assert isinstance(records[0], Reject)
+        assert "has 2,002 bytes" in records[0].reason
+        assert isinstance(records[1], Record)
+        assert records[1].fields == {"id": "2", "text": "y"}
+
+
+def test_plain_lines() -> None:
+    records = read(b"one\r\n\ntw\xff\nthree", Format.LINES)
+    assert [r.fields if isinstance(r, Record) else r.reason for r in records] == [
+        {"text": "one"},
+        {"text": ""},
+        "invalid UTF-8: byte 0xff at position 2",
+        {"text": "three"},
+    ]
+
+
+@given(st.binary(max_size=300), st.sampled_from(Format))
+def test_any_bytes_end_in_records_and_rejects(data: bytes, form: Format) -> None:
+    source = Source("file", None, form, None, None)
+    records: list[Record | Reject] = []
+    # What cannot be a header ends the source; nothing else may raise.
+    with suppress(StreamBroken) if form in (Format.CSV, Format.TSV) else nullcontext():
+        records.extend(parse_lines(split_lines([data], 100), source, SETTINGS))
+    for record in records:
+        if isinstance(record, Record):
+            assert orjson.loads(record.source) == record.fields
+        else:
+            assert record.reason
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (b"a,,c", "column 2 of the header has no name"),
+        (b"a,b,a", "the header names the column 'a' twice"),
+        (b"a,\xff", "the header cannot be read: invalid UTF-8"),
+    ],
+)
+def test_a_header_that_is_none_breaks_the_source_off(tmp_path: Path, header: bytes, reason: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(header + b"\n1,2,3\n")
+    source = Source("x.csv", path, Format.CSV, None, path.stat().st_size)
+    [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event())
+    assert isinstance(reject, Reject)
+    assert reason in reject.reason

@@ -1,0 +1,75 @@
+"""Bytes to lines, in any chunking, with long lines passed over."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.ingest.records import SAMPLE_BYTES
+from es_sbert.ingest.sources.lines import Line, StreamBroken, split_lines, without_byte_order_mark
+
+
+@given(st.lists(st.binary(max_size=30)))
+def test_lines_do_not_depend_on_the_chunks(chunks: list[bytes]) -> None:
+    whole = b"".join(chunks)
+    expected = whole.split(b"\n")
+    if expected[-1] == b"":
+        expected.pop()
+    lines = list(split_lines(chunks, 1000))
+    assert [line.data for line in lines] == expected
+    assert [line.number for line in lines] == list(range(1, len(expected) + 1))
+
+
+@given(st.lists(st.binary(max_size=30)), st.integers(1, 10))
+def test_lines_beyond_the_limit_are_marked_with_their_size(chunks: list[bytes], limit: int) -> None:
+    for line, whole in zip(split_lines(chunks, limit), split_lines(chunks, 10_000), strict=True):
+        assert line.size == len(whole.data)
+        assert line.too_long == (len(whole.data) > limit)
+
+
+def test_a_line_that_is_too_long_takes_no_memory() -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"short\n"
+        for _ in range(800):
+            yield b"x" * 65536
+        yield b"\nlast"
+
+    tracemalloc.start()
+    try:
+        lines = list(split_lines(chunks(), 1 << 20))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [(line.number, line.size, line.too_long) for line in lines] == [
+        (1, 5, False),
+        (2, 800 * 65536, True),
+        (3, 4, False),
+    ]
+    assert len(lines[1].data) == SAMPLE_BYTES
+    assert peak < 8 << 20
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+def test_the_utf8_byte_order_mark_is_dropped_once(size: int) -> None:
+    data = b"\xef\xbb\xbf{}\n\xef\xbb\xbfx"
+    chunks = [data[start : start + size] for start in range(0, len(data), size)]
+    assert b"".join(without_byte_order_mark(chunks)) == b"{}\n\xef\xbb\xbfx"
+
+
+@pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc"])
+def test_streams_shorter_than_the_mark_come_through(data: bytes) -> None:
+    assert b"".join(without_byte_order_mark([data])) == data
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_is_named(encoding: str) -> None:
+    with pytest.raises(StreamBroken, match="UTF-16"):
+        list(without_byte_order_mark(["\ufeff{}".encode(encoding)]))
+
+
+def test_a_carriage_return_stays() -> None:
+    assert list(split_lines([b"a\r\nb"], 10)) == [Line(1, b"a\r", 2), Line(2, b"b", 1)]

@@ -1,0 +1,185 @@
+"""FILE arguments, first looks, and reading of files and pipes."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.ingest.records import Record, Reject
+from es_sbert.ingest.sources.check import check_sources
+from es_sbert.ingest.sources.compression import Compression
+from es_sbert.ingest.sources.find import Format, Source, find_sources
+from es_sbert.ingest.sources.raw import ByteCounter
+from es_sbert.ingest.sources.read import ReadSettings, read_records
+
+SETTINGS = ReadSettings(max_bytes=1000, plain_field="text")
+
+
+def check(path: Path, *fields: str, id_field: str | None = None) -> None:
+    check_sources(find_sources([str(path)], None), 1000, fields or ("text",), id_field)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "compression"),
+    [
+        ("a.jsonl", Format.JSONL, None), ("a.ndjson.gz", Format.JSONL, Compression.GZIP),
+        ("a.JSON", Format.JSONL, None), ("a.csv.zst", Format.CSV, Compression.ZSTD),
+        ("a.b.tsv.ZSTD", Format.TSV, Compression.ZSTD), ("a.txt", Format.LINES, None),
+    ],
+)  # fmt: skip
+def test_the_name_tells_format_and_compression(
+    tmp_path: Path, name: str, form: Format, compression: Compression | None
+) -> None:
+    (tmp_path / name).touch()
+    [source] = find_sources([str(tmp_path / name)], None)
+    assert (source.format, source.compression, source.size) == (form, compression, 0)
+
+
+def test_a_given_format_overrules_the_name(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").touch()
+    [source] = find_sources([str(tmp_path / "a.gz")], Format.TSV)
+    assert (source.format, source.compression) == (Format.TSV, Compression.GZIP)
+
+
+def test_patterns_are_expanded_and_sorted(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.jsonl", "c.txt", "deep/d.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    names = [Path(source.name).name for source in find_sources([str(tmp_path / "**/*.jsonl")], None)]
+    assert names == ["a.jsonl", "b.jsonl", "d.jsonl"]
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "part[1].jsonl").touch()
+    [source] = find_sources([str(tmp_path / "part[1].jsonl")], None)
+    assert source.path == tmp_path / "part[1].jsonl"
+
+
+def test_a_name_of_any_bytes_can_be_printed(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
+    with open(name, "wb"):
+        [source] = find_sources([os.fsdecode(name)], None)
+    assert source.name.endswith("caf\\xe9.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("missing.jsonl", "missing.jsonl cannot be read: No such file"),
+        ("*.none", "no file matches"),
+        (".", "is a folder"),
+        ("odd.dat", "does not tell its format"),
+    ],
+)
+def test_files_that_cannot_be_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("odd.dat").touch()
+    with pytest.raises(SourceError, match=message):
+        find_sources([argument], None)
+
+
+def test_standard_input_wants_a_format_and_comes_once() -> None:
+    with pytest.raises(UsageError, match="format of standard input"):
+        find_sources(["-"], None)
+    with pytest.raises(UsageError, match="named twice"):
+        find_sources(["-", "-"], Format.JSONL)
+
+
+def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
+    path = tmp_path / "socket.jsonl"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        source = Source("socket.jsonl", path, Format.JSONL, None, 0)
+        with pytest.raises(SourceError, match=r"socket.jsonl cannot be read"):
+            check_sources([source], 1000, ["text"], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.jsonl.gz", b'{"text": "plain"}', "does not hold gzip data"),
+        ("a.jsonl.zst", gzip.compress(b"{}"), "does not hold zstd data"),
+        ("a.json", b'[\n{"text": "a"}\n]', "holds a JSON array"),
+        ("a.jsonl", "\ufeff{}".encode("utf-16-le"), "UTF-16"),
+        ("a.csv", b"id,body\n1,x\n", "has no column text"),
+        ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tx\n"), "has no column text"),
+        ("a.csv", b"text,text\n", "names the column 'text' twice"),
+        ("a.csv.gz", gzip.compress(b"id,text\n")[:12], "cut off"),
+    ],
+)
+def test_files_that_are_refused_before_anything_is_loaded(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SourceError, match=message):
+        check(tmp_path / name)
+
+
+def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"key,text\n")
+    with pytest.raises(SourceError, match=r"no column id\n.*--id-field; its columns are: key, text"):
+        check(path, id_field="id")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("empty.jsonl", b""), ("empty.csv.gz", b""), ("empty.tsv", b""), ("a.csv", b"\xef\xbb\xbftitle,id\n"),
+        ("gzip-in-disguise.jsonl", gzip.compress(b"{}")), ("cut.jsonl.gz", gzip.compress(b"{}" * 99)[:15]),
+    ],
+)  # fmt: skip
+def test_files_that_pass_the_first_look(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    check(tmp_path / name, "title", "body", id_field="id")
+
+
+def test_a_truncated_archive_gives_its_beginning_and_the_next_file_follows(tmp_path: Path) -> None:
+    lines = b"".join(b'{"n": %d}\n' % number for number in range(20_000))
+    cut, fine = tmp_path / "cut.jsonl.gz", tmp_path / "fine.jsonl"
+    cut.write_bytes(gzip.compress(lines)[:20_000])
+    fine.write_bytes(b'{"n": -1}')
+    counter = ByteCounter()
+    records = list(read_records(find_sources([str(cut), str(fine)], None), SETTINGS, counter, threading.Event()))
+    numbers = [record.fields["n"] for record in records if isinstance(record, Record)]
+    assert len(numbers) > 5000
+    assert numbers == [*range(len(numbers) - 1), -1]
+    [reject] = [record for record in records if isinstance(record, Reject)]
+    assert reject.origin.source == str(cut)
+    assert f"breaks off after the record of line {len(numbers) - 1}: the gzip data ends" in reject.reason
+    assert counter.bytes == 20_000 + 9
+
+
+def test_a_file_that_vanished_since_the_first_look(tmp_path: Path) -> None:
+    source = Source("gone.jsonl", tmp_path / "gone.jsonl", Format.JSONL, None, 10)
+    [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event())
+    assert isinstance(reject, Reject)
+    assert "cannot be opened: No such file" in reject.reason
+
+
+def test_a_silent_pipe_can_be_stopped_and_a_half_line_is_no_document(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.jsonl"
+    os.mkfifo(path)
+    [source] = find_sources([str(path)], None)
+    assert source.size is None
+    stop = threading.Event()
+    records: list[Record | Reject] = []
+    reader = threading.Thread(
+        target=lambda: records.extend(read_records([source], SETTINGS, ByteCounter(), stop)), daemon=True
+    )
+    reader.start()
+    with open(path, "wb", buffering=0) as writer:
+        writer.write(b'{"n": 1}\n{"n": 2')
+        time.sleep(0.3)
+        stop.set()
+        reader.join(5)
+        assert not reader.is_alive()
+    assert [record.fields for record in records if isinstance(record, Record)] == [{"n": 1}]
+    assert len(records) == 1

@@ -1,0 +1,83 @@
+"""The summary: words, JSON and exit codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from es_sbert.encoder.types import EncoderInfo
+from es_sbert.ingest.ledger import Ledger, LedgerError, Outcome
+from es_sbert.ingest.summary import Summary
+
+INFO = EncoderInfo(
+    model="tiny", fingerprint="0123456789abcdef", dimensions=16, max_tokens=24, variant="int8", precision="int8",
+    provider="CPUExecutionProvider", device="cpu", threads=2, warnings=("int8 misses its bar",),
+)  # fmt: skip
+
+
+def summary(*, stopped: str | None = None, interrupted: bool = False, **counts: int) -> Summary:
+    ledger = Ledger()
+    for name, count in counts.items():
+        ledger.enter(Outcome(name), count)
+    ledger.add_read(sum(counts.values()))
+    return Summary.of(
+        ledger, INFO, index="docs", engine="Elasticsearch 9.5.0", source="files", dead_letters="docs.dead",
+        seconds=2.0, interrupted=interrupted, stopped=stopped,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"indexed": 3}, 0),
+        ({}, 0),
+        ({"indexed": 1, "empty": 2, "duplicate": 3, "unchanged": 4}, 0),
+        ({"indexed": 3, "dead": 1}, 1),
+        ({"dead": 1}, 1),
+        ({"indexed": 3, "stopped": "reading the index failed"}, 1),
+        ({"indexed": 3, "dead": 2, "stopped": "the engine is gone"}, 1),
+        ({"dead": 2, "stopped": "the engine is gone"}, 2),
+        ({"indexed": 3, "stopped": "interrupted", "interrupted": True}, 130),
+    ],
+)
+def test_exit_codes(options: dict[str, Any], code: int) -> None:
+    assert summary(**options).exit_code == code
+
+
+def test_counts_that_do_not_add_up_give_no_summary() -> None:
+    ledger = Ledger()
+    ledger.add_read()
+    with pytest.raises(LedgerError):
+        Summary.of(
+            ledger, INFO, index="docs", engine="", source="files", dead_letters="", seconds=1, interrupted=False,
+            stopped=None,
+        )  # fmt: skip
+
+
+def test_words() -> None:
+    lines = summary(
+        indexed=1200, updated=3, unchanged=4, empty=5, duplicate=6, deleted=7, dead=8, stopped="it broke"
+    ).lines()
+    assert lines == [
+        "docs on Elasticsearch 9.5.0: 1,233 documents read",
+        "        1,200  embedded and indexed",
+        "            3  updated, text unchanged",
+        "            4  unchanged",
+        "            5  skipped: no text",
+        "            6  skipped: met before in this load",
+        "            7  skipped: deleted from the index meanwhile",
+        "            8  not loaded: see docs.dead",
+        "2.0 s, 616 documents/s",
+        "tiny (0123456789ab), int8, CPUExecutionProvider on cpu, 2 threads",
+        "Warning: int8 misses its bar",
+        "Stopped before the end: it broke",
+    ]
+
+
+def test_json_names_the_dead_letter_file_only_where_there_is_one() -> None:
+    assert summary(indexed=1).model_dump()["dead_letters"] is None
+    dumped = summary(dead=1, indexed=1).model_dump()
+    assert dumped["dead_letters"] == "docs.dead"
+    assert dumped["documents_per_second"] == 1.0
+    assert dumped["warnings"] == ("int8 misses its bar",)

@@ -1,0 +1,120 @@
+"""Texts and ids of documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.errors import UsageError
+from es_sbert.ingest.ids import BadId, document_id
+from es_sbert.ingest.text import MISSING, NoText, TextTemplate, find_field
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "value"),
+    [
+        ({"a": 1}, "a", 1),
+        ({"a": {"b": {"c": 2}}}, "a.b.c", 2),
+        ({"a.b": 3}, "a.b", 3),
+        ({"a.b": {"c": 4}}, "a.b.c", 4),
+        ({"a": {"b.c": 5}}, "a.b.c", 5),
+        ({"a": {"x": 0}, "a.b": {"c": 6}}, "a.b.c", 6),
+        ({"a": None}, "a", None),
+        ({"a": [{"b": 7}]}, "a.b", MISSING),
+        ({"a": "text"}, "a.b", MISSING),
+        ({}, "a", MISSING),
+    ],
+)
+def test_dotted_names(fields: dict[str, Any], name: str, value: Any) -> None:
+    assert find_field(fields, name) == value
+
+
+@given(st.lists(st.text("ab{}. \n", max_size=5), min_size=2, max_size=5))
+def test_a_template_puts_values_between_its_words(words: list[str]) -> None:
+    escaped = [word.replace("{", "{{").replace("}", "}}") for word in words]
+    names = [f"f{number}" for number in range(len(words) - 1)]
+    template = "".join(f"{word}{{{name}}}" for word, name in zip(escaped, names, strict=False)) + escaped[-1]
+    parsed = TextTemplate.parse(template)
+    assert parsed.fields == tuple(names)
+    expected = "".join(f"{word}<{name}>" for word, name in zip(words, names, strict=False)) + words[-1]
+    assert parsed.render({name: f"<{name}>" for name in names}) == expected
+
+
+@pytest.mark.parametrize("template", ["", "no field", "{}", "{a", "a}", "{a!r}", "{a:>3}", "{{a}}"])
+def test_templates_that_are_none(template: str) -> None:
+    with pytest.raises(UsageError, match="text template"):
+        TextTemplate.parse(template)
+
+
+@pytest.mark.parametrize("field", ["", "{a}", "a:b", "a!r"])
+def test_names_that_cannot_be_fields(field: str) -> None:
+    with pytest.raises(UsageError, match="cannot be the name of a text field"):
+        TextTemplate.of_fields([field])
+
+
+def test_several_fields_are_joined_with_line_feeds() -> None:
+    template = TextTemplate.of_fields(["title", "meta.body"])
+    assert template.template == "{title}\n{meta.body}"
+    assert TextTemplate.parse(template.template) == template
+    assert template.render({"title": "T", "meta": {"body": "B"}}) == "T\nB"
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({"title": "T", "body": "B"}, "T. B"),
+        ({"body": "B"}, ". B"),
+        ({"title": None, "body": " B "}, ".  B"),
+        ({"title": "T"}, "T."),
+        ({"title": "", "body": ""}, ""),
+        ({"title": ""}, ""),
+    ],
+)
+def test_missing_fields_are_empty_where_others_are_there(document: dict[str, Any], text: str) -> None:
+    assert TextTemplate.parse("{title}. {body}").render(document) == text
+
+
+def test_one_field_keeps_its_white_space() -> None:
+    assert TextTemplate.of_fields(["text"]).render({"text": "  a\n"}) == "  a\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(1, "number"), (1.5, "number"), (True, "boolean"), (["a"], "array"), ({"a": "b"}, "object")]
+)
+def test_text_that_is_not_a_string(value: Any, kind: str) -> None:
+    with pytest.raises(NoText, match=f"the text field text is a JSON {kind}, not a string"):
+        TextTemplate.of_fields(["title", "text"]).render({"title": "T", "text": value})
+
+
+def test_no_text_at_all() -> None:
+    with pytest.raises(NoText, match="the text field title is missing; the text field body is null"):
+        TextTemplate.parse("{title}{body}").render({"body": None})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("a", "a"), (7, "7"), (-1, "-1"), (0, "0"), ("x" * 512, "x" * 512), ("ß" * 256, "ß" * 256), (" ", " ")],
+)
+def test_ids(value: Any, expected: str) -> None:
+    assert document_id({"meta": {"id": value}}, "meta.id") == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, "the id field id is missing"),
+        ({"id": None}, "JSON null"),
+        ({"id": ""}, "is empty"),
+        ({"id": True}, "JSON boolean"),
+        ({"id": 1.0}, "JSON number, not a string or an integer"),
+        ({"id": ["a"]}, "JSON array"),
+        ({"id": "x" * 513}, "513 bytes; engines take at most 512"),
+        ({"id": "ß" * 257}, "514 bytes"),
+    ],
+)
+def test_ids_that_cannot_be_used(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BadId, match=reason):
+        document_id(fields, "id")

@@ -1,0 +1,117 @@
+"""Channels and stages: order, bounds, errors, and that nothing hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_sbert.ingest.channel import Aborted, Channel
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.threads import Stages
+
+pytestmark = pytest.mark.timeout(20)
+
+
+@given(st.integers(1, 4), st.integers(0, 60), st.integers(1, 3))
+@settings(deadline=None, max_examples=30)
+def test_stages_hand_everything_on(capacity: int, count: int, workers: int) -> None:
+    stages = Stages(Control())
+    numbers: Channel[int] = stages.channel(capacity)
+    squares: Channel[int] = stages.channel(capacity, producers=workers)
+    seen: list[int] = []
+    stages.start("read", lambda: [numbers.put(number) for number in range(count)] and None, closes=[numbers])
+    for worker in range(workers):
+        stages.start(f"square-{worker}", lambda: [squares.put(n * n) for n in numbers] and None, closes=[squares])
+    stages.start("write", lambda: seen.extend(squares))
+    stages.wait()
+    assert sorted(seen) == [number * number for number in range(count)]
+
+
+def test_a_channel_holds_no_more_than_its_capacity() -> None:
+    channel: Channel[int] = Channel(2)
+    put: list[int] = []
+
+    def produce() -> None:
+        for number in range(5):
+            channel.put(number)
+            put.append(number)
+        channel.close()
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    time.sleep(0.1)
+    assert put == [0, 1]
+    assert list(channel) == [0, 1, 2, 3, 4]
+    thread.join(5)
+
+
+@pytest.mark.parametrize("failing", ["first", "middle", "last"])
+def test_the_first_error_ends_all_stages_and_comes_out(failing: str) -> None:
+    control = Control()
+    stages = Stages(control)
+    one: Channel[int] = stages.channel(1)
+    two: Channel[int] = stages.channel(1)
+
+    def fail(stage: str, number: int) -> None:
+        if stage == failing and number == 5:
+            raise ValueError(f"{stage} failed")
+
+    def first() -> None:
+        number = 0
+        while True:  # without an end: only the error can stop it
+            fail("first", number)
+            one.put(number)
+            number += 1
+
+    def middle() -> None:
+        for number in one:
+            fail("middle", number)
+            two.put(number)
+
+    def last() -> None:
+        for number in two:
+            fail("last", number)
+
+    stages.start("first", first, closes=[one])
+    stages.start("middle", middle, closes=[two])
+    stages.start("last", last)
+    with pytest.raises(ValueError, match=f"{failing} failed"):
+        stages.wait()
+    assert control.aborted.is_set()
+    assert control.stop.is_set()
+
+
+def test_an_error_in_the_waiting_thread_ends_the_stages() -> None:
+    control = Control()
+    stages = Stages(control)
+    channel: Channel[int] = stages.channel(1)
+    ended = threading.Event()
+
+    def consume() -> None:
+        try:
+            list(channel)
+        except Aborted:
+            ended.set()
+            raise
+
+    def tick() -> None:
+        raise KeyboardInterrupt
+
+    stages.start("consume", consume)
+    with pytest.raises(KeyboardInterrupt):
+        stages.wait(tick)
+    assert ended.wait(5)
+
+
+def test_the_first_reason_for_a_loss_counts() -> None:
+    control = Control()
+    assert control.lost is None
+    control.lose("first")
+    control.lose("second")
+    assert control.lost == "first"
+    assert control.stop.is_set()
+    assert not control.aborted.is_set()
