@@ -1,0 +1,152 @@
+"""Self-attention as ONNX nodes, in three forms; shapes as in `layers`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from es_sbert.exporters.graph import CONTRIB, INT32, Graph
+from es_sbert.exporters.layers import Writer
+from es_sbert.exporters.positions import relative_bias_by_distance
+from es_sbert.exporters.transformer import Layer, Linear, Transformer
+
+# Added to the scores of padding. Finite, so that a row of nothing but padding gives no NaN.
+_MASKED = float(np.finfo(np.float32).min)
+
+
+class Attention(StrEnum):
+    """How attention is written."""
+
+    PLAIN = "plain"  # MatMul, Softmax, MatMul: fastest on a CPU
+    FUSED = "fused"  # com.microsoft::Attention, for CUDA
+    PACKED = "packed"  # com.microsoft::PackedAttention over tokens without padding, for CUDA
+
+
+# (hidden state, name, layer) → attention's output before its last product, of the hidden state's shape.
+Attend = Callable[[str, str, Layer], str]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What goes around the layers for one form of attention.
+
+    Attributes:
+        enter: Done to the hidden state before the first layer.
+        attend: Attention of one layer.
+        leave: Done to the hidden state behind the last layer, giving (B, S, D).
+    """
+
+    enter: Callable[[str], str]
+    attend: Attend
+    leave: Callable[[str], str]
+
+
+def merge_qkv(layer: Layer, query_scale: float = 1.0) -> Linear:
+    """Query, key and value as one product: weight (D, 3 D), bias (3 D,)."""
+    scaled = Linear(layer.query.weight * np.float32(query_scale), layer.query.bias * np.float32(query_scale))
+    parts = (scaled, layer.key, layer.value)
+    return Linear(
+        np.concatenate([part.weight for part in parts], axis=1), np.concatenate([part.bias for part in parts])
+    )
+
+
+def relative_bias(writer: Writer, transformer: Transformer, max_tokens: int) -> str:
+    """Bias on attention scores by relative position, computed once for all layers: (1, H, S, S), or no input."""
+    if transformer.relative_bias is None:
+        return ""
+    graph = writer.graph
+    table = relative_bias_by_distance(transformer.relative_bias, max_tokens).T  # (H, 2 max_tokens - 1)
+    tokens = graph.add("Squeeze", graph.add("Shape", "input_ids", start=1, end=2))
+    place = graph.add("Range", graph.integer(0), tokens, graph.integer(1))  # (S,)
+    key = graph.add("Add", place, graph.integer(max_tokens - 1))
+    offset = graph.add("Sub", key, graph.add("Unsqueeze", place, graph.integers(1)))  # (S, S): key - query, from 0
+    bias = graph.add("Gather", writer.weight("relative_bias", table), offset, axis=1)  # (H, S, S)
+    return graph.add("Unsqueeze", bias, graph.integers(0))
+
+
+def plain(writer: Writer, transformer: Transformer, max_tokens: int) -> Encoder:
+    """MatMul, Softmax, MatMul."""
+    graph = writer.graph
+    hidden, heads, size = transformer.hidden, transformer.heads, transformer.head_size
+    keep = graph.add("Cast", "attention_mask", to=1)
+    masked = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(_MASKED))
+    bias = graph.add("Unsqueeze", masked, graph.integers(1, 2))  # (B, 1, 1, S)
+    relative = relative_bias(writer, transformer, max_tokens)
+    if relative:
+        bias = graph.add("Add", bias, relative)  # (B, H, S, S)
+
+    def attend(x: str, name: str, layer: Layer) -> str:
+        # The scale of the scores is folded into the query's weights.
+        qkv = writer.product(x, f"{name}.qkv", merge_qkv(layer, 1 / math.sqrt(size)))  # (B, S, 3 D)
+        parts = graph.add_many("Split", qkv, outputs=3, axis=-1, num_outputs=3)
+        query, key, value = (graph.add("Reshape", part, graph.integers(0, 0, heads, size)) for part in parts)
+        query = graph.add("Transpose", query, perm=[0, 2, 1, 3])  # (B, H, S, d)
+        key = graph.add("Transpose", key, perm=[0, 2, 3, 1])  # (B, H, d, S)
+        value = graph.add("Transpose", value, perm=[0, 2, 1, 3])  # (B, H, S, d)
+        scores = graph.add("Add", graph.add("MatMul", query, key), bias)  # (B, H, S, S)
+        mixed = graph.add("MatMul", graph.add("Softmax", scores, axis=-1), value)  # (B, H, S, d)
+        return graph.add("Reshape", graph.add("Transpose", mixed, perm=[0, 2, 1, 3]), graph.integers(0, 0, hidden))
+
+    return Encoder(lambda x: x, attend, lambda x: x)
+
+
+def _text_lengths(graph: Graph) -> str:
+    """Tokens of each text without padding, (B,) int32; the fused operators take padding to be on the right."""
+    return graph.add("Cast", graph.add("ReduceSum", "attention_mask", graph.integers(1), keepdims=0), to=INT32)
+
+
+def fused(writer: Writer, transformer: Transformer, max_tokens: int) -> Encoder:
+    """com.microsoft::Attention: one operator with its own kernels, over padded texts."""
+    graph = writer.graph
+    lengths = _text_lengths(graph)
+    bias = relative_bias(writer, transformer, max_tokens)
+
+    def attend(x: str, name: str, layer: Layer) -> str:
+        qkv = merge_qkv(layer)
+        weight, offset = writer.weight(f"{name}.qkv.weight", qkv.weight), writer.weight(f"{name}.qkv.bias", qkv.bias)
+        optional = ["", bias] if bias else []
+        return graph.add(
+            "Attention", x, weight, offset, lengths, *optional, domain=CONTRIB, num_heads=transformer.heads
+        )
+
+    return Encoder(lambda x: x, attend, lambda x: x)
+
+
+def packed(writer: Writer, transformer: Transformer, max_tokens: int) -> Encoder:
+    """com.microsoft::PackedAttention: padding is taken out in front of the first layer and put back behind the last.
+
+    Everything between runs on (T, D): no product is computed for padding.
+    """
+    graph = writer.graph
+    bias = relative_bias(writer, transformer, max_tokens)
+    layout: list[str] = []  # token offsets (B, S) and cumulated lengths (B + 1,), known once padding is out
+
+    def enter(x: str) -> str:
+        # The fourth output, the longest length, lies on the CPU and nobody needs it; the operator insists on it.
+        tokens, *rest = graph.add_many("RemovePadding", x, _text_lengths(graph), outputs=4, domain=CONTRIB)
+        layout.extend(rest[:2])
+        return tokens  # (T, D)
+
+    def attend(x: str, name: str, layer: Layer) -> str:
+        qkv = merge_qkv(layer)
+        weight, offset = writer.weight(f"{name}.qkv.weight", qkv.weight), writer.weight(f"{name}.qkv.bias", qkv.bias)
+        optional = [bias] if bias else []
+        return graph.add(
+            "PackedAttention", x, weight, offset, *layout, *optional, domain=CONTRIB, num_heads=transformer.heads
+        )
+
+    def leave(x: str) -> str:
+        return graph.add("RestorePadding", x, layout[0], domain=CONTRIB)  # (B, S, D), zeros for padding
+
+    return Encoder(enter, attend, leave)
+
+
+FORMS: dict[Attention, Callable[[Writer, Transformer, int], Encoder]] = {
+    Attention.PLAIN: plain,
+    Attention.FUSED: fused,
+    Attention.PACKED: packed,
+}

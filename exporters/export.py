@@ -1,0 +1,131 @@
+"""`export_bundle`: from a sentence-transformers model to a folder with checked ONNX variants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import onnx
+import onnxruntime
+
+from es_sbert import __version__
+from es_sbert.bundle.manifest import Manifest, ParityReport, Variant
+from es_sbert.bundle.model import SentenceModel
+from es_sbert.bundle.store import hash_file, open_bundle
+from es_sbert.config import Precision
+from es_sbert.errors import ParityFailed, UsageError
+from es_sbert.exporters.architectures import read_transformer
+from es_sbert.exporters.build import RECIPES, Recipe, build_graph
+from es_sbert.exporters.check import ParityCheck, read_gold_pairs
+from es_sbert.exporters.parity import describe
+from es_sbert.exporters.reference import ReferenceKind
+from es_sbert.exporters.staging import copy_model, copy_variants, previous_manifest, staged, write_manifest
+
+# Protobuf ends at 2 GiB; beyond this many bytes of weights they go into a file of their own beside the graph.
+EXTERNAL_DATA_FROM = 1_900_000_000
+
+
+def export_bundle(
+    model: SentenceModel,
+    output: Path,
+    precisions: Sequence[Precision],
+    *,
+    force: bool = False,
+    sts_file: Path | None = None,
+    reference: ReferenceKind = "numpy",
+    on_progress: Callable[[str], None] | None = None,
+) -> Manifest:
+    """Write a bundle: the model's own files, an ONNX graph for each precision, and `es_sbert.json`.
+
+    The folder appears whole, after every variant has passed its parity gate, or not at all. An existing bundle of
+    the same model keeps the variants that are not exported again.
+
+    Args:
+        model: The model to export.
+        output: Folder of the bundle; new, empty, or a bundle of the same model.
+        precisions: Which variants: fp32 and int8 for a CPU, fp16 for CUDA (two, with fused and packed attention).
+        force: Write variants that miss their bar too, marked as forced.
+        sts_file: TSV file of sentence pairs with gold scores, on which variants are compared as well.
+        reference: What to compare with. `numpy` needs nothing; `auto` takes sentence-transformers where it is
+            installed, which imports torch.
+        on_progress: Told what is being done, a line at a time.
+
+    Raises:
+        UsageError: the output folder holds something else, or no precision is given.
+        SourceError: the STS file cannot be read.
+        UnsupportedArchitecture: no graph can be built for this transformer.
+        BundleInvalid: weights are missing or of the wrong shape.
+        ParityFailed: a variant misses its bar; nothing was written.
+    """
+    if not precisions:
+        raise UsageError("no precision to export is given", "Give at least one of fp32, int8, fp16.")
+    say = on_progress or (lambda line: None)
+    gold = read_gold_pairs(sts_file) if sts_file else None
+    previous = previous_manifest(model, output)
+    say(f"Reading the weights of {model.name} ({model.architecture})")
+    transformer = read_transformer(model)
+    check = ParityCheck(model, transformer, reference, gold)
+    recipes = [recipe for precision in dict.fromkeys(precisions) for recipe in RECIPES[precision]]
+
+    with staged(output) as folder:
+        copy_model(model, folder)
+        variants: dict[str, Variant] = {}
+        if previous is not None:
+            written = {recipe.name for recipe in recipes}
+            variants = {name: variant for name, variant in previous.variants.items() if name not in written}
+            copy_variants(previous, list(variants), output, folder)
+        for recipe in recipes:
+            say(f"Building {recipe.name}")
+            path = folder / "onnx" / f"model_{recipe.name}.onnx"
+            _save(build_graph(model, transformer, recipe), path)
+            say(f"Comparing {recipe.name} with the reference")
+            report = check(path, recipe)
+            say(f"{recipe.name}: {describe(report) if report else 'not checked, this machine has no CUDA'}")
+            if report is not None and not report.passed and not force:
+                raise _parity_failed(model, recipe, report, precisions)
+            variants[recipe.name] = _variant(path, folder, recipe, report)
+        manifest = Manifest.of(model, variants, _versions())
+        write_manifest(manifest, folder)
+        open_bundle(folder)  # proves that the copy is the model: same fingerprint, same settings
+    return manifest
+
+
+def _save(graph: onnx.ModelProto, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    size = sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
+    if size < EXTERNAL_DATA_FROM:
+        onnx.save_model(graph, str(path))
+    else:
+        onnx.save_model(
+            graph, str(path), save_as_external_data=True, all_tensors_to_one_file=True, location=f"{path.name}.data"
+        )
+
+
+def _variant(path: Path, folder: Path, recipe: Recipe, report: ParityReport | None) -> Variant:
+    data = path.with_name(f"{path.name}.data")
+    return Variant(
+        file=path.relative_to(folder).as_posix(),
+        sha256=hash_file(path),
+        data_sha256=hash_file(data) if data.exists() else None,
+        precision=recipe.precision,
+        device=recipe.device,
+        attention=recipe.attention,
+        parity=report,
+        forced=report is not None and not report.passed,
+    )
+
+
+def _parity_failed(
+    model: SentenceModel, recipe: Recipe, report: ParityReport, precisions: Sequence[Precision]
+) -> ParityFailed:
+    others = ",".join(precision for precision in dict.fromkeys(precisions) if precision is not recipe.precision)
+    leave = f"Leave it out (--precision {others}), or" if others else "Export another precision, or"
+    return ParityFailed(
+        f"{model.name}: variant {recipe.name} misses its bar ({report.bar}): {describe(report)}. Nothing was written",
+        f"{leave} write it all the same with --force; every summary will then say so.",
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}

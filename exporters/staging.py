@@ -1,0 +1,117 @@
+"""Write a bundle's folder whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from es_sbert.bundle.manifest import MANIFEST_NAME, Manifest
+from es_sbert.bundle.model import SentenceModel
+from es_sbert.bundle.store import is_bundle, open_bundle
+from es_sbert.errors import UsageError
+
+# What sentence-transformers reads of a model, and its card. Pickles and other runtimes' exports stay behind.
+_KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
+
+
+def previous_manifest(model: SentenceModel, output: Path) -> Manifest | None:
+    """The manifest of the bundle that an export adds to; None where it writes a new one.
+
+    Raises:
+        UsageError: the folder holds something else, or a bundle of another model.
+        BundleInvalid: it holds a bundle that was edited by hand.
+    """
+    if not output.exists():
+        return None
+    if not output.is_dir():
+        raise UsageError(f"{output} is a file", "Name a folder that does not exist yet.")
+    if is_bundle(output):
+        manifest = open_bundle(output).manifest
+        if manifest.fingerprint != model.fingerprint:
+            raise UsageError(
+                f"{output} is a bundle of {manifest.name} (fingerprint {manifest.fingerprint}), "
+                f"not of this {model.name} ({model.fingerprint})",
+                "Export to another folder, or remove that one first.",
+            )
+        return manifest
+    if any(output.iterdir()):
+        raise UsageError(
+            f"{output} is neither empty nor a bundle of es-sbert", "Name a folder that does not exist yet, or is empty."
+        )
+    return None
+
+
+@contextmanager
+def staged(output: Path) -> Iterator[Path]:
+    """A folder beside `output` that takes its place when the block ends well, and is removed when it does not.
+
+    A reader sees the old folder, for an instant none, then the new one: never a half-written one.
+
+    Raises:
+        UsageError: the folder cannot be written: no permission, a full disk.
+    """
+    output = output.resolve()  # where it is a link, what it points to is replaced, not the link
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
+    except OSError as error:
+        raise UsageError(
+            f"{output.parent} cannot be written to: {error.strerror}", "Export to a folder where you may write."
+        ) from error
+    try:
+        staging.chmod(0o755)  # mkdtemp makes it private; a bundle is read by others as any model folder is
+        yield staging
+        _swap(staging, output)
+    except OSError as error:
+        raise UsageError(
+            f"{output} cannot be written: {error}", "Free space there, or export to a folder where you may write."
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _swap(staging: Path, output: Path) -> None:
+    if not output.exists():
+        staging.rename(output)
+        return
+    old = staging.with_suffix(".old")
+    output.rename(old)
+    try:
+        staging.rename(output)
+    except OSError:
+        old.rename(output)
+        raise
+    shutil.rmtree(old)
+
+
+def copy_model(model: SentenceModel, target: Path) -> None:
+    """Copy what sentence-transformers needs of a model folder: modules.json and the files of each module's folder."""
+    modules = json.loads((model.folder / "modules.json").read_text(encoding="utf-8"))
+    for place in dict.fromkeys(["", *(entry["path"] for entry in modules)]):
+        source = model.folder / place
+        if not source.is_dir():
+            continue  # a Normalize module has no settings and often no folder
+        (target / place).mkdir(parents=True, exist_ok=True)
+        for file in sorted(source.iterdir()):
+            if file.is_file() and file.suffix in _KEPT_SUFFIXES and file.name != MANIFEST_NAME:
+                shutil.copyfile(file, target / place / file.name)  # follows the links of a hub cache
+
+
+def copy_variants(manifest: Manifest, names: list[str], source: Path, target: Path) -> None:
+    """Carry ONNX variants of an earlier export over."""
+    for name in names:
+        file = manifest.variants[name].file
+        (target / file).parent.mkdir(parents=True, exist_ok=True)
+        for part in (file, f"{file}.data"):
+            if (source / part).is_file():
+                shutil.copyfile(source / part, target / part)
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write `es_sbert.json`."""
+    text = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False)
+    (folder / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")

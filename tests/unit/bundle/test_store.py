@@ -1,0 +1,86 @@
+"""A bundle is what its manifest says, or it is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.manifest import MANIFEST_NAME
+from es_sbert.bundle.store import is_bundle, open_bundle
+from es_sbert.config import Precision
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import BundleInvalid, ModelError
+from es_sbert.exporters.export import export_bundle
+from tests.tiny import write_tiny_bert
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    model = read_model(write_tiny_bert(tmp_path / "model", prompts={"query": "query: "}), "acme/tiny")
+    export_bundle(model, tmp_path / "bundle", [Precision.FP32])
+    return tmp_path / "bundle"
+
+
+def _edit(path: Path, change: Callable[[Any], Any]) -> None:
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def test_opens(bundle: Path) -> None:
+    assert is_bundle(bundle)
+    opened = open_bundle(bundle)
+    assert opened.model.name == "acme/tiny"
+    assert opened.model.fingerprint == opened.manifest.fingerprint
+    parity = opened.manifest.variants["fp32"].parity
+    assert parity is not None
+    assert parity.passed
+    assert parity.sentences >= 1000
+    assert parity.min_cosine >= 0.99999
+    assert opened.variant_file("fp32").is_file()
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (MANIFEST_NAME, lambda m: m.update(max_tokens=12), "max_tokens no longer agree"),
+        (MANIFEST_NAME, lambda m: m.update(fingerprint="0" * 32), "fingerprint no longer agree"),
+        (MANIFEST_NAME, lambda m: m.update(format=99), "has format 99"),
+        (MANIFEST_NAME, lambda m: m.pop("variants"), "variants: Field required"),
+        (MANIFEST_NAME, lambda m: m["variants"]["fp32"].update(file="../../x.onnx"), "outside the bundle"),
+        ("1_Pooling/config.json", lambda c: c.update(pooling_mode="cls"), "fingerprint, pooling no longer agree"),
+        ("config_sentence_transformers.json", lambda c: c["prompts"].update(query="Q"), "prompts no longer agree"),
+        ("sentence_bert_config.json", lambda c: c.update(max_seq_length=10), "max_tokens no longer agree"),
+    ],
+)
+def test_edits_by_hand_are_refused(bundle: Path, file: str, change: Callable[[Any], Any], message: str) -> None:
+    _edit(bundle / file, change)
+    with pytest.raises(BundleInvalid, match=message) as error:
+        Encoder.load(str(bundle), device="cpu", precision="fp32")
+    assert error.value.remedy
+
+
+def test_manifest_that_is_no_json(bundle: Path) -> None:
+    (bundle / MANIFEST_NAME).write_text("{")
+    with pytest.raises(BundleInvalid, match="cannot be read"):
+        open_bundle(bundle)
+
+
+def test_changed_graph_is_refused(bundle: Path) -> None:
+    opened = open_bundle(bundle)
+    path = opened.variant_file("fp32")
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(BundleInvalid, match="changed after its export"):
+        Encoder.load(str(bundle), device="cpu", precision="fp32")
+    path.unlink()
+    with pytest.raises(BundleInvalid, match="is missing"):
+        Encoder.load(str(bundle), device="cpu", precision="fp32")
+
+
+def test_a_variant_that_is_not_there(bundle: Path) -> None:
+    with pytest.raises(ModelError, match="has no int8 variant") as error:
+        Encoder.load(str(bundle), device="cpu", precision="int8")
+    assert "--precision int8" in error.value.remedy

@@ -1,0 +1,100 @@
+"""The encoder gives the reference's vectors in the order of the texts, whatever ran beside them."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import DeviceError, UsageError
+from tests.tiny import HIDDEN, WORDS, write_tiny_bert
+
+TEXTS = [" ".join(words) for words in itertools.product(WORDS[:6], WORDS[4:9], ["", "a a a", "cat " * 30])]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    prompts = {"query": "query: ", "document": "passage: "}
+    return write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny", prompts=prompts)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> object:
+    with Encoder.load(str(folder), device="cpu", precision="fp32", threads=2, budget=64) as encoder:
+        yield encoder
+
+
+def test_equal_to_sentence_transformers(encoder: Encoder, folder: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    reference = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    ours = encoder.encode(TEXTS).vectors
+    theirs = reference.encode(TEXTS)
+    assert ours.dtype == np.float32
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+    for kind in ("query", "document"):
+        theirs = getattr(reference, f"encode_{kind}")(TEXTS)
+        np.testing.assert_allclose(encoder.encode(TEXTS, kind).vectors, theirs, atol=2e-6)
+
+
+@given(st.lists(st.sampled_from(TEXTS), max_size=40))
+@settings(deadline=None)
+def test_order_and_neighbours_do_not_matter(encoder: Encoder, texts: list[str]) -> None:
+    alone = {text: encoder.encode([text]).vectors[0] for text in set(texts)}
+    together = encoder.encode(texts).vectors
+    assert together.shape == (len(texts), HIDDEN)
+    for text, vector in zip(texts, together, strict=True):
+        np.testing.assert_allclose(vector, alone[text], atol=2e-6)
+
+
+def test_stream_is_cut_into_windows(encoder: Encoder) -> None:
+    parts = list(encoder.encode_stream(iter(TEXTS), window=7))
+    assert [len(part.vectors) for part in parts[:-1]] == [7] * (len(parts) - 1)
+    np.testing.assert_allclose(
+        np.concatenate([part.vectors for part in parts]), encoder.encode(TEXTS).vectors, atol=2e-6
+    )
+
+
+def test_truncation_is_counted(encoder: Encoder) -> None:
+    encoded = encoder.encode(["a", "cat " * 30, "cat " * 22])
+    assert encoded.tokens.tolist() == [3, 32, 24]
+    assert encoded.truncated.tolist() == [False, True, False]
+
+
+def test_nothing_gives_nothing(encoder: Encoder) -> None:
+    assert encoder.encode([]).vectors.shape == (0, HIDDEN)
+
+
+def test_a_single_string_is_a_mistake(encoder: Encoder) -> None:
+    with pytest.raises(UsageError, match="not one string"):
+        encoder.encode("a man")
+
+
+def test_info_says_what_runs(encoder: Encoder, folder: Path) -> None:
+    assert (encoder.info.provider, encoder.info.device) == ("CPUExecutionProvider", "cpu")
+    assert (encoder.info.variant, encoder.info.threads, encoder.info.warnings) == ("fp32", 2, ())
+
+
+def test_second_load_uses_the_cache(encoder: Encoder, folder: Path) -> None:
+    messages: list[str] = []
+    Encoder.load(str(folder), device="cpu", precision="fp32", report=messages.append).close()
+    assert messages == []
+
+
+def test_cuda_fails_where_there_is_none(folder: Path) -> None:
+    from es_sbert.encoder.hardware import cuda_devices
+
+    if cuda_devices():
+        pytest.skip("this machine has a card")
+    with pytest.raises(DeviceError, match="--device cuda") as error:
+        Encoder.load(str(folder), device="cuda")
+    assert "--device cpu" in error.value.remedy or "onnxruntime-gpu" in error.value.remedy

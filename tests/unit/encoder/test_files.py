@@ -1,0 +1,92 @@
+"""`encode`: one vector a line, or an error that names the line and no output file."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.cli.main import cli
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.files import encode_file, npy_header
+from es_sbert.errors import SourceError, UsageError
+from tests.tiny import HIDDEN, write_tiny_bert
+
+LINES = "a man\nplays guitar\r\n\nthe cat sleeps"
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
+        with Encoder.load(str(folder), device="cpu", precision="fp32") as encoder:
+            yield encoder
+
+
+def _expected(encoder: Encoder) -> np.ndarray:
+    return encoder.encode(["a man", "plays guitar", "", "the cat sleeps"]).vectors
+
+
+def test_npy(encoder: Encoder, tmp_path: Path) -> None:
+    summary = encode_file(encoder, io.BytesIO(LINES.encode()), tmp_path / "v.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), _expected(encoder), atol=2e-6)
+    assert summary.texts == 4
+
+
+def test_no_lines(encoder: Encoder, tmp_path: Path) -> None:
+    encode_file(encoder, io.BytesIO(b""), tmp_path / "v.npy")
+    assert np.load(tmp_path / "v.npy").shape == (0, HIDDEN)
+
+
+def test_jsonl_keeps_the_objects(encoder: Encoder) -> None:
+    lines = [{"id": 1, "t": "a man"}, {"t": "plays guitar", "x": None}]
+    out = io.BytesIO()
+    encode_file(encoder, io.BytesIO(b"\n".join(map(orjson.dumps, lines))), out, form="jsonl", text_field="t")
+    written = [orjson.loads(line) for line in out.getvalue().splitlines()]
+    vectors = np.array([record.pop("embedding") for record in written], dtype=np.float32)
+    assert written == lines
+    np.testing.assert_allclose(vectors, _expected(encoder)[:2], atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "message"),
+    [
+        (b"fine\n\xff\n", "lines", "line 2 is not UTF-8"),
+        (b'{"text": "a"}\n{', "jsonl", "line 2 is not JSON"),
+        (b'{"text": "a"}\n[]', "jsonl", "line 2 has no string"),
+        (b'{"text": null}', "jsonl", "line 1 has no string"),
+        (b"{}", "jsonl", "line 1 has no string"),
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_is_written(
+    encoder: Encoder, tmp_path: Path, content: bytes, form: str, message: str
+) -> None:
+    with pytest.raises(SourceError, match=message):
+        encode_file(encoder, io.BytesIO(content), tmp_path / "v.npy", form=form)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unwritable_output(encoder: Encoder, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        encode_file(encoder, io.BytesIO(b"a"), tmp_path / "missing" / "v.npy")
+
+
+@given(st.integers(0, 10**18), st.integers(1, 10_000))
+def test_header_keeps_its_length(rows: int, dimensions: int) -> None:
+    assert len(npy_header(rows, dimensions)) == len(npy_header(0, dimensions))
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    folder = write_tiny_bert(tmp_path / "tiny", max_tokens=8)
+    command = ["encode", "--model", str(folder), "--precision", "fp32", "--device", "cpu"]
+    result = CliRunner().invoke(cli, command, input="a man\n" + "cat " * 20, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert [list(orjson.loads(line)) for line in result.stdout.splitlines()] == [["text", "embedding"]] * 2
+    assert "2 texts" in result.stderr
+    assert "1 texts were longer than 8 tokens and were cut (14 tokens lost)" in result.stderr

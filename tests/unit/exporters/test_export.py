@@ -1,0 +1,301 @@
+"""`export_bundle`: what it writes, what it refuses, and that it leaves nothing half done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from sentence_transformers import SentenceTransformer
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.manifest import MANIFEST_NAME, Manifest
+from es_sbert.bundle.model import SentenceModel
+from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.store import open_bundle
+from es_sbert.config import DEFAULT_MODEL, Precision
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.prepare import Prepared
+from es_sbert.errors import BundleInvalid, ParityFailed, UnsupportedArchitecture, UsageError
+from es_sbert.exporters import export as export_module
+from es_sbert.exporters import quantise
+from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.parity import unit
+from es_sbert.exporters.staging import staged
+from es_sbert.exporters.transformer import Floats
+from tests.unit.checkpoints import write_checkpoint
+
+TEXTS = ["Two children repaired the telescope.", "", "Why?", "The night train is late. " * 30]
+BOTH = [Precision.FP32, Precision.INT8]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceModel:
+    folder = write_checkpoint(tmp_path_factory.mktemp("models") / "small", prompts={"query": "query: "})
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    return read_model(folder)
+
+
+@pytest.fixture(scope="module")
+def bundle(model: SentenceModel, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    folder = tmp_path_factory.mktemp("bundles") / "small"
+    return folder, export_bundle(model, folder, [*BOTH, Precision.FP16])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def encode(folder: Path, variant: str, texts: list[str]) -> Floats:
+    with Encoder(Prepared(open_bundle(folder), variant), Device("cpu"), threads=1) as encoder:
+        return encoder.encode(texts).vectors
+
+
+def coarse(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """A quantisation that loses nearly everything: signs only."""
+    return np.sign(weight).astype(np.int8), np.abs(weight).mean(axis=0)
+
+
+def test_what_a_bundle_holds(model: SentenceModel, bundle: tuple[Path, Manifest]) -> None:
+    folder, manifest = bundle
+    names = {"fp32", "int8", "fp16-fused", "fp16-packed"}
+    assert set(manifest.variants) == names
+    assert {path.name for path in (folder / "onnx").iterdir()} == {f"model_{name}.onnx" for name in names}
+    assert (folder / "model.safetensors").read_bytes() == (model.folder / "model.safetensors").read_bytes()
+    assert not list(folder.rglob("*.bin"))
+    assert manifest.fingerprint == model.fingerprint
+    assert Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes()) == manifest
+    opened = open_bundle(folder)
+    assert all(opened.variant_file(name).is_file() for name in names)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_parity_reports(bundle: tuple[Path, Manifest]) -> None:
+    _, manifest = bundle
+    fp32, int8 = manifest.variants["fp32"].parity, manifest.variants["int8"].parity
+    assert fp32 is not None
+    assert int8 is not None
+    assert fp32.reference == f"numpy {np.__version__}"
+    assert fp32.sentences >= 1000
+    assert fp32.min_cosine >= 0.99999
+    assert fp32.passed
+    assert int8.passed
+    assert int8.rank_agreement < fp32.rank_agreement
+    # Without CUDA nobody has seen these run: the manifest must not claim anything.
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        assert manifest.variants["fp16-packed"].parity is None
+    assert not any(variant.forced for variant in manifest.variants.values())
+
+
+def test_sentence_transformers_opens_the_bundle_and_gives_the_same_vectors(bundle: tuple[Path, Manifest]) -> None:
+    folder, _ = bundle
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, show_progress_bar=False)
+    ours = encode(folder, "fp32", TEXTS)
+    np.testing.assert_allclose(ours, theirs, atol=5e-6)
+    int8 = encode(folder, "int8", TEXTS)
+    assert np.einsum("td,td->t", unit(int8), unit(theirs)).min() > 0.9
+
+
+def test_graphs_load_in_the_oldest_onnxruntime_we_allow(bundle: tuple[Path, Manifest]) -> None:
+    folder, manifest = bundle
+    for variant in manifest.variants.values():
+        graph = onnx.load(str(folder / variant.file))
+        assert graph.ir_version <= 10  # onnxruntime 1.22 reads up to 10
+        assert {entry.domain: entry.version for entry in graph.opset_import}[""] <= 22
+        assert [value.name for value in graph.graph.input] == ["input_ids", "attention_mask"]
+        assert [value.name for value in graph.graph.output] == ["sentence_embedding"]
+
+
+def test_int8_quantises_products_with_weights_only(bundle: tuple[Path, Manifest]) -> None:
+    graph = onnx.load(str(bundle[0] / "onnx" / "model_int8.onnx")).graph
+    operators = [node.op_type for node in graph.node]
+    assert operators.count("MatMulIntegerToFloat") == 2 * 4  # QKV, attention output, two of the feed-forward block
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    assert types["embeddings.words"] == onnx.TensorProto.FLOAT
+    assert all(kind == onnx.TensorProto.INT8 for name, kind in types.items()
+               if name.startswith("layer_") and name.endswith(".weight") and ".norm" not in name)  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", BOTH)
+def test_a_vector_does_not_depend_on_the_texts_beside_it(bundle: tuple[Path, Manifest], variant: str) -> None:
+    """Else a document embedded again, in another batch, would seem to have changed."""
+    together = encode(bundle[0], variant, TEXTS)
+    alone = np.concatenate([encode(bundle[0], variant, [text]) for text in TEXTS])
+    np.testing.assert_allclose(alone, together, atol=2e-5)
+
+
+def test_another_precision_is_added_to_a_bundle_from_itself(model: SentenceModel, tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    first = export_bundle(model, folder, [Precision.INT8])
+    second = export_bundle(read_model(folder, model.name), folder, [Precision.FP32])
+    assert set(second.variants) == {"fp32", "int8"}
+    assert second.variants["int8"] == first.variants["int8"]
+    assert open_bundle(folder).variant_file("int8").is_file()
+
+
+def test_other_folders_are_left_alone(model: SentenceModel, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name, message in (("notes", "neither empty nor a bundle"), ("file", "is a file")):
+        with pytest.raises(UsageError, match=message):
+            export_bundle(model, tmp_path / name, BOTH)
+    assert contents(tmp_path) == {"notes/mine.txt": b"mine", "file": b"mine"}
+    (tmp_path / "empty").mkdir()
+    assert export_bundle(model, tmp_path / "empty", [Precision.FP32]).variants
+
+
+def test_a_bundle_of_another_model_is_left_alone(bundle: tuple[Path, Manifest], tmp_path: Path) -> None:
+    other = read_model(write_checkpoint(tmp_path / "other", seed=7, layers=1))
+    before = contents(bundle[0])
+    with pytest.raises(UsageError, match="not of this other"):
+        export_bundle(other, bundle[0], BOTH)
+    assert contents(bundle[0]) == before
+
+
+def test_no_precision(model: SentenceModel, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no precision"):
+        export_bundle(model, tmp_path / "bundle", [])
+
+
+def test_a_variant_below_its_bar_is_not_written(
+    model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantise, "quantise_columns", coarse)
+    with pytest.raises(ParityFailed, match="variant int8 misses its bar .* rank agreement") as raised:
+        export_bundle(model, tmp_path / "bundle", BOTH)
+    assert "--precision fp32" in raised.value.remedy
+    assert "--force" in raised.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_export_leaves_the_bundle_as_it_was(
+    model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "bundle"
+    export_bundle(model, folder, BOTH)
+    before = contents(tmp_path)
+    monkeypatch.setattr(quantise, "quantise_columns", coarse)
+    with pytest.raises(ParityFailed):
+        export_bundle(model, folder, [Precision.INT8])
+    assert contents(tmp_path) == before
+
+
+def test_forced_variants_say_so(model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantise, "quantise_columns", coarse)
+    manifest = export_bundle(model, tmp_path / "bundle", BOTH, force=True)
+    assert manifest.variants["int8"].forced
+    assert manifest.variants["int8"].parity is not None
+    assert not manifest.variants["int8"].parity.passed
+    assert not manifest.variants["fp32"].forced
+
+
+def test_gold_pairs_are_reported_and_gate(
+    model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [("Two children repaired the telescope.", f"{'Two children ' * n}fixed it.", n) for n in range(1, 21)]
+    sts = tmp_path / "sts.tsv"
+    sts.write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{n}\n" for a, b, n in pairs))
+    report = export_bundle(model, tmp_path / "bundle", [Precision.FP32], sts_file=sts).variants["fp32"].parity
+    assert report is not None
+    assert report.sts_reference is not None
+    assert report.sts_variant == pytest.approx(report.sts_reference, abs=0.01)
+
+
+def test_an_unknown_architecture_writes_nothing(model: SentenceModel, tmp_path: Path) -> None:
+    unknown = model.model_copy(update={"architecture": "gpt2"})
+    with pytest.raises(UnsupportedArchitecture, match="gpt2"):
+        export_bundle(unknown, tmp_path / "bundle", BOTH)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_tensor_writes_nothing(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", layers=1)
+    weights = load_file(folder / "model.safetensors")
+    del weights["embeddings.LayerNorm.bias"]
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(BundleInvalid, match=r"embeddings\.LayerNorm\.bias"):
+        export_bundle(read_model(folder), tmp_path / "bundle", BOTH)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_weights_beyond_protobufs_limit_go_into_a_file_of_their_own(
+    model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_module, "EXTERNAL_DATA_FROM", 1)
+    folder = tmp_path / "bundle"
+    manifest = export_bundle(model, folder, [Precision.FP32])
+    assert manifest.variants["fp32"].data_sha256 is not None
+    assert (folder / "onnx" / "model_fp32.onnx.data").stat().st_size > 100_000
+    assert encode(folder, "fp32", TEXTS).shape == (len(TEXTS), model.dimensions)
+    # It travels with its variant when another one is exported.
+    export_bundle(model, folder, [Precision.INT8])
+    assert encode(folder, "fp32", TEXTS).shape == (len(TEXTS), model.dimensions)
+
+
+def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path: Path) -> None:
+    output = tmp_path / "bundle"
+    output.mkdir()
+    (output / "old").write_text("old")
+    with pytest.raises(UsageError, match="cannot be written"), staged(output) as staging:
+        staging.rmdir()
+    assert contents(tmp_path) == {"bundle/old": b"old"}
+
+
+def test_a_link_stays_a_link(model: SentenceModel, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    export_bundle(model, tmp_path / "link", [Precision.FP32])
+    export_bundle(model, tmp_path / "link", [Precision.FP32])
+    assert (tmp_path / "link").is_symlink()
+    assert set(open_bundle(tmp_path / "elsewhere").manifest.variants) == {"fp32"}
+
+
+def test_an_output_that_cannot_be_written(model: SentenceModel, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written to"):
+        export_bundle(model, tmp_path / "file" / "bundle", BOTH)
+
+
+def test_torch_is_neither_needed_nor_imported(model: SentenceModel, tmp_path: Path) -> None:
+    """`auto` without torch: the numpy reference; and importing the exporter must not import torch where it is."""
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'transformers', 'sentence_transformers'): sys.modules[name] = None\n"
+        "from pathlib import Path\n"
+        "from es_sbert.bundle.checkpoint import read_model\n"
+        "from es_sbert.config import Precision\n"
+        "from es_sbert.exporters.export import export_bundle\n"
+        "model = read_model(Path(sys.argv[1]))\n"
+        "manifest = export_bundle(model, Path(sys.argv[2]), [Precision.FP32], reference='auto')\n"
+        "print(manifest.variants['fp32'].parity.reference)\n"
+    )
+    command = [sys.executable, "-c", code, str(model.folder), str(tmp_path / "bundle")]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("numpy ")
+    imported = "import sys, es_sbert.exporters.export; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", imported], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.slow
+def test_the_default_model(tmp_path: Path) -> None:
+    """all-MiniLM-L6-v2 against sentence-transformers on more than 1,000 sentences."""
+    model = read_model(resolve_model(DEFAULT_MODEL), DEFAULT_MODEL)
+    manifest = export_bundle(model, tmp_path / "bundle", BOTH, reference="sentence-transformers")
+    fp32, int8 = manifest.variants["fp32"].parity, manifest.variants["int8"].parity
+    assert fp32 is not None
+    assert int8 is not None
+    assert fp32.reference.startswith("sentence-transformers ")
+    assert fp32.min_cosine >= 0.99999
+    assert fp32.max_abs_difference < 1e-5
+    assert int8.mean_cosine > 0.99
+    assert int8.rank_agreement > 99
+    assert json.loads((tmp_path / "bundle" / MANIFEST_NAME).read_text())["name"] == DEFAULT_MODEL

@@ -1,0 +1,152 @@
+"""Graphs and the numpy reference against sentence-transformers, for every architecture, pooling and activation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from sentence_transformers.sentence_transformer.modules import Dense
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import Pooling, SentenceModel
+from es_sbert.config import Precision
+from es_sbert.encoder.batches import pad, plan_batches
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.exporters.architectures import read_transformer
+from es_sbert.exporters.attention import Attention
+from es_sbert.exporters.build import RECIPES, Recipe, build_graph
+from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.parity import unit
+from es_sbert.exporters.reference import choose_reference
+from es_sbert.exporters.sentences import parity_sentences
+from es_sbert.exporters.transformer import Floats
+from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
+
+FP32 = RECIPES[Precision.FP32][0]
+FUSED_FP32 = Recipe("fp32-fused", Precision.FP32, "cpu", Attention.FUSED)
+
+# Random weights are large, so vectors that are not normalised have coordinates of about 1.
+LARGEST_DIFFERENCE = 2e-5
+
+
+def run_graph(graph: onnx.ModelProto, model: SentenceModel, texts: list[str], budget: int = 700) -> Floats:
+    """Vectors of texts by onnxruntime on the CPU, padded batches as the encoder makes them."""
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    rows = SentenceTokenizer(model)(texts).ids
+    vectors = np.empty((len(rows), model.dimensions), dtype=np.float32)
+    for batch in plan_batches(np.array([len(row) for row in rows]), budget):
+        ids, mask = pad([rows[number] for number in batch])
+        (vectors[batch],) = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    return vectors
+
+
+def assert_same(vectors: Floats, expected: Floats) -> None:
+    """Cosines of at least 0.99999 and coordinates equal to rounding."""
+    assert vectors.shape == expected.shape
+    assert np.einsum("td,td->t", unit(vectors), unit(expected)).min() >= 0.99999
+    assert np.abs(vectors - expected).max() <= LARGEST_DIFFERENCE * max(1.0, float(np.abs(expected).max()))
+
+
+def check(folder: Path, *recipes: Recipe, sentences: int = 256) -> SentenceModel:
+    model = read_model(folder)
+    transformer = read_transformer(model)
+    texts = parity_sentences(model.max_tokens, sentences)
+    _, torch_encode = choose_reference(model, transformer, "sentence-transformers")
+    expected = torch_encode(texts)
+    _, numpy_encode = choose_reference(model, transformer, "numpy")
+    assert_same(numpy_encode(texts), expected)
+    for recipe in recipes or (FP32,):
+        graph = build_graph(model, transformer, recipe)
+        if recipe.attention is Attention.PLAIN:
+            onnx.checker.check_model(graph, full_check=True)
+        assert_same(run_graph(graph, model, texts), expected)
+    return model
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture(architecture: str, tmp_path: Path) -> None:
+    """Plain graphs, and the fused operators that fp16 uses, here in float32 on the CPU; more than 1,000 sentences."""
+    model = check(write_checkpoint(tmp_path / architecture, architecture), FP32, FUSED_FP32, sentences=1024)
+    assert model.architecture == architecture
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_int8_of_every_architecture_passes_its_gate(architecture: str, tmp_path: Path) -> None:
+    model = read_model(write_checkpoint(tmp_path / architecture, architecture))
+    report = export_bundle(model, tmp_path / "bundle", [Precision.INT8]).variants["int8"].parity
+    assert report is not None
+    assert report.passed
+    assert report.mean_cosine < 0.99999, "this graph is not quantised"
+
+
+@pytest.mark.parametrize("pooling", list(Pooling))
+@pytest.mark.parametrize("architecture", ["bert", "mpnet"])
+def test_every_pooling_mode(pooling: Pooling, architecture: str, tmp_path: Path) -> None:
+    check(write_checkpoint(tmp_path / "model", architecture, pooling=str(pooling), normalize=False, layers=1))
+
+
+def test_several_pooling_modes_are_concatenated(tmp_path: Path) -> None:
+    model = check(write_checkpoint(tmp_path / "model", pooling=["max", "cls", "mean"], layers=1))
+    assert model.dimensions == 3 * 48
+
+
+def test_dense_modules(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    dense = [
+        Dense(48, 32, activation_function=torch.nn.Tanh()),
+        Dense(32, 40, bias=False, activation_function=torch.nn.Identity()),
+        Dense(40, 24, activation_function=torch.nn.ReLU()),
+    ]
+    model = check(write_checkpoint(tmp_path / "model", dense=dense, layers=1, normalize=False))
+    assert model.dimensions == 24
+
+
+@pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
+def test_every_activation(activation: str, tmp_path: Path) -> None:
+    check(write_checkpoint(tmp_path / "model", hidden_act=activation, layers=1), FP32, FUSED_FP32)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_padding_changes_nothing(architecture: str, tmp_path: Path) -> None:
+    """A text alone, and the same text padded to the model's maximum beside a full row."""
+    model = read_model(write_checkpoint(tmp_path / "model", architecture))
+    graph = build_graph(model, read_transformer(model), FP32)
+    text = "A short one."
+    alone = run_graph(graph, model, [text])
+    beside = run_graph(graph, model, [text, "word " * 200], budget=10_000)
+    assert_same(beside[:1], alone)
+
+
+def test_half_precision_checkpoints_are_computed_in_float32(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = write_checkpoint(tmp_path / "model", layers=1)
+    for dtype in (torch.float16, torch.bfloat16):
+        weights = {name: value.to(dtype) for name, value in load_file(folder / "model.safetensors").items()}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        check(folder)
+
+
+def test_prefixes_old_names_and_shards(tmp_path: Path) -> None:
+    """The same weights under `bert.`, with gamma and beta, in two files."""
+    from safetensors.numpy import load_file, save_file
+
+    folder = write_checkpoint(tmp_path / "model", layers=1)
+    model = read_model(folder)
+    before = run_graph(build_graph(model, read_transformer(model), FP32), model, ["one", "two three"])
+    weights = {}
+    for name, value in load_file(folder / "model.safetensors").items():
+        old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        weights[f"bert.{old}"] = value
+    weights["cls.predictions.bias"] = np.zeros(3, dtype=np.float32)
+    (folder / "model.safetensors").unlink()
+    names = sorted(weights)
+    save_file({name: weights[name] for name in names[:5]}, folder / "model-00001-of-00002.safetensors")
+    save_file({name: weights[name] for name in names[5:]}, folder / "model-00002-of-00002.safetensors")
+    model = read_model(folder)
+    after = run_graph(build_graph(model, read_transformer(model), FP32), model, ["one", "two three"])
+    np.testing.assert_array_equal(before, after)

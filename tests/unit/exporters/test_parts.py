@@ -1,0 +1,183 @@
+"""The exporter's small parts: position buckets, quantisation, ranks, the gate, the sentences, gold pairs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.special import erf as scipy_erf
+from scipy.stats import spearmanr
+
+from es_sbert.config import Precision
+from es_sbert.errors import SourceError
+from es_sbert.exporters.check import read_gold_pairs
+from es_sbert.exporters.graph import Graph
+from es_sbert.exporters.parity import BARS, compare, describe, spearman
+from es_sbert.exporters.positions import buckets
+from es_sbert.exporters.quantise import quantise_columns
+from es_sbert.exporters.reference import _bucket, erf
+from es_sbert.exporters.sentences import parity_sentences
+
+
+def test_position_buckets_are_mpnets() -> None:
+    import torch
+    from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+    offsets = np.arange(-1200, 1201)
+    expected = MPNetEncoder.relative_position_bucket(torch.from_numpy(offsets)).numpy()
+    np.testing.assert_array_equal(buckets(offsets), expected)
+    np.testing.assert_array_equal([_bucket(-int(offset)) for offset in offsets], expected)
+
+
+def test_erf() -> None:
+    x = np.linspace(-6, 6, 20_001, dtype=np.float32)
+    assert np.abs(erf(x) - scipy_erf(x)).max() < 5e-7
+
+
+@given(hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=20),
+                  elements=st.floats(-100, 100, width=32)))  # fmt: skip
+def test_quantised_columns_are_off_by_half_a_step_at_most(weight: np.ndarray) -> None:
+    quantised, scale = quantise_columns(weight)
+    assert quantised.dtype == np.int8
+    assert quantised.min() >= -127
+    steps = np.abs(quantised * scale.astype(np.float64) - weight)
+    assert (steps <= 0.5001 * scale + 1e-30).all()
+
+
+def test_a_column_of_zeros_stays_zero() -> None:
+    quantised, scale = quantise_columns(np.zeros((3, 2), dtype=np.float32))
+    assert not quantised.any()
+    assert (scale == 1).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=50))
+@settings(deadline=None)
+def test_spearman_is_scipys(pairs: list[tuple[int, int]]) -> None:
+    a, b = (np.array(column, dtype=np.float64) for column in zip(*pairs, strict=True))
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        assert spearman(a, b) == 0
+    else:
+        assert spearman(a, b) == pytest.approx(100 * spearmanr(a, b).statistic, abs=1e-9)
+
+
+def vectors(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(300, 16)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("precision", "noise"), [(Precision.FP32, 1e-6), (Precision.INT8, 0.02), (Precision.FP16, 5e-4)]
+)
+def test_the_gate_lets_pass_what_the_number_format_costs(precision: Precision, noise: float) -> None:
+    a = vectors()
+    report = compare(precision, "reference 1", a, a + noise * vectors(1))
+    assert report.passed
+    assert report.bar == str(BARS[precision])
+    assert report.sentences == 300
+    assert "reference 1 on 300 sentences" in describe(report)
+
+
+@pytest.mark.parametrize(("precision", "noise"), [(Precision.FP32, 0.01), (Precision.INT8, 0.5), (Precision.FP16, 0.1)])
+def test_the_gate_stops_more(precision: Precision, noise: float) -> None:
+    a = vectors()
+    assert not compare(precision, "reference", a, a + noise * vectors(1)).passed
+
+
+def test_one_sentence_gone_astray_is_enough() -> None:
+    a, b = vectors(), vectors()
+    b[17] = -b[17]
+    report = compare(Precision.INT8, "reference", a, b)
+    assert report.min_cosine == pytest.approx(-1)
+    assert report.rank_agreement > 98
+    assert not report.passed
+
+
+def test_loss_on_gold_pairs_counts() -> None:
+    a = vectors()
+    assert compare(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=79.6).passed
+    assert not compare(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=79.4).passed
+    # A variant that happens to do better than its reference is no loss.
+    assert compare(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=81.0).passed
+
+
+def test_vectors_that_are_not_finite_fail_and_leave_json() -> None:
+    b = vectors()
+    b[3, 3] = np.nan
+    report = compare(Precision.FP16, "reference", vectors(), b)
+    assert not report.passed
+    assert "finite" in report.bar
+    json.loads(json.dumps(report.model_dump(mode="json"), allow_nan=False))
+
+
+@pytest.mark.parametrize("max_tokens", [32, 128, 512])
+def test_parity_sentences(max_tokens: int) -> None:
+    texts = parity_sentences(max_tokens)
+    assert len(texts) == len(set(texts)) == 1024
+    assert texts == parity_sentences(max_tokens)
+    words = [len(text.split()) for text in texts]
+    assert min(words) == 0
+    assert max(words) > max_tokens
+    assert sum(max_tokens / 2 < count <= max_tokens for count in words) >= 3
+    assert any(not text.isascii() for text in texts)
+
+
+def test_parity_sentences_need_room_for_the_probes() -> None:
+    with pytest.raises(ValueError, match="too few"):
+        parity_sentences(128, 100)
+
+
+def test_a_constant_is_shared_or_refused() -> None:
+    graph = Graph()
+    assert graph.constant("w", np.zeros(3)) == graph.constant("w", np.zeros(3)) == "w"
+    with pytest.raises(ValueError, match="two different constants"):
+        graph.constant("w", np.ones(3))
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
+def test_gold_pairs_by_column_name(name: str, tmp_path: Path) -> None:
+    gold = read_gold_pairs(write(tmp_path / name, "score\tsentence2\tsentence1\n1.5\tb\ta\n0\td\tc\n"))
+    assert gold.first == ["a", "c"]
+    assert gold.second == ["b", "d"]
+    assert gold.scores.tolist() == [1.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column sentence1"),
+        ("sentence1\tscore\na\t1\n", "no column sentence2"),
+        ("sentence1\tsentence2\tscore\na\tb\thigh\n", "line 2"),
+        ("sentence1\tsentence2\tscore\na\tb\t1\nc\td\n", "line 3"),
+        ("sentence1\tsentence2\tscore\na\tb\tnan\n", "not finite"),
+        ("sentence1\tsentence2\tscore\na\tb\t1\n", "holds 1 pairs"),
+    ],
+)
+def test_broken_gold_pairs(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=message):
+        read_gold_pairs(write(tmp_path / "pairs.tsv", text))
+
+
+def test_unreadable_gold_pairs(tmp_path: Path) -> None:
+    (tmp_path / "cut.tsv.gz").write_bytes(gzip.compress(b"sentence1\tsentence2\tscore\n" * 99)[:20])
+    (tmp_path / "latin.tsv").write_bytes(b"sentence1\tsentence2\tscore\n\xe9\tb\t1\n")
+    for name in ("missing.tsv", "cut.tsv.gz", "latin.tsv"):
+        with pytest.raises(SourceError, match="cannot be read"):
+            read_gold_pairs(tmp_path / name)
+
+
+def test_bars_are_ordered_as_the_formats_are() -> None:
+    loose, middle, strict = BARS[Precision.INT8], BARS[Precision.FP16], BARS[Precision.FP32]
+    assert loose.min_cosine < middle.min_cosine < strict.min_cosine
+    assert loose.sts_loss == 0.5
+    assert math.isclose(strict.min_cosine, 0.99999)

@@ -1,0 +1,125 @@
+"""Models that no graph can be built for: each refused with what is wrong and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import SentenceModel
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
+from es_sbert.exporters.architectures import read_transformer
+from tests.unit.checkpoints import write_checkpoint
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceModel:
+    return read_model(write_checkpoint(tmp_path_factory.mktemp("models") / "bert", layers=1))
+
+
+def with_config(model: SentenceModel, **settings: Any) -> SentenceModel:
+    """The model as if its config.json said so."""
+    config = {**model.transformer_config, **settings}
+    return model.model_copy(update={"transformer_config": config, "architecture": config["model_type"]})
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"model_type": "modernbert"}, "modernbert"),
+        ({"position_embedding_type": "relative_key"}, "relative_key"),
+        ({"hidden_act": "mish"}, "mish"),
+        ({"is_decoder": True}, "is_decoder"),
+        ({"auto_map": {"AutoModel": "modeling.Model"}}, "auto_map"),
+    ],
+)
+def test_unknown_architectures_are_named_with_the_extra_that_traces_them(
+    model: SentenceModel, settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(UnsupportedArchitecture, match=named) as raised:
+        read_transformer(with_config(model, **settings))
+    assert "pip install 'es-sbert[train]'" in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"num_hidden_layers": None}, "num_hidden_layers"),
+        ({"num_attention_heads": 5}, "5 heads"),
+        ({"num_hidden_layers": 2}, r"encoder\.layer\.1\.attention\.self\.query\.weight"),
+        ({"intermediate_size": 100}, "expected"),
+        (
+            {"model_type": "distilbert", "dim": 48, "n_heads": 4, "n_layers": 1, "hidden_dim": 192},
+            "transformer.layer.0",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_the_weights(model: SentenceModel, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(BundleInvalid, match=named):
+        read_transformer(with_config(model, **settings))
+
+
+def test_more_tokens_than_positions(model: SentenceModel) -> None:
+    with pytest.raises(BundleInvalid, match="64 positions and is said to read 65 tokens") as raised:
+        read_transformer(model.model_copy(update={"max_tokens": 65}))
+    assert "at most 64" in raised.value.remedy
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    folder = write_checkpoint(tmp_path / "bert", layers=1)
+    return folder, load_file(folder / "model.safetensors")
+
+
+def test_a_missing_tensor_is_named(weights: tuple[Path, dict[str, Any]]) -> None:
+    folder, tensors = weights
+    del tensors["encoder.layer.0.output.dense.bias"]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(BundleInvalid, match=r"lack the tensor encoder\.layer\.0\.output\.dense\.bias"):
+        read_transformer(read_model(folder))
+
+
+def test_weights_of_something_else(weights: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = weights
+    save_file({"transformer.wte.weight": np.zeros((3, 3), np.float32)}, folder / "model.safetensors")
+    with pytest.raises(BundleInvalid, match="holds 0 tensors called embeddings"):
+        read_transformer(read_model(folder))
+
+
+def test_two_networks_in_one_file(weights: tuple[Path, dict[str, Any]]) -> None:
+    folder, tensors = weights
+    save_file({**{f"a.{k}": v for k, v in tensors.items()}, **{f"b.{k}": v for k, v in tensors.items()}},
+              folder / "model.safetensors")  # fmt: skip
+    with pytest.raises(BundleInvalid, match="holds 2 tensors called embeddings"):
+        read_transformer(read_model(folder))
+
+
+def test_quantised_weights(weights: tuple[Path, dict[str, Any]]) -> None:
+    folder, tensors = weights
+    name = "encoder.layer.0.output.dense.weight"
+    tensors[name] = tensors[name].astype(np.int8)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(BundleInvalid, match="of type I8"):
+        read_transformer(read_model(folder))
+
+
+def test_dense_weights_without_their_bias(tmp_path: Path) -> None:
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    from es_sbert.config import Precision
+    from es_sbert.exporters.build import RECIPES, build_graph
+
+    folder = write_checkpoint(tmp_path / "model", dense=[Dense(48, 8, bias=False)], layers=1)
+    (place,) = [
+        entry["path"] for entry in json.loads((folder / "modules.json").read_text()) if "Dense" in entry["path"]
+    ]
+    config = json.loads((folder / place / "config.json").read_text())
+    (folder / place / "config.json").write_text(json.dumps({**config, "bias": True}))
+    model = read_model(folder)
+    with pytest.raises(BundleInvalid, match=r"lack the tensor linear\.bias"):
+        build_graph(model, read_transformer(model), RECIPES[Precision.FP32][0])
