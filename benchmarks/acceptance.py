@@ -30,6 +30,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.index.vectors import read_vector
+from es_sbert.loading import load_encoder
 from es_sbert.search.semantic_index import SemanticIndex
 
 QUERIES = (
@@ -151,7 +152,7 @@ def delete(url: str, index: str) -> None:
 @click.option("--precision", default="auto", show_default=True)
 def main(data: Path, urls: tuple[str, ...], documents: int, precision: str) -> None:
     """Run every line on every engine."""
-    with tempfile.TemporaryDirectory() as folder, Encoder.load(precision=precision) as encoder:
+    with tempfile.TemporaryDirectory() as folder, load_encoder(precision=precision) as encoder:
         file = Path(folder) / "documents.jsonl.gz"
         rows = [check(url, file, docs, encoder) for docs in [take(data / "ingest/short-docs.jsonl.gz", documents, file)]
                 for url in urls]  # fmt: skip

@@ -94,9 +94,8 @@ def measure_variant(bundle: Any, name: str, texts: list[str], rounds: int) -> di
     """Speed of one of our variants, and where it really ran."""
     from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.encoder.prepare import Prepared
 
-    with Encoder(Prepared(bundle, name), Device("cuda"), threads=1) as encoder:
+    with Encoder(bundle, name, Device("cuda"), threads=1) as encoder:
         speed = rate(encoder.encode, texts, rounds)
         parity = bundle.manifest.variants[name].parity
         return {
@@ -109,8 +108,8 @@ def measure_variant(bundle: Any, name: str, texts: list[str], rounds: int) -> di
 def measure(name: str, folder: Path, texts: list[str], rounds: int, scratch: Path) -> dict[str, Any]:
     """Parity and speed of one model."""
     from es_sbert.bundle.checkpoint import read_model
+    from es_sbert.bundle.model import Precision
     from es_sbert.bundle.store import open_bundle
-    from es_sbert.config import Precision
     from es_sbert.exporters.export import export_bundle
 
     def log(line: str) -> None:

@@ -18,8 +18,9 @@ import click
 
 from benchmarks.common import machine, table
 from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import Precision
 from es_sbert.bundle.resolve import resolve_model
-from es_sbert.config import DEFAULT_MODEL, Precision
+from es_sbert.config import DEFAULT_MODEL
 from es_sbert.exporters.export import export_bundle
 
 HEADER = (

@@ -6,7 +6,6 @@ need not stand on a command line, where any user of the machine can read them.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 
 from pydantic import Field, SecretStr, model_validator
@@ -17,14 +16,6 @@ from es_sbert.errors import UsageError
 DEFAULT_URL = "http://localhost:9200"
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_VECTOR_FIELD = "embedding"
-
-
-class Precision(StrEnum):
-    """Number format of an ONNX variant's matrix products; sentence vectors are float32 in all of them."""
-
-    FP32 = "fp32"
-    INT8 = "int8"
-    FP16 = "fp16"
 
 
 class EngineSettings(BaseSettings):

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from es_sbert.bundle.model import SentenceModel
-from es_sbert.config import Precision
+from es_sbert.bundle.model import Precision, SentenceModel
 from es_sbert.errors import ModelError
 from es_sbert.exporters.attention import FORMS, Attention
 from es_sbert.exporters.graph import FLOAT, INT64, Graph

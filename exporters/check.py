@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import gzip
 import math
-import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +14,10 @@ from es_sbert.bundle.manifest import ParityReport
 from es_sbert.bundle.model import SentenceModel
 from es_sbert.encoder.batches import pad, plan_batches
 from es_sbert.encoder.device import Device
+from es_sbert.encoder.hardware import cuda_devices
 from es_sbert.encoder.session import available_providers, open_session, run
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.errors import DeviceError, SourceError
+from es_sbert.errors import DeviceError, EsSbertError, ModelError, SourceError
 from es_sbert.exporters.build import Recipe
 from es_sbert.exporters.parity import GoldPairs, compare, sts_spearman
 from es_sbert.exporters.reference import ReferenceKind, choose_reference
@@ -52,7 +51,22 @@ class ParityCheck:
     @cached_property
     def _reference(self) -> tuple[str, Floats, float | None]:
         """Name of the reference, its vectors of the parity sentences, its ρ × 100 on the gold pairs."""
-        name, encode = choose_reference(self._model, self._transformer, self._kind)
+        try:
+            return self._encode_by(self._kind)
+        except EsSbertError:
+            raise
+        except Exception as error:  # whatever another library raises on a folder that it does not understand
+            reason = f"sentence-transformers fails on it: {type(error).__name__}: {error}"
+            if self._kind != "auto":
+                raise ModelError(
+                    f"{self._model.folder} cannot be compared with its reference: {reason}",
+                    "Open the folder with SentenceTransformer(...) and mend what it names.",
+                ) from error
+            name, vectors, gold = self._encode_by("numpy")
+            return f"{name} ({reason})", vectors, gold
+
+    def _encode_by(self, kind: ReferenceKind) -> tuple[str, Floats, float | None]:
+        name, encode = choose_reference(self._model, self._transformer, kind)
         vectors = encode(self._sentences)
         if self._gold is None:
             return name, vectors, None
@@ -65,7 +79,7 @@ class ParityCheck:
             BundleInvalid: onnxruntime does not take the file.
         """
         device = Device(recipe.device)
-        if device.kind == "cuda" and not (_has_cuda_driver() and "CUDAExecutionProvider" in available_providers()):
+        if device.kind == "cuda" and not (cuda_devices() and "CUDAExecutionProvider" in available_providers()):
             return None
         try:
             session = open_session(path, device)
@@ -90,15 +104,6 @@ class ParityCheck:
             sts_reference=sts_reference,
             sts_variant=None if gold is None else sts_spearman(encode(gold.first), encode(gold.second), gold),
         )
-
-
-def _has_cuda_driver() -> bool:
-    """Whether there is a driver; without this question onnxruntime-gpu fills the screen with what it does not find."""
-    try:
-        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return False
-    return True
 
 
 def read_gold_pairs(path: Path) -> GoldPairs:

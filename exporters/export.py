@@ -11,9 +11,8 @@ import onnxruntime
 
 from es_sbert import __version__
 from es_sbert.bundle.manifest import Manifest, ParityReport, Variant
-from es_sbert.bundle.model import SentenceModel
+from es_sbert.bundle.model import Precision, SentenceModel
 from es_sbert.bundle.store import hash_file, open_bundle
-from es_sbert.config import Precision
 from es_sbert.errors import ParityFailed, UsageError
 from es_sbert.exporters.architectures import read_transformer
 from es_sbert.exporters.build import RECIPES, Recipe, build_graph

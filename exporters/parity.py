@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.manifest import ParityReport
-from es_sbert.config import Precision
+from es_sbert.bundle.model import Precision
 from es_sbert.exporters.transformer import Floats
 
 

@@ -46,6 +46,9 @@ def write_tiny_bert(
     _write(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})
     _write(folder / "config_sentence_transformers.json", {"prompts": prompts or {}, "default_prompt_name": None})
     tokenizer.save(str(folder / "tokenizer.json"))
+    # Without it transformers guesses a tokenizer by the model's type, with other ids.
+    _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]",
+                                              "unk_token": "[UNK]"})  # fmt: skip
     save_file(_weights(config["vocab_size"], seed), folder / "model.safetensors", {"format": "pt"})
     return folder
 

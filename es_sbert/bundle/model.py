@@ -19,6 +19,14 @@ PROMPT_NAMES: dict[PromptKind, tuple[str, ...]] = {
 }
 
 
+class Precision(StrEnum):
+    """Number format of an ONNX variant's matrix products; sentence vectors are float32 in all of them."""
+
+    FP32 = "fp32"
+    INT8 = "int8"
+    FP16 = "fp16"
+
+
 class Pooling(StrEnum):
     """How token vectors become one sentence vector (names as in sentence-transformers)."""
 

@@ -39,10 +39,9 @@ class Bundle:
         """
         variant = self.manifest.variants[name]
         path = self.folder / variant.file
-        if not path.is_file():
-            raise BundleInvalid(f"{path} is missing", _EXPORT_AGAIN)
-        if hash_file(path) != variant.sha256:
-            raise BundleInvalid(f"{path} was changed after its export", _EXPORT_AGAIN)
+        _check_hash(path, variant.sha256)
+        if variant.data_sha256 is not None:
+            _check_hash(path.with_name(f"{path.name}.data"), variant.data_sha256)
         return path
 
 
@@ -81,6 +80,13 @@ def open_bundle(folder: Path) -> Bundle:
             "Undo the edit, or export the edited model to a new bundle: es-sbert export MODEL -o BUNDLE.",
         )
     return Bundle(folder, model, manifest)
+
+
+def _check_hash(path: Path, sha256: str) -> None:
+    if not path.is_file():
+        raise BundleInvalid(f"{path} is missing", _EXPORT_AGAIN)
+    if hash_file(path) != sha256:
+        raise BundleInvalid(f"{path} was changed after its export", _EXPORT_AGAIN)
 
 
 def _check_inside(path: Path, variant: Variant) -> None:

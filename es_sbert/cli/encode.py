@@ -52,12 +52,12 @@ def encode(
       es-sbert encode sentences.txt -o vectors.npy
       es-sbert encode docs.jsonl --format jsonl --text-field title -o docs-with-vectors.jsonl
     """
-    from es_sbert.encoder.encoder import Encoder
     from es_sbert.encoder.files import encode_file
+    from es_sbert.loading import load_encoder
 
     def report(message: str) -> None:
         click.echo(message, err=True)
 
-    with Encoder.load(model, device=device, precision=precision, threads=threads, report=report) as encoder:
+    with load_encoder(model, device=device, precision=precision, threads=threads, report=report) as encoder:
         summary = encode_file(encoder, file, output or sys.stdout.buffer, form=form, text_field=text_field, kind=kind)
         report(summary.describe(encoder.info))

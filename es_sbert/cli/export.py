@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from es_sbert.bundle.manifest import Manifest, Variant
-from es_sbert.config import DEFAULT_MODEL, Precision
+from es_sbert.bundle.model import Precision
+from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
 
 

@@ -98,13 +98,13 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
       zcat docs.gz | es-sbert ingest --index docs - --format jsonl
       es-sbert ingest --index docs --text-field body
     """
-    from es_sbert.encoder.encoder import Encoder
     from es_sbert.engines.connect import connect
     from es_sbert.ingest.control import Control
     from es_sbert.ingest.progress import meter_for
     from es_sbert.ingest.run import plan, run
     from es_sbert.ingest.settings import IngestSettings
     from es_sbert.ingest.sources.find import Format
+    from es_sbert.loading import load_encoder
 
     settings = IngestSettings(
         index=index,
@@ -130,7 +130,7 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
     with closing(connect(engine_settings(**connection))) as engine:
         wanted = plan(engine, settings)
         name = model or (wanted.stored.model if wanted.stored else None)
-        with Encoder.load(name, device=device, precision=precision, threads=threads, report=say) as encoder:
+        with load_encoder(name, device=device, precision=precision, threads=threads, report=say) as encoder:
             # Whoever sends the signal twice does not want to wait: the second goes to Python's own handler.
             def interrupt(number: int, frame: FrameType | None) -> None:
                 signal.signal(number, signal.default_int_handler)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from es_sbert.config import Precision
+from es_sbert.bundle.model import Precision
 from es_sbert.errors import DeviceError, UsageError
 
 # Variants in order of preference for a device and precision.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from types import TracebackType
@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.model import PromptKind
-from es_sbert.config import DEFAULT_MODEL
+from es_sbert.bundle.store import Bundle
 from es_sbert.encoder.batches import distinct, pad, plan_batches
-from es_sbert.encoder.device import Device, choose_device, choose_precision
-from es_sbert.encoder.hardware import available_cores, cuda_devices, has_int8_products
-from es_sbert.encoder.prepare import Prepared, prepare
-from es_sbert.encoder.session import available_providers, open_session, run
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.session import open_session, run
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.encoder.types import Encoded, EncoderInfo, TokenizedTexts, Vectors
-from es_sbert.errors import DeviceError, UsageError
+from es_sbert.errors import UsageError
 
 # Padded tokens of one batch. On a CPU small batches stay in its caches; a GPU wants to be filled.
 # Measured by benchmarks/encode.py --budgets.
@@ -32,24 +30,33 @@ WINDOW = 4096
 class Encoder:
     """Sentence encoder on onnxruntime.
 
-    Usage:
-        with Encoder.load("all-MiniLM-L6-v2") as encoder:
-            vectors = encoder.encode(["A man plays a guitar."]).vectors  # (1, 384) float32
+    `es_sbert.loading.load_encoder` opens one by the model's name. Thread-safe. Close it, or use it as a context
+    manager, to end its threads.
 
-    Thread-safe. Close it, or use it as a context manager, to end its threads.
+    Args:
+        bundle: An opened bundle.
+        variant: Name of the variant to run.
+        device: Where to run it.
+        threads: CPU threads; CUDA takes one.
+        budget: Padded tokens of one batch; by default what was measured best for the device.
+        warnings: What every summary must repeat.
+
+    Raises:
+        DeviceError: the session would run elsewhere than asked.
+        BundleInvalid: the variant's file or the tokenizer is broken.
     """
 
     def __init__(
         self,
-        prepared: Prepared,
+        bundle: Bundle,
+        variant: str,
         device: Device,
         *,
         threads: int,
         budget: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        bundle, variant = prepared.bundle, prepared.bundle.manifest.variants[prepared.variant]
-        self._session = open_session(bundle.variant_file(prepared.variant), device)
+        self._session = open_session(bundle.variant_file(variant), device)
         self._tokenizer = SentenceTokenizer(bundle.model)
         self._budget = budget or BUDGET[device.kind]
         self._dimensions = bundle.model.dimensions
@@ -60,56 +67,13 @@ class Encoder:
             fingerprint=bundle.model.fingerprint,
             dimensions=bundle.model.dimensions,
             max_tokens=bundle.model.max_tokens,
-            variant=prepared.variant,
-            precision=variant.precision,
+            variant=variant,
+            precision=bundle.manifest.variants[variant].precision,
             provider=self._session.get_providers()[0],
             device=str(device),
             threads=workers if device.kind == "cpu" else 0,
-            warnings=(*warnings, *prepared.warnings),
+            warnings=tuple(warnings),
         )
-
-    @classmethod
-    def load(
-        cls,
-        model: str | None = None,
-        *,
-        device: str = "auto",
-        precision: str = "auto",
-        threads: int | None = None,
-        budget: int | None = None,
-        report: Callable[[str], None] = lambda message: None,
-    ) -> Encoder:
-        """Load a model; one that is no bundle yet is exported to the cache on first use.
-
-        Args:
-            model: Model folder, bundle, hub id or installed name; `all-MiniLM-L6-v2` by default.
-            device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails rather than run elsewhere; `auto` takes the
-                CPU where CUDA does not run, and says so in `info.warnings`.
-            precision: `auto`, `fp32`, `int8` or `fp16`.
-            threads: CPU threads; the physical cores by default.
-            budget: Padded tokens of one batch; by default what was measured best for the device.
-            report: Told what takes long.
-
-        Raises:
-            ModelError: not found, broken, or of an unknown architecture.
-            DeviceError: the device asked for is not the one that would run.
-            UsageError: a device and precision that do not go together.
-        """
-        name = model or DEFAULT_MODEL
-
-        def open_on(chosen: Device, warnings: Sequence[str] = ()) -> Encoder:
-            wanted = choose_precision(precision, chosen, has_int8_products())
-            prepared = prepare(name, chosen, wanted, may_fall_back=precision == "auto", report=report)
-            return cls(prepared, chosen, threads=threads or available_cores(), budget=budget, warnings=warnings)
-
-        chosen = choose_device(device, available_providers(), cuda_devices())
-        try:
-            return open_on(chosen)
-        except DeviceError as error:
-            if device != "auto" or chosen.kind == "cpu":
-                raise
-            # A card is there, but its libraries are not: `auto` promises the best that runs, and says what does not.
-            return open_on(Device("cpu"), [f"CUDA does not run here: {error.message}"])
 
     def tokenize(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
         """The first half of `encode`, for pipelines that overlap the two.

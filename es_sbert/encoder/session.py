@@ -44,7 +44,9 @@ def open_session(path: Path, device: Device) -> onnxruntime.InferenceSession:
     if device.kind == "cuda":
         _load_cuda_libraries()
         # The CPU provider takes the few nodes that belong there (shapes); the check below is on the first one.
-        providers = [(wanted, {"device_id": device.number}), _PROVIDERS["cpu"]]
+        # Strict: residuals are summed in fp32, which fp16 models need to stay near their originals.
+        cuda = {"device_id": device.number, "enable_skip_layer_norm_strict_mode": "1"}
+        providers = [(wanted, cuda), _PROVIDERS["cpu"]]
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception

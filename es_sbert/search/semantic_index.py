@@ -39,7 +39,7 @@ class SemanticIndex:
         model: Model folder, bundle, hub id or installed name.
         encoder: A loaded encoder in place of a model's name; it stays open on `close`.
         vector_field: Field that holds the vectors.
-        device, precision, threads: For loading the model, see `Encoder.load`.
+        device, precision, threads: For loading the model, see `load_encoder`.
 
     Raises:
         IndexMissing, IndexMismatch: no such index, no such field, or an encoder of another model.
@@ -84,9 +84,9 @@ class SemanticIndex:
             ModelError, DeviceError: it cannot be loaded.
         """
         if self._encoder is None:
-            from es_sbert.encoder.encoder import Encoder
+            from es_sbert.loading import load_encoder
 
-            encoder = Encoder.load(self._model or self._field.meta.model, **self._load_options)  # type: ignore[arg-type]
+            encoder = load_encoder(self._model or self._field.meta.model, **self._load_options)  # type: ignore[arg-type]
             try:
                 check_model(self._field, encoder.info.fingerprint, encoder.info.model)
             except BaseException:

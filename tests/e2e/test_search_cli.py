@@ -19,6 +19,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.loading import load_encoder
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.engine.vectors import load
 
@@ -45,7 +46,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def encoder() -> Iterator[Encoder]:
-    with Encoder.load(DEFAULT_MODEL, device="cpu", precision="fp32") as loaded:
+    with load_encoder(DEFAULT_MODEL, device="cpu", precision="fp32") as loaded:
         yield loaded
 
 

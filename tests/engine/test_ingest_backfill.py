@@ -13,6 +13,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import VectorIndexError
+from es_sbert.loading import load_encoder
 from tests.engine.ingest_support import (
     contents,
     letters,
@@ -28,7 +29,7 @@ from tests.engine.ingest_support import (
 @pytest.fixture(scope="module")
 def encoder() -> Iterator[Encoder]:
     # int8 scales activations over a whole batch: there a vector depends a little on its neighbours.
-    with Encoder.load(precision="fp32") as encoder:
+    with load_encoder(precision="fp32") as encoder:
         yield encoder
 
 

@@ -13,6 +13,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.meta import DocumentMeta, document_hash, text_hash
+from es_sbert.loading import load_encoder
 from tests.engine.ingest_support import (
     contents,
     letters,
@@ -28,7 +29,7 @@ from tests.engine.ingest_support import (
 @pytest.fixture(scope="module")
 def encoder() -> Iterator[Encoder]:
     # int8 scales activations over a whole batch: there a vector depends a little on its neighbours.
-    with Encoder.load(precision="fp32") as encoder:
+    with load_encoder(precision="fp32") as encoder:
         yield encoder
 
 

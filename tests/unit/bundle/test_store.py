@@ -9,11 +9,11 @@ import pytest
 
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.manifest import MANIFEST_NAME
+from es_sbert.bundle.model import Precision
 from es_sbert.bundle.store import is_bundle, open_bundle
-from es_sbert.config import Precision
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError
 from es_sbert.exporters.export import export_bundle
+from es_sbert.loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 
@@ -59,7 +59,7 @@ def test_opens(bundle: Path) -> None:
 def test_edits_by_hand_are_refused(bundle: Path, file: str, change: Callable[[Any], Any], message: str) -> None:
     _edit(bundle / file, change)
     with pytest.raises(BundleInvalid, match=message) as error:
-        Encoder.load(str(bundle), device="cpu", precision="fp32")
+        load_encoder(str(bundle), device="cpu", precision="fp32")
     assert error.value.remedy
 
 
@@ -74,13 +74,13 @@ def test_changed_graph_is_refused(bundle: Path) -> None:
     path = opened.variant_file("fp32")
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(BundleInvalid, match="changed after its export"):
-        Encoder.load(str(bundle), device="cpu", precision="fp32")
+        load_encoder(str(bundle), device="cpu", precision="fp32")
     path.unlink()
     with pytest.raises(BundleInvalid, match="is missing"):
-        Encoder.load(str(bundle), device="cpu", precision="fp32")
+        load_encoder(str(bundle), device="cpu", precision="fp32")
 
 
 def test_a_variant_that_is_not_there(bundle: Path) -> None:
     with pytest.raises(ModelError, match="has no int8 variant") as error:
-        Encoder.load(str(bundle), device="cpu", precision="int8")
+        load_encoder(str(bundle), device="cpu", precision="int8")
     assert "--precision int8" in error.value.remedy

@@ -2,7 +2,7 @@
 
 import pytest
 
-from es_sbert.config import Precision
+from es_sbert.bundle.model import Precision
 from es_sbert.encoder.device import Device, choose_device, choose_precision, choose_variant
 from es_sbert.errors import DeviceError, UsageError
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import DeviceError, UsageError
+from es_sbert.loading import load_encoder
 from tests.tiny import HIDDEN, WORDS, write_tiny_bert
 
 TEXTS = [" ".join(words) for words in itertools.product(WORDS[:6], WORDS[4:9], ["", "a a a", "cat " * 30])]
@@ -30,7 +31,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 @pytest.fixture(scope="module")
 def encoder(folder: Path) -> object:
-    with Encoder.load(str(folder), device="cpu", precision="fp32", threads=2, budget=64) as encoder:
+    with load_encoder(str(folder), device="cpu", precision="fp32", threads=2, budget=64) as encoder:
         yield encoder
 
 
@@ -86,7 +87,7 @@ def test_info_says_what_runs(encoder: Encoder, folder: Path) -> None:
 
 def test_second_load_uses_the_cache(encoder: Encoder, folder: Path) -> None:
     messages: list[str] = []
-    Encoder.load(str(folder), device="cpu", precision="fp32", report=messages.append).close()
+    load_encoder(str(folder), device="cpu", precision="fp32", report=messages.append).close()
     assert messages == []
 
 
@@ -96,5 +97,5 @@ def test_cuda_fails_where_there_is_none(folder: Path) -> None:
     if cuda_devices():
         pytest.skip("this machine has a card")
     with pytest.raises(DeviceError, match="--device cuda") as error:
-        Encoder.load(str(folder), device="cuda")
+        load_encoder(str(folder), device="cuda")
     assert "--device cpu" in error.value.remedy or "onnxruntime-gpu" in error.value.remedy

@@ -14,6 +14,7 @@ from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.files import encode_file, npy_header
 from es_sbert.errors import SourceError, UsageError
+from es_sbert.loading import load_encoder
 from tests.tiny import HIDDEN, write_tiny_bert
 
 LINES = "a man\nplays guitar\r\n\nthe cat sleeps"
@@ -24,7 +25,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
         folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
-        with Encoder.load(str(folder), device="cpu", precision="fp32") as encoder:
+        with load_encoder(str(folder), device="cpu", precision="fp32") as encoder:
             yield encoder
 
 

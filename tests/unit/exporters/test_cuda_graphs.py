@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from es_sbert.bundle.checkpoint import read_model
-from es_sbert.config import Precision
+from es_sbert.bundle.model import Precision
 from es_sbert.encoder.batches import pad
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import ModelError

@@ -17,20 +17,20 @@ from sentence_transformers import SentenceTransformer
 
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.manifest import MANIFEST_NAME, Manifest
-from es_sbert.bundle.model import SentenceModel
+from es_sbert.bundle.model import Precision, SentenceModel
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.bundle.store import open_bundle
-from es_sbert.config import DEFAULT_MODEL, Precision
+from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.prepare import Prepared
-from es_sbert.errors import BundleInvalid, ParityFailed, UnsupportedArchitecture, UsageError
+from es_sbert.errors import BundleInvalid, ModelError, ParityFailed, UnsupportedArchitecture, UsageError
 from es_sbert.exporters import export as export_module
 from es_sbert.exporters import quantise
 from es_sbert.exporters.export import export_bundle
 from es_sbert.exporters.parity import unit
 from es_sbert.exporters.staging import staged
 from es_sbert.exporters.transformer import Floats
+from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
 
 TEXTS = ["Two children repaired the telescope.", "", "Why?", "The night train is late. " * 30]
@@ -55,7 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def encode(folder: Path, variant: str, texts: list[str]) -> Floats:
-    with Encoder(Prepared(open_bundle(folder), variant), Device("cpu"), threads=1) as encoder:
+    with Encoder(open_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
         return encoder.encode(texts).vectors
 
 
@@ -272,7 +272,7 @@ def test_torch_is_neither_needed_nor_imported(model: SentenceModel, tmp_path: Pa
         "for name in ('torch', 'transformers', 'sentence_transformers'): sys.modules[name] = None\n"
         "from pathlib import Path\n"
         "from es_sbert.bundle.checkpoint import read_model\n"
-        "from es_sbert.config import Precision\n"
+        "from es_sbert.bundle.model import Precision\n"
         "from es_sbert.exporters.export import export_bundle\n"
         "model = read_model(Path(sys.argv[1]))\n"
         "manifest = export_bundle(model, Path(sys.argv[2]), [Precision.FP32], reference='auto')\n"
@@ -283,6 +283,21 @@ def test_torch_is_neither_needed_nor_imported(model: SentenceModel, tmp_path: Pa
     imported = "import sys, es_sbert.exporters.export; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", imported], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_folder_that_sentence_transformers_fails_on(tmp_path: Path) -> None:
+    """Where the other library builds another tokenizer, `auto` compares with numpy and says why."""
+    folder = write_tiny_bert(tmp_path / "tiny")
+    (folder / "tokenizer_config.json").unlink()
+    model = read_model(folder)
+    parity = export_bundle(model, tmp_path / "auto", [Precision.FP32], reference="auto").variants["fp32"].parity
+    assert parity is not None
+    assert parity.passed
+    assert parity.reference.startswith("numpy ")
+    assert "sentence-transformers fails on it: IndexError" in parity.reference
+    with pytest.raises(ModelError, match="cannot be compared with its reference"):
+        export_bundle(model, tmp_path / "asked", [Precision.FP32], reference="sentence-transformers")
+    assert not (tmp_path / "asked").exists()
 
 
 @pytest.mark.slow

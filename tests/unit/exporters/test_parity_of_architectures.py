@@ -12,8 +12,7 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Dense
 
 from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Pooling, SentenceModel
-from es_sbert.config import Precision
+from es_sbert.bundle.model import Pooling, Precision, SentenceModel
 from es_sbert.encoder.batches import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.architectures import read_transformer

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.special import erf as scipy_erf
 from scipy.stats import spearmanr
 
-from es_sbert.config import Precision
+from es_sbert.bundle.model import Precision
 from es_sbert.errors import SourceError
 from es_sbert.exporters.check import read_gold_pairs
 from es_sbert.exporters.graph import Graph

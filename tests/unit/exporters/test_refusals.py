@@ -111,7 +111,7 @@ def test_quantised_weights(weights: tuple[Path, dict[str, Any]]) -> None:
 def test_dense_weights_without_their_bias(tmp_path: Path) -> None:
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    from es_sbert.config import Precision
+    from es_sbert.bundle.model import Precision
     from es_sbert.exporters.build import RECIPES, build_graph
 
     folder = write_checkpoint(tmp_path / "model", dense=[Dense(48, 8, bias=False)], layers=1)

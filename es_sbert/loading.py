@@ -1,22 +1,73 @@
-"""From a model's name to the ONNX variant that is to run; what is no bundle yet is exported on first use."""
+"""`load_encoder`: from a model's name to an encoder; what is no bundle yet is exported on first use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import Precision
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.bundle.store import Bundle, cached_bundle_folder, is_bundle, open_bundle
-from es_sbert.config import Precision
-from es_sbert.encoder.device import Device, choose_variant
-from es_sbert.errors import BundleInvalid, ModelError, ParityFailed
+from es_sbert.config import DEFAULT_MODEL
+from es_sbert.encoder.device import Device, choose_device, choose_precision, choose_variant
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.hardware import available_cores, cuda_devices, has_int8_products
+from es_sbert.encoder.session import available_providers
+from es_sbert.errors import BundleInvalid, DeviceError, ModelError, ParityFailed
 
 Report = Callable[[str], None]
 
 
+def load_encoder(
+    model: str | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "auto",
+    threads: int | None = None,
+    budget: int | None = None,
+    report: Callable[[str], None] = lambda message: None,
+) -> Encoder:
+    """Load a model; one that is no bundle yet is exported to the cache on first use.
+
+    Usage:
+        with load_encoder("all-MiniLM-L6-v2") as encoder:
+            vectors = encoder.encode(["A man plays a guitar."]).vectors  # (1, 384) float32
+
+    Args:
+        model: Model folder, bundle, hub id or installed name; `all-MiniLM-L6-v2` by default.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails rather than run elsewhere; `auto` takes the
+            CPU where CUDA does not run, and says so in `info.warnings`.
+        precision: `auto`, `fp32`, `int8` or `fp16`.
+        threads: CPU threads; the physical cores by default.
+        budget: Padded tokens of one batch; by default what was measured best for the device.
+        report: Told what takes long.
+
+    Raises:
+        ModelError: not found, broken, or of an unknown architecture.
+        DeviceError: the device asked for is not the one that would run.
+        UsageError: a device and precision that do not go together.
+    """
+    name = model or DEFAULT_MODEL
+
+    def open_on(chosen: Device, warnings: Sequence[str] = ()) -> Encoder:
+        wanted = choose_precision(precision, chosen, has_int8_products())
+        prepared = _prepare(name, chosen, wanted, may_fall_back=precision == "auto", report=report)
+        return Encoder(prepared.bundle, prepared.variant, chosen, threads=threads or available_cores(), budget=budget,
+                       warnings=[*warnings, *prepared.warnings])  # fmt: skip
+
+    chosen = choose_device(device, available_providers(), cuda_devices())
+    try:
+        return open_on(chosen)
+    except DeviceError as error:
+        if device != "auto" or chosen.kind == "cpu":
+            raise
+        # A card is there, but its libraries are not: `auto` promises the best that runs, and says what does not.
+        return open_on(Device("cpu"), [f"CUDA does not run here: {error.message}"])
+
+
 @dataclass(frozen=True)
-class Prepared:
+class _Prepared:
     """A bundle and the variant of it that runs; `warnings` belong into every summary."""
 
     bundle: Bundle
@@ -24,7 +75,7 @@ class Prepared:
     warnings: tuple[str, ...] = ()
 
 
-def prepare(name: str, device: Device, precision: Precision, *, may_fall_back: bool, report: Report) -> Prepared:
+def _prepare(name: str, device: Device, precision: Precision, *, may_fall_back: bool, report: Report) -> _Prepared:
     """Find the variant of a model for a device and precision.
 
     Args:
@@ -42,10 +93,10 @@ def prepare(name: str, device: Device, precision: Precision, *, may_fall_back: b
         return _prepare_exported(name, device, precision, may_fall_back=may_fall_back, report=report)
     variant = choose_variant(device, precision, bundle.manifest.variants)
     if variant is not None:
-        return Prepared(bundle, variant, _forced(bundle, variant))
+        return _Prepared(bundle, variant, _forced(bundle, variant))
     fallback = choose_variant(device, Precision.FP32, bundle.manifest.variants)
     if may_fall_back and fallback is not None:
-        return Prepared(bundle, fallback, (f"the bundle has no {precision} variant: {fallback} runs instead",))
+        return _Prepared(bundle, fallback, (f"the bundle has no {precision} variant: {fallback} runs instead",))
     raise ModelError(
         f"the bundle {folder} has no {precision} variant for {device.kind}, only "
         f"{', '.join(bundle.manifest.variants) or 'none at all'}",
@@ -55,7 +106,7 @@ def prepare(name: str, device: Device, precision: Precision, *, may_fall_back: b
 
 def _prepare_exported(
     name: str, device: Device, precision: Precision, *, may_fall_back: bool, report: Report
-) -> Prepared:
+) -> _Prepared:
     # Imported here: the exporter brings onnx, which an already exported bundle does without.
     from es_sbert.exporters.export import export_bundle
 
@@ -68,7 +119,7 @@ def _prepare_exported(
             raise BundleInvalid(error.message, f"It is a cache of es-sbert: remove {folder} and run again.") from error
         variant = choose_variant(device, precision, bundle.manifest.variants)
         if variant is not None:
-            return Prepared(bundle, variant, _forced(bundle, variant))
+            return _Prepared(bundle, variant, _forced(bundle, variant))
     report(f"Exporting {model.name} to ONNX ({precision}), once: {folder}")
     try:
         export_bundle(model, folder, [precision], on_progress=report)
@@ -77,12 +128,12 @@ def _prepare_exported(
             raise
         prepared = _prepare_exported(name, device, Precision.FP32, may_fall_back=False, report=report)
         warning = f"{precision} missed its parity bar ({error.message}): fp32 runs instead"
-        return Prepared(prepared.bundle, prepared.variant, (*prepared.warnings, warning))
+        return _Prepared(prepared.bundle, prepared.variant, (*prepared.warnings, warning))
     bundle = open_bundle(folder)
     variant = choose_variant(device, precision, bundle.manifest.variants)
     if variant is None:
         raise ModelError(f"the export of {name} wrote no {precision} variant", "Report this: it is a bug of es-sbert.")
-    return Prepared(bundle, variant, _forced(bundle, variant))
+    return _Prepared(bundle, variant, _forced(bundle, variant))
 
 
 def _forced(bundle: Bundle, name: str) -> tuple[str, ...]:
