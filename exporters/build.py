@@ -63,7 +63,7 @@ def build_graph(model: SentenceModel, transformer: Transformer, recipe: Recipe) 
     )
     form = FORMS[recipe.attention](writer, transformer, model.max_tokens)
     x = form.enter(embed(writer, transformer.embeddings))
-    for number, layer in enumerate(transformer.layers):
+    for number, layer in enumerate(map(form.fold, transformer.layers)):
         name = f"layer_{number}"
         attended = form.attend(x, name, layer)
         x = writer.product_add_norm(

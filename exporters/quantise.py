@@ -36,7 +36,7 @@ def quantise_columns(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
 
 
 def quantised_product(graph: Graph, x: str, name: str, weight: Floats, *, lower: float | None = None) -> str:
-    """x W with factors of 8 bits: (…, in_features) → (…, out_features) float32.
+    """x W with factors of 8 bits: (T, in_features) → (T, out_features) float32, T tokens.
 
     Args:
         graph: Where nodes go.
@@ -46,18 +46,17 @@ def quantised_product(graph: Graph, x: str, name: str, weight: Floats, *, lower:
         lower: What no value of x is below, where that is known; saves looking for the least.
     """
     quantised, scale = quantise_columns(weight)
-    in_features, out_features = weight.shape
-    tokens = graph.add("Reshape", x, graph.integers(-1, in_features))  # (T, in_features): one row a token
-    magnitude = graph.add("ReduceMax", tokens, graph.integers(1), keepdims=0)  # (T,)
+    last = graph.integers(1)
+    magnitude = graph.add("ReduceMax", x, last, keepdims=0)  # (T,)
     if lower is None:
-        least = graph.add("ReduceMin", tokens, graph.integers(1), keepdims=0)
+        least = graph.add("ReduceMin", x, last, keepdims=0)
         magnitude = graph.add("Max", magnitude, graph.add("Neg", least), graph.scalar(_SMALLEST))
     else:
         magnitude = graph.add("Max", magnitude, graph.scalar(-lower))
     step = graph.add("Mul", magnitude, graph.scalar(1 / _LARGEST))  # (T,)
     # Rows are quantised with their own step in one pass, then multiplied as if the step were 1 and scaled behind.
     centre = graph.add("Expand", graph.constant("centre", np.array([_ZERO_POINT], np.uint8)), graph.add("Shape", step))
-    levels = graph.add("QuantizeLinear", tokens, step, centre, axis=0)  # (T, in_features) uint8, 1 … 255
+    levels = graph.add("QuantizeLinear", x, step, centre, axis=0)  # (T, in_features) uint8, 1 … 255
     product = graph.add(
         "MatMulIntegerToFloat",
         levels,
@@ -67,6 +66,4 @@ def quantised_product(graph: Graph, x: str, name: str, weight: Floats, *, lower:
         graph.constant("zero_point", np.array(_ZERO_POINT, dtype=np.uint8)),
         domain=CONTRIB,
     )
-    scaled = graph.add("Mul", product, graph.add("Unsqueeze", step, graph.integers(1)))  # (T, out_features)
-    shape = graph.add("Concat", graph.add("Shape", x, end=-1), graph.integers(out_features), axis=0)
-    return graph.add("Reshape", scaled, shape)
+    return graph.add("Mul", product, graph.add("Unsqueeze", step, last))  # (T, out_features)

@@ -14,7 +14,7 @@ from es_sbert.bundle.model import PromptKind
 from es_sbert.bundle.store import Bundle
 from es_sbert.encoder.batches import distinct, pad, plan_batches
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.session import open_session, run
+from es_sbert.encoder.session import SessionPool, run
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.encoder.types import Encoded, EncoderInfo, TokenizedTexts, Vectors
 from es_sbert.errors import UsageError
@@ -56,11 +56,11 @@ class Encoder:
         budget: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        self._session = open_session(bundle.variant_file(variant), device)
+        workers = threads if device.kind == "cpu" else 1
+        self._sessions = SessionPool(bundle.variant_file(variant), device, workers)
         self._tokenizer = SentenceTokenizer(bundle.model)
         self._budget = budget or BUDGET[device.kind]
         self._dimensions = bundle.model.dimensions
-        workers = threads if device.kind == "cpu" else 1
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="encoder")
         self.info = EncoderInfo(
             model=bundle.model.name,
@@ -69,7 +69,7 @@ class Encoder:
             max_tokens=bundle.model.max_tokens,
             variant=variant,
             precision=bundle.manifest.variants[variant].precision,
-            provider=self._session.get_providers()[0],
+            provider=self._sessions.provider,
             device=str(device),
             threads=workers if device.kind == "cpu" else 0,
             warnings=tuple(warnings),
@@ -98,7 +98,8 @@ class Encoder:
         kinds = np.empty((len(rows), self._dimensions), dtype=np.float32)  # (distinct texts, dimensions)
 
         def run_batch(members: NDArray[np.int64]) -> None:
-            kinds[members] = run(self._session, *pad([rows[member] for member in members]))
+            with self._sessions.session() as session:
+                kinds[members] = run(session, *pad([rows[member] for member in members]))
 
         # list() waits for all batches and raises what any of them raised.
         list(self._pool.map(run_batch, plan_batches(lengths, self._budget)))

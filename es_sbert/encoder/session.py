@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import queue
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +19,7 @@ from es_sbert.errors import BundleInvalid, DeviceError
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _ERRORS_ONLY = 3
+_MEMORY = 2_000_000_000  # bytes of weights that the sessions of one encoder hold together
 
 
 def available_providers() -> list[str]:
@@ -60,6 +64,64 @@ def open_session(path: Path, device: Device) -> onnxruntime.InferenceSession:
     if session.get_providers()[0] != wanted:
         raise DeviceError(f"asked for {device}, but the session runs on {session.get_providers()[0]}", _CUDA_REMEDY)
     return session
+
+
+class SessionPool:
+    """One session for each thread that computes, opened when first needed.
+
+    Threads that share a CPU session also share its memory arena: a buffer that one core has just written is then
+    handed to the other, and small batches run up to a third slower (benchmarks/encode.py). Models too large to be
+    held several times share all the same.
+
+    Args:
+        path: The ONNX file.
+        device: Where it runs.
+        threads: How many threads will compute at a time.
+
+    Raises:
+        DeviceError, BundleInvalid: as `open_session`.
+    """
+
+    def __init__(self, path: Path, device: Device, threads: int) -> None:
+        self._path = path
+        self._device = device
+        self._lock = threading.Lock()
+        first = open_session(path, device)
+        self.provider: str = first.get_providers()[0]
+        self._sessions = [first]
+        self._free: queue.SimpleQueue[onnxruntime.InferenceSession] = queue.SimpleQueue()
+        self._free.put(first)
+        self._limit = sessions_to_hold(path.stat().st_size, threads)
+        # A session more than there are threads for it is lent to several.
+        self._lent = [threads // self._limit + (number < threads % self._limit) for number in range(self._limit)]
+        for _ in range(self._lent[0] - 1):
+            self._free.put(first)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[onnxruntime.InferenceSession]:
+        """Lend a session to the calling thread."""
+        lent = self._take()
+        try:
+            yield lent
+        finally:
+            self._free.put(lent)
+
+    def _take(self) -> onnxruntime.InferenceSession:
+        with contextlib.suppress(queue.Empty):
+            return self._free.get_nowait()
+        with self._lock:
+            if len(self._sessions) < self._limit:
+                opened = open_session(self._path, self._device)
+                for _ in range(self._lent[len(self._sessions)] - 1):
+                    self._free.put(opened)
+                self._sessions.append(opened)
+                return opened
+        return self._free.get()
+
+
+def sessions_to_hold(size: int, threads: int) -> int:
+    """How many sessions of a model of this many bytes: one a thread, within 2 GB of weights, at least one."""
+    return max(1, min(threads, _MEMORY // max(1, size)))
 
 
 _CUDA_REMEDY = (

@@ -1,0 +1,69 @@
+"""Sessions are opened when needed, one a thread as long as memory allows."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import Precision
+from es_sbert.encoder import session as session_module
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.session import SessionPool, open_session, sessions_to_hold
+from es_sbert.errors import BundleInvalid
+from es_sbert.exporters.export import export_bundle
+from tests.tiny import write_tiny_bert
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("session")
+    export_bundle(read_model(write_tiny_bert(folder / "tiny")), folder / "bundle", [Precision.FP32])
+    return folder / "bundle/onnx/model_fp32.onnx"
+
+
+@given(st.integers(0, 10**11), st.integers(1, 256))
+def test_sessions_within_memory(size: int, threads: int) -> None:
+    held = sessions_to_hold(size, threads)
+    assert 1 <= held <= threads
+    assert held == 1 or held * size <= 2_000_000_000
+
+
+@pytest.mark.parametrize(("threads", "memory", "expected"), [(3, 10**9, 3), (3, 0, 1)])
+def test_every_thread_gets_a_session(
+    graph: Path, threads: int, memory: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "_MEMORY", memory)
+    pool = SessionPool(graph, Device("cpu"), threads)
+    together = threading.Barrier(threads, timeout=20)
+    lent: list[int] = []
+
+    def compute() -> None:
+        with pool.session() as session:
+            together.wait()  # all threads hold one at the same time
+            lent.append(id(session))
+
+    workers = [threading.Thread(target=compute) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(lent) == threads
+    assert len(set(lent)) == expected
+
+
+def test_a_single_text_opens_one_session(graph: Path) -> None:
+    pool = SessionPool(graph, Device("cpu"), 8)
+    with pool.session() as first:
+        pass
+    with pool.session() as second:
+        pass
+    assert first is second
+
+
+def test_a_file_that_is_no_graph(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(BundleInvalid, match="does not take"):
+        open_session(tmp_path / "model.onnx", Device("cpu"))
