@@ -1,9 +1,9 @@
 """Dynamic int8: weights quantised here with one scale an output column, activations in the graph with one a token.
 
-onnxruntime's own dynamic quantisation (DynamicQuantizeMatMul) takes one scale for the whole batch. That is faster by
-a tenth, but the vector of a text then depends on the texts that happen to run beside it, and one outlier coarsens
-every token. With a scale for each token a text has one vector, and quantisation costs half as much accuracy
-(benchmarks/parity.py). Scales a token follow Yao et al. 2022, ZeroQuant (arXiv 2206.01861, section 4.1).
+onnxruntime's own dynamic quantisation (DynamicQuantizeMatMul) takes one scale for the whole batch. That saves a few
+passes, but the vector of a text then depends on the texts that happen to run beside it, and one outlier coarsens
+every token. With a scale for each token a text has one vector, whatever runs beside it. Scales a token follow Yao
+et al. 2022, ZeroQuant (arXiv 2206.01861, section 4.1).
 """
 
 from __future__ import annotations
