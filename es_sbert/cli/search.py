@@ -57,7 +57,14 @@ def search(text: str, index: str, k: int, filter_text: str | None, num_candidate
     query: Json | None = None if filter_text is None else parse_filter(filter_text)
     settings = engine_settings(**connection)
     with SemanticIndex(
-        index, settings, model=model, vector_field=vector_field, device=device, precision=precision, threads=threads
+        index,
+        settings,
+        model=model,
+        vector_field=vector_field,
+        device=device,
+        precision=precision,
+        threads=threads,
+        report=lambda message: click.echo(message, err=True),
     ) as semantic:
         if show_body:
             body = semantic.body(text, k, filter=query, exact=exact, num_candidates=num_candidates)

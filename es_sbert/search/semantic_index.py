@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, Flavour, Json
 from es_sbert.errors import RequestFailed, UnsupportedEngine, UsageError
 from es_sbert.index.ensure import VectorField, check_model, read_vector_field
 from es_sbert.index.types import OVERSAMPLE, IndexType
+from es_sbert.loading import load_encoder
 from es_sbert.search.queries import VectorQuery, search_body
 from es_sbert.search.results import SearchResult, read_answer
 from es_sbert.search.scores import Method
-
-if TYPE_CHECKING:
-    from es_sbert.encoder.encoder import Encoder
 
 
 class SemanticIndex:
@@ -39,7 +39,7 @@ class SemanticIndex:
         model: Model folder, bundle, hub id or installed name.
         encoder: A loaded encoder in place of a model's name; it stays open on `close`.
         vector_field: Field that holds the vectors.
-        device, precision, threads: For loading the model, see `load_encoder`.
+        device, precision, threads, report: For loading the model, see `load_encoder`.
 
     Raises:
         IndexMissing, IndexMismatch: no such index, no such field, or an encoder of another model.
@@ -49,13 +49,14 @@ class SemanticIndex:
 
     def __init__(self, index: str, engine: Engine | EngineSettings | str | None = None, *, model: str | None = None,
                  encoder: Encoder | None = None, vector_field: str = DEFAULT_VECTOR_FIELD, device: str = "auto",
-                 precision: str = "auto", threads: int | None = None) -> None:  # fmt: skip
+                 precision: str = "auto", threads: int | None = None,
+                 report: Callable[[str], None] = lambda message: None) -> None:  # fmt: skip
         if model is not None and encoder is not None:
             raise UsageError("both a model and an encoder are given", "Give one of the two.")
         self._model = model
         self._encoder = encoder
         self._owns_encoder = encoder is None
-        self._load_options = {"device": device, "precision": precision, "threads": threads}
+        self._load = partial(load_encoder, device=device, precision=precision, threads=threads, report=report)
         self._owns_engine = engine is None or isinstance(engine, str | EngineSettings)
         self._engine = _open(engine)
         try:
@@ -84,9 +85,7 @@ class SemanticIndex:
             ModelError, DeviceError: it cannot be loaded.
         """
         if self._encoder is None:
-            from es_sbert.loading import load_encoder
-
-            encoder = load_encoder(self._model or self._field.meta.model, **self._load_options)  # type: ignore[arg-type]
+            encoder = self._load(self._model or self._field.meta.model)
             try:
                 check_model(self._field, encoder.info.fingerprint, encoder.info.model)
             except BaseException:

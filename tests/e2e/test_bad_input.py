@@ -15,32 +15,12 @@ import pytest
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.store import cached_bundle_folder
 from tests.conftest import free_port
-from tests.e2e.cli_support import Cli, Done, cli_in_process
+from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.faulty_proxy import FaultyProxy
 from tests.tiny import write_tiny_bert
 
 GOOD = [{"id": "a", "text": "a man plays guitar"}, {"id": "b", "text": "the cat sleeps on the mat"}]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Models of this module are exported to a cache that is dropped with it."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
-    monkeypatch.chdir(tmp_path)
-    return cli_in_process(capfd)
 
 
 @pytest.fixture

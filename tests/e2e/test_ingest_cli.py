@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +18,12 @@ import orjson
 import pytest
 import zstandard
 
-from tests.e2e.cli_support import Cli, Done, cli_in_process
+from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import contents, letters, open_engine, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy
-from tests.tiny import write_tiny_bert
 
 COMMAND = [sys.executable, "-m", "es_sbert", "ingest"]
 COUNTS = ("read", "indexed", "updated", "unchanged", "dead")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Models of this module are exported to a cache that is dropped with it."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
-    monkeypatch.chdir(tmp_path)
-    return cli_in_process(capfd)
 
 
 def options(url: str, index: str, model: Path) -> list[str]:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
+from es_sbert.loading import load_encoder
 
 
 @pytest.fixture
@@ -29,3 +31,10 @@ def open_engine() -> Iterator[Callable[[str], Engine]]:
 def engine(engine_url: str, open_engine: Callable[[str], Engine]) -> Engine:
     """Each of the three engines in turn."""
     return open_engine(engine_url)
+
+
+@pytest.fixture(scope="session")
+def encoder() -> Iterator[Encoder]:
+    """The default model as a user on this machine gets it."""
+    with load_encoder() as encoder:
+        yield encoder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import VectorIndexError
-from es_sbert.loading import load_encoder
 from tests.engine.ingest_support import (
     contents,
     letters,
@@ -24,13 +23,6 @@ from tests.engine.ingest_support import (
     vector_of,
     write_jsonl,
 )
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Iterator[Encoder]:
-    # int8 scales activations over a whole batch: there a vector depends a little on its neighbours.
-    with load_encoder(precision="fp32") as encoder:
-        yield encoder
 
 
 def write(engine: Engine, index: str, documents: list[dict[str, Any]], action: str = "index") -> None:

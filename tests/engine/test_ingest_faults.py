@@ -15,17 +15,10 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineUnreachable, OutputError
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.progress import Snapshot
-from es_sbert.loading import load_encoder
 from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
 from tests.faulty_proxy import Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
 COUNT = 40
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Iterator[Encoder]:
-    with load_encoder(precision="fp32") as encoder:
-        yield encoder
 
 
 @pytest.fixture

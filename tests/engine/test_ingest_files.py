@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.meta import DocumentMeta, document_hash, text_hash
-from es_sbert.loading import load_encoder
 from tests.engine.ingest_support import (
     contents,
     letters,
@@ -24,13 +22,6 @@ from tests.engine.ingest_support import (
     vector_of,
     write_jsonl,
 )
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Iterator[Encoder]:
-    # int8 scales activations over a whole batch: there a vector depends a little on its neighbours.
-    with load_encoder(precision="fp32") as encoder:
-        yield encoder
 
 
 def test_every_document_arrives_as_it_was_with_its_vector(

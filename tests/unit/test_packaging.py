@@ -12,7 +12,8 @@ def test_every_package_folder_is_shipped() -> None:
     shipped = set(PYPROJECT["tool"]["setuptools"]["packages"])
     in_place = {path.parent.relative_to(ROOT).as_posix().replace("/", ".")
                 for path in (ROOT / "es_sbert").rglob("__init__.py")}  # fmt: skip
-    assert shipped == in_place | {"es_sbert.exporters", "es_sbert.mappings"}
+    templates = {f"es_sbert.mappings.{path.parent.name}" for path in (ROOT / "mappings").glob("*/*.json")}
+    assert shipped == in_place | templates | {"es_sbert.exporters", "es_sbert.mappings"}
 
 
 def test_constraints_hold_versions_only() -> None:

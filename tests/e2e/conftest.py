@@ -1,0 +1,32 @@
+"""A small model and the command line inside this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cli_support import Cli, cli_in_process
+from tests.tiny import write_tiny_bert
+
+
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Models of this module are exported to a cache that is dropped with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(own_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT with random weights."""
+    return write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
+    """`es-sbert` called from a folder of this test's own."""
+    monkeypatch.chdir(tmp_path)
+    return cli_in_process(capfd)
