@@ -48,6 +48,12 @@ class EsSbertError(Exception):
         return type(self), (self.message, self.remedy)
 
 
+def first_line(error: Exception) -> str:
+    """What another library's exception says, in one line; its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 class UsageError(EsSbertError):
     """Options that contradict each other or make no sense together."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision
+from es_sbert.bundle.model import Precision, SentenceModel
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.bundle.store import Bundle, cached_bundle_folder, is_bundle, open_bundle
 from es_sbert.config import DEFAULT_MODEL
@@ -88,9 +88,10 @@ def _prepare(name: str, device: Device, precision: Precision, *, may_fall_back: 
         ModelError: not found, broken, of an unknown architecture, or without such a variant.
     """
     folder = resolve_model(name)
-    bundle = open_bundle(folder) if is_bundle(folder) else None
-    if bundle is None:
-        return _prepare_exported(name, device, precision, may_fall_back=may_fall_back, report=report)
+    if not is_bundle(folder):
+        model = read_model(folder, name)
+        return _prepare_exported(model, device, precision, may_fall_back=may_fall_back, report=report)
+    bundle = open_bundle(folder)
     variant = choose_variant(device, precision, bundle.manifest.variants)
     if variant is not None:
         return _Prepared(bundle, variant, _forced(bundle, variant))
@@ -105,12 +106,11 @@ def _prepare(name: str, device: Device, precision: Precision, *, may_fall_back: 
 
 
 def _prepare_exported(
-    name: str, device: Device, precision: Precision, *, may_fall_back: bool, report: Report
+    model: SentenceModel, device: Device, precision: Precision, *, may_fall_back: bool, report: Report
 ) -> _Prepared:
     # Imported here: the exporter brings onnx, which an already exported bundle does without.
     from es_sbert.exporters.export import export_bundle
 
-    model = read_model(resolve_model(name), name)
     folder = cached_bundle_folder(model)
     if is_bundle(folder):
         try:
@@ -126,13 +126,15 @@ def _prepare_exported(
     except ParityFailed as error:
         if not may_fall_back or precision is Precision.FP32:
             raise
-        prepared = _prepare_exported(name, device, Precision.FP32, may_fall_back=False, report=report)
+        prepared = _prepare_exported(model, device, Precision.FP32, may_fall_back=False, report=report)
         warning = f"{precision} missed its parity bar ({error.message}): fp32 runs instead"
         return _Prepared(prepared.bundle, prepared.variant, (*prepared.warnings, warning))
     bundle = open_bundle(folder)
     variant = choose_variant(device, precision, bundle.manifest.variants)
     if variant is None:
-        raise ModelError(f"the export of {name} wrote no {precision} variant", "Report this: it is a bug of es-sbert.")
+        raise ModelError(
+            f"the export of {model.name} wrote no {precision} variant", "Report this: it is a bug of es-sbert."
+        )
     return _Prepared(bundle, variant, _forced(bundle, variant))
 
 

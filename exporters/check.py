@@ -13,7 +13,7 @@ import numpy as np
 from es_sbert.bundle.manifest import ParityReport
 from es_sbert.bundle.model import SentenceModel
 from es_sbert.encoder.batches import pad, plan_batches
-from es_sbert.encoder.device import Device
+from es_sbert.encoder.device import choose_device
 from es_sbert.encoder.hardware import cuda_devices
 from es_sbert.encoder.session import available_providers, open_session, run
 from es_sbert.encoder.tokenizer import SentenceTokenizer
@@ -78,10 +78,8 @@ class ParityCheck:
         Raises:
             BundleInvalid: onnxruntime does not take the file.
         """
-        device = Device(recipe.device)
-        if device.kind == "cuda" and not (cuda_devices() and "CUDAExecutionProvider" in available_providers()):
-            return None
         try:
+            device = choose_device(recipe.device, available_providers(), cuda_devices())
             session = open_session(path, device)
         except DeviceError:
             # A driver alone is not enough (CUDA, cuDNN): only opening a session shows what is there.

@@ -7,7 +7,7 @@ import re
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from es_sbert.errors import ModelNotFound
+from es_sbert.errors import ModelNotFound, first_line
 
 ENTRY_POINT_GROUP = "es_sbert.models"
 
@@ -69,13 +69,9 @@ def _download(name: str, package: str | None) -> Path:
     except HFValidationError as error:
         raise ModelNotFound(f"{name!r} is neither a folder nor a hub id", remedy) from error
     except HfHubHTTPError as error:
-        raise ModelNotFound(f"the hub does not give out {repository}: {_first_line(error)}", remedy) from error
+        raise ModelNotFound(f"the hub does not give out {repository}: {first_line(error)}", remedy) from error
     except (LocalEntryNotFoundError, OSError) as error:
         raise ModelNotFound(
             f"no folder and no installed package is called {name!r}, and the hub cannot be reached for {repository}",
             remedy,
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

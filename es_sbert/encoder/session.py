@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.types import Vectors
-from es_sbert.errors import BundleInvalid, DeviceError
+from es_sbert.errors import BundleInvalid, DeviceError, first_line
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _ERRORS_ONLY = 3
@@ -55,9 +55,9 @@ def open_session(path: Path, device: Device) -> onnxruntime.InferenceSession:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
         if device.kind == "cuda":
-            raise DeviceError(f"no session on {device}: {_first_line(error)}", _CUDA_REMEDY) from error
+            raise DeviceError(f"no session on {device}: {first_line(error)}", _CUDA_REMEDY) from error
         raise BundleInvalid(
-            f"onnxruntime {onnxruntime.__version__} does not take {path}: {_first_line(error)}",
+            f"onnxruntime {onnxruntime.__version__} does not take {path}: {first_line(error)}",
             "Export the model again with this installation: es-sbert export MODEL -o BUNDLE.",
         ) from error
     # onnxruntime falls back to the CPU with a log line only, so what really runs is read back.
@@ -70,8 +70,8 @@ class SessionPool:
     """One session for each thread that computes, opened when first needed.
 
     Threads that share a CPU session also share its memory arena: a buffer that one core has just written is then
-    handed to the other, and small batches run up to a third slower (benchmarks/encode.py). Models too large to be
-    held several times share all the same.
+    handed to the other, and small batches run markedly slower for stretches. Models too large to be held several
+    times share all the same.
 
     Args:
         path: The ONNX file.
@@ -149,7 +149,3 @@ def run(session: onnxruntime.InferenceSession, ids: NDArray[np.int64], mask: NDA
     feed = {"input_ids": ids, "attention_mask": mask}
     outputs = session.run(["sentence_embedding"], feed)
     return cast(Vectors, outputs[0])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
