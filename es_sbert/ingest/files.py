@@ -7,7 +7,7 @@ from functools import partial
 
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.index.meta import DocumentMeta, document_meta_field
-from es_sbert.index.vectors import read_vector, vector_value
+from es_sbert.index.vectors import bulk_value, read_vector
 from es_sbert.ingest.actions import Action, index_action
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
@@ -75,10 +75,8 @@ class ChangeDetection:
     def _rewrite(self, document: Document, meta: DocumentMeta, value: str | list[float]) -> Action:
         """The document with new fields and the vector it has."""
         renewed = meta.model_copy(update={"document_hash": document.document_hash})
-        info = self._engine.info
         vector = read_vector(value)  # (dimensions,)
-        sent = vector_value(info, vector) if info.takes_base64_vectors else vector
-        body = index_action(document, self._vector_field, sent, renewed)
+        body = index_action(document, self._vector_field, bulk_value(self._engine.info, vector), renewed)
         return Action(document, body, Outcome.UPDATED, 0, meta.embedded_at)
 
     def _look_up(self, ids: list[str], field: str, *, vectors: bool = False) -> dict[str, Json]:

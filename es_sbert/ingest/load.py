@@ -14,7 +14,7 @@ from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import EngineError
 from es_sbert.index.meta import DocumentMeta
-from es_sbert.index.vectors import vector_value
+from es_sbert.index.vectors import bulk_value
 from es_sbert.ingest.actions import Action, bodies, index_action, update_action
 from es_sbert.ingest.bulk import BulkWriter
 from es_sbert.ingest.channel import Channel
@@ -146,8 +146,7 @@ class Loader:
                 embedded_at=embedded_at,
             )  # fmt: skip
             vector = entry.vectors[row]  # (dimensions,)
-            # Where numbers must be sent, an array gives half the bytes of a list of Python's doubles.
-            value = vector_value(info, vector) if info.takes_base64_vectors else vector
+            value = bulk_value(info, vector)
             build = index_action if document.version is None else update_action
             body = build(document, self._vector_field, value, meta)
             lost = lost_tokens(tokens, entry.texts.max_tokens)

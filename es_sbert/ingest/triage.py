@@ -53,7 +53,7 @@ def triage(documents: Sequence[Document], stored: Mapping[str, DocumentMeta | No
     result = Triage()
     for document in documents:
         meta = stored.get(document.id)
-        if meta is None or meta.fingerprint != fingerprint or meta.text_hash != document.text_hash:
+        if meta is None or not is_current(meta, document.text_hash, fingerprint):
             result.embed.append(document)
         elif meta.document_hash == document.document_hash:
             result.unchanged += 1
