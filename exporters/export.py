@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
-import onnx
-import onnxruntime
-
-from es_sbert import __version__
-from es_sbert.bundle.manifest import Manifest, ParityReport, Variant
+from es_sbert.bundle.manifest import MANIFEST_NAME, Manifest, ParityReport, Variant
 from es_sbert.bundle.model import Precision, SentenceModel
-from es_sbert.bundle.store import hash_file, open_bundle
+from es_sbert.bundle.store import open_bundle
 from es_sbert.errors import ParityFailed, UsageError
-from es_sbert.exporters.architectures import read_transformer
-from es_sbert.exporters.build import RECIPES, Recipe, build_graph
+from es_sbert.exporters.build import Recipe
 from es_sbert.exporters.check import ParityCheck, read_gold_pairs
+from es_sbert.exporters.files import describe_file, save_graph, versions
 from es_sbert.exporters.parity import describe
 from es_sbert.exporters.reference import ReferenceKind
-from es_sbert.exporters.staging import copy_model, copy_variants, previous_manifest, staged, write_manifest
-
-# Protobuf ends at 2 GiB; beyond this many bytes of weights they go into a file of their own beside the graph.
-EXTERNAL_DATA_FROM = 1_900_000_000
+from es_sbert.exporters.source import choose_source
+from es_sbert.exporters.staging import copy_graphs, copy_model, previous_manifest, staged, write_manifest
 
 
 def export_bundle(
@@ -47,13 +40,14 @@ def export_bundle(
         force: Write variants that miss their bar too, marked as forced.
         sts_file: TSV file of sentence pairs with gold scores, on which variants are compared as well.
         reference: What to compare with. `numpy` needs nothing; `auto` takes sentence-transformers where it is
-            installed, which imports torch.
+            installed, which imports torch. Models that are traced are always compared with it.
         on_progress: Told what is being done, a line at a time.
 
     Raises:
         UsageError: the output folder holds something else, or no precision is given.
         SourceError: the STS file cannot be read.
-        UnsupportedArchitecture: no graph can be built for this transformer.
+        UnsupportedArchitecture: no graph can be built for this transformer from its weights, and none traced
+            (torch is missing, or it fails on it), or traced graphs have no such precision.
         BundleInvalid: weights are missing or of the wrong shape.
         ParityFailed: a variant misses its bar; nothing was written.
     """
@@ -63,9 +57,11 @@ def export_bundle(
     gold = read_gold_pairs(sts_file) if sts_file else None
     previous = previous_manifest(model, output)
     say(f"Reading the weights of {model.name} ({model.architecture})")
-    transformer = read_transformer(model)
-    check = ParityCheck(model, transformer, reference, gold)
-    recipes = [recipe for precision in dict.fromkeys(precisions) for recipe in RECIPES[precision]]
+    source = choose_source(model)
+    recipes = source.recipes(precisions)
+    check = ParityCheck(model, source.transformer, reference, gold)
+    if source.transformer is None:
+        say(f"Tracing it with torch: no graph is built from the weights of {model.architecture}")
 
     with staged(output) as folder:
         copy_model(model, folder)
@@ -73,46 +69,23 @@ def export_bundle(
         if previous is not None:
             written = {recipe.name for recipe in recipes}
             variants = {name: variant for name, variant in previous.variants.items() if name not in written}
-            copy_variants(previous, list(variants), output, folder)
+            copy_graphs(variants.values(), output, folder)
         for recipe in recipes:
             say(f"Building {recipe.name}")
             path = folder / "onnx" / f"model_{recipe.name}.onnx"
-            _save(build_graph(model, transformer, recipe), path)
+            save_graph(source.build(recipe), path)
             say(f"Comparing {recipe.name} with the reference")
             report = check(path, recipe)
             say(f"{recipe.name}: {describe(report) if report else 'not checked, this machine has no CUDA'}")
             if report is not None and not report.passed and not force:
                 raise _parity_failed(model, recipe, report, precisions)
-            variants[recipe.name] = _variant(path, folder, recipe, report)
-        manifest = Manifest.of(model, variants, _versions())
-        write_manifest(manifest, folder)
+            forced = report is not None and not report.passed
+            file = describe_file(path, folder, precision=recipe.precision, device=recipe.device, forced=forced)
+            variants[recipe.name] = Variant(**file.model_dump(), attention=recipe.attention, parity=report)
+        manifest = Manifest.of(model, variants, versions())
+        write_manifest(manifest, folder / MANIFEST_NAME)
         open_bundle(folder)  # proves that the copy is the model: same fingerprint, same settings
     return manifest
-
-
-def _save(graph: onnx.ModelProto, path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    size = sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
-    if size < EXTERNAL_DATA_FROM:
-        onnx.save_model(graph, str(path))
-    else:
-        onnx.save_model(
-            graph, str(path), save_as_external_data=True, all_tensors_to_one_file=True, location=f"{path.name}.data"
-        )
-
-
-def _variant(path: Path, folder: Path, recipe: Recipe, report: ParityReport | None) -> Variant:
-    data = path.with_name(f"{path.name}.data")
-    return Variant(
-        file=path.relative_to(folder).as_posix(),
-        sha256=hash_file(path),
-        data_sha256=hash_file(data) if data.exists() else None,
-        precision=recipe.precision,
-        device=recipe.device,
-        attention=recipe.attention,
-        parity=report,
-        forced=report is not None and not report.passed,
-    )
 
 
 def _parity_failed(
@@ -124,7 +97,3 @@ def _parity_failed(
         f"{model.name}: variant {recipe.name} misses its bar ({report.bar}): {describe(report)}. Nothing was written",
         f"{leave} write it all the same with --force; every summary will then say so.",
     )
-
-
-def _versions() -> dict[str, str]:
-    return {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}

@@ -61,6 +61,11 @@ class Graph:
         self._domains.add(domain)
         return names
 
+    def copy(self, node: onnx.NodeProto) -> None:
+        """Add a node of another graph as it is, names included."""
+        self._nodes.append(node)
+        self._domains.add(node.domain)
+
     def rename(self, value: str, name: str) -> None:
         """Give a value the name it has as an output of the graph."""
         self._nodes.append(helper.make_node("Identity", [value], [name], name=name))

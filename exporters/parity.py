@@ -100,6 +100,21 @@ def sts_spearman(first: Floats, second: Floats, gold: GoldPairs) -> float:
     return spearman(np.einsum("pd,pd->p", unit(first), unit(second)), gold.scores)
 
 
+def padded_batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Batches of two, the longest text beside the shortest and so on inwards: as much padding as there can be.
+
+    Args:
+        lengths: *Shape:* ``(texts,)``, tokens of each text.
+
+    Returns:
+        Index arrays; together they hold every index exactly once.
+    """
+    order = np.argsort(lengths, kind="stable")  # (texts,)
+    half = len(order) // 2
+    pairs = np.stack([order[:half], order[::-1][:half]], axis=1)  # (texts // 2, 2)
+    return [*pairs, *([order[half : half + 1]] if len(order) % 2 else [])]
+
+
 def compare(
     precision: Precision,
     reference_name: str,

@@ -29,20 +29,21 @@ Encode = Callable[[Sequence[str]], Floats]
 
 # Small enough that a feed-forward block stays in a core's cache; the products use all cores.
 _BATCH_TOKENS = 512
+_TORCH_BATCH_TOKENS = 16_384
 
 
-def choose_reference(model: SentenceModel, transformer: Transformer, kind: ReferenceKind) -> tuple[str, Encode]:
+def choose_reference(model: SentenceModel, transformer: Transformer | None, kind: ReferenceKind) -> tuple[str, Encode]:
     """The reference and its name with version.
 
     Args:
         model: The model.
-        transformer: Its weights, for the numpy pass.
+        transformer: Its weights, for the numpy pass; without them sentence-transformers is the reference.
         kind: `auto` takes sentence-transformers where it is installed. Importing it takes longer than the
             numpy pass over all parity sentences of a small model.
     """
     if kind == "auto":
         kind = "sentence-transformers" if importlib.util.find_spec("sentence_transformers") else "numpy"
-    if kind == "sentence-transformers":
+    if kind == "sentence-transformers" or transformer is None:
         return f"sentence-transformers {importlib.metadata.version('sentence-transformers')}", _torch_encode(model)
     return f"numpy {np.__version__}", NumpyReference(model, transformer).encode
 
@@ -52,10 +53,12 @@ def _torch_encode(model: SentenceModel) -> Encode:
 
     # Checkpoints kept in half precision are to be computed in float32, as the graph does.
     network = SentenceTransformer(str(model.folder), device="cpu", local_files_only=True).float()
+    # Attention over a full batch of 8,192 tokens would need more memory than most machines have.
+    batch_size = max(1, min(32, _TORCH_BATCH_TOKENS // model.max_tokens))
 
     def encode(texts: Sequence[str]) -> Floats:
         # The empty prompt: graphs know no prompts, callers put them in front of the text.
-        vectors = network.encode(list(texts), prompt="", batch_size=32, show_progress_bar=False)
+        vectors = network.encode(list(texts), prompt="", batch_size=batch_size, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
 
     return encode

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
-from es_sbert.bundle.manifest import MANIFEST_NAME, Manifest
+from pydantic import BaseModel
+
+from es_sbert.bundle.manifest import MANIFEST_NAME, GraphFile, Manifest
 from es_sbert.bundle.model import SentenceModel
-from es_sbert.bundle.store import is_bundle, open_bundle
+from es_sbert.bundle.reranker import RERANKER_MANIFEST_NAME
+from es_sbert.bundle.store import open_bundle
 from es_sbert.errors import UsageError
 
 # What sentence-transformers reads of a model, and its card. Pickles and other runtimes' exports stay behind.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
+_MANIFESTS = {MANIFEST_NAME, RERANKER_MANIFEST_NAME}
 
 
 def previous_manifest(model: SentenceModel, output: Path) -> Manifest | None:
@@ -25,24 +30,54 @@ def previous_manifest(model: SentenceModel, output: Path) -> Manifest | None:
         UsageError: the folder holds something else, or a bundle of another model.
         BundleInvalid: it holds a bundle that was edited by hand.
     """
-    if not output.exists():
+    if not is_output(output, MANIFEST_NAME):
         return None
+    manifest = open_bundle(output).manifest
+    check_same_model(output, manifest, model)
+    return manifest
+
+
+class Fingerprinted(Protocol):
+    """A model or a manifest of one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
+def is_output(output: Path, manifest: str) -> bool:
+    """Whether an export's output is there already, known by its manifest; False for a folder that is new or empty.
+
+    Raises:
+        UsageError: it is a file, or a folder of something else.
+    """
+    if not output.exists():
+        return False
     if not output.is_dir():
         raise UsageError(f"{output} is a file", "Name a folder that does not exist yet.")
-    if is_bundle(output):
-        manifest = open_bundle(output).manifest
-        if manifest.fingerprint != model.fingerprint:
-            raise UsageError(
-                f"{output} is a bundle of {manifest.name} (fingerprint {manifest.fingerprint}), "
-                f"not of this {model.name} ({model.fingerprint})",
-                "Export to another folder, or remove that one first.",
-            )
-        return manifest
+    if (output / manifest).is_file():
+        return True
     if any(output.iterdir()):
         raise UsageError(
             f"{output} is neither empty nor a bundle of es-sbert", "Name a folder that does not exist yet, or is empty."
         )
-    return None
+    return False
+
+
+def check_same_model(output: Path, found: Fingerprinted, given: Fingerprinted) -> None:
+    """Refuse to add variants of one model to the bundle of another.
+
+    Raises:
+        UsageError: their fingerprints differ.
+    """
+    if found.fingerprint != given.fingerprint:
+        raise UsageError(
+            f"{output} is a bundle of {found.name} (fingerprint {found.fingerprint}), "
+            f"not of this {given.name} ({given.fingerprint})",
+            "Export to another folder, or remove that one first.",
+        )
 
 
 @contextmanager
@@ -91,27 +126,30 @@ def _swap(staging: Path, output: Path) -> None:
 def copy_model(model: SentenceModel, target: Path) -> None:
     """Copy what sentence-transformers needs of a model folder: modules.json and the files of each module's folder."""
     modules = json.loads((model.folder / "modules.json").read_text(encoding="utf-8"))
-    for place in dict.fromkeys(["", *(entry["path"] for entry in modules)]):
-        source = model.folder / place
-        if not source.is_dir():
+    copy_files(model.folder, target, ["", *(entry["path"] for entry in modules)])
+
+
+def copy_files(source: Path, target: Path, places: Iterable[str]) -> None:
+    """Copy configurations, tokenizer, safetensors and card from these folders inside `source`."""
+    for place in dict.fromkeys(places):
+        if not (source / place).is_dir():
             continue  # a Normalize module has no settings and often no folder
         (target / place).mkdir(parents=True, exist_ok=True)
-        for file in sorted(source.iterdir()):
-            if file.is_file() and file.suffix in _KEPT_SUFFIXES and file.name != MANIFEST_NAME:
+        for file in sorted((source / place).iterdir()):
+            if file.is_file() and file.suffix in _KEPT_SUFFIXES and file.name not in _MANIFESTS:
                 shutil.copyfile(file, target / place / file.name)  # follows the links of a hub cache
 
 
-def copy_variants(manifest: Manifest, names: list[str], source: Path, target: Path) -> None:
-    """Carry ONNX variants of an earlier export over."""
-    for name in names:
-        file = manifest.variants[name].file
-        (target / file).parent.mkdir(parents=True, exist_ok=True)
-        for part in (file, f"{file}.data"):
+def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None:
+    """Carry ONNX files of an earlier export over."""
+    for graph in graphs:
+        (target / graph.file).parent.mkdir(parents=True, exist_ok=True)
+        for part in (graph.file, f"{graph.file}.data"):
             if (source / part).is_file():
                 shutil.copyfile(source / part, target / part)
 
 
-def write_manifest(manifest: Manifest, folder: Path) -> None:
-    """Write `es_sbert.json`."""
+def write_manifest(manifest: BaseModel, path: Path) -> None:
+    """Write `es_sbert.json` or `es_sbert_reranker.json`."""
     text = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False)
-    (folder / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
+    path.write_text(text + "\n", encoding="utf-8")

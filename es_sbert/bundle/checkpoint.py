@@ -11,11 +11,23 @@ from es_sbert.bundle.model import Activation, Dense, Pooling, SentenceModel
 from es_sbert.bundle.safetensors import find_weights, hash_tensors, read_header
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
-# Settings of the transformer's config.json that change its output; the rest (dropout, version stamps, …) does not.
+# Architectures whose every setting is known, and those of their config.json that change the output.
+KNOWN_ARCHITECTURES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"})
 _CONFIG_KEYS = (
     "model_type", "hidden_act", "activation", "layer_norm_eps", "num_attention_heads", "n_heads",
     "position_embedding_type", "relative_attention_num_buckets", "pad_token_id",
 )  # fmt: skip
+
+# Of any other architecture everything counts but what no network computes with: who wrote it, and how to train it.
+_INERT_CONFIG_KEYS = frozenset({
+    "_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "initializer_range",
+    "initializer_factor", "init", "init_range", "init_std", "id2label", "label2id", "problem_type",
+    "gradient_checkpointing", "_attn_implementation", "_attn_implementation_autoset", "sentence_transformers",
+    "sbert_ce_default_activation_function",
+})  # fmt: skip
+
+# A model_max_length beyond this says that nobody set one (transformers writes 10^30).
+_NO_LIMIT = 10**9
 
 # Keys of pooling configurations written before sentence-transformers 5.2, in that library's order.
 _OLD_POOLING_KEYS = {
@@ -31,7 +43,7 @@ _ACTIVATIONS = {"Identity": Activation.IDENTITY, "Tanh": Activation.TANH, "ReLU"
                 "GELU": Activation.GELU}  # fmt: skip
 
 _AGAIN = "Copy or download the model folder again."
-_TRACE = "It can be traced with torch instead: pip install 'es-sbert[train]'."
+_PLAIN_DENSE = "es-sbert reads Dense layers with Identity, Tanh, ReLU or GELU; choose a model of that shape."
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -69,8 +81,8 @@ def read_model(folder: Path, name: str | None = None) -> SentenceModel:
     dense, normalize = _read_head(folder, modules[2:])
     dimensions = _check_widths(folder, width * len(pooling), dense)
     tokenizer = read_json(folder / transformer / "tokenizer.json")
-    sbert = _optional_json(folder / transformer / "sentence_bert_config.json")
-    prompts = _optional_json(folder / "config_sentence_transformers.json")
+    sbert = optional_json(folder / transformer / "sentence_bert_config.json")
+    prompts = optional_json(folder / "config_sentence_transformers.json")
 
     weights = [hash_tensors(find_weights(folder / transformer))]
     weights += [hash_tensors(find_weights(folder / layer.folder)) for layer in dense]
@@ -84,7 +96,7 @@ def read_model(folder: Path, name: str | None = None) -> SentenceModel:
             pooling=pooling,
             dense=dense,
             normalize=normalize,
-            max_tokens=_max_tokens(folder / transformer, config, sbert, tokenizer),
+            max_tokens=longest_input(folder / transformer, config, sbert, tokenizer),
             dimensions=dimensions,
             prompts=prompts.get("prompts") or {},
             default_prompt=prompts.get("default_prompt_name"),
@@ -97,12 +109,24 @@ def read_model(folder: Path, name: str | None = None) -> SentenceModel:
         mode="json",
         include={"pooling", "dense", "normalize", "max_tokens", "prompts", "default_prompt", "lowercase"},
     )
-    settings["config"] = {key: config[key] for key in _CONFIG_KEYS if key in config}
+    settings["config"] = decisive_settings(config)
     return model.model_copy(update={"fingerprint": fingerprint("".join(weights), tokenizer, settings)})
 
 
-def _optional_json(path: Path) -> dict[str, Any]:
+def optional_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; an empty one where there is none.
+
+    Raises:
+        BundleInvalid: unreadable, or not a JSON object.
+    """
     return read_json(path) if path.exists() else {}
+
+
+def decisive_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a transformer's config.json that change its output, for the fingerprint."""
+    if config.get("model_type") in KNOWN_ARCHITECTURES:
+        return {key: config[key] for key in _CONFIG_KEYS if key in config}
+    return {key: value for key, value in config.items() if key not in _INERT_CONFIG_KEYS and "dropout" not in key}
 
 
 def _read_modules(folder: Path) -> list[tuple[str, str]]:
@@ -176,9 +200,9 @@ def _read_dense(folder: Path, place: str) -> Dense:
     config = read_json(path)
     activation = str(config.get("activation_function") or "Identity").rpartition(".")[2]
     if activation not in _ACTIVATIONS:
-        raise UnsupportedArchitecture(f"{path} uses the activation {activation}", _TRACE)
+        raise UnsupportedArchitecture(f"{path} uses the activation {activation}", _PLAIN_DENSE)
     if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-        raise UnsupportedArchitecture(f"{path} is not a plain Dense layer on the sentence vector", _TRACE)
+        raise UnsupportedArchitecture(f"{path} is not a plain Dense layer on the sentence vector", _PLAIN_DENSE)
     try:
         return Dense(
             folder=place,
@@ -207,15 +231,24 @@ def _check_widths(folder: Path, width: int, dense: tuple[Dense, ...]) -> int:
     return width
 
 
-def _max_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]) -> int:
-    """The longest input in tokens: what the model says, and never more than it has positions for."""
+def longest_input(folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]) -> int:
+    """The longest input in tokens: what the model says, and never more than it has positions for.
+
+    Args:
+        folder: Of the transformer.
+        config, sbert, tokenizer: Its config.json, sentence_bert_config.json and tokenizer.json.
+
+    Raises:
+        BundleInvalid: nothing says it.
+    """
     positions = config.get("max_position_embeddings")
     if positions is not None and config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         # Their first positions are taken by the padding token: position ids start at pad_token_id + 1.
         positions -= int(config.get("pad_token_id", 1)) + 1
-    said = sbert.get("max_seq_length") or _optional_json(folder / "tokenizer_config.json").get("model_max_length")
+    said = sbert.get("max_seq_length") or optional_json(folder / "tokenizer_config.json").get("model_max_length")
     said = said or (tokenizer.get("truncation") or {}).get("max_length")
-    limits = [int(value) for value in (said, positions) if value]
+    # -1 is XLNet's word for positions without an end.
+    limits = [int(value) for value in (said, positions) if value and 0 < value < _NO_LIMIT]
     if not limits:
         raise BundleInvalid(
             f"{folder} says nowhere how many tokens the model reads",

@@ -38,17 +38,15 @@ class ParityReport(BaseModel):
     passed: bool
 
 
-class Variant(BaseModel):
-    """One ONNX file of a bundle.
+class GraphFile(BaseModel):
+    """One ONNX file of a folder with a manifest.
 
     Attributes:
-        file: Path inside the bundle, with forward slashes.
+        file: Path inside the folder, with forward slashes.
         sha256: Hash of that file.
         data_sha256: Hash of `FILE.data`, which holds the weights where they pass protobuf's 2 GB; else None.
         precision: fp32, int8 or fp16.
         device: `cpu` or `cuda`: where it is meant to run.
-        attention: `plain`, `fused` or `packed`.
-        parity: Its parity report; None where it can only be measured on a device this machine lacks.
         forced: Whether it was written although it missed its bar.
     """
 
@@ -59,9 +57,19 @@ class Variant(BaseModel):
     data_sha256: str | None = None
     precision: str
     device: str
+    forced: bool = False
+
+
+class Variant(GraphFile):
+    """One ONNX file of a bundle.
+
+    Attributes:
+        attention: `plain`, `fused` or `packed`; `traced` where torch's exporter wrote it.
+        parity: Its parity report; None where it can only be measured on a device this machine lacks.
+    """
+
     attention: str
     parity: ParityReport | None
-    forced: bool = False
 
 
 class Manifest(BaseModel):

@@ -6,13 +6,16 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pydantic
 
 from es_sbert.bundle.checkpoint import read_json, read_model
-from es_sbert.bundle.manifest import MANIFEST_FORMAT, MANIFEST_NAME, Manifest, Variant
+from es_sbert.bundle.manifest import MANIFEST_FORMAT, MANIFEST_NAME, GraphFile, Manifest
 from es_sbert.bundle.model import SentenceModel
 from es_sbert.errors import BundleInvalid
+
+AnyManifest = TypeVar("AnyManifest", bound=pydantic.BaseModel)
 
 _EXPORT_AGAIN = "Export the model again: es-sbert export MODEL -o BUNDLE."
 
@@ -37,12 +40,7 @@ class Bundle:
         Raises:
             BundleInvalid: the file is missing or differs from what was exported.
         """
-        variant = self.manifest.variants[name]
-        path = self.folder / variant.file
-        _check_hash(path, variant.sha256)
-        if variant.data_sha256 is not None:
-            _check_hash(path.with_name(f"{path.name}.data"), variant.data_sha256)
-        return path
+        return checked_file(self.folder, self.manifest.variants[name])
 
 
 def is_bundle(folder: Path) -> bool:
@@ -57,20 +55,9 @@ def open_bundle(folder: Path) -> Bundle:
         BundleInvalid: the manifest is broken or of a newer format, or weights, tokenizer, pooling or prompts
             are not those that were exported.
     """
-    path = folder / MANIFEST_NAME
-    raw = read_json(path)
-    if raw.get("format") != MANIFEST_FORMAT:
-        raise BundleInvalid(
-            f"{path} has format {raw.get('format')!r}, this es-sbert reads {MANIFEST_FORMAT}",
-            "Upgrade es-sbert, or export the model again with this version.",
-        )
-    try:
-        manifest = Manifest.model_validate(raw)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        raise BundleInvalid(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _EXPORT_AGAIN) from error
+    manifest = read_manifest(folder / MANIFEST_NAME, Manifest, MANIFEST_FORMAT)
     for variant in manifest.variants.values():
-        _check_inside(path, variant)
+        check_inside(folder / MANIFEST_NAME, variant)
     model = read_model(folder, manifest.name)
     actual = Manifest.of(model, manifest.variants, manifest.exporter)
     changed = [name for name in Manifest.model_fields if getattr(actual, name) != getattr(manifest, name)]
@@ -82,6 +69,43 @@ def open_bundle(folder: Path) -> Bundle:
     return Bundle(folder, model, manifest)
 
 
+def read_manifest(path: Path, kind: type[AnyManifest], form: int) -> AnyManifest:
+    """A manifest from its file.
+
+    Args:
+        path: The file.
+        kind: Its class.
+        form: The one version of the file's layout that is read.
+
+    Raises:
+        BundleInvalid: missing, broken, or of another version.
+    """
+    raw = read_json(path)
+    if raw.get("format") != form:
+        raise BundleInvalid(
+            f"{path} has format {raw.get('format')!r}, this es-sbert reads {form}",
+            "Upgrade es-sbert, or export the model again with this version.",
+        )
+    try:
+        return kind.model_validate(raw)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise BundleInvalid(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _EXPORT_AGAIN) from error
+
+
+def checked_file(folder: Path, graph: GraphFile) -> Path:
+    """The file of a graph, after its hashes were checked.
+
+    Raises:
+        BundleInvalid: it is missing or differs from what was exported.
+    """
+    path = folder / graph.file
+    _check_hash(path, graph.sha256)
+    if graph.data_sha256 is not None:
+        _check_hash(path.with_name(f"{path.name}.data"), graph.data_sha256)
+    return path
+
+
 def _check_hash(path: Path, sha256: str) -> None:
     if not path.is_file():
         raise BundleInvalid(f"{path} is missing", _EXPORT_AGAIN)
@@ -89,10 +113,15 @@ def _check_hash(path: Path, sha256: str) -> None:
         raise BundleInvalid(f"{path} was changed after its export", _EXPORT_AGAIN)
 
 
-def _check_inside(path: Path, variant: Variant) -> None:
-    place = Path(variant.file)
+def check_inside(manifest: Path, graph: GraphFile) -> None:
+    """Refuse a manifest that names a file elsewhere.
+
+    Raises:
+        BundleInvalid: it does.
+    """
+    place = Path(graph.file)
     if place.is_absolute() or ".." in place.parts:
-        raise BundleInvalid(f"{path} names {variant.file!r}, outside the bundle", "Do not use this bundle.")
+        raise BundleInvalid(f"{manifest} names {graph.file!r}, outside the bundle", "Do not use this bundle.")
 
 
 def hash_file(path: Path) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from es_sbert.bundle.manifest import Manifest, Variant
 from es_sbert.bundle.model import Precision
+from es_sbert.bundle.reranker import RerankerManifest, RerankerVariant
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
 
@@ -54,11 +56,15 @@ def export(model: str, output: Path, precisions: list[Precision], force: bool, s
     """Export MODEL to a checked ONNX bundle.
 
     MODEL is a sentence-transformers folder, a hub id, or the name of an installed model package. The graph is
-    built straight from the weights: torch is not needed. Every variant is compared with the reference
+    built straight from the weights, without torch; of architectures that es-sbert does not know (XLNet, ModernBERT,
+    …) it is traced by torch, which the extra `train` brings. Every variant is compared with the reference
     implementation (sentence-transformers where it is installed, else a forward pass in numpy) on more than 1,000
     sentences, and is not written where it falls below its bar.
 
-    The bundle opens in sentence-transformers too.
+    MODEL may also be a cross-encoder, as transformers or sentence-transformers writes it. Its graph scores pairs of
+    texts, for reranking; it is always traced, and compared on more than 1,000 pairs.
+
+    What is written opens in sentence-transformers too.
 
     \b
     Examples:
@@ -66,35 +72,46 @@ def export(model: str, output: Path, precisions: list[Precision], force: bool, s
       es-sbert export ./my-model -o my-bundle --precision fp32,int8,fp16
       es-sbert export my-bundle -o my-bundle --precision fp16
       es-sbert export ./my-model -o my-bundle --sts stsb-test.tsv.gz --json
+      es-sbert export ./my-cross-encoder -o my-reranker
     """
     # Imported here: `es-sbert export --help` should not load onnx.
     from es_sbert.bundle.checkpoint import read_model
+    from es_sbert.bundle.cross_encoder import is_cross_encoder, read_cross_encoder
     from es_sbert.bundle.resolve import resolve_model
     from es_sbert.exporters.export import export_bundle
+    from es_sbert.exporters.reranker import export_reranker
 
-    sentence_model = read_model(resolve_model(model), model)
-    manifest = export_bundle(
-        sentence_model,
-        output,
-        precisions,
-        force=force,
-        sts_file=sts,
-        reference="auto",
-        on_progress=lambda line: click.echo(line, err=True),
-    )
-    if as_json:
-        click.echo(manifest.model_dump_json(indent=2))
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    folder = resolve_model(model)
+    manifest: Manifest | RerankerManifest
+    if is_cross_encoder(folder):
+        if sts is not None:
+            raise UsageError("--sts compares sentence vectors, which a cross-encoder has not", "Leave --sts out.")
+        manifest = export_reranker(read_cross_encoder(folder, model), output, precisions, force=force, on_progress=say)
     else:
-        click.echo(summary(manifest, output))
+        manifest = export_bundle(
+            read_model(folder, model), output, precisions, force=force, sts_file=sts, reference="auto", on_progress=say
+        )
+    click.echo(manifest.model_dump_json(indent=2) if as_json else summary(manifest, output))
 
 
-def summary(manifest: Manifest, output: Path) -> str:
+def summary(manifest: Manifest | RerankerManifest, output: Path) -> str:
     """What was written, a line for each variant, in columns."""
-    rows: list[tuple[str, ...]] = [("variant", "device", "min cosine", "mean cosine", "rank", "STS", "parity")]
-    rows += [_row(name, variant) for name, variant in manifest.variants.items()]
+    rows: list[tuple[str, ...]]
+    if isinstance(manifest, RerankerManifest):
+        rows = [("variant", "device", "mean difference", "max difference", "rank", "parity")]
+        rows += [_score_row(name, variant) for name, variant in manifest.variants.items()]
+    else:
+        rows = [("variant", "device", "min cosine", "mean cosine", "rank", "STS", "parity")]
+        rows += [_row(name, variant) for name, variant in manifest.variants.items()]
+    return "\n".join([f"{manifest.name} → {output} (fingerprint {manifest.fingerprint})", *_columns(rows)])
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([f"{manifest.name} → {output} (fingerprint {manifest.fingerprint})", *table])
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _row(name: str, variant: Variant) -> tuple[str, ...]:
@@ -102,6 +119,15 @@ def _row(name: str, variant: Variant) -> tuple[str, ...]:
     if report is None:
         return name, variant.device, "–", "–", "–", "–", "NOT CHECKED: no CUDA on this machine"
     sts = "–" if report.sts_variant is None else f"{report.sts_variant:.2f} of {report.sts_reference:.2f}"
-    verdict = "FORCED below its bar" if variant.forced else "passed"
     figures = (f"{report.min_cosine:.6f}", f"{report.mean_cosine:.6f}", f"{report.rank_agreement:.2f}")
-    return name, variant.device, *figures, sts, f"{verdict} ({report.bar})"
+    return name, variant.device, *figures, sts, _verdict(variant.forced, report.bar)
+
+
+def _score_row(name: str, variant: RerankerVariant) -> tuple[str, ...]:
+    report = variant.parity
+    figures = (f"{report.mean_difference:.6f} sd", f"{report.max_difference:.6f} sd", f"{report.rank_agreement:.2f}")
+    return name, variant.device, *figures, _verdict(variant.forced, report.bar)
+
+
+def _verdict(forced: bool, bar: str) -> str:
+    return f"{'FORCED below its bar' if forced else 'passed'} ({bar})"

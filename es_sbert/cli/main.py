@@ -13,12 +13,15 @@ from es_sbert.errors import EsSbertError
 
 # command name → (module, attribute, one line for `es-sbert --help`)
 COMMANDS = {
+    "baseline": ("es_sbert.cli.baseline", "baseline", "Train the baselines that models are compared with."),
     "encode": ("es_sbert.cli.encode", "encode", "Turn texts into sentence vectors."),
     "engine": ("es_sbert.cli.engine", "engine", "Run a real search engine on this machine without Docker."),
+    "evaluate": ("es_sbert.cli.evaluate", "evaluate", "Measure a model by the protocols of the Sentence-BERT paper."),
     "export": ("es_sbert.cli.export", "export", "Export a model to a checked ONNX bundle."),
     "index": ("es_sbert.cli.index", "index", "Create and inspect indices with a vector field."),
     "ingest": ("es_sbert.cli.ingest", "ingest", "Embed documents and load them into an index."),
     "search": ("es_sbert.cli.search", "search", "Search an index by meaning."),
+    "train": ("es_sbert.cli.train", "train", "Fine-tune a sentence encoder by a recipe."),
 }
 
 

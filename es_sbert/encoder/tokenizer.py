@@ -25,7 +25,7 @@ class SentenceTokenizer:
 
     def __init__(self, model: SentenceModel) -> None:
         self._model = model
-        self._tokenizer = _load(model.tokenizer_file)
+        self._tokenizer = load_tokenizer(model.tokenizer_file)
         # Cut and padded here, not there: the tokenizer forgets how long a text was when it cuts it.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -79,7 +79,12 @@ def cut(ids: NDArray[np.int64], maximum: int, suffix: int) -> NDArray[np.int64]:
     return np.concatenate([ids[: maximum - suffix], ids[len(ids) - suffix :]])
 
 
-def _load(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer from its file.
+
+    Raises:
+        BundleInvalid: the file is none.
+    """
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every kind of broken file

@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 
 from es_sbert.errors import OutputError
-from es_sbert.ingest.records import SAMPLE_BYTES, Origin
+from es_sbert.ingest.records import Origin
+from es_sbert.streams.lines import SAMPLE_BYTES
 
 
 def default_path(index: str) -> Path:

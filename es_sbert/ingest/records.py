@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-# Of input that cannot be read as a document, this much goes into the dead-letter file.
-SAMPLE_BYTES = 64 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_sbert.errors import UsageError
-from es_sbert.ingest.sources.jsonl import json_type
+from es_sbert.streams.json_lines import json_type
 
 MISSING = object()
 

@@ -16,10 +16,16 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from es_sbert.exporters.sentences import parity_sentences
 
 ARCHITECTURES = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet")
+TRACED_ARCHITECTURES = ("xlnet", "modernbert")  # whose graphs are traced, not built
 
 # (beginning, end, padding, unknown, mask) in the order of their ids: padding is 0 for BERT's kin, 1 for RoBERTa's.
 _BERT_TOKENS = ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]")
 _ROBERTA_TOKENS = ("<s>", "</s>", "<pad>", "<unk>", "<mask>")
+_XLNET_TOKENS = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>")
+
+# As their own classes of tokenizers do; the general one, which is written here, forgets it otherwise.
+_WITH_TYPES = ["input_ids", "token_type_ids", "attention_mask"]
+_WITHOUT_TYPES = ["input_ids", "attention_mask"]
 
 
 def write_checkpoint(
@@ -42,7 +48,7 @@ def write_checkpoint(
 
     Args:
         folder: Where; made if it is not there.
-        architecture: One of `ARCHITECTURES`.
+        architecture: One of `ARCHITECTURES` or `TRACED_ARCHITECTURES`.
         pooling: One pooling mode of sentence-transformers, or several that are concatenated.
         dense: Dense modules behind the pooling.
         normalize: Whether a Normalize module ends the model.
@@ -59,7 +65,8 @@ def write_checkpoint(
     transformer_folder = folder.with_name(folder.name + "-transformer")
     tokenizer = _tokenizer(architecture, max_tokens)
     tokenizer.save_pretrained(transformer_folder)
-    network = _network(architecture, len(tokenizer), hidden_act, hidden, heads, layers, max_tokens, config or {})
+    settings = _settings(architecture, len(tokenizer), hidden_act, hidden, heads, layers, max_tokens)
+    network = transformers.AutoModel.from_config(_CONFIGS[architecture](**settings, **(config or {})))
     _randomise(network, seed)
     network.save_pretrained(transformer_folder)
 
@@ -70,33 +77,81 @@ def write_checkpoint(
     return folder
 
 
-def _network(
-    architecture: str, vocabulary: int, hidden_act: str, hidden: int, heads: int, layers: int, max_tokens: int,
-    extra: dict[str, Any],
-) -> Any:  # fmt: skip
+def write_cross_encoder(
+    folder: Path,
+    architecture: str = "bert",
+    *,
+    labels: int = 1,
+    layers: int = 2,
+    max_tokens: int = 64,
+    seed: int = 0,
+    config: dict[str, Any] | None = None,
+) -> Path:
+    """Write a cross-encoder as transformers does: safetensors, tokenizer.json, config.json, no modules.json.
+
+    Args:
+        folder: Where; made if it is not there.
+        architecture: One of `ARCHITECTURES` or `TRACED_ARCHITECTURES`.
+        labels: Outputs of the classification head.
+        layers: Of the transformer.
+        max_tokens: Longest pair.
+        seed: The same one gives the same weights.
+        config: Further settings of the configuration.
+
+    Returns:
+        The folder.
+    """
+    tokenizer = _tokenizer(architecture, max_tokens)
+    tokenizer.save_pretrained(folder)
+    settings = _settings(architecture, len(tokenizer), "gelu", 48, 4, layers, max_tokens)
+    made = _CONFIGS[architecture](**settings, num_labels=labels, **(config or {}))
+    network = transformers.AutoModelForSequenceClassification.from_config(made)
+    _randomise(network, seed)
+    network.save_pretrained(folder)
+    return folder
+
+
+_CONFIGS: dict[str, Any] = {
+    "bert": transformers.BertConfig,
+    "roberta": transformers.RobertaConfig,
+    "xlm-roberta": transformers.XLMRobertaConfig,
+    "distilbert": transformers.DistilBertConfig,
+    "mpnet": transformers.MPNetConfig,
+    "xlnet": transformers.XLNetConfig,
+    "modernbert": transformers.ModernBertConfig,
+}
+
+
+def _settings(
+    architecture: str, vocabulary: int, hidden_act: str, hidden: int, heads: int, layers: int, max_tokens: int
+) -> dict[str, Any]:
+    """The settings of a small network in the words of its architecture."""
     if architecture == "distilbert":
-        return transformers.DistilBertModel(
-            transformers.DistilBertConfig(
-                vocab_size=vocabulary, dim=hidden, n_heads=heads, n_layers=layers, hidden_dim=4 * hidden,
-                activation=hidden_act, max_position_embeddings=max_tokens, **extra,
-            )
-        )  # fmt: skip
-    kinds: dict[str, tuple[Any, Any]] = {
-        "bert": (transformers.BertConfig, transformers.BertModel),
-        "roberta": (transformers.RobertaConfig, transformers.RobertaModel),
-        "xlm-roberta": (transformers.XLMRobertaConfig, transformers.XLMRobertaModel),
-        "mpnet": (transformers.MPNetConfig, transformers.MPNetModel),
-    }
-    make_config, make_model = kinds[architecture]
+        return {
+            "vocab_size": vocabulary, "dim": hidden, "n_heads": heads, "n_layers": layers, "hidden_dim": 4 * hidden,
+            "activation": hidden_act, "max_position_embeddings": max_tokens,
+        }  # fmt: skip
+    if architecture == "xlnet":
+        return {
+            "vocab_size": vocabulary, "d_model": hidden, "n_head": heads, "n_layer": layers, "d_inner": 4 * hidden,
+            "ff_activation": hidden_act, "pad_token_id": _XLNET_TOKENS.index("<pad>"),
+        }  # fmt: skip
+    common = {
+        "vocab_size": vocabulary, "hidden_size": hidden, "num_attention_heads": heads, "num_hidden_layers": layers,
+        "intermediate_size": 4 * hidden,
+    }  # fmt: skip
+    if architecture == "modernbert":
+        # A window narrower than the longest input, and a layer that sees everything, as in the models people use.
+        return {
+            **common, "hidden_activation": hidden_act, "max_position_embeddings": max_tokens, "local_attention": 8,
+            "global_attn_every_n_layers": 2, "pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3,
+            "bos_token_id": 2, "eos_token_id": 3,
+        }  # fmt: skip
     counted_after_padding = architecture != "bert"
-    return make_model(
-        make_config(
-            vocab_size=vocabulary, hidden_size=hidden, num_attention_heads=heads, num_hidden_layers=layers,
-            intermediate_size=4 * hidden, hidden_act=hidden_act, type_vocab_size=2 if architecture == "bert" else 1,
-            max_position_embeddings=max_tokens + 2 * counted_after_padding,
-            pad_token_id=int(counted_after_padding), **extra,
-        )
-    )  # fmt: skip
+    return {
+        **common, "hidden_act": hidden_act, "type_vocab_size": 2 if architecture == "bert" else 1,
+        "max_position_embeddings": max_tokens + 2 * counted_after_padding, "pad_token_id": int(counted_after_padding),
+    }  # fmt: skip
 
 
 def _randomise(network: torch.nn.Module, seed: int) -> None:
@@ -114,6 +169,8 @@ def _randomise(network: torch.nn.Module, seed: int) -> None:
 
 def _tokenizer(architecture: str, max_tokens: int) -> transformers.PreTrainedTokenizerFast:
     """A tokenizer of the architecture's kind, trained on the parity sentences."""
+    if architecture == "xlnet":
+        return _xlnet_tokenizer(max_tokens)
     roberta_like = architecture in ("roberta", "xlm-roberta", "mpnet")
     begin, end, padding, unknown, mask = _ROBERTA_TOKENS if roberta_like else _BERT_TOKENS
     special = [begin, padding, end, unknown, mask] if roberta_like else [padding, unknown, begin, end, mask]
@@ -144,9 +201,33 @@ def _tokenizer(architecture: str, max_tokens: int) -> transformers.PreTrainedTok
         tokenizer.post_processor = processors.RobertaProcessing((end, ids[end]), (begin, ids[begin]))
     else:
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{begin} $A {end}", special_tokens=[(begin, ids[begin]), (end, ids[end])]
+            single=f"{begin} $A {end}",
+            pair=f"{begin} $A {end} $B:1 {end}:1" if architecture == "bert" else f"{begin} $A {end} {end} $B {end}",
+            special_tokens=[(begin, ids[begin]), (end, ids[end])],
         )
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, model_max_length=max_tokens, bos_token=begin, eos_token=end, cls_token=begin,
         sep_token=end, pad_token=padding, unk_token=unknown, mask_token=mask,
+        model_input_names=_WITH_TYPES if architecture == "bert" else _WITHOUT_TYPES,
+    )  # fmt: skip
+
+
+def _xlnet_tokenizer(max_tokens: int) -> transformers.PreTrainedTokenizerFast:
+    """XLNet's: special tokens at the end, the last of a type of its own, padding on the left."""
+    unknown, begin, end, classify, separate, padding, mask = _XLNET_TOKENS
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=600, special_tokens=list(_XLNET_TOKENS), unk_token=unknown,
+                                      show_progress=False)  # fmt: skip
+    tokenizer.train_from_iterator(parity_sentences(max_tokens), trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A:0 {separate}:0 {classify}:2",
+        pair=f"$A:0 {separate}:0 $B:1 {separate}:1 {classify}:2",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (separate, classify)],
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=max_tokens, bos_token=begin, eos_token=end, cls_token=classify,
+        sep_token=separate, pad_token=padding, unk_token=unknown, mask_token=mask, padding_side="left",
+        model_input_names=_WITH_TYPES,
     )  # fmt: skip

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from es_sbert.errors import SourceError
-from es_sbert.ingest.sources.compression import MAGIC_BYTES, Compression, decompressed, detect
-from es_sbert.ingest.sources.delimited import csv_rows, header, tsv_rows
 from es_sbert.ingest.sources.find import Format, Source
-from es_sbert.ingest.sources.lines import StreamBroken, split_lines, without_byte_order_mark
 from es_sbert.ingest.sources.raw import ByteCounter, raw_chunks
+from es_sbert.streams.compression import MAGIC_BYTES, Compression, decompressed, detect
+from es_sbert.streams.delimited import csv_rows, header, tsv_rows
+from es_sbert.streams.lines import StreamBroken, split_lines, without_byte_order_mark
 
 
 def check_sources(sources: Sequence[Source], max_bytes: int, text_fields: Sequence[str], id_field: str | None) -> None:

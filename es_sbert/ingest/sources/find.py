@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.sources.compression import SUFFIXES, Compression
+from es_sbert.streams.compression import SUFFIXES, Compression
 
 STDIN = "-"
 

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator
 
 import orjson
 
-from es_sbert.ingest.records import SAMPLE_BYTES, Origin, Record, Reject
-from es_sbert.ingest.sources.jsonl import too_long, utf8_problem
-from es_sbert.ingest.sources.lines import Line
+from es_sbert.ingest.records import Origin, Record, Reject
+from es_sbert.streams.json_lines import utf8_problem
+from es_sbert.streams.lines import SAMPLE_BYTES, Line, too_long
 
 
 def plain_records(lines: Iterable[Line], source: str, field: str) -> Iterator[Record | Reject]:
     """`{field: line}` for each line, empty ones too (they are counted as documents without text)."""
     for line in lines:
+        origin = Origin(source, line.number)
         if line.too_long:
-            yield too_long(line, source)
+            yield Reject(origin, too_long(line), line.data, line.size)
             continue
         data = line.data.removesuffix(b"\r")
-        origin = Origin(source, line.number)
         problem = utf8_problem(data)
         if problem:
             yield Reject(origin, problem, data[:SAMPLE_BYTES], len(data))

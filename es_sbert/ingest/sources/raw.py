@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 from es_sbert.ingest.sources.find import Source
-from es_sbert.ingest.sources.lines import StreamBroken
+from es_sbert.streams.lines import StreamBroken
 
 _CHUNK = 1 << 16
 _POLL_SECONDS = 0.2

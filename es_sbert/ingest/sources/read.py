@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.ingest.sources.compression import decompressed
-from es_sbert.ingest.sources.delimited import csv_rows, delimited_records, tsv_rows
+from es_sbert.ingest.sources.delimited import delimited_records
 from es_sbert.ingest.sources.find import Format, Source
 from es_sbert.ingest.sources.jsonl import jsonl_records
-from es_sbert.ingest.sources.lines import Line, StreamBroken, split_lines, without_byte_order_mark
 from es_sbert.ingest.sources.plain import plain_records
 from es_sbert.ingest.sources.raw import ByteCounter, ReadingStopped, raw_chunks
+from es_sbert.streams.compression import decompressed
+from es_sbert.streams.delimited import csv_rows, tsv_rows
+from es_sbert.streams.lines import Line, StreamBroken, split_lines, without_byte_order_mark
 
 
 @dataclass(frozen=True)

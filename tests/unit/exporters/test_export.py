@@ -23,9 +23,8 @@ from es_sbert.bundle.store import open_bundle
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import BundleInvalid, ModelError, ParityFailed, UnsupportedArchitecture, UsageError
-from es_sbert.exporters import export as export_module
-from es_sbert.exporters import quantise
+from es_sbert.errors import BundleInvalid, ModelError, ParityFailed, UsageError
+from es_sbert.exporters import files, quantise
 from es_sbert.exporters.export import export_bundle
 from es_sbert.exporters.parity import unit
 from es_sbert.exporters.staging import staged
@@ -210,13 +209,6 @@ def test_gold_pairs_are_reported_and_gate(
     assert report.sts_variant == pytest.approx(report.sts_reference, abs=0.01)
 
 
-def test_an_unknown_architecture_writes_nothing(model: SentenceModel, tmp_path: Path) -> None:
-    unknown = model.model_copy(update={"architecture": "gpt2"})
-    with pytest.raises(UnsupportedArchitecture, match="gpt2"):
-        export_bundle(unknown, tmp_path / "bundle", BOTH)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_missing_tensor_writes_nothing(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", layers=1)
     weights = load_file(folder / "model.safetensors")
@@ -230,7 +222,7 @@ def test_a_missing_tensor_writes_nothing(tmp_path: Path) -> None:
 def test_weights_beyond_protobufs_limit_go_into_a_file_of_their_own(
     model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_module, "EXTERNAL_DATA_FROM", 1)
+    monkeypatch.setattr(files, "EXTERNAL_DATA_FROM", 1)
     folder = tmp_path / "bundle"
     manifest = export_bundle(model, folder, [Precision.FP32])
     assert manifest.variants["fp32"].data_sha256 is not None

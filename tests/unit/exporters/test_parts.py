@@ -155,11 +155,12 @@ def test_gold_pairs_by_column_name(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no column sentence1"),
+        ("", "holds no rows"),
         ("sentence1\tscore\na\t1\n", "no column sentence2"),
         ("sentence1\tsentence2\tscore\na\tb\thigh\n", "line 2"),
         ("sentence1\tsentence2\tscore\na\tb\t1\nc\td\n", "line 3"),
-        ("sentence1\tsentence2\tscore\na\tb\tnan\n", "not finite"),
+        ("sentence1\tsentence2\tscore\na\tb\tnan\n", "line 2: score is not a finite number"),
+        ("sentence1\tsentence2\tscore\na\t \t1\n", "line 2: sentence2 is empty"),
         ("sentence1\tsentence2\tscore\na\tb\t1\n", "holds 1 pairs"),
     ],
 )
@@ -171,8 +172,12 @@ def test_broken_gold_pairs(text: str, message: str, tmp_path: Path) -> None:
 def test_unreadable_gold_pairs(tmp_path: Path) -> None:
     (tmp_path / "cut.tsv.gz").write_bytes(gzip.compress(b"sentence1\tsentence2\tscore\n" * 99)[:20])
     (tmp_path / "latin.tsv").write_bytes(b"sentence1\tsentence2\tscore\n\xe9\tb\t1\n")
-    for name in ("missing.tsv", "cut.tsv.gz", "latin.tsv"):
-        with pytest.raises(SourceError, match="cannot be read"):
+    for name, message in (
+        ("missing.tsv", "does not exist"),
+        ("cut.tsv.gz", "cut off"),
+        ("latin.tsv", "line 2: invalid UTF-8"),
+    ):
+        with pytest.raises(SourceError, match=message):
             read_gold_pairs(tmp_path / name)
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from es_sbert.ingest.records import Record, Reject
 from es_sbert.ingest.sources.find import Format, Source
-from es_sbert.ingest.sources.lines import StreamBroken, split_lines
 from es_sbert.ingest.sources.raw import ByteCounter
 from es_sbert.ingest.sources.read import ReadSettings, parse_lines, read_records
+from es_sbert.streams.lines import StreamBroken, split_lines
 
 SETTINGS = ReadSettings(max_bytes=1000, plain_field="text")
 # Text without lone surrogates, which UTF-8 cannot hold.

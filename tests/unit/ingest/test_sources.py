@@ -14,10 +14,10 @@ import pytest
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.records import Record, Reject
 from es_sbert.ingest.sources.check import check_sources
-from es_sbert.ingest.sources.compression import Compression
 from es_sbert.ingest.sources.find import Format, Source, find_sources
 from es_sbert.ingest.sources.raw import ByteCounter
 from es_sbert.ingest.sources.read import ReadSettings, read_records
+from es_sbert.streams.compression import Compression
 
 SETTINGS = ReadSettings(max_bytes=1000, plain_field="text")
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import zstandard
 
-from es_sbert.ingest.sources.lines import StreamBroken
+from es_sbert.streams.lines import StreamBroken
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from es_sbert.ingest.records import SAMPLE_BYTES
+# Of input that cannot be read, this much is kept to show it.
+SAMPLE_BYTES = 64 * 1024
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
@@ -60,6 +61,11 @@ def _line(number: int, pieces: list[bytes], size: int, max_bytes: int) -> Line:
     if size > max_bytes:
         return Line(number, data[:SAMPLE_BYTES], size, too_long=True)
     return Line(number, data, size)
+
+
+def too_long(line: Line) -> str:
+    """What to say of a line that is longer than allowed."""
+    return f"the line has {line.size:,} bytes, more than --max-document-bytes allows"
 
 
 def without_byte_order_mark(chunks: Iterable[bytes]) -> Iterator[bytes]:

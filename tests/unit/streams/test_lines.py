@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.ingest.records import SAMPLE_BYTES
-from es_sbert.ingest.sources.lines import Line, StreamBroken, split_lines, without_byte_order_mark
+from es_sbert.streams.lines import SAMPLE_BYTES, Line, StreamBroken, split_lines, without_byte_order_mark
 
 
 @given(st.lists(st.binary(max_size=30)))

@@ -10,8 +10,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.ingest.sources.compression import Compression, decompressed, detect
-from es_sbert.ingest.sources.lines import StreamBroken
+from es_sbert.streams.compression import Compression, decompressed, detect
+from es_sbert.streams.lines import StreamBroken
 
 PACK = {Compression.GZIP: gzip.compress, Compression.ZSTD: zstandard.ZstdCompressor().compress}
 packed = pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])

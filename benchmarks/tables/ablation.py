@@ -1,0 +1,57 @@
+"""Table 6: pooling, and what the softmax classifier sees."""
+
+from __future__ import annotations
+
+from benchmarks.common import table
+from benchmarks.tables import models, paper
+from benchmarks.tables.lab import Lab, cells, shown
+
+TITLE = "Ablation (the paper's table 6)"
+NOTE = (
+    "Best Spearman's ρ × 100 on STSb dev after one epoch of softmax on nli-train, or four epochs of regression on STSb "
+    "(batch 16, learning rate 2e-4), mean ± standard deviation over {seeds} seeds (the paper: 10). All from an encoder "
+    "without sentence tuning: our own masked language model (two layers of 128), whose averaged vectors are in the "
+    "first table."
+)
+
+
+def make(lab: Lab) -> str:
+    """Both halves of the table."""
+    pooling = table(
+        ["pooling", "NLI, paper", "NLI, ours", "STSb, paper", "STSb, ours"],
+        [
+            [mode, f"{figures[0]:.2f}", *_ours(lab, "nli", mode, ("u", "v", "|u-v|")),
+             f"{figures[1]:.2f}", *_ours(lab, "stsb", mode, ())]
+            for mode, figures in paper.POOLING.items()
+        ],
+    )  # fmt: skip
+    features = table(
+        ["features (mean pooling, NLI)", "paper", "ours"],
+        [
+            [f"({', '.join(names)})".replace("|", "\\|"), f"{value:.2f}", *_ours(lab, "nli", "mean", names)]
+            for names, value in paper.FEATURES.items()
+        ],
+    )
+    return f"{pooling}\n\n{features}"
+
+
+def _ours(lab: Lab, objective: str, pooling: str, features: tuple[str, ...]) -> list[str]:
+    return cells(1, lambda: [shown([_dev(lab, objective, pooling, features, seed)
+                                    for seed in lab.profile.ablation_seeds])])  # fmt: skip
+
+
+def _dev(lab: Lab, objective: str, pooling: str, features: tuple[str, ...], seed: int) -> float:
+    """The best dev score of one run, made where it is not at hand."""
+    slug = {"u": "u", "v": "v", "|u-v|": "d", "u*v": "p"}
+    name = f"ablation-{objective}-{pooling}-{''.join(slug[each] for each in features)}-{seed}"
+
+    def run() -> None:
+        start = models.masked_start(lab)
+        settings = {"model__pooling": [pooling], "model__normalize": False, **models.SMALL}
+        if objective == "nli":
+            settings["stages__0__objective__features"] = list(features)
+            models.nli(lab, start=start, name=name, seed=seed, **settings)
+        else:
+            lab.train(name, "stsb-regression", model__base=str(start), seed=seed, **settings)
+
+    return float(lab.trained(name, run)["stages"][0]["best_dev"])

@@ -1,0 +1,87 @@
+"""How each model of the tables is made."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from pathlib import Path
+
+from benchmarks.common import read_tsv
+from benchmarks.tables.lab import Lab
+from benchmarks.tables.mlm import train_masked_language_model
+
+# An encoder that has seen little takes larger steps than one that was tuned on a billion pairs.
+SMALL = {"stages__0__learning_rate": 2e-4}
+
+
+def word_vectors(lab: Lab) -> Path:
+    """word2vec on the short documents: stands in for GloVe, which is not at hand."""
+    corpus = lab.data / "ingest/short-docs.jsonl.gz"
+    return lab.folder("words.vec.gz", lambda path: _words(lab, corpus, path))
+
+
+def _words(lab: Lab, corpus: Path, path: Path) -> None:
+    lab.es_sbert("baseline", "word-vectors", corpus, "-o", path, "--epochs", 3, "--threads", 2)
+
+
+def infersent(lab: Lab) -> Path:
+    """BiLSTM-max of 2 × 256 on nli-train, over those word vectors; a tenth of the pairs chooses the epoch."""
+    vectors = word_vectors(lab)
+    train, dev = nli_part(lab, dev=False), nli_part(lab, dev=True)
+
+    def make(folder: Path) -> None:
+        lab.es_sbert("baseline", "bilstm", train, "--dev", dev, "--vectors", vectors, "-o", folder, "--hidden", 256,
+                     "--epochs", 4)  # fmt: skip
+
+    return lab.folder("infersent", make)
+
+
+def nli_part(lab: Lab, *, dev: bool) -> Path:
+    """A tenth of nli-train (`dev`), chosen by the first sentence's hash, or the rest: premises do not meet."""
+
+    def make(path: Path) -> None:
+        with gzip.open(path, "wt", encoding="utf-8") as file:
+            file.write("sentence1\tsentence2\tlabel\n")
+            for row in read_tsv(lab.data / "nli/nli-train.tsv.gz"):
+                chosen = hashlib.sha256(row["sentence1"].encode()).digest()[0] < 26
+                if chosen is dev:
+                    file.write(f"{row['sentence1']}\t{row['sentence2']}\t{row['label']}\n")
+
+    return lab.folder(f"nli-{'dev' if dev else 'fit'}.tsv.gz", make)
+
+
+def masked_start(lab: Lab) -> Path:
+    """An encoder without sentence tuning: two layers of 128, masked language modelling on the short documents."""
+    return lab.folder("masked-start", lambda path: train_masked_language_model(lab.data, path, lab.profile.device))
+
+
+def nli(lab: Lab, *, start: str | Path | None = None, name: str = "nli", seed: int = 1, **settings: object) -> Path:
+    """Softmax on nli-train, from the sentence-tuned base or from `start`."""
+    return lab.train(name, "nli-softmax", model__base=str(start or lab.profile.base), seed=seed, **settings)
+
+
+def stsb(lab: Lab, seed: int, **settings: object) -> Path:
+    """Regression on STSb-train."""
+    name = str(settings.pop("name", "stsb"))
+    settings.setdefault("model__base", lab.profile.base)
+    return lab.train(f"{name}-{seed}", "stsb-regression", seed=seed, **settings)
+
+
+def nli_then_stsb(lab: Lab, seed: int) -> Path:
+    """Regression on STSb-train from the model of `nli`."""
+    return stsb(lab, seed, name="nli-stsb", model__base=str(nli(lab)))
+
+
+def cross_encoder(lab: Lab, seed: int) -> Path:
+    """Cross-encoder on STSb-train from the same base."""
+    return stsb(lab, seed, name="cross-stsb", model__kind="cross-encoder", model__base=lab.profile.base)
+
+
+def poly_encoder(lab: Lab, seed: int) -> Path:
+    """Poly-encoder of 16 codes on STSb-train from the same base."""
+    return stsb(lab, seed, name="poly-stsb", model__kind="poly-encoder", model__codes=16, model__base=lab.profile.base)
+
+
+def wiki(lab: Lab) -> Path:
+    """Triplets of Wikipedia sections, one epoch."""
+    return lab.train("wiki", "wiki-sections-triplet", model__base=lab.profile.base, seed=1)

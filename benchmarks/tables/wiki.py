@@ -1,0 +1,38 @@
+"""Table 4: sentences of one section of Wikipedia."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.common import table
+from benchmarks.tables import models, paper
+from benchmarks.tables.lab import Lab, cells, figure
+
+TITLE = "Wikipedia sections (the paper's table 4)"
+NOTE = (
+    "Accuracy × 100 on triplets: is a sentence nearer to one of its own section than to one of another section of the "
+    "same article? 63,419 triplets of 1,056 articles to train on and 4,378 of other articles to measure, rebuilt after "
+    "Dor et al. 2018, stand in for the paper's 1.8 million and 222,957."
+)
+
+
+def rows(lab: Lab) -> list[tuple[str, Callable[[], tuple[str | Path, tuple[str, ...]]]]]:
+    """(label, () → (model, options)) of our rows."""
+    onnx, base = lab.onnx(), lab.profile.base
+    return [
+        ("word2vec averaged", lambda: (f"word2vec:{models.word_vectors(lab)}", ())),
+        ("InferSent (BiLSTM-max, word2vec)", lambda: (f"infersent:{models.infersent(lab)}", ())),
+        (f"{base}, before", lambda: (base, onnx)),
+        (f"{base}, after one epoch of triplets", lambda: (models.wiki(lab), onnx)),
+    ]
+
+
+def make(lab: Lab) -> str:
+    """The table."""
+    lines = [[f"*{name}*", f"{value:.2f}", ""] for name, value in paper.WIKI.items()]
+    for name, model in rows(lab):
+        lines.append([name, *cells(2, lambda name=name, model=model: [
+            f"{figure(lab.report('triplet', name, model), 'wiki-sections-dev', f'accuracy_{distance}'):.2f}"
+            for distance in ("euclidean", "cosine")])])  # fmt: skip
+    return table(["", "Euclidean", "cosine"], lines)

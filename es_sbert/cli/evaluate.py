@@ -1,0 +1,172 @@
+"""`es-sbert evaluate`: a model and data in, the paper's figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from es_sbert.cli.options import connection_options, engine_settings, vector_field_option
+from es_sbert.errors import UsageError
+
+if TYPE_CHECKING:
+    from es_sbert.evaluation.card import TrainingRecord
+    from es_sbert.evaluation.data import Data, Task
+    from es_sbert.evaluation.models import Embedder, PairScorer
+    from es_sbert.evaluation.report import Report
+
+TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model")
+@click.option(
+    "--task", "tasks", type=click.Choice(TASKS), multiple=True, required=True, help="What to measure; may be repeated."
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Folder of all tasks (sts/, triplets/, …), or of the one task.",
+)
+@click.option(
+    "--file",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Measure this file instead of a folder; may be repeated.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="A quick look: N examples of each file (N queries), always the same.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "onnx", "torch"]),
+    default="auto",
+    show_default=True,
+    help="auto: onnx, and torch for what onnx does not serve.",
+)
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="auto, cpu, cuda or cuda:N. Asking for cuda fails where it would not run.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "fp32", "int8", "fp16"]),
+    default="auto",
+    show_default=True,
+    help="auto: as search and ingest choose it.",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: the physical cores]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a task in place of tables.")
+@click.option(
+    "--card",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write a Markdown model card with the results, and with recipe and data of a model that "
+    "es-sbert trained.",
+)
+@click.option(
+    "--index",
+    help="Task retrieval: search this index instead of memory. One that does not exist is "
+    "loaded with the documents, and kept.",
+)
+@vector_field_option
+@connection_options  # fmt: skip
+def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple[Path, ...], limit: int | None,
+             backend: Any, device: str, precision: str, threads: int | None, as_json: bool, card: Path | None,
+             index: str | None, vector_field: str, **connection: Any) -> None:  # fmt: skip
+    """Measure MODEL by the protocols of the Sentence-BERT paper.
+
+    MODEL is whatever ingest takes (a folder, a bundle, a hub id, an installed name), the folder of a cross-
+    or poly-encoder, or a baseline, for example glove:FILE, tfidf, average:MODEL or cls:MODEL.
+
+    \b
+    Tasks:
+      sts         Spearman's and Pearson's correlation with people's scores
+      triplet     is the positive closer than the negative?
+      argument    similarity of arguments: untrained, in 10 folds, across topics
+      transfer    SentEval: logistic regression on the vectors
+      duplicates  average precision, best F1
+      retrieval   nDCG@10, MRR@10, MAP, recall@100
+
+    \b
+    Examples:
+      es-sbert evaluate all-MiniLM-L6-v2 --task sts --data data
+      es-sbert evaluate ./my-model --task sts --file pairs.tsv --precision fp32
+      es-sbert evaluate ./my-model --task sts --task triplet --data data --card README.md
+      es-sbert evaluate glove:glove.6B.300d.txt --task transfer --data data --json
+      es-sbert evaluate all-MiniLM-L6-v2 --task retrieval --data data/retrieval/cisi --index cisi
+    """
+    from es_sbert.extras import require
+
+    require("train", "ir_measures", "scipy", "sklearn", "yaml")
+    from es_sbert.evaluation.card import model_card, write_card
+    from es_sbert.evaluation.data import Task
+    from es_sbert.evaluation.open import close_model, open_model
+    from es_sbert.evaluation.report import text_table
+
+    if index is not None and tasks != (Task.RETRIEVAL,):
+        raise UsageError("--index is for the task retrieval alone", "Give --task retrieval and no other task.")
+    wanted = [(Task(task), _read(Task(task), data, files, limit)) for task in dict.fromkeys(tasks)]
+    training = None if card is None else _training(model)
+
+    def report(message: str) -> None:
+        click.echo(message, err=True)
+
+    settings = {"backend": backend, "device": device, "precision": precision, "limit": limit}
+    opened = open_model(model, backend=backend, device=device, precision=precision, threads=threads, report=report)
+    try:
+        reports = []
+        for task, sets in wanted:
+            if index is None:
+                from es_sbert.evaluation.tasks import run_task
+
+                found = run_task(opened, task, sets, settings=settings, progress=report)
+            else:
+                found = _live(opened, sets, index, vector_field, settings | {"index": index}, connection, report)
+            reports.append(found)
+            click.echo(found.as_json().decode() if as_json else text_table(found))
+    finally:
+        close_model(opened)
+    if card is not None:
+        write_card(card, model_card(Path(model).resolve().name if Path(model).is_dir() else model, reports, training))
+        report(f"Wrote {card}")
+
+
+def _read(task: Task, folder: Path | None, files: tuple[Path, ...], limit: int | None) -> list[Data]:
+    from es_sbert.evaluation.files import read_files, read_folder
+
+    if (folder is None) == (not files):
+        raise UsageError(
+            "give either a folder of data or files", f"Name one of them: --task {task} --data FOLDER, or --file FILE."
+        )
+    return read_files(task, files, limit=limit) if folder is None else read_folder(task, folder, limit=limit)
+
+
+def _training(model: str) -> TrainingRecord | None:
+    """How the model was trained, where its folder says so."""
+    from es_sbert.evaluation.card import read_training_record
+
+    return read_training_record(Path(model)) if Path(model).is_dir() else None
+
+
+def _live(model: Embedder | PairScorer, sets: list[Data], index: str, vector_field: str, settings: dict[str, Any],
+          connection: dict[str, Any], report: Callable[[str], None]) -> Report:  # fmt: skip
+    from es_sbert.evaluation.data import Collection
+    from es_sbert.evaluation.live import run_live
+
+    if len(sets) != 1 or not isinstance(sets[0], Collection):
+        names = ", ".join(each.name for each in sets)
+        raise UsageError(f"one index holds one collection, and there are {len(sets)}: {names}",
+                         "Name the folder of one: --data FOLDER/retrieval/NAME.")  # fmt: skip
+    return run_live(model, sets[0], index, engine_settings(**connection), vector_field=vector_field, settings=settings,
+                    progress=report)  # fmt: skip

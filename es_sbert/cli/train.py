@@ -1,0 +1,122 @@
+"""`es-sbert train`."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from es_sbert.errors import UsageError
+from es_sbert.extras import require
+
+if TYPE_CHECKING:
+    from es_sbert.training.run import Trained
+
+
+def _list_recipes(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    require("train", "yaml")
+    from es_sbert.training.load import shipped_recipes
+
+    recipes = shipped_recipes()
+    width = max(map(len, recipes))
+    for name, description in recipes.items():
+        click.echo(f"{name.ljust(width)}  {description}")
+    context.exit()
+
+
+@click.command()
+@click.argument("recipe")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Folder of the trained model; new or empty, except with --resume.",
+)
+@click.option(
+    "--data",
+    "data_folder",
+    envvar="ES_SBERT_DATA",
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="What relative paths in the recipe count from.  [default: the recipe's folder]",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change one setting, such as stages.0.batch=32. Repeatable.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of everything random.  [default: the recipe's]")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--resume", is_flag=True, help="Go on with the run in FOLDER, from its last whole checkpoint.")
+@click.option("--check", is_flag=True, help="Only read and check recipe and data.")
+@click.option("--keep-checkpoints", is_flag=True, help="Leave checkpoints in FOLDER/training.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list_recipes,
+              help="Show the recipes that come with es-sbert.")  # fmt: skip
+def train(recipe: str, output: Path | None, data_folder: Path | None, overrides: tuple[str, ...], seed: int | None,
+          device: str, resume: bool, check: bool, keep_checkpoints: bool, as_json: bool) -> None:  # fmt: skip
+    """Fine-tune a sentence encoder by RECIPE and export it to a checked ONNX bundle.
+
+    RECIPE is a YAML file or the name of a recipe that comes with es-sbert (--list). All data is read and checked
+    before training starts. The best checkpoint on the dev set becomes the model; FOLDER is then a bundle that
+    `es-sbert ingest --model FOLDER` takes, with log and plot in FOLDER/training.
+
+    Several cards: torchrun --nproc-per-node 4 -m es_sbert.cli.main train …; `batch` stays the joint batch.
+
+    \b
+    Examples:
+      es-sbert train --list
+      es-sbert train stsb-regression --data DATA -o tuned
+      es-sbert train my-recipe.yaml -o tuned --set stages.0.epochs=2 --seed 7
+      es-sbert train my-recipe.yaml -o tuned --resume
+    """
+    require("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
+    from es_sbert.training.load import load_recipe, parse_overrides
+    from es_sbert.training.run import read_stage
+    from es_sbert.training.run import train as run
+
+    changes = parse_overrides(overrides)
+    if seed is not None:
+        changes["seed"] = str(seed)
+    settings = load_recipe(recipe, changes)
+    path = Path(recipe)
+    folder = data_folder or (path.parent if path.is_file() else Path())
+    if check:
+        for stage in settings.stages:
+            data = read_stage(stage, folder)
+            click.echo(f"{stage.name}: {sum(map(len, data.examples)):,} examples, {len(data.dev or ()):,} for dev")
+        return
+    if output is None:
+        raise UsageError("nothing says where the trained model goes", "Name a folder: -o FOLDER")
+    began = time.monotonic()
+    trained = run(settings, output, data_folder=folder, device=device, resume=resume,
+                  keep_checkpoints=keep_checkpoints, report=lambda line: click.echo(line, err=True))  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(_as_json(trained), indent=2))
+    else:
+        click.echo(_summary(trained, time.monotonic() - began))
+
+
+def _as_json(trained: Trained) -> dict[str, Any]:
+    stages = [{key: value for key, value in asdict(stage).items() if key != "course"} for stage in trained.stages]
+    return {"folder": str(trained.folder), "fingerprint": trained.fingerprint, "stages": stages}
+
+
+def _summary(trained: Trained, seconds: float) -> str:
+    lines = []
+    for stage in trained.stages:
+        best = f", best dev {stage.best_dev:.2f} at step {stage.best_step}" if stage.best_dev is not None else ""
+        lines.append(f"{stage.name}: {stage.steps:,} steps, {stage.examples_per_second:,.0f} examples/s{best}")
+    fingerprint = f" (fingerprint {trained.fingerprint})" if trained.fingerprint else ""
+    lines.append(f"→ {trained.folder}{fingerprint}, {seconds:,.0f} s")
+    return "\n".join(lines)

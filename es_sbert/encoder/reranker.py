@@ -1,0 +1,189 @@
+"""`Reranker`: pairs of texts in, one score a pair out, in the same order. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.bundle.cross_encoder import ScoreActivation
+from es_sbert.bundle.model import Precision
+from es_sbert.bundle.reranker import RerankerBundle, open_reranker
+from es_sbert.encoder.batches import plan_batches
+from es_sbert.encoder.device import Device, choose_device
+from es_sbert.encoder.encoder import BUDGET, WINDOW
+from es_sbert.encoder.hardware import available_cores, cuda_devices, has_int8_products
+from es_sbert.encoder.pairs import PairTokenizer, TokenizedPairs
+from es_sbert.encoder.session import SessionPool, available_providers
+from es_sbert.errors import DeviceError, ModelError, UsageError
+
+Scores = NDArray[np.float32]
+
+_ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
+    ScoreActivation.IDENTITY: lambda x: x,
+    # By tanh, which does not overflow where exp(-x) would.
+    ScoreActivation.SIGMOID: lambda x: np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * x)),
+}
+
+
+class Reranker:
+    """A cross-encoder on onnxruntime (a `PairScorer` of `es_sbert.evaluation.models`).
+
+    Thread-safe. Close it, or use it as a context manager, to end its threads.
+
+    Usage:
+        with Reranker.open(Path("my-reranker")) as reranker:
+            scores = reranker.score(["how do magnets work"] * 2, ["Iron in a field.", "A cat sleeps."])  # (2,)
+
+    Args:
+        bundle: An opened reranker.
+        variant: `fp32` or `int8`.
+        device: Where to run it.
+        threads: CPU threads; CUDA takes one.
+        budget: Padded tokens of one batch; by default that of the sentence encoder.
+        warnings: What every summary must repeat.
+
+    Attributes:
+        name: Of model and variant, for tables.
+        labels: Names of the outputs.
+        warnings: What every summary must repeat.
+
+    Raises:
+        DeviceError: the session would run elsewhere than asked.
+        BundleInvalid: the variant's file or the tokenizer is broken.
+    """
+
+    def __init__(
+        self,
+        bundle: RerankerBundle,
+        variant: str,
+        device: Device,
+        *,
+        threads: int,
+        budget: int | None = None,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        workers = threads if device.kind == "cpu" else 1
+        self._sessions = SessionPool(bundle.variant_file(variant), device, workers)
+        self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)
+        self._budget = budget or BUDGET[device.kind]
+        self._activation = _ACTIVATIONS[bundle.model.activation]
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="reranker")
+        self.labels = bundle.model.labels
+        self.name = f"{bundle.model.name} ({variant})"
+        self.warnings = tuple(warnings)
+        if bundle.manifest.variants[variant].forced:
+            self.warnings += (f"variant {variant} was written below its parity bar (--force)",)
+
+    @classmethod
+    def open(cls, folder: Path, device: str = "auto", precision: str = "auto", threads: int | None = None) -> Reranker:
+        """Open a folder that `es-sbert export CROSS_ENCODER -o FOLDER` wrote.
+
+        Args:
+            folder: The folder.
+            device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails rather than run elsewhere; `auto` takes the CPU
+                where CUDA does not run.
+            precision: `fp32`, `int8` (CPU only), or `auto`: int8 on a CPU that multiplies it natively, where the
+                folder has it; else fp32.
+            threads: CPU threads; the physical cores by default.
+
+        Raises:
+            ModelError: no reranker, broken, edited, or without that variant.
+            DeviceError: the device asked for is not the one that would run.
+            UsageError: a device and precision that do not go together.
+        """
+        bundle = open_reranker(Path(folder))
+        chosen = choose_device(device, available_providers(), cuda_devices())
+
+        def open_on(where: Device, warnings: Sequence[str] = ()) -> Reranker:
+            variant = _choose_variant(bundle, where, precision)
+            return cls(bundle, variant, where, threads=threads or available_cores(), warnings=warnings)
+
+        try:
+            return open_on(chosen)
+        except DeviceError as error:
+            if device != "auto" or chosen.kind == "cpu":
+                raise
+            return open_on(Device("cpu"), [f"CUDA does not run here: {error.message}"])
+
+    def score(self, first: Sequence[str], second: Sequence[str]) -> Scores:
+        """Scores of pairs, *shape* ``(pairs,)``, as sentence-transformers' CrossEncoder gives them.
+
+        Raises:
+            UsageError: the sides differ in length, a side is a single string, a text is not valid Unicode, or the
+                model has several labels (`outputs` gives them all).
+        """
+        if len(self.labels) != 1:
+            raise UsageError(
+                f"{self.name} tells {len(self.labels)} labels apart ({', '.join(self.labels)}), and gives no one score",
+                "Use a cross-encoder with one output, or all of them by Reranker.outputs.",
+            )
+        return self.outputs(first, second)[:, 0]
+
+    def outputs(self, first: Sequence[str], second: Sequence[str]) -> Scores:
+        """All outputs behind the model's activation: *shape* ``(pairs, labels)``, in the order of the pairs.
+
+        Raises:
+            UsageError: as `score`, but for the labels.
+        """
+        if isinstance(first, str) or isinstance(second, str):
+            raise UsageError("a side of the pairs is one string", "Give two sequences of texts: score([a], [b]).")
+        if len(first) != len(second):
+            raise UsageError(f"{len(first)} first texts and {len(second)} second ones are no pairs", "Give as many.")
+        scores = np.empty((len(first), len(self.labels)), dtype=np.float32)  # (pairs, labels)
+        for start in range(0, len(first), WINDOW):
+            part = slice(start, start + WINDOW)
+            self._run(self._tokenizer(first[part], second[part]), scores[part])
+        return self._activation(scores)
+
+    def _run(self, tokenized: TokenizedPairs, scores: Scores) -> None:
+        """Run the model on all pairs; `scores`, *shape* ``(pairs, labels)``, receives what it gives."""
+
+        def run_batch(members: NDArray[np.int64]) -> None:
+            with self._sessions.session() as session:
+                (scores[members],) = session.run(["score"], self._tokenizer.feed(tokenized, members))
+
+        # list() waits for all batches and raises what any of them raised.
+        list(self._pool.map(run_batch, plan_batches(tokenized.lengths, self._budget)))
+
+    def close(self) -> None:
+        """End the worker threads."""
+        self._pool.shutdown()
+
+    def __enter__(self) -> Reranker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _choose_variant(bundle: RerankerBundle, device: Device, asked: str) -> str:
+    """The variant to run.
+
+    Raises:
+        UsageError: a precision that does not run on the device, or is none.
+        ModelError: the bundle lacks it.
+    """
+    present = bundle.manifest.variants
+    fast = device.kind == "cpu" and has_int8_products()
+    wanted = ("int8", "fp32") if fast else ("fp32", "int8") if device.kind == "cpu" else ("fp32",)
+    if asked != "auto":
+        runs = (Precision.FP32, Precision.INT8) if device.kind == "cpu" else (Precision.FP32,)
+        if asked not in runs:
+            raise UsageError(
+                f"--precision {asked}: a reranker does not run so on {device.kind}", f"Use {' or '.join(runs)}."
+            )
+        wanted = (asked,)
+    for name in wanted:
+        if name in present:
+            return name
+    raise ModelError(
+        f"{bundle.folder} has no {' or '.join(wanted)} variant for {device.kind}, only {', '.join(present) or 'none'}",
+        f"Add it: es-sbert export {bundle.folder} -o {bundle.folder} --precision {wanted[0]}",
+    )

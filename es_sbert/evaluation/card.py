@@ -1,0 +1,162 @@
+"""A Markdown model card: results, and how a model trained here was trained.
+
+The front matter is the one that the hub reads (https://huggingface.co/docs/hub/model-cards).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from es_sbert.errors import BundleInvalid, OutputError
+from es_sbert.evaluation.data import Task
+from es_sbert.evaluation.report import Report, heading, markdown_tables
+
+TRAINING_RECORD = "training.json"
+_HUB_TASKS = {
+    Task.STS: "semantic-similarity", Task.TRIPLET: "triplet", Task.ARGUMENT: "semantic-similarity",
+    Task.TRANSFER: "text-classification", Task.DUPLICATES: "binary-classification",
+    Task.RETRIEVAL: "information-retrieval",
+}  # fmt: skip
+_TITLES = {
+    Task.STS: "Semantic textual similarity", Task.TRIPLET: "Triplets", Task.ARGUMENT: "Argument similarity",
+    Task.TRANSFER: "SentEval", Task.DUPLICATES: "Duplicates", Task.RETRIEVAL: "Retrieval",
+}  # fmt: skip
+
+
+class StageRecord(BaseModel):
+    """How a stage of the training went."""
+
+    name: str
+    examples: int
+    steps: int
+    best_dev: float | None = None
+    best_step: int | None = None
+
+
+class TrainingRecord(BaseModel):
+    """`training.json` in the folder of a model that was trained here; what else stands in it is not shown.
+
+    Attributes:
+        recipe: The recipe, without what is by default.
+        data: Path → SHA-256 of every file that was read.
+        stages: In order.
+        versions: Package → version.
+    """
+
+    recipe: dict[str, Any]
+    data: dict[str, str] = {}
+    stages: list[StageRecord] = []
+    versions: dict[str, str] = {}
+
+
+def read_training_record(folder: Path) -> TrainingRecord | None:
+    """How a model was trained; None for a model that was not trained here.
+
+    Raises:
+        BundleInvalid: the record is broken.
+    """
+    path = folder / TRAINING_RECORD
+    if not path.exists():
+        return None
+    try:
+        return TrainingRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
+        reason = f"{error.error_count()} fields are wrong" if isinstance(error, ValidationError) else str(error)
+        raise BundleInvalid(
+            f"{path} cannot be read: {reason}", "Remove it, or copy it again from where the model was trained."
+        ) from error
+
+
+def model_card(name: str, reports: Sequence[Report], training: TrainingRecord | None = None) -> str:
+    """The card as Markdown.
+
+    Args:
+        name: The model's name.
+        reports: Each task's figures get a section.
+        training: How it was trained, if it was trained here.
+    """
+    described = (training.recipe.get("description") or "") if training else ""
+    sections = [
+        f"---\n{yaml.safe_dump(_front_matter(name, reports), sort_keys=False, allow_unicode=True)}---",
+        f"# {name}",
+        *([str(described)] if described else []),
+        *(["## Results\nMeasures are × 100, thresholds are similarities."] if reports else []),
+        *(_results(report) for report in reports),
+        *(_training(training) if training else []),
+        *([f"Measured with {_installed(reports[0].versions)}."] if reports else []),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def write_card(path: Path, card: str) -> None:
+    """Write a card.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    try:
+        path.write_text(card, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror}", "Choose another --card.") from error
+
+
+def _front_matter(name: str, reports: Sequence[Report]) -> dict[str, Any]:
+    results = [
+        {
+            "task": {"type": _HUB_TASKS[report.task], "name": _TITLES[report.task]},
+            "dataset": {"name": row.data if row.part == "all" else f"{row.data} ({row.part})", "type": row.data},
+            "metrics": [
+                {"type": figure, "name": heading(figure), "value": round(value, 4)}
+                for figure, value in row.figures.items()
+            ],
+        }
+        for report in reports
+        for row in report.rows
+    ]
+    about = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction"],
+    }
+    return about | ({"model-index": [{"name": name, "results": results}]} if results else {})
+
+
+def _results(report: Report) -> str:
+    settings = ", ".join(f"{key} {value}" for key, value in report.settings.items() if value is not None)
+    measured = f"Measured: {report.model}{f' ({settings})' if settings else ''}."
+    return f"### {_TITLES[report.task]}\n{measured}\n\n{markdown_tables(report)}"
+
+
+def _training(record: TrainingRecord) -> list[str]:
+    recipe = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True)
+    sections = [f"## Training\nTrained by `es-sbert train` with this recipe:\n\n```yaml\n{recipe}```"]
+    if record.stages:
+        columns = ("stage", "examples", "steps", "best dev score", "at step")
+        sections.append(_table(columns, [_stage(stage) for stage in record.stages]))
+    if record.data:
+        rows = [(file, f"`{sha256}`") for file, sha256 in record.data.items()]
+        sections.append("### Training data\n" + _table(("file", "SHA-256"), rows))
+    if record.versions:
+        sections.append(f"Trained with {_installed(record.versions)}.")
+    return sections
+
+
+def _installed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{package} {number}" for package, number in versions.items())
+
+
+def _stage(stage: StageRecord) -> list[str]:
+    best = "–" if stage.best_dev is None else f"{stage.best_dev:.2f}"
+    return [stage.name, f"{stage.examples:,}", f"{stage.steps:,}", best,
+            "–" if stage.best_step is None else f"{stage.best_step:,}"]  # fmt: skip
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,0 +1,130 @@
+"""Batches of several data sets as one epoch: each batch is of one data set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.training.data.batches import Rows, plan_batches
+
+Mixing = Literal["proportional", "round-robin"]
+
+
+@dataclass(frozen=True)
+class JointBatch:
+    """The batch of one step, over all processes.
+
+    Attributes:
+        dataset: Number of the data set, from 0.
+        rows: Its examples, *shape* ``(batch,)``.
+    """
+
+    dataset: int
+    rows: Rows
+
+
+def mix(batches: Sequence[Sequence[Rows]], rule: Mixing, random: np.random.Generator) -> list[JointBatch]:
+    """Put the batches of several data sets into one order.
+
+    Args:
+        batches: Of each data set, in random order.
+        rule: `proportional`: every batch, in random order; `round-robin`: one of each data set in turn, until the
+            shortest is through.
+        random: Draws the order.
+    """
+    each = [[JointBatch(number, rows) for rows in dataset] for number, dataset in enumerate(batches)]
+    if rule == "round-robin":
+        # The data sets' own order is random, so those that a longer one leaves out differ from epoch to epoch.
+        return list(chain.from_iterable(zip(*each, strict=False)))
+    every = list(chain.from_iterable(each))
+    return [every[place] for place in random.permutation(len(every))]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What is needed of a data set to plan its batches.
+
+    Attributes:
+        lengths: *Shape:* ``(examples,)``, tokens of each example.
+        distinct: *Shape:* ``(examples, texts)``, numbers of its texts, where no text may stand twice in a batch.
+    """
+
+    lengths: NDArray[np.int64]
+    distinct: NDArray[np.int64] | None = None
+
+
+class EpochPlan:
+    """The batches of every epoch of a stage: the same for the same arguments, on every process and after a resume.
+
+    All epochs have equally many batches, which the learning rate's schedule relies on.
+
+    Args:
+        datasets: In the order of the stage.
+        batch: Most examples of a joint batch.
+        mixing: How data sets take turns.
+        epochs: How many epochs will be asked for; a part of one counts as one.
+        seed: Of the run.
+        smart: Whether to put examples of similar length together.
+
+    Raises:
+        ValueError: a data set without examples.
+    """
+
+    def __init__(
+        self, datasets: Sequence[Planned], batch: int, *, mixing: Mixing, epochs: float, seed: int, smart: bool
+    ) -> None:
+        if not all(len(dataset.lengths) for dataset in datasets):
+            raise ValueError("a data set without examples has no batches")
+        self._datasets = tuple(datasets)
+        self._batch = batch
+        self._mixing: Mixing = mixing
+        self._epochs = math.ceil(epochs)
+        self._seed = seed
+        self._smart = smart
+        # How many batches it takes to keep texts apart depends on the order: the longest epoch sets the number.
+        self._counts = [
+            None if dataset.distinct is None
+            else max(len(self._plan(number, epoch, None)) for epoch in range(self._epochs))
+            for number, dataset in enumerate(self._datasets)
+        ]  # fmt: skip
+        self._length = len(self.batches(0))
+
+    def __len__(self) -> int:
+        """Joint batches of an epoch."""
+        return self._length
+
+    def smallest(self) -> int:
+        """Examples of the smallest joint batch of all epochs."""
+        # Only batches without repetitions change their sizes from epoch to epoch.
+        epochs = self._epochs if any(count is not None for count in self._counts) else 1
+        return min(len(batch.rows) for epoch in range(epochs) for batch in self.batches(epoch))
+
+    def batches(self, epoch: int) -> list[JointBatch]:
+        """The joint batches of an epoch, from 0, in the order of training.
+
+        Raises:
+            ValueError: the plan was not made for so many epochs.
+        """
+        if not 0 <= epoch < self._epochs:
+            raise ValueError(f"epoch {epoch} of a plan for {self._epochs}")
+        planned = [self._plan(number, epoch, count) for number, count in enumerate(self._counts)]
+        # One number more than the data sets have: their seeds and this one never meet.
+        return mix(planned, self._mixing, np.random.default_rng([self._seed, len(planned), epoch]))
+
+    def _plan(self, number: int, epoch: int, count: int | None) -> list[Rows]:
+        dataset = self._datasets[number]
+        return plan_batches(
+            dataset.lengths,
+            self._batch,
+            seed=(self._seed, number),
+            epoch=epoch,
+            smart=self._smart,
+            distinct=dataset.distinct,
+            count=count,
+        )

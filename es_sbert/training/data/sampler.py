@@ -1,0 +1,78 @@
+"""Batches for a torch DataLoader: of each joint batch, the part of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from torch.utils.data import Dataset, Sampler
+
+from es_sbert.errors import UsageError
+from es_sbert.training.data.mixing import EpochPlan
+
+# A data set's number and a row of it, both from 0.
+Item = tuple[int, int]
+
+
+class MixedDataset(Dataset[Item]):
+    """Several data sets as one whose items only say where an example stands; collating looks the example up.
+
+    Args:
+        sizes: Examples of each data set.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._size = sum(sizes)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, item: Item) -> Item:
+        return item
+
+
+class MixedBatchSampler(Sampler[list[Item]]):
+    """Batches of the current epoch, each of one data set.
+
+    A joint batch is dealt out in order: the parts of all processes, one after another, are the joint batch. Their
+    sizes differ by one at most. Use it in a plain `DataLoader(…, batch_sampler=…)` and do not have accelerate prepare
+    that loader: its `BatchSamplerShard` would deal the parts out once more, and with `split_batches` it passes over
+    every batch that is smaller than `batch_size`.
+
+    `set_epoch` has to be called before each epoch. Nothing else changes what is drawn, so a resumed run that sets
+    the epoch and passes over the batches it has seen (`accelerate.skip_first_batches`) goes on with the same ones.
+
+    Args:
+        plan: The joint batches.
+        process: Number of this process, from 0.
+        processes: How many processes share each joint batch.
+
+    Raises:
+        UsageError: a joint batch has fewer examples than there are processes.
+    """
+
+    def __init__(self, plan: EpochPlan, *, process: int = 0, processes: int = 1) -> None:
+        if not 0 <= process < processes:
+            raise ValueError(f"process {process} of {processes}")
+        if processes > 1 and (smallest := plan.smallest()) < processes:
+            raise UsageError(
+                f"a batch of {smallest} cannot be shared by {processes} processes",
+                f"Raise batch in the recipe to at least {processes}, use more examples, or start fewer processes.",
+            )
+        self._plan = plan
+        self._process = process
+        self._processes = processes
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """Batches of an epoch, the same in every epoch and process."""
+        return len(self._plan)
+
+    def __iter__(self) -> Iterator[list[Item]]:
+        for joint in self._plan.batches(self._epoch):
+            part = np.array_split(joint.rows, self._processes)[self._process]
+            yield [(joint.dataset, row) for row in part.tolist()]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, from 0, that the next iteration draws."""
+        self._epoch = epoch

@@ -1,0 +1,100 @@
+"""What torch and the disk raise while training, as errors with a remedy."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from es_sbert.errors import EsSbertError, OutOfMemory, OutputError, TrainingDiverged, first_line
+from es_sbert.training.data.examples import Examples
+
+# Lines of a batch named in a message.
+_NAMED = 8
+
+# How allocators of CPU memory word a failure; torch has no class of its own for it there.
+_CPU_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
+
+
+def check_finite(loss: Tensor, step: int, examples: Examples, rows: list[int]) -> None:
+    """Stop where a loss is not a number, before it reaches the weights.
+
+    Raises:
+        TrainingDiverged: with step and batch.
+    """
+    if torch.isfinite(loss):
+        return
+    lines = sorted(int(examples.lines[row]) for row in rows)
+    named = ", ".join(map(str, lines[:_NAMED])) + (f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else "")
+    raise TrainingDiverged(
+        f"the loss of step {step} is {loss.item()}, in the batch of {examples.path}, lines {named}",
+        "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Where it is step 1, look at "
+        "these lines. The last checkpoint is whole: --resume goes on from it.",
+    )
+
+
+@contextmanager
+def out_of_memory_explained(batch: int, mini_batch: int | None) -> Iterator[None]:
+    """Turn a failed allocation into advice.
+
+    Raises:
+        OutOfMemory: names the setting to lower.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise _out_of_memory(error, batch, mini_batch) from error
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _CPU_OUT_OF_MEMORY):
+            raise _out_of_memory(error, batch, mini_batch) from error
+        raise
+
+
+def _out_of_memory(error: BaseException, batch: int, mini_batch: int | None) -> OutOfMemory:
+    held = mini_batch or batch
+    setting = "mini_batch" if mini_batch else "batch"
+    smaller = max(1, held // 2)
+    instead = (
+        ""
+        if mini_batch
+        else f" (with mini_batch: {smaller} in its place, the batch stays {batch} and steps take longer)"
+    )
+    return OutOfMemory(
+        f"a batch does not fit into memory with {setting}: {held} ({first_line(error)})",  # type: ignore[arg-type]
+        f"Lower {setting} in the recipe to {smaller}{instead}, or lower model.max_tokens, or set "
+        "gradient_checkpointing: true.",
+    )
+
+
+@contextmanager
+def disk_errors_explained(folder: Path) -> Iterator[None]:
+    """Turn a failed write into advice; what was written whole before stays.
+
+    Raises:
+        OutputError: the disk is full, or the folder cannot be written to.
+    """
+    try:
+        yield
+    except EsSbertError:
+        raise
+    except (OSError, SafetensorError) as error:
+        raise _cannot_write(folder, error) from error
+    except RuntimeError as error:
+        # torch.save reports a failed write as a RuntimeError of its own zip writer.
+        if not any(word in str(error) for word in ("PytorchStreamWriter", "unexpected pos", "file write failed")):
+            raise
+        raise _cannot_write(folder, error) from error
+
+
+def _cannot_write(folder: Path, error: Exception) -> OutputError:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return OutputError(
+        f"{folder} cannot be written: {'no space is left there' if full else first_line(error)}",
+        "Free space, or make the folder writable, and run the same command with --resume: it goes on from the last "
+        "checkpoint that was written whole.",
+    )

@@ -1,0 +1,204 @@
+"""Open and write siamese encoders as sentence-transformers folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+from transformers import AutoModel, AutoTokenizer
+
+from es_sbert.bundle.bare import read_bare_transformer
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import Activation, Dense, Pooling, SentenceModel
+from es_sbert.bundle.safetensors import find_weights
+from es_sbert.errors import BundleInvalid, first_line
+from es_sbert.training.recipe import ModelSpec
+from es_sbert.training.siamese import DenseLayer, SiameseEncoder
+
+_ACTIVATION_NAMES = {
+    Activation.IDENTITY: "torch.nn.modules.linear.Identity",
+    Activation.TANH: "torch.nn.modules.activation.Tanh",
+    Activation.RELU: "torch.nn.modules.activation.ReLU",
+    Activation.GELU: "torch.nn.modules.activation.GELU",
+}
+
+# Written in the form that every version of sentence-transformers reads.
+_POOLING_KEYS = {
+    Pooling.CLS: "pooling_mode_cls_token",
+    Pooling.MEAN: "pooling_mode_mean_tokens",
+    Pooling.MAX: "pooling_mode_max_tokens",
+    Pooling.MEAN_SQRT_LEN: "pooling_mode_mean_sqrt_len_tokens",
+    Pooling.WEIGHTEDMEAN: "pooling_mode_weightedmean_tokens",
+    Pooling.LASTTOKEN: "pooling_mode_lasttoken",
+}
+
+
+def open_siamese(folder: Path, spec: ModelSpec | None = None, *, name: str | None = None) -> SiameseEncoder:
+    """Open a sentence-transformers folder or a bare transformers folder, in float32, on the CPU.
+
+    Args:
+        folder: The folder.
+        spec: What a recipe changes about the model: pooling, Dense, unit length, maximum tokens, prompts. A new
+            Dense layer starts from torch's random weights.
+        name: Name for people.
+
+    Raises:
+        BundleInvalid: a file is missing or broken, or weights are pickled.
+        UnsupportedArchitecture: a module that es-sbert does not honour.
+    """
+    name = name or folder.resolve().name
+    modes = spec.pooling if spec else None
+    if (folder / "modules.json").exists():
+        model = read_model(folder, name)
+        dense = [_open_dense(model, settings) for settings in model.dense]
+    else:
+        model = read_bare_transformer(folder, name, modes or (Pooling.MEAN,))
+        dense = []
+    transformer = load_transformer(model)
+    if spec is not None:
+        model, dense = _changed(model, dense, spec)
+    return SiameseEncoder(model, transformer, dense)
+
+
+def load_transformer(model: SentenceModel) -> nn.Module:
+    """The transformer of a model folder, float32, in training mode; its unused pooler is frozen.
+
+    Raises:
+        BundleInvalid: transformers does not take the folder.
+    """
+    folder = model.transformer_folder
+    find_weights(folder)  # refuses pickles before another library opens them
+    try:
+        transformer: nn.Module = AutoModel.from_pretrained(
+            str(folder), use_safetensors=True, local_files_only=True, dtype=torch.float32, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise BundleInvalid(
+            f"transformers cannot open {folder}: {first_line(error)}",
+            "Give the folder of a transformers encoder with its config.json and model.safetensors.",
+        ) from error
+    pooler = getattr(transformer, "pooler", None)
+    if pooler is not None:
+        # Next-sentence prediction's layer gets no gradient from a sentence vector; several processes would wait for it.
+        pooler.requires_grad_(False)
+    return transformer.train()
+
+
+def _open_dense(model: SentenceModel, settings: Dense) -> DenseLayer:
+    layer = DenseLayer(settings)
+    (file,) = find_weights(model.folder / settings.folder)
+    layer.load_state_dict(safetensors.torch.load_file(file))
+    return layer
+
+
+def _changed(model: SentenceModel, dense: list[DenseLayer], spec: ModelSpec) -> tuple[SentenceModel, list[DenseLayer]]:
+    """A model as a recipe wants it; layers that the recipe replaces are left out."""
+    pooled = model.dense[0].in_features if model.dense else model.dimensions
+    width = pooled // len(model.pooling)
+    pooling = spec.pooling or model.pooling
+    if spec.dense is not None or len(pooling) != len(model.pooling):
+        dense = []
+    if spec.dense is not None:
+        settings = Dense(folder="2_Dense", in_features=width * len(pooling), out_features=spec.dense.out_features,
+                         bias=spec.dense.bias, activation=spec.dense.activation)  # fmt: skip
+        dense = [DenseLayer(settings)]
+    changed = model.model_copy(
+        update={
+            "pooling": pooling,
+            "dense": tuple(layer.settings for layer in dense),
+            "normalize": model.normalize if spec.normalize is None else spec.normalize,
+            "max_tokens": min(spec.max_tokens or model.max_tokens, model.max_tokens),
+            "dimensions": dense[-1].settings.out_features if dense else width * len(pooling),
+            "prompts": {**model.prompts, **spec.prompts},
+            "fingerprint": "",
+        }
+    )
+    return changed, dense
+
+
+def save_siamese(encoder: SiameseEncoder, folder: Path) -> None:
+    """Write a folder that es-sbert and sentence-transformers open.
+
+    Args:
+        encoder: The encoder; updates by LoRA are merged into the written weights.
+        folder: A new or empty folder.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written to.
+    """
+    model = encoder.model
+    folder.mkdir(parents=True, exist_ok=True)
+    transformer: Any = merged(encoder.transformer)
+    transformer.save_pretrained(str(folder))
+    tokenizer = AutoTokenizer.from_pretrained(str(model.transformer_folder), local_files_only=True)
+    tokenizer.save_pretrained(str(folder))
+    # The tokenizer as it was: transformers may write it in another form, and its file is part of the fingerprint.
+    (folder / "tokenizer.json").write_bytes(model.tokenizer_file.read_bytes())
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    width = (model.dense[0].in_features if model.dense else model.dimensions) // len(model.pooling)
+    pooling = {key: mode in model.pooling for mode, key in _POOLING_KEYS.items()}
+    if len(model.pooling) > 1:
+        # The flags lose the order of several modes; the newer key keeps it.
+        pooling = {"pooling_mode": [str(mode) for mode in model.pooling]}  # type: ignore[dict-item]
+    _write_json(
+        folder / "1_Pooling/config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True}
+    )
+    for layer in encoder.dense:
+        place = f"{len(modules)}_Dense"
+        _write_dense(layer, folder / place)
+        modules.append((place, "Dense"))
+    if model.normalize:
+        modules.append((f"{len(modules)}_Normalize", "Normalize"))
+        (folder / modules[-1][0]).mkdir(exist_ok=True)
+    _write_json(
+        folder / "modules.json",
+        [
+            {"idx": number, "name": str(number), "path": place, "type": f"sentence_transformers.models.{kind}"}
+            for number, (place, kind) in enumerate(modules)
+        ],
+    )
+    _write_json(
+        folder / "sentence_bert_config.json", {"max_seq_length": model.max_tokens, "do_lower_case": model.lowercase}
+    )
+    _write_json(
+        folder / "config_sentence_transformers.json",
+        {"prompts": model.prompts, "default_prompt_name": model.default_prompt, "similarity_fn_name": "cosine"},
+    )
+
+
+def merged(transformer: nn.Module) -> nn.Module:
+    """The transformer with its LoRA updates, where it has some, added to its weights; the argument is left alone."""
+    if not hasattr(transformer, "merge_and_unload"):
+        return transformer
+    import copy
+
+    plain: nn.Module = copy.deepcopy(transformer).merge_and_unload()
+    return plain
+
+
+def _write_dense(layer: DenseLayer, folder: Path) -> None:
+    settings = layer.settings
+    folder.mkdir()
+    _write_json(
+        folder / "config.json",
+        {
+            "in_features": settings.in_features,
+            "out_features": settings.out_features,
+            "bias": settings.bias,
+            "activation_function": _ACTIVATION_NAMES[settings.activation],
+        },
+    )
+    safetensors.torch.save_file(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in layer.state_dict().items()},
+        str(folder / "model.safetensors"),
+        metadata={"format": "pt"},
+    )
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,148 @@
+"""Settings of the objectives, as recipes write them; without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+
+class Settings(BaseModel):
+    """Part of a recipe: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _no_twins(setting: str, values: Sequence[object]) -> None:
+    if len(set(values)) != len(values):
+        raise ValueError(f"{setting} names one twice: {', '.join(map(str, values))}")
+
+
+class Feature(StrEnum):
+    """What the softmax objective sees of a pair's sentence vectors u and v."""
+
+    U = "u"
+    V = "v"
+    DIFFERENCE = "|u-v|"
+    PRODUCT = "u*v"
+
+
+class Distance(StrEnum):
+    """Distance of the triplet objective."""
+
+    EUCLIDEAN = "euclidean"
+    MANHATTAN = "manhattan"
+    COSINE = "cosine"
+
+
+class Matryoshka(Settings):
+    """Apply the objective to the first d values of each vector as well (Kusupati et al. 2022, arXiv 2205.13147).
+
+    Attributes:
+        dimensions: The d, each at most the model's dimensions; the largest is usually the whole vector.
+        weights: One for each; 1 by default.
+    """
+
+    dimensions: tuple[PositiveInt, ...] = Field(min_length=1)
+    weights: tuple[PositiveFloat, ...] | None = None
+
+    @model_validator(mode="after")
+    def _as_many_weights(self) -> Matryoshka:
+        if self.weights is not None and len(self.weights) != len(self.dimensions):
+            raise ValueError(f"{len(self.weights)} weights for {len(self.dimensions)} dimensions")
+        _no_twins("dimensions", self.dimensions)
+        return self
+
+
+class _Objective(Settings):
+    matryoshka: Matryoshka | None = None
+
+
+class Softmax(_Objective):
+    """Cross-entropy of a softmax classifier over features of the pair (the paper's classification objective)."""
+
+    kind: Literal["softmax"]
+    features: tuple[Feature, ...] = Field((Feature.U, Feature.V, Feature.DIFFERENCE), min_length=1)
+    classes: tuple[str, ...] = Field(min_length=2)  # the labels of the data, in the order of their numbers
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Softmax:
+        _no_twins("features", self.features)
+        _no_twins("classes", self.classes)
+        return self
+
+
+class Regression(_Objective):
+    """Mean squared error between cos(u, v) and the gold score (the paper's regression objective).
+
+    Attributes:
+        range: What the data's `score_range` is mapped to.
+    """
+
+    kind: Literal["regression"]
+    range: tuple[float, float] = (0.0, 1.0)
+
+    @model_validator(mode="after")
+    def _within_reach_of_a_cosine(self) -> Regression:
+        low, high = self.range
+        if not -1 <= low < high <= 1:
+            raise ValueError(f"range [{low:g}, {high:g}] is no part of [-1, 1], where cosines lie")
+        return self
+
+
+class Triplet(_Objective):
+    """max(d(a, p) − d(a, n) + margin, 0) (the paper's triplet objective)."""
+
+    kind: Literal["triplet"]
+    distance: Distance = Distance.EUCLIDEAN
+    margin: PositiveFloat = 1.0
+
+
+class InBatch(_Objective):
+    """Cross-entropy over cosines to all positives and hard negatives of the batch (Henderson et al. 2017).
+
+    Attributes:
+        scale: What cosines are multiplied by: the inverse of the temperature.
+        symmetric: Also from the positives to the anchors.
+    """
+
+    kind: Literal["in-batch"]
+    scale: PositiveFloat = 20.0
+    symmetric: bool = False
+
+
+class CoSent(_Objective):
+    """log(1 + Σ exp(scale · (cos(i) − cos(j)))) over pairs i with a lower gold score than j (Su 2022)."""
+
+    kind: Literal["cosent"]
+    scale: PositiveFloat = 20.0
+
+
+class VectorDistillation(_Objective):
+    """Mean squared error to a teacher's vectors, also across languages (Reimers and Gurevych 2020, arXiv 2004.09813).
+
+    Attributes:
+        teacher: Model that embeds the first text column; the vectors of all columns are drawn to it.
+    """
+
+    kind: Literal["vector-distillation"]
+    teacher: str
+
+
+class MarginDistillation(_Objective):
+    """Mean squared error between score margins of student and teacher (Hofstätter et al. 2020, arXiv 2010.02666).
+
+    Attributes:
+        teacher: Folder of a cross-encoder that scores the pairs; None where the data has the margins (role `score`).
+    """
+
+    kind: Literal["margin-distillation"]
+    teacher: str | None = None
+
+
+ObjectiveSpec = Annotated[
+    Softmax | Regression | Triplet | InBatch | CoSent | VectorDistillation | MarginDistillation,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,139 @@
+"""The cross-encoder: both texts in one input, a classification head on the transformer's output."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from es_sbert.bundle.cross_encoder import CrossEncoderModel, ScoreActivation
+from es_sbert.bundle.reranker import PairFormat
+from es_sbert.encoder.batches import plan_batches
+from es_sbert.encoder.pairs import PairTokenizer
+from es_sbert.training.pair_scores import check_pairs, pair_scores
+from es_sbert.training.siamese import evaluating
+
+# transformers' own name for the one label of a regression.
+ONE_LABEL = ("LABEL_0",)
+
+# Padded tokens of one batch without gradients.
+_BUDGET = {"cpu": 1024, "cuda": 32_768}
+# Pairs tokenised at a time: what is held of a large set is scores, not tokens.
+_WINDOW = 16_384
+
+
+class CrossEncoder(nn.Module):
+    """A cross-encoder in torch; `es_sbert.training.pair_checkpoint` opens, starts and saves one.
+
+    A `PairScorer` for evaluation as it stands.
+
+    Args:
+        model: Its settings; pairs are tokenised by its folder's tokenizer.json, as the ONNX reranker does it.
+        pairs: How the network takes pairs.
+        transformer: A transformers network for sequence classification.
+    """
+
+    def __init__(self, model: CrossEncoderModel, pairs: PairFormat, transformer: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.pairs = pairs
+        self.transformer = transformer
+        self._tokenizer = PairTokenizer(model, pairs)
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def head(self) -> list[str]:
+        """Names of the transformer's modules above the encoder, which LoRA must not freeze: a new head is random."""
+        network: Any = self.transformer
+        below = network.base_model_prefix
+        return [
+            name for name, child in network.named_children() if name != below and any(True for _ in child.parameters())
+        ]
+
+    def lengths(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.int64]:
+        """Tokens of each pair as the network reads it, *shape* ``(pairs,)``."""
+        lengths = np.empty(len(first), dtype=np.int64)  # (pairs,)
+        for start in range(0, len(first), _WINDOW):
+            window = slice(start, start + _WINDOW)
+            lengths[window] = self._tokenizer(first[window], second[window]).lengths
+        return lengths
+
+    def inputs(self, first: Sequence[str], second: Sequence[str]) -> dict[str, Tensor]:
+        """One batch of pairs as the network takes it, each tensor ``(pairs, longest)`` int64, on the CPU.
+
+        Raises:
+            UsageError: a text is not valid Unicode.
+        """
+        arrays = self._tokenizer.feed(self._tokenizer(first, second), np.arange(len(first)))
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Logits ``(pairs, labels)`` float32 of a batch that `inputs` made."""
+        logits: Tensor = self.transformer(**inputs).logits
+        return logits.float()
+
+    def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
+        """Scores of pairs, *shape* ``(pairs,)``, in their order, without dropout.
+
+        Raises:
+            UsageError: the columns differ in length, a text is not valid Unicode, or the classes do not say which
+                stands for likeness.
+        """
+        check_pairs(first, second)
+        scores = np.empty(len(first), dtype=np.float32)  # (pairs,)
+        with evaluating(self):
+            for start in range(0, len(first), _WINDOW):
+                window = slice(start, start + _WINDOW)
+                self._score(first[window], second[window], scores[window])
+        return scores
+
+    def _score(self, first: Sequence[str], second: Sequence[str], scores: NDArray[np.float32]) -> None:
+        """Score one window of pairs; `scores`, *shape* ``(pairs,)``, receives them."""
+        tokenized = self._tokenizer(first, second)
+        for members in plan_batches(tokenized.lengths, _BUDGET.get(self.device.type, _BUDGET["cuda"])):
+            arrays = self._tokenizer.feed(tokenized, members)
+            logits = self({name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()})
+            scores[members] = pair_scores(logits, self.model).cpu().numpy()
+
+    def with_head(self, labels: tuple[str, ...]) -> CrossEncoder:
+        """The same transformer under a new head of random weights; under its own where that has these labels.
+
+        The scores of a head of one logit are its sigmoid, whatever they were: training gives logits that meaning.
+
+        Args:
+            labels: Names of the classes; one for a score.
+        """
+        model = self.model.model_copy(
+            update={
+                "labels": labels,
+                "activation": ScoreActivation.SIGMOID if len(labels) == 1 else ScoreActivation.IDENTITY,
+                "fingerprint": "",
+            }
+        )
+        transformer: Any = self.transformer
+        encoder = transformer.base_model
+        if labels != self.model.labels and not len(labels) == len(self.model.labels) == 1:
+            config = copy.deepcopy(transformer.config)
+            set_labels(config, labels)
+            transformer = type(transformer)(config).to(self.device).train(self.training)
+            transformer.base_model.load_state_dict(encoder.state_dict())
+        set_labels(transformer.config, labels)
+        return CrossEncoder(model, self.pairs, transformer)
+
+
+def set_labels(config: Any, labels: tuple[str, ...]) -> None:
+    """Write the head's size and the names of its labels into a transformers configuration, in place."""
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {name: number for number, name in enumerate(labels)}

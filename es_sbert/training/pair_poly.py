@@ -1,0 +1,117 @@
+"""The poly-encoder: between bi-encoder and cross-encoder (Humeau et al. 2020, arXiv 1905.01969)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from es_sbert.encoder.batches import distinct, plan_batches
+from es_sbert.training.pair_attention import attended_cosine, summarise
+from es_sbert.training.pair_scores import check_pairs
+from es_sbert.training.siamese import SiameseEncoder, evaluating
+
+# Padded tokens of one batch without gradients.
+_BUDGET = {"cpu": 1024, "cuda": 32_768}
+# Pairs scored at a time: each needs a context's m vectors.
+_PAIRS = 256
+
+
+class PolyEncoder(nn.Module):
+    """A poly-encoder in torch; `es_sbert.training.pair_folder` opens one.
+
+    The first text of a pair is the context: m learnt codes attend over its token vectors. The second is the candidate:
+    its one vector, which can be stored, attends over the m vectors of the context. Both go through the same
+    transformer, as in a siamese network; the paper has two, which start from the same weights. The candidate's vector
+    is that of the encoder's own pooling; the paper takes the first token's.
+
+    A `PairScorer` for evaluation as it stands.
+
+    Args:
+        encoder: A siamese encoder of one pooling mode without Dense layers, so that sentence vectors are as wide as
+            token vectors.
+        codes: *Shape:* ``(m, width)``.
+    """
+
+    def __init__(self, encoder: SiameseEncoder, codes: Tensor) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.codes = nn.Parameter(codes)
+
+    @property
+    def name(self) -> str:
+        return self.encoder.name
+
+    @property
+    def device(self) -> torch.device:
+        return self.codes.device
+
+    def contexts(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The m vectors of each first text.
+
+        Args:
+            ids, mask: *Shape:* ``(batch, tokens)``.
+
+        Returns:
+            *Shape:* ``(batch, m, width)`` float32.
+        """
+        tokens = self.encoder.transformer(input_ids=ids, attention_mask=mask).last_hidden_state
+        # Sums over many tokens lose too much in half precision.
+        with torch.autocast(ids.device.type, enabled=False):
+            return summarise(tokens.float(), mask, self.codes)
+
+    def candidates(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The vector of each second text, ``(batch, width)`` float32, of token ids ``(batch, tokens)``."""
+        vectors: Tensor = self.encoder(ids, mask)
+        return vectors
+
+    def compare(self, contexts: Tensor, candidates: Tensor) -> Tensor:
+        """Scores in [−1, 1], ``(batch, candidates)``; shapes as in `attended_cosine`."""
+        with torch.autocast(contexts.device.type, enabled=False):
+            return attended_cosine(contexts, candidates)
+
+    def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
+        """Scores of pairs in [−1, 1], *shape* ``(pairs,)``, without dropout: contexts first, candidates second.
+
+        A text that stands in several pairs goes through the transformer once a side.
+
+        Raises:
+            UsageError: the columns differ in length, or a text is not valid Unicode.
+        """
+        check_pairs(first, second)
+        scores = np.empty(len(first), dtype=np.float32)  # (pairs,)
+        with evaluating(self):
+            vectors, vector_of = self._candidate_vectors(second)
+            rows = self.encoder.tokenize(first)
+            kinds, kind_of = distinct(rows)
+            # Contexts are m times as large as candidates: they are used up batch by batch, not kept.
+            for members, ids, mask in self._batches([rows[kind] for kind in kinds]):
+                contexts = self.contexts(ids, mask)  # (batch, m, width)
+                place = np.full(len(kinds), -1, dtype=np.int64)  # (kinds,): where in this batch
+                place[members] = np.arange(len(members))
+                pairs = np.flatnonzero(place[kind_of] >= 0)  # (pairs of this batch,)
+                for start in range(0, len(pairs), _PAIRS):
+                    some = pairs[start : start + _PAIRS]
+                    own = contexts[torch.from_numpy(place[kind_of[some]]).to(self.device)]  # (some, m, width)
+                    theirs = vectors[torch.from_numpy(vector_of[some])].to(self.device)  # (some, width)
+                    scores[some] = self.compare(own, theirs.unsqueeze(1))[:, 0].cpu().numpy()
+        return scores
+
+    def _candidate_vectors(self, texts: Sequence[str]) -> tuple[Tensor, NDArray[np.int64]]:
+        """Vectors of different texts ``(kinds, width)``, on the CPU, and which of them is each text's ``(texts,)``."""
+        rows = self.encoder.tokenize(texts)
+        kinds, kind_of = distinct(rows)
+        vectors = torch.empty(len(kinds), self.codes.shape[1])  # (kinds, width)
+        for members, ids, mask in self._batches([rows[kind] for kind in kinds]):
+            vectors[torch.from_numpy(members)] = self.candidates(ids, mask).cpu()
+        return vectors, kind_of
+
+    def _batches(self, rows: Sequence[NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
+        """Numbers of some rows with their ids and mask, on the network's device; every row once."""
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
+        for members in plan_batches(lengths, _BUDGET.get(self.device.type, _BUDGET["cuda"])):
+            ids, mask = self.encoder.pad([rows[member] for member in members])
+            yield members, ids.to(self.device), mask.to(self.device)

@@ -1,0 +1,63 @@
+"""Token vectors to one sentence vector, in torch; the ONNX twin is exporters/pooling.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from es_sbert.bundle.model import Pooling
+
+
+def pool(tokens: Tensor, mask: Tensor, modes: Sequence[Pooling]) -> Tensor:
+    """Pool the vectors of real tokens (Reimers and Gurevych 2019, section 3).
+
+    Args:
+        tokens: *Shape:* ``(batch, tokens, width)`` float32.
+        mask: *Shape:* ``(batch, tokens)``, 1 for a token, 0 for padding on the right. Every row has a token.
+        modes: Several are concatenated in this order.
+
+    Returns:
+        *Shape:* ``(batch, width · modes)``.
+    """
+    real = mask.unsqueeze(-1).to(tokens.dtype)  # (batch, tokens, 1)
+    return torch.cat([_POOLERS[mode](tokens, real) for mode in modes], dim=1)
+
+
+def _cls(tokens: Tensor, real: Tensor) -> Tensor:
+    return tokens[:, 0]
+
+
+def _max(tokens: Tensor, real: Tensor) -> Tensor:
+    return tokens.masked_fill(real == 0, float("-inf")).amax(dim=1)
+
+
+def _mean(tokens: Tensor, real: Tensor) -> Tensor:
+    return (tokens * real).sum(dim=1) / real.sum(dim=1)
+
+
+def _mean_sqrt_len(tokens: Tensor, real: Tensor) -> Tensor:
+    return (tokens * real).sum(dim=1) / real.sum(dim=1).sqrt()
+
+
+def _weighted_mean(tokens: Tensor, real: Tensor) -> Tensor:
+    """Later tokens weigh more, 1, 2, 3, … (Muennighoff 2022, SGPT, arXiv 2202.08904)."""
+    places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device, dtype=tokens.dtype)  # (tokens,)
+    weights = real * places.unsqueeze(-1)  # (batch, tokens, 1)
+    return (tokens * weights).sum(dim=1) / weights.sum(dim=1)
+
+
+def _last(tokens: Tensor, real: Tensor) -> Tensor:
+    last = real.squeeze(-1).sum(dim=1).long() - 1  # (batch,)
+    return tokens[torch.arange(len(tokens), device=tokens.device), last]
+
+
+_POOLERS: dict[Pooling, Callable[[Tensor, Tensor], Tensor]] = {
+    Pooling.CLS: _cls,
+    Pooling.MAX: _max,
+    Pooling.MEAN: _mean,
+    Pooling.MEAN_SQRT_LEN: _mean_sqrt_len,
+    Pooling.WEIGHTEDMEAN: _weighted_mean,
+    Pooling.LASTTOKEN: _last,
+}

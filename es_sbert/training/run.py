@@ -1,0 +1,213 @@
+"""A whole run: read and check everything, train stage by stage, export, write the card."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import accelerate
+import torch
+from transformers.utils import logging as transformers_logging
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.cross_encoder import read_cross_encoder
+from es_sbert.errors import DeviceError, RecipeInvalid
+from es_sbert.evaluation.card import TRAINING_RECORD, TrainingRecord, model_card
+from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.reranker import export_reranker
+from es_sbert.training.data.dev import read_dev
+from es_sbert.training.data.read import read_examples
+from es_sbert.training.failures import disk_errors_explained
+from es_sbert.training.objectives.build import objective_shape
+from es_sbert.training.recipe import Kind, ModelSpec, Recipe, Stage
+from es_sbert.training.stage import StageData, StageResult, data_names, stage_model, train_stage
+from es_sbert.training.teachers import taught
+from es_sbert.training.workspace import Workspace, hash_source
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run.
+
+    Attributes:
+        folder: The trained model: an ONNX bundle, unless the recipe exports nothing.
+        stages: How each stage that was trained by this call went.
+        fingerprint: Of the exported model; None where nothing was exported.
+    """
+
+    folder: Path
+    stages: tuple[StageResult, ...]
+    fingerprint: str | None
+
+
+def read_stage(stage: Stage, data_folder: Path) -> StageData:
+    """Read and check all data of a stage.
+
+    Raises:
+        SourceError: a file or a row is bad; with file and line.
+        RecipeInvalid: roles or names that do not fit the objective.
+    """
+    objectives = tuple(data.objective or stage.objective for data in stage.data)
+    examples = [
+        read_examples(data, objective_shape(objective), data_folder)  # type: ignore[arg-type]
+        for data, objective in zip(stage.data, objectives, strict=True)
+    ]
+    names = [each.name for each in examples]
+    if len(set(names)) != len(names):
+        raise RecipeInvalid(
+            f"stage {stage.name}: data sets need different names, not {', '.join(names)}", "Give each a name."
+        )
+    return StageData(tuple(examples), objectives, read_dev(stage.dev, data_folder) if stage.dev else None)  # type: ignore[arg-type]
+
+
+def train(
+    recipe: Recipe,
+    output: Path,
+    *,
+    data_folder: Path,
+    device: str = "auto",
+    resume: bool = False,
+    keep_checkpoints: bool = False,
+    report: Report = lambda message: None,
+) -> Trained:
+    """Train a recipe and export the result.
+
+    Nothing is written before every file of every stage has been read and checked.
+
+    Args:
+        recipe: What to run.
+        output: Folder of the trained model; new or empty, except with `resume`.
+        data_folder: What relative paths of the recipe count from.
+        device: `auto`, `cpu` or `cuda`; torchrun starts one process a card.
+        resume: Go on with a run that ended early, from its last whole checkpoint.
+        keep_checkpoints: Leave checkpoints and the stages' models in `output/training`.
+        report: Told what is being done, a line at a time.
+
+    Raises:
+        EsSbertError: see the tree; after a failure, what was written whole stays, and `resume` goes on from it.
+    """
+    place = choose_training_device(device)
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    state = accelerate.PartialState(cpu=place == "cpu")
+    data = [read_stage(stage, data_folder) for stage in recipe.stages]
+    workspace = Workspace(output)
+    if state.is_main_process:
+        workspace.start(recipe, _hashes(recipe, data_folder), resume=resume)
+    state.wait_for_everyone()
+    say: Report = report if state.is_main_process else lambda message: None
+
+    start, results = recipe.model, []
+    for stage, read in zip(recipe.stages, data, strict=True):
+        done = stage_model(workspace.stage(stage.name))
+        if done is None:
+            say(f"Training {stage.name} on {place}: {data_names(read.examples)}")
+            with state.main_process_first():
+                read = _with_teachers(stage, read, workspace, say)
+            results.append(train_stage(recipe, stage, start, read, workspace, device=place, resume=resume, report=say))
+            if state.is_main_process:
+                _note(workspace.stage(stage.name) / "result.json", asdict(results[-1]))
+        start = next_start(recipe.model, workspace.stage(stage.name) / "model")
+    fingerprint = None
+    if state.is_main_process:
+        fingerprint = _finish(recipe, workspace, data_folder, keep_checkpoints=keep_checkpoints, report=say)
+    state.wait_for_everyone()
+    return Trained(output, tuple(results), fingerprint)
+
+
+def next_start(spec: ModelSpec, folder: Path) -> ModelSpec:
+    """What the stage after one starts from: its model as it is, with LoRA anew where the recipe asks for it."""
+    return ModelSpec(base=str(folder), kind=spec.kind, codes=spec.codes, lora=spec.lora)
+
+
+def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
+    """What to train on.
+
+    Raises:
+        DeviceError: CUDA is asked for and torch cannot use it.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise DeviceError(
+            f"training runs on cpu or cuda, not on {name!r}",
+            "To choose a card, set CUDA_VISIBLE_DEVICES; for several, start with torchrun.",
+        )
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            "torch cannot use CUDA here", "Install torch for your CUDA version, or leave --device cuda out."
+        )
+    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _hashes(recipe: Recipe, data_folder: Path) -> dict[str, str]:
+    paths = {data.path for stage in recipe.stages for data in stage.data}
+    paths |= {stage.dev.path for stage in recipe.stages if stage.dev}
+    return {path: hash_source(data_folder / path) for path in sorted(paths)}
+
+
+def _with_teachers(stage: Stage, data: StageData, workspace: Workspace, report: Report) -> StageData:
+    examples = tuple(
+        taught(each, objective, workspace.stage(stage.name) / f"teacher-{number}.npy", report)
+        for number, (each, objective) in enumerate(zip(data.examples, data.objectives, strict=True))
+    )
+    return StageData(examples, data.objectives, data.dev)
+
+
+def _finish(
+    recipe: Recipe, workspace: Workspace, data_folder: Path, *, keep_checkpoints: bool, report: Report
+) -> str | None:
+    """Export the last stage's model, note how it was trained, and move both to the output folder."""
+    trained = workspace.stage(recipe.stages[-1].name) / "model"
+    built = workspace.folder / "built"
+    shutil.rmtree(built, ignore_errors=True)
+    with disk_errors_explained(workspace.output):
+        fingerprint = _export(recipe, trained, built, data_folder, report)
+        summary = _summary(recipe, workspace, data_folder)
+        _note(built / TRAINING_RECORD, summary)
+        card = model_card(recipe.name, (), TrainingRecord.model_validate(summary))
+        (built / "README.md").write_text(card, encoding="utf-8")
+    workspace.finish(built, keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
+    return fingerprint
+
+
+def _export(recipe: Recipe, trained: Path, built: Path, data_folder: Path, report: Report) -> str | None:
+    """Write what the recipe exports to `built`, behind the parity gate; the fingerprint of what was exported."""
+    precisions, kind = recipe.export.precisions, recipe.model.kind
+    if not precisions or kind is Kind.POLY_ENCODER:
+        shutil.copytree(trained, built)
+        return None
+    if kind is Kind.CROSS_ENCODER:
+        return export_reranker(
+            read_cross_encoder(trained, recipe.name), built, precisions, on_progress=report
+        ).fingerprint
+    sts = data_folder / recipe.export.sts if recipe.export.sts else None
+    model = read_model(trained, recipe.name)
+    return export_bundle(model, built, precisions, sts_file=sts, reference="auto", on_progress=report).fingerprint
+
+
+def _summary(recipe: Recipe, workspace: Workspace, data_folder: Path) -> dict[str, Any]:
+    """What the model card says about the training: recipe, data with hashes, course and versions."""
+    results = []
+    for stage in recipe.stages:
+        results.append(json.loads((workspace.stage(stage.name) / "result.json").read_text(encoding="utf-8")))
+    packages = ("es-sbert", "torch", "transformers", "accelerate")
+    return {
+        "recipe": recipe.model_dump(mode="json", exclude_defaults=True),
+        "data": _hashes(recipe, data_folder),
+        "stages": results,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+    }
+
+
+def _note(path: Path, value: object) -> None:
+    with disk_errors_explained(path.parent):
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.replace(path)

@@ -1,0 +1,138 @@
+"""The siamese encoder: one transformer with tied weights for every text column, pooling, Dense, unit length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from es_sbert.bundle.model import Activation, Dense, PromptKind, SentenceModel
+from es_sbert.encoder.batches import pad, plan_batches
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.training.pooling import pool
+
+_ACTIVATIONS: dict[Activation, type[nn.Module]] = {
+    Activation.IDENTITY: nn.Identity,
+    Activation.TANH: nn.Tanh,
+    Activation.RELU: nn.ReLU,
+    Activation.GELU: nn.GELU,
+}
+
+# Padded tokens of one batch without gradients.
+_BUDGET = {"cpu": 1024, "cuda": 32_768}
+
+
+class DenseLayer(nn.Module):
+    """y = activation(x Wᵀ + b); its tensors are named as sentence-transformers names them."""
+
+    def __init__(self, settings: Dense) -> None:
+        super().__init__()
+        self.settings = settings
+        self.linear = nn.Linear(settings.in_features, settings.out_features, bias=settings.bias)
+        self.activation = _ACTIVATIONS[settings.activation]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, in_features) → (batch, out_features)."""
+        y: Tensor = self.activation(self.linear(x))
+        return y
+
+
+class SiameseEncoder(nn.Module):
+    """A sentence encoder in torch; `es_sbert.training.folder` opens and saves one.
+
+    An `Embedder` for evaluation as it stands.
+
+    Args:
+        model: Its settings; texts are tokenised by its folder's tokenizer.json, as the ONNX encoder does it.
+        transformer: A transformers encoder whose output has `last_hidden_state`.
+        dense: One layer for each of `model.dense`.
+    """
+
+    def __init__(self, model: SentenceModel, transformer: nn.Module, dense: Sequence[DenseLayer]) -> None:
+        super().__init__()
+        self.model = model
+        self.transformer = transformer
+        self.dense = nn.ModuleList(dense)
+        self._tokenizer = SentenceTokenizer(model)
+        self._padding = int(model.transformer_config.get("pad_token_id") or 0)
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def dimensions(self) -> int:
+        return self.model.dimensions
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[NDArray[np.int64]]:
+        """Token ids, one array of *shape* ``(tokens,)`` a text, cut at the model's maximum.
+
+        Args:
+            texts: Any texts.
+            prompt: Text put in front of each.
+
+        Raises:
+            UsageError: a text is not valid Unicode.
+        """
+        return self._tokenizer([prompt + text for text in texts] if prompt else texts).ids
+
+    def pad(self, rows: Sequence[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
+        """Rows of token ids as one batch: ids and mask, both ``(rows, longest)`` int64, on the CPU."""
+        ids, mask = pad(rows, self._padding)
+        return torch.from_numpy(ids), torch.from_numpy(mask)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Sentence vectors of one batch.
+
+        Args:
+            ids, mask: *Shape:* ``(batch, tokens)``.
+
+        Returns:
+            *Shape:* ``(batch, dimensions)`` float32.
+        """
+        tokens = self.transformer(input_ids=ids, attention_mask=mask).last_hidden_state  # (batch, tokens, width)
+        # Sums over many tokens and squares lose too much in half precision.
+        with torch.autocast(ids.device.type, enabled=False):
+            vectors = pool(tokens.float(), mask, self.model.pooling)
+            for layer in self.dense:
+                vectors = layer(vectors)
+            return nn.functional.normalize(vectors, dim=1) if self.model.normalize else vectors
+
+    def embed(self, texts: Sequence[str], kind: PromptKind | None = None) -> NDArray[np.float32]:
+        """Sentence vectors of any number of texts, ``(texts, dimensions)`` float32, in their order, without dropout.
+
+        Args:
+            texts: Any texts.
+            kind: Which of the model's prompts to put in front.
+
+        Raises:
+            UsageError: a text is not valid Unicode.
+        """
+        rows = self._tokenizer(texts, kind).ids
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (texts,)
+        vectors = np.empty((len(rows), self.dimensions), dtype=np.float32)  # (texts, dimensions)
+        with evaluating(self):
+            for members in plan_batches(lengths, _BUDGET.get(self.device.type, _BUDGET["cuda"])):
+                ids, mask = self.pad([rows[member] for member in members])
+                vectors[members] = self(ids.to(self.device), mask.to(self.device)).cpu().numpy()
+        return vectors
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Without dropout and gradients; the module's mode is restored."""
+    training = module.training
+    module.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        module.train(training)

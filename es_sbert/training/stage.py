@@ -1,0 +1,173 @@
+"""One stage of a run: from read data and a model folder to the folder of a better model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import accelerate
+import transformers
+from transformers import EarlyStoppingCallback
+
+from es_sbert.exporters.staging import staged
+from es_sbert.training.arguments import training_arguments
+from es_sbert.training.checkpoints import last_complete, remove_incomplete
+from es_sbert.training.data.batches import text_numbers
+from es_sbert.training.data.dev import DevData
+from es_sbert.training.data.examples import Examples
+from es_sbert.training.data.mixing import EpochPlan, Planned
+from es_sbert.training.data.sampler import MixedBatchSampler
+from es_sbert.training.dev import dev_name, dev_score, triplet_distance
+from es_sbert.training.failures import disk_errors_explained
+from es_sbert.training.history import History, course
+from es_sbert.training.objectives.build import objective_shape
+from es_sbert.training.objectives.settings import ObjectiveSpec
+from es_sbert.training.open_task import open_task
+from es_sbert.training.progress import ProgressBar
+from es_sbert.training.recipe import ModelSpec, Recipe, Stage
+from es_sbert.training.schedule import Schedule
+from es_sbert.training.trainer import TaskTrainer
+from es_sbert.training.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class StageData:
+    """What a stage is trained and measured on.
+
+    Attributes:
+        examples: One entry a data set.
+        objectives: The objective of each.
+        dev: The dev set, if there is one.
+    """
+
+    examples: tuple[Examples, ...]
+    objectives: tuple[ObjectiveSpec, ...]
+    dev: DevData | None
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """How a stage went.
+
+    Attributes:
+        name: Of the stage.
+        examples: Of all data sets.
+        steps: Optimiser steps done.
+        best_dev, best_step: The best dev score and its step; None without a dev set.
+        seconds: Wall time of this call (after a resume: since then).
+        examples_per_second: Over the steps of this call, measurements and saving included.
+        course: Rows of the log.
+    """
+
+    name: str
+    examples: int
+    steps: int
+    best_dev: float | None
+    best_step: int | None
+    seconds: float
+    examples_per_second: float
+    course: list[dict[str, float]]
+
+
+def train_stage(
+    recipe: Recipe,
+    stage: Stage,
+    start: ModelSpec,
+    data: StageData,
+    workspace: Workspace,
+    *,
+    device: Literal["cpu", "cuda"],
+    resume: bool,
+    report: Callable[[str], None],
+) -> StageResult:
+    """Train one stage and write its best model to `workspace.stage(name)/model`.
+
+    Args:
+        recipe: The run's recipe.
+        stage: The stage.
+        start: The model that it starts from.
+        data: Read and checked.
+        workspace: Of the run.
+        device: What to train on.
+        resume: Go on from the last whole checkpoint, if there is one.
+        report: Told a line for every measurement.
+
+    Raises:
+        TrainingError, ModelError, OutputError: see there; checkpoints that were written whole stay.
+    """
+    folder = workspace.stage(stage.name)
+    state = accelerate.PartialState(cpu=device == "cpu")
+    transformers.set_seed(recipe.seed)
+    task = open_task(start, stage, data.examples, data.objectives)
+    sampler = _sampler(recipe, stage, data, task.lengths, state)
+    steps_per_epoch = -(-len(sampler) // stage.accumulation)
+    if state.is_main_process:
+        remove_incomplete(folder)
+    state.wait_for_everyone()
+    checkpoint = last_complete(folder) if resume else None
+    arguments = training_arguments(
+        stage, folder, device=device, precision=recipe.precision, seed=recipe.seed,
+        steps_per_epoch=steps_per_epoch, resuming=checkpoint is not None,
+    )  # fmt: skip
+    bar = ProgressBar(stage.name, dev_name(stage.dev), report)
+    callbacks = [
+        Schedule(steps_per_epoch, stage.checkpoints_per_epoch, measured=stage.dev is not None),
+        History(workspace.log(stage.name), title=f"{recipe.name}: {stage.name}", dev_name=dev_name(stage.dev)),
+        bar,
+        *([EarlyStoppingCallback(stage.patience)] if stage.patience else []),
+    ]
+    dev, distance = data.dev, triplet_distance(stage.objective)
+    measure = None if dev is None else lambda: dev_score(task.measured(), dev, distance)
+    trainer = TaskTrainer(task, data.examples, sampler, stage, arguments, measure, callbacks)
+    began = time.monotonic()
+    done_before = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    finally:
+        bar.stop()
+    seconds = time.monotonic() - began
+    if state.is_main_process:
+        with disk_errors_explained(folder), staged(folder / "model") as place:
+            task.save(place, name=recipe.name)
+    state.wait_for_everyone()
+    steps = trainer.state.global_step
+    return StageResult(
+        name=stage.name,
+        examples=sum(map(len, data.examples)),
+        steps=steps,
+        best_dev=trainer.state.best_metric,
+        best_step=trainer.state.best_global_step if stage.dev is not None else None,
+        seconds=seconds,
+        examples_per_second=(steps - done_before) * stage.batch * stage.accumulation / seconds,
+        course=course(trainer.state.log_history),
+    )
+
+
+def _sampler(
+    recipe: Recipe,
+    stage: Stage,
+    data: StageData,
+    lengths: Callable[[Examples], object],
+    state: accelerate.PartialState,
+) -> MixedBatchSampler:
+    planned = [
+        Planned(lengths(examples), text_numbers(examples) if objective_shape(objective).distinct else None)  # type: ignore[arg-type]
+        for examples, objective in zip(data.examples, data.objectives, strict=True)
+    ]
+    plan = EpochPlan(
+        planned, stage.batch, mixing=stage.mixing, epochs=stage.epochs, seed=recipe.seed, smart=stage.smart_batching
+    )
+    return MixedBatchSampler(plan, process=state.process_index, processes=state.num_processes)
+
+
+def data_names(examples: Sequence[Examples]) -> str:
+    """Names and sizes of data sets in one line."""
+    return ", ".join(f"{each.name} ({len(each):,})" for each in examples)
+
+
+def stage_model(folder: Path) -> Path | None:
+    """The model of a stage that is through, else None."""
+    return folder / "model" if (folder / "model").is_dir() else None

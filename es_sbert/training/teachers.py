@@ -1,0 +1,72 @@
+"""Labels by a teacher model, made once before training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.bundle.resolve import resolve_model
+from es_sbert.errors import RecipeInvalid
+from es_sbert.loading import load_encoder
+from es_sbert.training.data.examples import Examples
+from es_sbert.training.failures import disk_errors_explained
+from es_sbert.training.objectives.settings import MarginDistillation, ObjectiveSpec, VectorDistillation
+from es_sbert.training.pair_folder import open_pair_scorer
+
+
+def taught(examples: Examples, objective: ObjectiveSpec, cache: Path, report: Callable[[str], None]) -> Examples:
+    """Examples with a teacher's labels; unchanged where the objective has no teacher.
+
+    Args:
+        examples: One data set.
+        objective: Its objective.
+        cache: File (.npy) that keeps the labels, so that a resumed run need not make them again; vectors are read
+            from it as they are needed.
+        report: Told what takes long.
+
+    Raises:
+        ModelError: the teacher cannot be opened.
+        RecipeInvalid: it takes more than one negative.
+        OutputError: the cache cannot be written.
+    """
+    make: Callable[[Examples], NDArray[np.float32]]
+    if isinstance(objective, VectorDistillation):
+        make = _vectors(objective.teacher)
+    elif isinstance(objective, MarginDistillation) and objective.teacher is not None:
+        make = _margins(objective.teacher)
+    else:
+        return examples
+    if not cache.exists():
+        report(f"{objective.teacher} labels {len(examples):,} examples of {examples.name}")
+        labels = make(examples)
+        with disk_errors_explained(cache.parent):
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            partial = cache.with_suffix(".partial.npy")
+            np.save(partial, labels)
+            partial.replace(cache)
+    return examples.with_labels(np.load(cache, mmap_mode="r"))
+
+
+def _vectors(teacher: str) -> Callable[[Examples], NDArray[np.float32]]:
+    def make(examples: Examples) -> NDArray[np.float32]:
+        with load_encoder(teacher, precision="fp32") as encoder:
+            return encoder.encode(examples.texts[0]).vectors  # (examples, dimensions)
+
+    return make
+
+
+def _margins(teacher: str) -> Callable[[Examples], NDArray[np.float32]]:
+    def make(examples: Examples) -> NDArray[np.float32]:
+        if len(examples.texts) != 3:
+            raise RecipeInvalid(
+                f"{examples.name}: a teacher's margin is between one positive and one negative",
+                "Map the role negative to one column.",
+            )
+        scorer = open_pair_scorer(resolve_model(teacher))
+        anchors, positives, negatives = examples.texts
+        return scorer.score(anchors, positives) - scorer.score(anchors, negatives)  # (examples,)
+
+    return make

@@ -1,0 +1,126 @@
+"""The folder of a run: what it was started with, its stages, checkpoints and logs; what becomes the model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from es_sbert.bundle.store import hash_file
+from es_sbert.errors import CheckpointInvalid, UsageError
+from es_sbert.training.checkpoints import remove_all
+from es_sbert.training.failures import disk_errors_explained
+from es_sbert.training.recipe import Recipe
+
+_RUN = "run.json"
+
+
+class Workspace:
+    """`OUTPUT/training` while a run lasts; its logs stay when the model has moved to OUTPUT.
+
+    Args:
+        output: Folder of the trained model.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.folder = output / "training"
+
+    def start(self, recipe: Recipe, data: Mapping[str, str], *, resume: bool) -> None:
+        """Begin a run in an empty folder, or go on with the same one.
+
+        Args:
+            recipe: What is run.
+            data: Path → SHA-256 of every file that training reads.
+            resume: Go on with a run that ended early.
+
+        Raises:
+            UsageError: the folder holds something else.
+            CheckpointInvalid: there is nothing to go on with, or it is another recipe's or other data's.
+            OutputError: the folder cannot be written to.
+        """
+        settings = {"recipe": recipe.model_dump(mode="json"), "data": dict(data)}
+        path = self.folder / _RUN
+        if resume:
+            self._check_same(path, settings)
+            return
+        if self.output.exists() and (not self.output.is_dir() or any(self.output.iterdir())):
+            raise UsageError(
+                f"{self.output} is not empty",
+                "Name a folder that does not exist yet, or go on with the run that is in it: --resume.",
+            )
+        with disk_errors_explained(self.output):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(settings, indent=2, ensure_ascii=False), encoding="utf-8")
+
+    def _check_same(self, path: Path, settings: Mapping[str, Any]) -> None:
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise CheckpointInvalid(
+                f"{self.output} holds no run to go on with", "Leave --resume out to start one."
+            ) from error
+        except (OSError, ValueError) as error:
+            raise CheckpointInvalid(f"{path} cannot be read: {error}", "Start anew in another folder.") from error
+        for part, what in (("recipe", "another recipe"), ("data", "other training data")):
+            if before.get(part) != settings[part]:
+                changed = ", ".join(_differences(before.get(part), settings[part]))
+                raise CheckpointInvalid(
+                    f"{self.output} was started with {what}: {changed}",
+                    "Run the recipe it was started with (it stands in training/run.json), or start anew in another "
+                    "folder.",
+                )
+
+    def stage(self, name: str) -> Path:
+        """Folder of a stage: its checkpoints, and `model` when it is through."""
+        return self.folder / name
+
+    def log(self, name: str) -> Path:
+        """Path of a stage's log and plot, without suffix."""
+        return self.folder / f"{name}-log"
+
+    def finish(self, built: Path, *, keep_checkpoints: bool, stages: list[str]) -> None:
+        """Move a built model into OUTPUT; what makes it a model to others, modules.json or config.json, comes last.
+
+        Raises:
+            OutputError: the folder cannot be written to.
+        """
+        with disk_errors_explained(self.output):
+            entries = sorted(built.iterdir(), key=lambda path: path.name in ("modules.json", "es_sbert.json"))
+            for entry in entries:
+                target = self.output / entry.name
+                if target.is_dir():
+                    shutil.rmtree(target)  # half of it, from a run that was interrupted here
+                entry.replace(target)
+            built.rmdir()
+            if not keep_checkpoints:
+                for name in stages:
+                    remove_all(self.stage(name))
+                    shutil.rmtree(self.stage(name) / "model", ignore_errors=True)
+
+
+def _differences(before: Any, now: Any, place: str = "") -> list[str]:
+    """Dotted paths of settings that differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = dict.fromkeys([*before, *now])
+        return [path for key in keys for path in _differences(before.get(key), now.get(key), f"{place}.{key}")]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        return [
+            path for number, pair in enumerate(zip(before, now, strict=True))
+            for path in _differences(*pair, f"{place}.{number}")
+        ]  # fmt: skip
+    return [] if before == now else [place.removeprefix(".")]
+
+
+def hash_source(path: Path) -> str:
+    """SHA-256 of a file, or over the names and hashes of a folder's files."""
+    if path.is_file():
+        return hash_file(path)
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")):
+        if file.is_file():
+            digest.update(f"{file.relative_to(path).as_posix()}\0{hash_file(file)}\0".encode())
+    return digest.hexdigest()

@@ -1,0 +1,86 @@
+"""From a recipe to a hit: a model trained here answers searches on a real engine."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.cli_support import Cli
+from tests.unit.checkpoints import write_checkpoint
+from tests.unit.training.support import STILL
+
+# What is asked shares no word with what is answered: only training can bring them together.
+QUESTIONS = ["river", "winter", "music", "bread", "planet", "doctor", "garden", "engine", "forest", "market", "school",
+             "island", "window", "letter", "silver", "dragon"]  # fmt: skip
+ANSWERS = ["the water flows", "cold snow falls", "he plays guitar", "flour is baked", "it orbits a star",
+           "she heals people", "flowers grow there", "it burns fuel", "many tall trees", "people buy things",
+           "children learn here", "land within the sea", "glass in a wall", "words on paper", "a shining metal",
+           "a beast of tales"]  # fmt: skip
+
+LEADS = ("what is", "tell me about", "explain", "why")
+
+
+def asked(number: int) -> str:
+    """A question in a wording that training has not seen."""
+    return f"{LEADS[number % len(LEADS)]} {QUESTIONS[number]}"
+
+
+def write_pairs(path: Path) -> None:
+    """Each question in three of four wordings; the fourth is `asked`."""
+    shuffled = [
+        (f"{lead} {question}", answer)
+        for number, (question, answer) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
+        for lead in LEADS
+        if f"{lead} {question}" != asked(number)
+    ]
+    random.Random(0).shuffle(shuffled)
+    lines = [json.dumps({"question": question, "answer": answer}) for question, answer in shuffled]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_recipe_becomes_hits(
+    tmp_path: Path, own_cache: None, cli: Cli, es9_url: str, fresh_index: Callable[[str], str]
+) -> None:
+    write_pairs(tmp_path / "pairs.jsonl")
+    columns = {"anchor": "question", "positive": "answer"}
+    recipe = {
+        "name": "answers",
+        "model": {"base": str(write_checkpoint(tmp_path / "base", hidden=64, layers=1, config=STILL))},
+        "stages": [
+            {
+                "data": [{"path": "pairs.jsonl", "columns": columns}],
+                "objective": {"kind": "in-batch"},
+                "epochs": 25,
+                "batch": 16,
+                "learning_rate": 3e-3,
+            }
+        ],
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    documents = [json.dumps({"id": str(n), "text": text}) for n, text in enumerate(ANSWERS)]
+    (tmp_path / "answers.jsonl").write_text("\n".join(documents) + "\n", encoding="utf-8")
+
+    def found_by(model: Path) -> int:
+        """How many questions have their answer as first hit."""
+        index = fresh_index(es9_url)
+        loaded = cli("ingest", "--url", es9_url, "--index", index, "--model", model, "--id-field", "id",
+                     tmp_path / "answers.jsonl")  # fmt: skip
+        assert loaded.code == 0, loaded.err
+        right = 0
+        for number in range(len(QUESTIONS)):
+            answer = cli("search", "--url", es9_url, "--index", index, "--model", model, "-k", "1", "--json",
+                         asked(number))  # fmt: skip
+            assert answer.code == 0, answer.err
+            right += json.loads(answer.out.splitlines()[0])["id"] == str(number)
+        return right
+
+    done = cli("train", tmp_path / "recipe.yaml", "-o", tmp_path / "tuned", "--device", "cpu")
+    assert done.code == 0, done.err
+    assert found_by(tmp_path / "base") <= 4
+    assert found_by(tmp_path / "tuned") >= 12

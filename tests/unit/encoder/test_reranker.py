@@ -1,0 +1,292 @@
+"""The reranker gives sentence-transformers' scores in the order of the pairs, whatever ran beside them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sentence_transformers import CrossEncoder
+
+from es_sbert.bundle.cross_encoder import read_cross_encoder
+from es_sbert.bundle.model import Precision
+from es_sbert.bundle.reranker import RERANKER_MANIFEST_NAME, open_reranker
+from es_sbert.encoder import reranker as reranker_module
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.pairs import PairTokenizer
+from es_sbert.encoder.reranker import Reranker
+from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError
+from es_sbert.evaluation.models import PairScorer
+from es_sbert.exporters.reranker import export_reranker
+from tests.unit.checkpoints import write_cross_encoder
+
+LONG = "The night train is late. " * 30
+TEXTS = ["Two children repaired the telescope.", "", "Why?", "a", LONG, "Is it true that a nurse fixed the pump?"]
+FIRST = [a for a in TEXTS for _ in TEXTS]
+SECOND = [b for _ in TEXTS for b in TEXTS]
+
+# XLNet reads the last place, so it is padded on the left; RoBERTa puts two separators between the texts.
+ARCHITECTURES = ("bert", "roberta", "xlnet")
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_cross_encoder(tmp_path_factory.mktemp("models") / request.param, request.param)
+
+
+@pytest.fixture(scope="module")
+def exported(folder: Path) -> Path:
+    output = folder.with_name("exported")
+    # Whether int8 passes its bar is another test's question; random weights of XLNet miss it.
+    export_reranker(read_cross_encoder(folder), output, [Precision.FP32, Precision.INT8], force=True)
+    return output
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An exported BERT, fp32 only."""
+    folder = write_cross_encoder(tmp_path_factory.mktemp("models") / "bert", layers=1)
+    export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Precision.FP32])
+    return folder.with_name("exported")
+
+
+@pytest.fixture(scope="module")
+def known(bert: Path) -> np.ndarray:
+    """Its scores of all pairs."""
+    return scores(bert, FIRST, SECOND)
+
+
+def scores(folder: Path, first: list[str], second: list[str], precision: str = "fp32") -> np.ndarray:
+    with Reranker.open(folder, device="cpu", precision=precision, threads=2) as reranker:
+        return reranker.score(first, second)
+
+
+def test_equal_to_sentence_transformers(folder: Path, exported: Path) -> None:
+    reference = CrossEncoder(str(folder), device="cpu")
+    theirs = reference.predict(list(zip(FIRST, SECOND, strict=True)), show_progress_bar=False)
+    ours = scores(exported, FIRST, SECOND)
+    assert (ours.shape, ours.dtype) == ((len(FIRST),), np.float32)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert theirs.std() > 0.01, "scores that hardly differ would prove nothing"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_score_does_not_depend_on_the_pairs_beside_it(exported: Path, precision: str) -> None:
+    with Reranker.open(exported, device="cpu", precision=precision, threads=1) as reranker:
+        alone = [reranker.score([a], [b])[0] for a, b in zip(FIRST, SECOND, strict=True)]
+        np.testing.assert_allclose(reranker.score(FIRST, SECOND), alone, atol=2e-5)
+
+
+def test_int8_is_another_graph_with_nearly_the_same_scores(exported: Path) -> None:
+    difference = np.abs(scores(exported, FIRST, SECOND, "int8") - scores(exported, FIRST, SECOND))
+    assert 0 < difference.mean() < 0.05
+
+
+def test_the_exported_folder_opens_in_sentence_transformers(folder: Path, exported: Path) -> None:
+    pairs = list(zip(FIRST, SECOND, strict=True))
+    before, after = (CrossEncoder(str(place), device="cpu").predict(pairs, show_progress_bar=False)
+                     for place in (folder, exported))  # fmt: skip
+    np.testing.assert_array_equal(before, after)
+
+
+def test_a_folder_that_sentence_transformers_wrote(tmp_path: Path) -> None:
+    """With modules.json and an activation of its own."""
+    import torch
+
+    write_cross_encoder(tmp_path / "plain", layers=1)
+    reference = CrossEncoder(str(tmp_path / "plain"), device="cpu", activation_fn=torch.nn.Identity())
+    reference.save(str(tmp_path / "saved"))
+    assert (tmp_path / "saved" / "modules.json").exists()
+    manifest = export_reranker(read_cross_encoder(tmp_path / "saved"), tmp_path / "out", [Precision.FP32])
+    assert manifest.activation == "identity"
+    theirs = reference.predict(list(zip(FIRST, SECOND, strict=True)), show_progress_bar=False)
+    assert theirs.max() > 1 or theirs.min() < 0
+    np.testing.assert_allclose(scores(tmp_path / "out", FIRST, SECOND), theirs, atol=2e-5)
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    labels = {0: "contradiction", 1: "entailment", 2: "neutral"}
+    folder = write_cross_encoder(tmp_path / "nli", labels=3, layers=1, config={"id2label": labels})
+    export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP32])
+    theirs = CrossEncoder(str(folder), device="cpu").predict(list(zip(FIRST, SECOND, strict=True)))
+    with Reranker.open(tmp_path / "out", device="cpu") as reranker:
+        assert reranker.labels == tuple(labels.values())
+        np.testing.assert_allclose(reranker.outputs(FIRST, SECOND), theirs, atol=2e-5)
+        with pytest.raises(UsageError, match="tells 3 labels apart"):
+            reranker.score(FIRST, SECOND)
+
+
+@given(st.lists(st.tuples(st.sampled_from(TEXTS), st.sampled_from(TEXTS)), max_size=30))
+@settings(deadline=None, max_examples=20)
+def test_order(bert: Path, known: np.ndarray, pairs: list[tuple[str, str]]) -> None:
+    by_pair = dict(zip(zip(FIRST, SECOND, strict=True), known, strict=True))
+    with Reranker.open(bert, device="cpu", threads=2) as reranker:
+        result = reranker.score([a for a, _ in pairs], [b for _, b in pairs])
+    np.testing.assert_allclose(result, [by_pair[pair] for pair in pairs], atol=2e-6)
+
+
+def test_windows_of_pairs_are_joined(bert: Path, known: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reranker_module, "WINDOW", 7)
+    np.testing.assert_allclose(scores(bert, FIRST, SECOND), known, atol=2e-6)
+
+
+def test_it_is_a_pair_scorer(bert: Path) -> None:
+    with Reranker.open(bert, device="cpu") as reranker:
+        assert isinstance(reranker, PairScorer)
+        assert reranker.name == "bert (fp32)"
+        assert reranker.warnings == ()
+
+
+def test_tokens_are_those_of_transformers(folder: Path, exported: Path) -> None:
+    """Cut pairs too: the longer text loses its end, both keep their special tokens."""
+    tokenizer = CrossEncoder(str(folder), device="cpu").tokenizer
+    opened = open_reranker(exported)
+    ours = PairTokenizer(opened.model, opened.manifest.pairs)
+    theirs = tokenizer(FIRST, SECOND, padding=True, truncation="longest_first", return_tensors="np")
+    feed = ours.feed(ours(FIRST, SECOND), np.arange(len(FIRST)))
+    for name in opened.manifest.pairs.inputs:
+        expected = theirs[name]
+        if name == "token_type_ids":  # in padded places they mean nothing
+            expected, feed[name] = expected * theirs["attention_mask"], feed[name] * feed["attention_mask"]
+        np.testing.assert_array_equal(feed[name], expected)
+
+
+def test_torch_is_not_imported(bert: Path) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from es_sbert.encoder.reranker import Reranker\n"
+        "with Reranker.open(Path(sys.argv[1]), device='cpu') as reranker:\n"
+        "    print(len(reranker.score(['a'], ['b'])))\n"
+        "print(sorted({'torch', 'transformers', 'sentence_transformers', 'onnx'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(bert)], check=True, capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["1", "[]"]
+
+
+def test_no_pairs(bert: Path) -> None:
+    assert scores(bert, [], []).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [(["a"], [], "1 first texts and 0 second"), ("a", ["b"], "is one string"), (["a"], ["\ud800"], "be tokenised")],
+)
+def test_pairs_that_are_none(bert: Path, first: list[str], second: list[str], message: str) -> None:
+    with Reranker.open(bert, device="cpu") as reranker, pytest.raises(UsageError, match=message):
+        reranker.score(first, second)
+
+
+def test_a_precision_that_is_not_there(bert: Path) -> None:
+    with pytest.raises(ModelError, match="has no int8 variant for cpu, only fp32") as raised:
+        Reranker.open(bert, device="cpu", precision="int8")
+    assert "--precision int8" in raised.value.remedy
+    with pytest.raises(UsageError, match="fp16"):
+        Reranker.open(bert, device="cpu", precision="fp16")
+
+
+@pytest.mark.parametrize(
+    ("native", "present", "kind", "chosen"),
+    [
+        (True, ["fp32", "int8"], "cpu", "int8"),
+        (False, ["fp32", "int8"], "cpu", "fp32"),
+        (False, ["int8"], "cpu", "int8"),
+        (True, ["fp32"], "cpu", "fp32"),
+        (True, ["fp32", "int8"], "cuda", "fp32"),
+    ],
+)
+def test_auto_takes_what_runs_best(
+    native: bool, present: list[str], kind: str, chosen: str, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reranker_module, "has_int8_products", lambda: native)
+    opened = open_reranker(bert)
+    variant = opened.manifest.variants["fp32"]
+    manifest = opened.manifest.model_copy(update={"variants": dict.fromkeys(present, variant)})
+    bundle = type(opened)(opened.folder, opened.model, manifest)
+    assert reranker_module._choose_variant(bundle, Device(kind), "auto") == chosen
+
+
+def test_cuda_that_does_not_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` takes the CPU and says so, `cuda` fails."""
+    monkeypatch.setattr(reranker_module, "choose_device", lambda asked, providers, cards: Device("cuda"))
+
+    class Pool(reranker_module.SessionPool):
+        def __init__(self, path: Path, device: Device, threads: int) -> None:
+            if device.kind == "cuda":
+                raise DeviceError("no cuDNN", "Install it.")
+            super().__init__(path, device, threads)
+
+    monkeypatch.setattr(reranker_module, "SessionPool", Pool)
+    with Reranker.open(bert) as reranker:
+        assert reranker.warnings == ("CUDA does not run here: no cuDNN",)
+        assert reranker.score(["a"], ["b"]).shape == (1,)
+    with pytest.raises(DeviceError, match="no cuDNN"):
+        Reranker.open(bert, device="cuda")
+
+
+def test_forced_variants_say_so(bert: Path, tmp_path: Path) -> None:
+    opened = open_reranker(bert)
+    forced = {name: variant.model_copy(update={"forced": True}) for name, variant in opened.manifest.variants.items()}
+    bundle = type(opened)(opened.folder, opened.model, opened.manifest.model_copy(update={"variants": forced}))
+    with Reranker(bundle, "fp32", Device("cpu"), threads=1) as reranker:
+        assert "below its parity bar" in reranker.warnings[0]
+
+
+def copy(folder: Path, target: Path) -> Path:
+    import shutil
+
+    shutil.copytree(folder, target)
+    return target
+
+
+def test_folders_that_are_no_reranker(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleInvalid, match="is no reranker"):
+        Reranker.open(tmp_path / "nowhere")
+    with pytest.raises(BundleInvalid, match="is no reranker"):
+        Reranker.open(tmp_path)
+    plain = copy(bert, tmp_path / "plain")
+    (plain / RERANKER_MANIFEST_NAME).unlink()
+    with pytest.raises(BundleInvalid, match="not exported yet") as raised:
+        Reranker.open(plain)
+    assert f"es-sbert export {plain}" in raised.value.remedy
+
+
+def test_edited_folders(bert: Path, tmp_path: Path) -> None:
+    edited = copy(bert, tmp_path / "tokenizer")
+    tokenizer = json.loads((edited / "tokenizer.json").read_text())
+    tokenizer["normalizer"]["lowercase"] = False
+    (edited / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(BundleInvalid, match="fingerprint no longer agree"):
+        Reranker.open(edited)
+    edited = copy(bert, tmp_path / "graph")
+    graph = edited / "onnx/model_fp32.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1])
+    with pytest.raises(BundleInvalid, match="changed after its export"):
+        Reranker.open(edited, device="cpu")
+    edited = copy(bert, tmp_path / "manifest")
+    manifest = json.loads((edited / RERANKER_MANIFEST_NAME).read_text())
+    for change, message in [
+        ({"format": 2}, "has format 2"),
+        ({"pairs": None}, "pairs"),
+        ({"variants": {"fp32": {**manifest["variants"]["fp32"], "file": "../x.onnx"}}}, "outside the bundle"),
+    ]:
+        (edited / RERANKER_MANIFEST_NAME).write_text(json.dumps({**manifest, **change}))
+        with pytest.raises(BundleInvalid, match=message):
+            Reranker.open(edited, device="cpu")
+
+
+def test_no_room_for_text(tmp_path: Path, bert: Path) -> None:
+    opened = open_reranker(bert)
+    with pytest.raises(BundleInvalid, match="already fill"):
+        PairTokenizer(opened.model.model_copy(update={"max_tokens": 3}), opened.manifest.pairs)
+
+
+def test_token_types_reach_the_networks_that_know_them(folder: Path, exported: Path) -> None:
+    pairs = open_reranker(exported).manifest.pairs
+    assert ("token_type_ids" in pairs.inputs) == (folder.name in ("bert", "xlnet"))
+    assert pairs.padding_side == ("left" if folder.name == "xlnet" else "right")

@@ -1,0 +1,54 @@
+"""`es-sbert baseline` from a corpus to a model that opens."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from es_sbert.cli.main import cli
+from es_sbert.errors import DeviceError, SourceError
+from es_sbert.evaluation.baselines.open import open_baseline
+from es_sbert.evaluation.models import Embedder
+
+ROWS = [f"a {noun} sleeps\tthe {noun} {verb}\t{label}"
+        for noun in ("cat", "dog", "man") for verb, label in (("sleeps", "yes"), ("runs", "no"))] * 4  # fmt: skip
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("\n".join(["sentence1\tsentence2\tlabel", *ROWS]) + "\n")
+    return path
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(cli, ["baseline", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stderr
+
+
+def test_vectors_and_then_a_bilstm(tmp_path: Path, pairs: Path) -> None:
+    vectors, folder = tmp_path / "words.vec.gz", tmp_path / "infersent"
+    columns = ("--column", "sentence1", "--column", "sentence2")
+    said = run("word-vectors", pairs, *columns, "-o", vectors, "--dimensions", 5, "--min-count", 2)
+    assert said == f"7 words of 5 dimensions from 48 texts → {vectors}\n"
+    said = run("bilstm", pairs, "--dev", pairs, "--vectors", vectors, "-o", folder, "--hidden", 3, "--epochs", 2)
+    assert [line.split(",")[0].split(": ")[0] for line in said.splitlines()[:2]] == ["epoch 1", "epoch 2"]
+    for spec, width in ((f"word2vec:{vectors}", 5), (f"infersent:{folder}", 6)):
+        model = open_baseline(spec)
+        assert isinstance(model, Embedder)
+        assert model.embed(["the cat runs", "a dog"]).shape == (2, width)
+
+
+def test_dev_with_a_class_that_training_lacks(tmp_path: Path, pairs: Path) -> None:
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("sentence1\tsentence2\tlabel\na\tb\tmaybe\n")
+    with pytest.raises(SourceError, match="dev.tsv, line 2: label is 'maybe', none of no, yes"):
+        run("bilstm", pairs, "--dev", dev, "--vectors", "words.vec", "-o", tmp_path / "out")
+
+
+def test_cuda_fails_where_there_is_none(tmp_path: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="no CUDA device"):
+        run("bilstm", pairs, "--dev", pairs, "--vectors", "x", "-o", tmp_path / "out", "--device", "cuda")

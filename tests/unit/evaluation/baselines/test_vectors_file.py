@@ -1,0 +1,124 @@
+"""Tables of word vectors are read as gensim reads them, and refused where they are broken."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gensim.models import KeyedVectors
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from es_sbert.errors import OutputError, SourceError
+from es_sbert.evaluation.baselines import vectors_file
+from es_sbert.evaluation.baselines.vectors_file import WordVectors, read_word_vectors, write_word_vectors
+
+GLOVE = "the 0.1 -0.25 3e-2\nThe 1 2 3\n. 0.5 0.5 -0.5\nthe 9 9 9\n東京 -1 0 1\n"
+
+
+def put(folder: Path, content: str | bytes, name: str = "words.txt") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def same_as_gensim(table: WordVectors, reference: KeyedVectors) -> None:
+    assert table.index == reference.key_to_index
+    assert table.vectors.dtype == np.float32
+    # Where words stand twice, gensim's own array keeps rows that nothing points to.
+    np.testing.assert_array_equal(table.vectors, [reference[word] for word in table.index])
+
+
+def test_glove_without_header_as_gensim_reads_it(tmp_path: Path) -> None:
+    path = put(tmp_path, GLOVE)
+    table = read_word_vectors(path)
+    assert list(table.index) == ["the", "The", ".", "東京"]  # the second "the" is passed over
+    # With a header put in front: gensim leaves files without one open behind it.
+    same_as_gensim(table, KeyedVectors.load_word2vec_format(put(tmp_path, f"5 3\n{GLOVE}", "headed.txt")))
+
+
+@pytest.mark.parametrize("name", ["words.vec", "words.vec.gz"])
+def test_fasttext_with_header_as_gensim_reads_it(tmp_path: Path, name: str) -> None:
+    lines = GLOVE.replace("\n", " \n")  # fastText ends its lines with a space
+    content = f"5 3\n{lines}".encode()
+    path = put(tmp_path, gzip.compress(content) if name.endswith("gz") else content, name)
+    same_as_gensim(read_word_vectors(path), KeyedVectors.load_word2vec_format(path))
+
+
+def test_table_grows_over_several_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors_file, "_ROWS", 7)
+    random = np.random.default_rng(0)
+    expected = random.normal(size=(50, 4)).astype(np.float32)
+    lines = [f"w{number} " + " ".join(map(repr, row.tolist())) for number, row in enumerate(expected)]
+    table = read_word_vectors(put(tmp_path, "\n".join(lines)))
+    np.testing.assert_array_equal(table.vectors, expected)
+
+
+def test_only_the_words_wanted_are_kept(tmp_path: Path) -> None:
+    table = read_word_vectors(put(tmp_path, GLOVE), only={"The", "東京", "absent"})
+    assert table.index == {"The": 0, "東京": 1}
+    np.testing.assert_array_equal(table.vectors, np.float32([[1, 2, 3], [-1, 0, 1]]))
+
+
+def test_words_with_spaces_as_in_glove_840b(tmp_path: Path) -> None:
+    table = read_word_vectors(put(tmp_path, "a 1 2\n. . . 3 4\nat name@domain.com 5 6\n"))
+    assert list(table.index) == ["a", ". . .", "at name@domain.com"]
+
+
+def test_word_that_is_not_utf8_is_passed_over(tmp_path: Path) -> None:
+    assert list(read_word_vectors(put(tmp_path, b"a 1 2\n\xff\xfe 3 4\nb 5 6\n")).index) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("word\n", "line 1: neither"),
+        ("a 1 2\nb 1\n", "line 2: 1 values in place of 2"),
+        ("a 1 2\nb 1 2 3\n", "line 2: 3 values in place of 2"),
+        ("a 1 2\n\nb 1 2\n", "line 2: 0 values in place of 2"),
+        ("a 1 2\nb 1 x\n", "line 2: could not convert string to float: b'x'"),
+        ("a 1 2\nb 1 nan\n", "line 2: a value is no finite float32"),
+        ("a 1 2\nb 1 1e39\n", "line 2: a value is no finite float32"),
+        ("a 1 2\n 1 2\n", "line 2: values without a word"),
+        ("3 2\na 1 2\nb 1 2\n", "has 2 words, its header says 3"),
+        ("1 2\na 1 2\nb 1 2\n", "has 2 words, its header says 1"),
+        (gzip.compress(GLOVE.encode())[:-9], "cut off"),
+    ],
+)
+def test_broken_tables_are_refused(tmp_path: Path, content: str | bytes, message: str) -> None:
+    with pytest.raises(SourceError, match="words.txt") as error:
+        read_word_vectors(put(tmp_path, content))
+    assert message in error.value.message
+
+
+def test_missing_file_and_words_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="cannot be read"):
+        read_word_vectors(tmp_path / "absent.txt")
+    with pytest.raises(SourceError, match="none of the words"):
+        read_word_vectors(put(tmp_path, GLOVE), only={"absent"})
+
+
+@given(arrays.arrays(np.float32, (3, 4), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
+def test_written_tables_are_exact(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> None:
+    folder = tmp_path_factory.mktemp("written")
+    table = WordVectors({"the": 0, ". . .": 1, "東京": 2}, vectors)
+    for name in ("words.vec", "words.vec.gz"):
+        write_word_vectors(folder / name, table)
+        again = read_word_vectors(folder / name)
+        assert again.index == table.index
+        np.testing.assert_array_equal(again.vectors, vectors)
+    assert sorted(path.name for path in folder.iterdir()) == ["words.vec", "words.vec.gz"]
+
+
+def test_gensim_reads_what_was_written(tmp_path: Path) -> None:
+    table = read_word_vectors(put(tmp_path, GLOVE))
+    write_word_vectors(tmp_path / "words.vec", table)
+    same_as_gensim(table, KeyedVectors.load_word2vec_format(tmp_path / "words.vec"))
+
+
+def test_place_that_cannot_be_written(tmp_path: Path) -> None:
+    table = WordVectors({"a": 0}, np.ones((1, 2), dtype=np.float32))
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_word_vectors(tmp_path / "absent" / "words.vec", table)

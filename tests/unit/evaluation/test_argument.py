@@ -1,0 +1,108 @@
+"""Folds that are what they say, and a fold loop that trains on one part and scores the other."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from es_sbert.errors import SourceError
+from es_sbert.evaluation.argument import (
+    Rows,
+    Split,
+    cross_validate,
+    grades,
+    random_splits,
+    svr,
+    topic_splits,
+)
+
+LABELS = ["NS"] * 40 + ["SS"] * 30 + ["HS"] * 20 + ["DTORCD"] * 10
+TOPICS = [f"topic {number % 8}" for number in range(100)]
+
+
+def covers(splits: list[Split], count: int) -> bool:
+    """Whether every row is scored once and never trained on at the same time."""
+    apart = all(not set(each.train.tolist()) & set(each.test.tolist()) for each in splits)
+    whole = all(len(each.train) + len(each.test) == count for each in splits)
+    return apart and whole and sorted(np.concatenate([each.test for each in splits]).tolist()) == list(range(count))
+
+
+def test_grades() -> None:
+    assert grades(["HS", "NS", "DTORCD", "SS"]).tolist() == [2, 0, 0, 1]
+    with pytest.raises(SourceError, match="unknown label 'hs'"):
+        grades(["HS", "hs"])
+
+
+def test_random_folds_have_the_same_share_of_every_label() -> None:
+    splits = random_splits(LABELS)
+    assert len(splits) == 10
+    assert covers(splits, 100)
+    for split in splits:
+        assert Counter(LABELS[row] for row in split.test) == {"NS": 4, "SS": 3, "HS": 2, "DTORCD": 1}
+
+
+def test_the_seed_shuffles() -> None:
+    first = [split.test.tolist() for split in random_splits(LABELS, seed=1)]
+    assert first == [split.test.tolist() for split in random_splits(LABELS, seed=1)]
+    assert first != [split.test.tolist() for split in random_splits(LABELS, seed=2)]
+    groups = {tuple(split.test.tolist()) for split in topic_splits(TOPICS, seed=1)}
+    assert groups != {tuple(split.test.tolist()) for split in topic_splits(TOPICS, seed=2)}
+
+
+@pytest.mark.parametrize(("folds", "expected"), [(4, 4), (3, 3), (None, 8)])
+def test_topic_folds_share_no_topic(folds: int | None, expected: int) -> None:
+    splits = topic_splits(TOPICS, folds=folds)
+    assert len(splits) == expected
+    assert covers(splits, 100)
+    for split in splits:
+        assert not {TOPICS[row] for row in split.train} & {TOPICS[row] for row in split.test}
+
+
+def test_cross_validation_averages_over_folds() -> None:
+    gold = np.array([0.0, 1.0, 2.0, 0.0, 1.0, 2.0])
+    splits = [Split(np.array([3, 4, 5]), np.array([0, 1, 2])), Split(np.array([0, 1, 2]), np.array([3, 4, 5]))]
+    trained: list[list[int]] = []
+
+    def train_and_score(train: Rows, test: Rows) -> NDArray[np.floating]:
+        trained.append(train.tolist())
+        return gold[test] if test[0] == 0 else np.array([1.0, 0.0, 2.0])  # ρ = 1 and 0.5
+
+    result = cross_validate(splits, gold, train_and_score)
+    assert trained == [[3, 4, 5], [0, 1, 2]]
+    assert [fold.spearman for fold in result.folds] == [pytest.approx(100), pytest.approx(50)]
+    assert result.mean.spearman == pytest.approx(75)
+    assert result.mean.pearson == pytest.approx((100 + result.folds[1].pearson) / 2)
+
+
+def test_the_regression_learns_and_sees_no_test_row() -> None:
+    random = np.random.default_rng(0)
+    gold = np.array([0.0, 1.0, 2.0] * 30)
+    features = random.normal(size=(90, 4)).astype(np.float32)
+    features[:, 0] += gold
+    splits = random_splits([str(grade) for grade in gold])
+    learned = cross_validate(splits, gold, svr(features, gold))
+    assert learned.mean.pearson > 50
+    # Whatever stands in the rows to be scored changes nothing but their own scores.
+    train, test = splits[0].train, splits[0].test
+    scores = svr(features, gold)(train, test)
+    other = gold.copy()
+    other[test] = 100
+    np.testing.assert_array_equal(svr(features, other)(train, test), scores)
+
+
+@pytest.mark.parametrize("labels", [[], ["NS"] * 20 + ["HS"] * 9])
+def test_too_few_pairs_of_a_label(labels: list[str]) -> None:
+    with pytest.raises(SourceError, match="10 folds need 10 pairs of every label"):
+        random_splits(labels)
+
+
+@pytest.mark.parametrize(("topics", "folds"), [(["a", "b", "c"], 4), (["a", "a"], None), ([], None)])
+def test_too_few_topics(topics: list[str], folds: int | None) -> None:
+    with pytest.raises(SourceError, match="topics cannot be parted"):
+        topic_splits(topics, folds=folds)
+
+
+def test_no_folds() -> None:
+    with pytest.raises(ValueError, match="no folds"):
+        cross_validate([], np.zeros(3), lambda train, test: np.zeros(3))

@@ -1,0 +1,150 @@
+"""`es-sbert evaluate` as a user calls it, with a tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from es_sbert.cli.main import main
+from tests.tiny import write_tiny_bert
+
+PAIRS = [
+    ("a man plays the guitar", "the man plays a guitar", 5), ("a cat sleeps", "the cat sleeps on the mat", 4),
+    ("a man sleeps", "the cat plays", 1.5), ("guitar", "mat", 0), ("a cat", "a man on the mat", 1),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with two tasks."""
+    (tmp_path / "sts").mkdir()
+    lines = ["\t".join(map(str, pair)) for pair in PAIRS]
+    (tmp_path / "sts/small-test.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *lines]) + "\n")
+    (tmp_path / "triplets").mkdir()
+    rows = [f"{first}\t{second}\tguitar on the mat" for first, second, _ in PAIRS]
+    (tmp_path / "triplets/small-dev.tsv").write_text("\n".join(["anchor\tpositive\tnegative", *rows]) + "\n")
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a call."""
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", *map(str, arguments)])
+    captured = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    assert "Traceback" not in captured.err
+    return ended.value.code, captured.out, captured.err
+
+
+def test_tables_on_stdout_and_progress_on_stderr(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(
+        capsys, tiny, "--task", "sts", "--task", "triplet", "--data", data, "--precision", "fp32", "--device", "cpu"
+    )
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == f"sts: {tiny} (fp32)"
+    assert lines[2].split()[:3] == ["small-test", "all", "5"]
+    assert lines[3] == f"triplet: {tiny} (fp32)"
+    assert len(lines) == 6
+    assert "sts: small-test" in err.splitlines()
+
+
+def test_onnx_and_torch_give_the_same_figures(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = []
+    for backend in ("onnx", "torch"):
+        code, out, _ = run(
+            capsys, tiny, "--task", "sts", "--file", data / "sts/small-test.tsv", "--backend", backend,
+            "--precision", "fp32", "--device", "cpu", "--json",
+        )  # fmt: skip
+        assert code == 0
+        (line,) = out.splitlines()
+        report = json.loads(line)
+        assert report["settings"] == {"backend": backend, "device": "cpu", "precision": "fp32", "limit": None}
+        values.append(report["rows"][0]["figures"])
+    assert values[0] == pytest.approx(values[1], abs=0.01)
+
+
+def test_a_card(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    card = data / "README.md"
+    (tiny / "training.json").write_text('{"recipe": {"name": "tiny", "description": "Trained for a test."}}')
+    try:
+        code, _, err = run(
+            capsys, tiny, "--task", "sts", "--data", data, "--backend", "torch", "--device", "cpu", "--card", card
+        )
+    finally:
+        (tiny / "training.json").unlink()
+    assert code == 0
+    assert f"Wrote {card}" in err
+    text = card.read_text()
+    assert "# tiny\n\nTrained for a test.\n" in text
+    assert "| small-test | all | 5 |" in text
+
+
+def test_a_limit(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(
+        capsys, tiny, "--task", "triplet", "--data", data, "--limit", 3, "--backend", "torch", "--device", "cpu"
+    )
+    assert code == 0
+    assert out.splitlines()[-1].split()[:3] == ["small-dev", "all", "3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "sts"], "give either a folder of data or files"),
+        (["--task", "sts", "--data", ".", "--file", "x.tsv"], "give either a folder of data or files"),
+        (["--task", "sts", "--data", "nowhere"], "there is no folder nowhere"),
+        (["--task", "sts", "--file", "nowhere.tsv"], "nowhere.tsv does not exist"),
+        (["--task", "sts", "--data", ".", "--index", "docs"], "--index is for the task retrieval alone"),
+        (["--task", "retrieval", "--file", "x"], "needs documents, queries and judgements"),
+        (["--task", "everything", "--data", "."], "'everything' is not one of"),
+        (["--data", "."], "Missing option '--task'"),
+    ],
+)
+def test_bad_options(
+    arguments: list[str], message: str, tiny: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, tiny, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_broken_file_is_named_before_the_model_is_loaded(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = data / "sts/small-test.tsv"
+    path.write_text(path.read_text().replace("1.5", "much"))
+    code, _, err = run(capsys, "no/such-model-at-all", "--task", "sts", "--data", data)
+    assert code == 2
+    assert "small-test.tsv, line 4: score is not a finite number: 'much'" in err
+
+
+def test_an_index_holds_one_collection(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        folder = tmp_path / "retrieval" / name
+        (folder / "qrels").mkdir(parents=True)
+        (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "a cat"}\n')
+        (folder / "queries.jsonl").write_text('{"_id": "q", "text": "cat"}\n')
+        (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    arguments = ("--task", "retrieval", "--backend", "torch", "--device", "cpu")
+    code, _, err = run(capsys, tiny, *arguments, "--data", tmp_path, "--index", "docs")
+    assert code == 2
+    assert "one index holds one collection, and there are 2: one, two" in err
+    code, _, err = run(capsys, tiny, *arguments, "--data", tmp_path / "retrieval/one", "--index", "docs")
+    assert code == 2
+    assert "does not run on onnxruntime" in err
+    code, out, _ = run(capsys, tiny, *arguments, "--data", tmp_path)
+    assert code == 0
+    assert [line.split()[-4:] for line in out.splitlines()[2:]] == [["100.00"] * 4] * 2

@@ -1,0 +1,91 @@
+"""Duplicates: hand-worked, brute force over thresholds, and equal to sentence-transformers' evaluator."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sentence_transformers.sentence_transformer.evaluation import BinaryClassificationEvaluator
+from sklearn.metrics import accuracy_score, f1_score
+
+from es_sbert.errors import ModelError, SourceError
+from es_sbert.evaluation.duplicates import duplicates
+from es_sbert.evaluation.similarity import Similarity, paired_similarity
+from tests.unit.evaluation.support import ReferenceModel, random_embedder
+
+pairs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), min_size=2, max_size=25).filter(
+    lambda found: len({label for _, label in found}) == 2
+)
+
+
+def test_hand_worked() -> None:
+    result = duplicates(np.array([0.9, 0.8, 0.7, 0.2]), np.array([1, 0, 1, 0]))
+    # Precision 1 at recall 1/2, 2/3 at recall 1: AP = 1/2 · 1 + 1/2 · 2/3.
+    assert result.average_precision == pytest.approx(100 * (0.5 + 1 / 3))
+    # The first three: precision 2/3, recall 1, F1 4/5, between 0.7 and 0.2.
+    assert (result.f1, result.precision, result.recall) == (pytest.approx(80), pytest.approx(200 / 3), 100.0)
+    assert result.f1_threshold == pytest.approx(0.45)
+    # Three of four are right with the first alone, and with the first three: the higher threshold is taken.
+    assert (result.accuracy, result.accuracy_threshold) == (75.0, pytest.approx(0.85))
+
+
+@settings(deadline=None)
+@given(pairs)
+def test_no_threshold_does_better(found: list[tuple[int, int]]) -> None:
+    scores = np.array([score for score, _ in found], dtype=np.float64)
+    labels = np.array([label for _, label in found], dtype=np.int64)
+    result = duplicates(scores, labels)
+    cuts = [scores >= threshold for threshold in np.arange(-0.5, 7.5)]
+    assert result.f1 == pytest.approx(100 * max(f1_score(labels, cut, zero_division=0.0) for cut in cuts))
+    assert result.accuracy == pytest.approx(100 * max(accuracy_score(labels, cut) for cut in cuts))
+    assert f1_score(labels, scores >= result.f1_threshold) == pytest.approx(result.f1 / 100)
+    assert accuracy_score(labels, scores >= result.accuracy_threshold) == pytest.approx(result.accuracy / 100)
+
+
+@settings(deadline=None)
+@given(pairs)
+def test_only_the_order_counts(found: list[tuple[int, int]]) -> None:
+    scores = np.array([score for score, _ in found], dtype=np.float64)
+    labels = np.array([label for _, label in found], dtype=np.int64)
+    one, other = duplicates(scores, labels), duplicates(np.exp(scores) - 100, labels)
+    for name in ("average_precision", "f1", "precision", "recall", "accuracy"):
+        assert getattr(one, name) == pytest.approx(getattr(other, name))
+
+
+def test_neighbouring_floats_are_told_apart() -> None:
+    low = np.float64(0.5)
+    result = duplicates(np.array([np.nextafter(low, 1), low]), np.array([1, 0]))
+    assert result.f1 == result.accuracy == 100.0
+    assert result.f1_threshold > low
+
+
+def test_equal_to_sentence_transformers() -> None:
+    first, second = [f"a{i}" for i in range(70)], [f"b{i}" for i in range(70)]
+    labels = np.random.default_rng(2).integers(0, 2, size=70)
+    embedder = random_embedder([*first, *second])
+    evaluator = BinaryClassificationEvaluator(
+        first, second, labels.tolist(), similarity_fn_names=["cosine"], write_csv=False
+    )
+    expected = evaluator(ReferenceModel(embedder))  # type: ignore[arg-type]
+    result = duplicates(paired_similarity(Similarity.COSINE, embedder.embed(first), embedder.embed(second)), labels)
+    ours = {"ap": result.average_precision, "f1": result.f1, "precision": result.precision, "recall": result.recall,
+            "accuracy": result.accuracy}  # fmt: skip
+    for name, value in ours.items():
+        assert value / 100 == pytest.approx(expected[f"cosine_{name}"], abs=1e-4), name
+    assert result.f1_threshold == pytest.approx(expected["cosine_f1_threshold"], abs=1e-4)
+    assert result.accuracy_threshold == pytest.approx(expected["cosine_accuracy_threshold"], abs=1e-4)
+
+
+@pytest.mark.parametrize("labels", [[0, 0], [1, 1], [0, 2], []])
+def test_labels_that_cannot_be_measured(labels: list[int]) -> None:
+    with pytest.raises(SourceError, match="some are duplicates"):
+        duplicates(np.zeros(len(labels)), np.array(labels, dtype=np.int64))
+
+
+def test_scores_that_are_not_finite() -> None:
+    with pytest.raises(ModelError, match="not finite"):
+        duplicates(np.array([np.nan, 0.0]), np.array([0, 1]))
+
+
+def test_scores_of_other_pairs() -> None:
+    with pytest.raises(ValueError, match="do not belong"):
+        duplicates(np.zeros(3), np.array([0, 1]))

@@ -1,0 +1,245 @@
+"""Data of every task from folders and files; what is wrong with it is named with its line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.evaluation.data import (
+    ArgumentPairs,
+    Classification,
+    Collection,
+    LabelledPairs,
+    ScoredPairs,
+    Task,
+    Triplets,
+)
+from es_sbert.evaluation.files import read_files, read_folder
+from es_sbert.evaluation.reading import sample
+
+
+def write(path: Path, *rows: tuple[str, ...]) -> Path:
+    """A TSV file, compressed where its name says so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join("\t".join(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+STS = ("sentence1", "sentence2", "score")
+
+
+def test_sts_takes_dev_and_test_and_leaves_train_alone(tmp_path: Path) -> None:
+    for name in ("b-test", "a-dev", "a-train"):
+        write(tmp_path / f"sts/{name}.tsv.gz", STS, ("x", "y", "2.5"), ("v", "w", "0"))
+    found = read_folder(Task.STS, tmp_path)
+    assert [each.name for each in found] == ["a-dev", "b-test"]
+    assert isinstance(found[0], ScoredPairs)
+    assert (found[0].first, found[0].second, found[0].scores.tolist()) == (["x", "v"], ["y", "w"], [2.5, 0.0])
+    assert found[0].subsets is None
+
+
+def test_the_folder_of_the_task_itself(tmp_path: Path) -> None:
+    write(tmp_path / "a-test.tsv", STS, ("x", "y", "1"))
+    (tmp_path / ".hidden-test.tsv").write_text("broken")
+    assert [each.name for each in read_folder(Task.STS, tmp_path)] == ["a-test"]
+
+
+def test_subsets(tmp_path: Path) -> None:
+    path = write(tmp_path / "y.tsv", ("subset", *STS), ("one", "x", "y", "1"), ("two", "v", "w", "2"))
+    (found,) = read_files(Task.STS, [path])
+    assert isinstance(found, ScoredPairs)
+    assert found.subsets == ["one", "two"]
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"sentence1": "x", "sentence2": "y", "score": 3}\n')
+    (found,) = read_files(Task.STS, [path])
+    assert isinstance(found, ScoredPairs)
+    assert found.scores.tolist() == [3.0]
+
+
+def test_triplets(tmp_path: Path) -> None:
+    write(tmp_path / "triplets/w-dev.tsv", ("section", "anchor", "positive", "negative"), ("s", "a", "p", "n"))
+    assert read_folder(Task.TRIPLET, tmp_path) == [Triplets("w-dev", ["a"], ["p"], ["n"])]
+
+
+def test_argument(tmp_path: Path) -> None:
+    write(tmp_path / "argument/ukp.tsv", ("topic", "sentence_1", "sentence_2", "label"), ("t", "x", "y", "HS"))
+    assert read_folder(Task.ARGUMENT, tmp_path) == [ArgumentPairs("ukp", ["x"], ["y"], ["HS"], ["t"])]
+
+
+def test_duplicates(tmp_path: Path) -> None:
+    columns = ("question1", "question2", "is_duplicate")
+    write(tmp_path / "duplicates/q-train.tsv", columns, ("x", "y", "1"))
+    write(tmp_path / "duplicates/q-test.tsv", columns, ("x", "y", "1"), ("v", "w", "0"))
+    (found,) = read_folder(Task.DUPLICATES, tmp_path)
+    assert isinstance(found, LabelledPairs)
+    assert (found.name, found.first, found.labels.tolist()) == ("q-test", ["x", "v"], [1, 0])
+
+
+def test_transfer_groups_splits(tmp_path: Path) -> None:
+    folder = tmp_path / "transfer"
+    write(folder / "MR.tsv", ("text", "label"), ("good", "1"))
+    for split in ("train", "dev", "test"):
+        write(folder / f"SST2-{split}.tsv", ("text", "label"), (split, "0"))
+    for split in ("train", "test"):
+        write(folder / f"MRPC-{split}.tsv", ("label", "sentence1", "sentence2"), ("1", "x", split))
+    found = {each.name: each for each in read_folder(Task.TRANSFER, tmp_path)}
+    assert set(found) == {"MR", "MRPC", "SST2"}
+    alone, pairs, given = found["MR"], found["MRPC"], found["SST2"]
+    assert isinstance(alone, Classification)
+    assert isinstance(pairs, Classification)
+    assert isinstance(given, Classification)
+    assert (alone.train.texts, alone.train.classes, alone.dev, alone.test) == ((["good"],), ["1"], None, None)
+    assert pairs.train.texts == (["x"], ["train"])
+    assert pairs.dev is None
+    assert pairs.test is not None
+    assert pairs.test.texts == (["x"], ["test"])
+    assert given.dev is not None
+    assert given.dev.texts == (["dev"],)
+
+
+@pytest.mark.parametrize("splits", [["test"], ["train"], ["train", "dev"], ["", "test"]])
+def test_transfer_with_a_split_missing(splits: list[str], tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{'-'.join(['X', split]).rstrip('-')}.tsv", ("text", "label"), ("t", "0"))
+             for split in splits]  # fmt: skip
+    with pytest.raises(UsageError, match="X has the files"):
+        read_files(Task.TRANSFER, files)
+
+
+def test_transfer_with_a_split_given_twice(tmp_path: Path) -> None:
+    files = [write(tmp_path / name, ("text", "label"), ("t", "0")) for name in ("X-train.tsv", "X-train.csv.tsv")]
+    with pytest.raises(UsageError, match="are the same split of X"):
+        read_files(Task.TRANSFER, files)
+
+
+def write_collection(folder: Path, *, corpus: list[object] | None = None, queries: list[object] | None = None,
+                     judgements: str = "1\td1\t2\n1\td9\t1\n2\td2\t0\n") -> Path:  # fmt: skip
+    """A small collection: document 1 is query 1 as well, as equal ids and texts say."""
+    corpus = corpus or [
+        {"_id": "1", "title": "Do cats", "text": "sleep a lot?"}, {"_id": "d1", "title": "", "text": "Cats sleep."},
+        {"_id": "d2", "text": "Dogs bark."}, {"_id": "2", "text": "Something else."},
+    ]  # fmt: skip
+    queries = queries or [{"_id": "1", "text": "sleep a lot?"}, {"_id": "2", "text": "dogs"}, {"_id": "3", "text": "x"}]
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judgements)
+    return folder
+
+
+def test_a_collection(tmp_path: Path) -> None:
+    write_collection(tmp_path / "retrieval/small", judgements="1\td1\t2\n1\td9\t1\n2\td2\t1\n")
+    (found,) = read_folder(Task.RETRIEVAL, tmp_path)
+    assert isinstance(found, Collection)
+    assert found.name == "small"
+    assert found.documents == {"1": "Do cats sleep a lot?", "d1": "Cats sleep.", "d2": "Dogs bark.",
+                               "2": "Something else."}  # fmt: skip
+    assert found.queries == {"1": "sleep a lot?", "2": "dogs"}
+    assert found.judgements["1"] == {"d1": 2, "d9": 1}
+    # A document of the same id and text is the query itself; of the same id alone it is not.
+    assert (found.own("1"), found.own("2")) == ("1", None)
+
+
+def test_queries_without_a_relevant_document_are_left_out(tmp_path: Path) -> None:
+    (found,) = read_folder(Task.RETRIEVAL, write_collection(tmp_path / "small"))
+    assert isinstance(found, Collection)
+    assert list(found.queries) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"corpus": [{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}]}, "line 2: _id 'a' stands in line 1"),
+        ({"corpus": [{"_id": "a", "title": "", "text": " "}]}, "corpus.jsonl, line 1: title and text are empty"),
+        ({"corpus": [{"_id": "a", "text": 5}]}, "corpus.jsonl, line 1: title or text is no text"),
+        ({"corpus": [{"text": "x"}]}, "no column _id"),
+        ({"queries": [{"_id": "1", "text": ""}]}, "queries.jsonl, line 1: text is empty"),
+        ({"judgements": "9\td1\t1\n"}, "test.tsv, line 2: there is no query '9'"),
+        ({"judgements": "1\td1\tyes\n"}, "test.tsv, line 2: score is not a finite number"),
+        ({"judgements": "1\td1\t0.5\n"}, "test.tsv, line 2: score is 0.5"),
+        ({"judgements": "1\td1\t0\n"}, "marks no document as relevant"),
+    ],
+)
+def test_broken_collections(options: dict[str, object], message: str, tmp_path: Path) -> None:
+    folder = write_collection(tmp_path / "small", **options)  # type: ignore[arg-type]
+    with pytest.raises(SourceError) as caught:
+        read_folder(Task.RETRIEVAL, folder)
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["queries.jsonl", "qrels/test.tsv"])
+def test_a_collection_without_a_file(name: str, tmp_path: Path) -> None:
+    folder = write_collection(tmp_path / "small")
+    (folder / name).unlink()
+    with pytest.raises(SourceError, match=f"has no {name}"):
+        read_folder(Task.RETRIEVAL, folder)
+
+
+def test_retrieval_needs_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs documents, queries and judgements"):
+        read_files(Task.RETRIEVAL, [tmp_path / "corpus.jsonl"])
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "message"),
+    [
+        (Task.STS, [STS, ("x", "y", "1"), ("x", "y", "high")], "line 3: score is not a finite number: 'high'"),
+        (Task.STS, [STS, ("x", " ", "1")], "line 2: sentence2 is empty"),
+        (Task.STS, [("sentence1", "score"), ("x", "1")], "no column sentence2"),
+        (Task.STS, [STS], "holds no rows"),
+        (Task.TRIPLET, [("anchor", "positive"), ("x", "y")], "no column negative"),
+        (Task.ARGUMENT, [("topic", "sentence_1", "sentence_2", "label"), ("t", "x", "y", "??")], "line 2: label is '"),
+        (Task.DUPLICATES, [("question1", "question2", "is_duplicate"), ("x", "y", "2")], "line 2: is_duplicate is '2'"),
+        (Task.TRANSFER, [("text", "label"), ("x", "1"), ("y", "")], "line 3: label is empty"),
+    ],
+)
+def test_broken_files(task: Task, rows: list[tuple[str, ...]], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as caught:
+        read_files(task, [write(tmp_path / "broken.tsv", *rows)])
+    assert "broken.tsv" in caught.value.message
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize("task", Task)
+def test_a_folder_without_data_of_the_task(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=f"no data for the task {task}"):
+        read_folder(task, tmp_path)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="there is no folder"):
+        read_folder(Task.STS, tmp_path / "nowhere")
+
+
+def test_a_limit_draws_from_the_whole_file(tmp_path: Path) -> None:
+    rows = [(f"x{number}", "y", str(number)) for number in range(100)]
+    path = write(tmp_path / "a.tsv", STS, *rows)
+    (found,), (again,) = (read_files(Task.STS, [path], limit=20) for _ in range(2))
+    assert isinstance(found, ScoredPairs)
+    assert isinstance(again, ScoredPairs)
+    assert found.first == again.first
+    assert found.first == [f"x{number:.0f}" for number in found.scores]
+    assert sorted(found.scores) == list(found.scores)
+    assert found.scores.max() > 50
+
+
+def test_sample() -> None:
+    assert sample(3, None).tolist() == sample(3, 5).tolist() == [0, 1, 2]
+    drawn = sample(1000, 10).tolist()
+    assert drawn == sorted(set(drawn))
+    assert len(drawn) == 10
+
+
+def test_a_limit_draws_queries_and_keeps_documents(tmp_path: Path) -> None:
+    write_collection(tmp_path, judgements="1\td1\t1\n2\td2\t1\n3\td2\t1\n")
+    (found,) = read_folder(Task.RETRIEVAL, tmp_path, limit=2)
+    assert isinstance(found, Collection)
+    assert len(found.queries) == len(found.judgements) == 2
+    assert len(found.documents) == 4

@@ -1,0 +1,138 @@
+"""What a user calls a model leads to what can be measured, on the backend asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from es_sbert.bundle.cross_encoder import read_cross_encoder
+from es_sbert.bundle.model import Precision
+from es_sbert.encoder.reranker import Reranker
+from es_sbert.errors import DeviceError, ModelError, UsageError
+from es_sbert.evaluation.models import Embedder, PairScorer
+from es_sbert.evaluation.onnx import OnnxEmbedder
+from es_sbert.evaluation.open import close_model, open_model
+from es_sbert.exporters.reranker import export_reranker
+from es_sbert.training.folder import open_siamese
+from es_sbert.training.pair_classifier import CrossEncoder
+from es_sbert.training.pair_folder import save_poly_encoder
+from es_sbert.training.pair_poly import PolyEncoder
+from es_sbert.training.siamese import SiameseEncoder
+from tests.tiny import write_tiny_bert
+from tests.unit.checkpoints import write_checkpoint, write_cross_encoder
+
+TEXTS = ["a man plays the guitar", "the cat sleeps on the mat", "a cat"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny", prompts={"query": "query : "})
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def test_onnx_is_the_default_and_torch_gives_the_same_vectors(tiny: Path) -> None:
+    told: list[str] = []
+    onnx = open_model(str(tiny), precision="fp32", device="cpu", report=told.append)
+    siamese = open_model(str(tiny), backend="torch", device="cpu")
+    assert isinstance(onnx, OnnxEmbedder)
+    assert isinstance(onnx, Embedder)
+    assert isinstance(siamese, SiameseEncoder)
+    assert isinstance(siamese, Embedder)
+    assert (onnx.name, siamese.name) == (f"{tiny} (fp32)", str(tiny))
+    assert any("Exporting" in message for message in told)
+    for kind in (None, "query"):
+        np.testing.assert_allclose(onnx.embed(TEXTS, kind), siamese.embed(TEXTS, kind), atol=1e-5)  # type: ignore[arg-type]
+    assert np.abs(onnx.embed(TEXTS) - onnx.embed(TEXTS, "query")).max() > 0.01
+    close_model(onnx)
+    close_model(siamese)
+    with pytest.raises(RuntimeError):  # its threads have ended
+        onnx.embed(TEXTS)
+
+
+def test_a_cross_encoder_scores_pairs(tmp_path: Path) -> None:
+    folder, exported = tmp_path / "cross", tmp_path / "exported"
+    write_cross_encoder(folder, layers=1)
+    network = open_model(str(folder), device="cpu")
+    assert isinstance(network, CrossEncoder)
+    assert isinstance(network, PairScorer)
+    assert not isinstance(network, Embedder)
+    assert network.name == str(folder)
+    with pytest.raises(UsageError, match="was not exported") as caught:
+        open_model(str(folder), backend="onnx")
+    assert f"es-sbert export {folder}" in caught.value.remedy
+
+    export_reranker(read_cross_encoder(folder), exported, [Precision.FP32])
+    onnx = open_model(str(exported), device="cpu", precision="fp32")
+    assert isinstance(onnx, Reranker)
+    assert isinstance(onnx, PairScorer)
+    np.testing.assert_allclose(onnx.score(TEXTS, TEXTS[::-1]), network.score(TEXTS, TEXTS[::-1]), atol=1e-4)
+    close_model(onnx)
+    assert isinstance(open_model(str(exported), backend="torch", device="cpu"), CrossEncoder)
+
+
+def test_a_poly_encoder_is_measured_in_torch(tiny: Path, tmp_path: Path) -> None:
+    encoder = open_siamese(tiny)
+    save_poly_encoder(PolyEncoder(encoder, torch.zeros(3, encoder.dimensions)), tmp_path / "poly")
+    model = open_model(str(tmp_path / "poly"), device="cpu")
+    assert isinstance(model, PolyEncoder)
+    assert isinstance(model, PairScorer)
+    with pytest.raises(UsageError, match="was not exported"):
+        open_model(str(tmp_path / "poly"), backend="onnx")
+
+
+def test_a_bare_transformer_is_averaged_in_torch(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "model", layers=1)
+    model = open_model(str(tmp_path / "model-transformer"), device="cpu")  # without modules.json
+    assert isinstance(model, OnnxEmbedder) is False
+    assert isinstance(model, Embedder)
+    whole = open_model(str(tmp_path / "model"), backend="torch", device="cpu")
+    assert isinstance(whole, Embedder)
+    # The folder with modules.json adds mean pooling and unit length.
+    vectors = model.embed(TEXTS)
+    np.testing.assert_allclose(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), whole.embed(TEXTS), atol=1e-5)
+
+
+def test_a_baseline(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("a 1 2\ncat 3 4\n")
+    spec = f"glove:{tmp_path / 'words.txt'}"
+    model = open_model(spec)
+    assert isinstance(model, Embedder)
+    np.testing.assert_array_equal(model.embed(["a cat"]), [[2, 3]])
+    for options in ({"backend": "onnx"}, {"precision": "int8"}):
+        with pytest.raises(UsageError, match="is a baseline"):
+            open_model(spec, **options)  # type: ignore[arg-type]
+
+
+def test_a_folder_whose_name_looks_like_a_baseline(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "glove:tiny").symlink_to(tiny)
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(open_model("glove:tiny", backend="torch", device="cpu"), SiameseEncoder)
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_torch_has_no_variants(tiny: Path, precision: str) -> None:
+    with pytest.raises(UsageError, match=f"in fp32, not in {precision}"):
+        open_model(str(tiny), backend="torch", precision=precision)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu:1", "cuda:x"])
+def test_unknown_devices(tiny: Path, device: str) -> None:
+    with pytest.raises(UsageError, match="there is no device"):
+        open_model(str(tiny), backend="torch", device=device)
+
+
+def test_a_device_that_is_not_there(tiny: Path) -> None:
+    with pytest.raises(DeviceError, match="CUDA devices, not cuda:99"):
+        open_model(str(tiny), backend="torch", device="cuda:99")
+
+
+def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelError):
+        open_model(str(tmp_path))

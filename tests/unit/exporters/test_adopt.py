@@ -1,0 +1,150 @@
+"""Taking a traced graph over: what is quantised, what stays, and that the result is the same product."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from es_sbert.errors import UnsupportedArchitecture
+from es_sbert.exporters.adopt import adopt, einsum_product
+from es_sbert.exporters.graph import FLOAT, OPSET
+from es_sbert.exporters.parity import padded_batches
+from es_sbert.exporters.transformer import Floats
+
+
+def graph(nodes: list[onnx.NodeProto], weights: dict[str, Floats], opset: int = OPSET) -> onnx.ModelProto:
+    """A graph from `x` to `y`."""
+    made = helper.make_graph(
+        nodes,
+        "traced",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None, None])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def run(traced: onnx.ModelProto, x: Floats, rank: int, *, int8: bool) -> tuple[list[str], Floats]:
+    """Operators of the adopted graph and its result."""
+    shape = [f"axis_{number}" for number in range(3)]
+    made = adopt(traced, int8=int8).model("m", [("x", FLOAT, shape)], [("y", FLOAT, [f"y_{n}" for n in range(rank)])])
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": x})
+    return [node.op_type for node in made.graph.node], y
+
+
+WEIGHT = np.random.default_rng(0).normal(size=(12, 8)).astype(np.float32)
+X = np.random.default_rng(1).normal(size=(3, 5, 12)).astype(np.float32)
+
+
+def test_matmul_with_a_weight() -> None:
+    traced = graph([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": WEIGHT})
+    operators, y = run(traced, X, 3, int8=True)
+    assert "MatMulIntegerToFloat" in operators
+    assert "MatMul" not in operators
+    assert y.shape == (3, 5, 8)
+    np.testing.assert_allclose(y, X @ WEIGHT, atol=0.15)  # sums of 12 products, each factor to one part in 254
+    assert np.abs(y - X @ WEIGHT).max() > 0
+    operators, y = run(traced, X, 3, int8=False)
+    assert operators == ["MatMul"]
+    np.testing.assert_allclose(y, X @ WEIGHT, rtol=1e-5, atol=1e-5)
+
+
+def test_every_token_is_quantised_by_itself() -> None:
+    traced = graph([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": WEIGHT})
+    outlier = X.copy()
+    outlier[0, 0] *= 1000
+    np.testing.assert_array_equal(run(traced, X, 3, int8=True)[1][1:], run(traced, outlier, 3, int8=True)[1][1:])
+
+
+def test_a_weight_that_something_else_reads_too_stays() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("ReduceMax", ["w"], ["most"], keepdims=0),
+        helper.make_node("Add", ["product", "most"], ["y"]),
+    ]
+    _, y = run(graph(nodes, {"w": WEIGHT}), X, 3, int8=True)
+    np.testing.assert_allclose(y, X @ WEIGHT + WEIGHT.max(), atol=0.15)
+
+
+def test_products_of_activations_are_left_alone() -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "turned"], ["scores"]),
+        helper.make_node("MatMul", ["scores", "v"], ["y"]),
+    ]
+    weight = np.random.default_rng(2).normal(size=(5, 4)).astype(np.float32)
+    operators, _ = run(graph(nodes, {"v": weight}), X, 3, int8=True)
+    assert operators.count("MatMul") == operators.count("MatMulIntegerToFloat") == 1
+
+
+def test_nothing_to_quantise() -> None:
+    traced = graph([helper.make_node("Relu", ["x"], ["y"])], {})
+    with pytest.raises(UnsupportedArchitecture, match="traced: no product with a weight") as raised:
+        adopt(traced, int8=True)
+    assert "--precision fp32" in raised.value.remedy
+    assert run(traced, X, 3, int8=False)[0] == ["Relu"]
+
+
+def test_another_opset_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="opset 17"):
+        adopt(graph([helper.make_node("Relu", ["x"], ["y"])], {}, opset=17), int8=False)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape", "x"),
+    [
+        ("ibh,hnd->ibnd", (12, 2, 4), (3, 5, 12)),  # XLNet's query, key and value
+        ("ibnd,hnd->ibh", (6, 3, 4), (2, 5, 3, 4)),  # its output
+        ("bsh, kh -> bsk", (7, 12), (3, 5, 12)),
+        ("bsh,hdn->bsnd", (12, 4, 2), (3, 5, 12)),
+    ],
+)
+def test_an_einsum_that_is_a_product(equation: str, shape: tuple[int, ...], x: tuple[int, ...]) -> None:
+    random = np.random.default_rng(3)
+    weight, values = random.normal(size=shape).astype(np.float32), random.normal(size=x).astype(np.float32)
+    product = einsum_product(equation, weight)
+    assert product is not None
+    leading = x[: product.leading]
+    result = values.reshape(-1, product.weight.shape[0]) @ product.weight
+    expected = np.einsum(equation.replace(" ", ""), values, weight)
+    np.testing.assert_allclose(result.reshape(*leading, *product.tail), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "ibnd,jbnd->bnij",  # a batch axis in the weight
+        "bhs,hd->bsd",  # summed over an axis that is not the last
+        "bsh,hd->bds",  # the result's axes interleaved
+        "bsh,hd->bs",  # the weight summed beforehand
+        "bsh,hd",  # the result left to the operator
+        "bsh->bhs",
+        "bsh,kd->bshkd",  # nothing summed
+        "bhh,hd->bd",
+    ],
+)
+def test_an_einsum_that_is_none(equation: str) -> None:
+    axes = equation.partition(",")[2].partition("->")[0]
+    assert einsum_product(equation, np.zeros((2,) * len(axes), np.float32)) is None
+
+
+def test_einsum_runs_in_int8() -> None:
+    weight = WEIGHT.reshape(12, 2, 4)
+    node = helper.make_node("Einsum", ["x", "w"], ["y"], equation="ibh,hnd->ibnd")
+    operators, y = run(graph([node], {"w": weight}), X, 4, int8=True)
+    assert "Einsum" not in operators
+    np.testing.assert_allclose(y, np.einsum("ibh,hnd->ibnd", X, weight), atol=0.15)
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=40))
+def test_padded_batches_hold_every_text_once(lengths: list[int]) -> None:
+    batches = padded_batches(np.array(lengths))
+    assert sorted(int(index) for batch in batches for index in batch) == list(range(len(lengths)))
+    if len(lengths) > 1:
+        assert {lengths[index] for index in batches[0]} == {min(lengths), max(lengths)}

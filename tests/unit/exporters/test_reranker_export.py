@@ -1,0 +1,310 @@
+"""`export_reranker`: what it writes, what it refuses, and that it leaves nothing half done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from es_sbert import extras
+from es_sbert.bundle.cross_encoder import is_cross_encoder, read_cross_encoder
+from es_sbert.bundle.model import Precision
+from es_sbert.bundle.reranker import RERANKER_MANIFEST_NAME, RerankerManifest, open_reranker
+from es_sbert.cli.main import main
+from es_sbert.errors import BundleInvalid, ParityFailed, UnsupportedArchitecture, UsageError
+from es_sbert.exporters import quantise
+from es_sbert.exporters.pair_parity import compare_scores, parity_pairs
+from es_sbert.exporters.reranker import export_reranker
+from es_sbert.exporters.transformer import Floats
+from tests.tiny import write_tiny_bert
+from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_cross_encoder
+
+BOTH = [Precision.FP32, Precision.INT8]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_cross_encoder(tmp_path_factory.mktemp("models") / "bert", layers=1)
+    (folder / "training_args.bin").write_bytes(b"a pickle")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(folder: Path) -> tuple[Path, RerankerManifest]:
+    output = folder.with_name("exported")
+    return output, export_reranker(read_cross_encoder(folder), output, BOTH)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def edit(path: Path, **settings: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+def coarse(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """A quantisation that loses nearly everything: signs only."""
+    return np.sign(weight).astype(np.int8), np.abs(weight).mean(axis=0)
+
+
+def test_what_is_written(folder: Path, exported: tuple[Path, RerankerManifest]) -> None:
+    output, manifest = exported
+    assert {path.name for path in (output / "onnx").iterdir()} == {"model_fp32.onnx", "model_int8.onnx"}
+    assert (output / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert not list(output.rglob("*.bin"))
+    assert open_reranker(output).manifest == manifest
+    assert (manifest.labels, manifest.activation, manifest.max_tokens) == (("LABEL_0",), "sigmoid", 64)
+    fp32, int8 = manifest.variants["fp32"].parity, manifest.variants["int8"].parity
+    assert fp32.reference.startswith("sentence-transformers ")
+    assert fp32.pairs == int8.pairs >= 1000
+    assert fp32.max_difference < 0.001
+    assert 0.001 < int8.mean_difference < 0.2
+    assert not any(variant.forced for variant in manifest.variants.values())
+
+
+def test_graphs(exported: tuple[Path, RerankerManifest]) -> None:
+    for name in BOTH:
+        graph = onnx.load(str(exported[0] / f"onnx/model_{name}.onnx"))
+        assert graph.ir_version <= 10  # onnxruntime 1.22 reads up to 10
+        assert [value.name for value in graph.graph.input] == ["input_ids", "attention_mask", "token_type_ids"]
+        assert [value.name for value in graph.graph.output] == ["score"]
+        operators = [node.op_type for node in graph.graph.node]
+        # Query, key, value, output and the feed-forward block's two; pooler and classifier run once a pair.
+        assert operators.count("MatMulIntegerToFloat") == (6 if name == "int8" else 0)
+        assert operators.count("Gemm") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
+def test_every_architecture(architecture: str, tmp_path: Path) -> None:
+    model = read_cross_encoder(write_cross_encoder(tmp_path / "model", architecture))
+    report = export_reranker(model, tmp_path / "out", [Precision.FP32]).variants["fp32"].parity
+    assert report.passed
+    assert report.max_difference < 1e-4
+
+
+def test_another_precision_is_added_from_the_folder_itself(folder: Path, tmp_path: Path) -> None:
+    first = export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.INT8])
+    again = read_cross_encoder(tmp_path / "out", first.name)
+    second = export_reranker(again, tmp_path / "out", [Precision.FP32])
+    assert set(second.variants) == {"fp32", "int8"}
+    assert second.variants["int8"] == first.variants["int8"]
+    assert open_reranker(tmp_path / "out").variant_file("int8").is_file()
+
+
+def test_a_variant_below_its_bar_is_not_written(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantise, "quantise_columns", coarse)
+    with pytest.raises(ParityFailed, match="int8 misses its bar") as raised:
+        export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH)
+    assert "--force" in raised.value.remedy
+    assert list(tmp_path.iterdir()) == []
+    manifest = export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH, force=True)
+    assert [manifest.variants[name].forced for name in BOTH] == [False, True]
+
+
+def test_other_folders_are_left_alone(folder: Path, exported: tuple[Path, RerankerManifest], tmp_path: Path) -> None:
+    other = read_cross_encoder(write_cross_encoder(tmp_path / "other", seed=7, layers=1))
+    before = contents(exported[0])
+    with pytest.raises(UsageError, match="not of this other"):
+        export_reranker(other, exported[0], BOTH)
+    assert contents(exported[0]) == before
+    with pytest.raises(UsageError, match="neither empty nor a bundle"):
+        export_reranker(read_cross_encoder(folder), tmp_path / "other", BOTH)
+
+
+def test_precisions_that_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedArchitecture, match="no fp16 variant"):
+        export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP16])
+    with pytest.raises(UsageError, match="no precision"):
+        export_reranker(read_cross_encoder(folder), tmp_path / "out", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_torch(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="torch") as raised:
+        export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH)
+    assert "pip install 'es-sbert[train]'" in raised.value.remedy
+
+
+def test_what_is_a_cross_encoder(folder: Path, exported: tuple[Path, RerankerManifest], tmp_path: Path) -> None:
+    assert is_cross_encoder(folder)
+    assert is_cross_encoder(exported[0])
+    tiny = write_tiny_bert(tmp_path / "tiny")
+    # A sentence encoder that was cut out of a classifier.
+    edit(tiny / "config.json", architectures=["BertForSequenceClassification"])
+    assert not is_cross_encoder(tiny)
+    assert not is_cross_encoder(tmp_path)
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A cross-encoder to be broken."""
+    return write_cross_encoder(tmp_path / "broken", layers=1)
+
+
+def test_a_pickle_is_refused(broken: Path) -> None:
+    (broken / "model.safetensors").rename(broken / "pytorch_model.bin")
+    with pytest.raises(BundleInvalid, match="as a pickle"):
+        read_cross_encoder(broken)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "model.safetensors"])
+def test_a_file_is_missing(name: str, broken: Path) -> None:
+    (broken / name).unlink()
+    with pytest.raises(BundleInvalid, match=name):
+        read_cross_encoder(broken)
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "error", "message"),
+    [
+        ("config.json", {"architectures": ["BertForMaskedLM"]}, UnsupportedArchitecture, "BertForMaskedLM"),
+        ("config.json", {"architectures": None}, UnsupportedArchitecture, "no network"),
+        ("config.json", {"id2label": {"a": "b"}}, BundleInvalid, "wrong type"),
+        (
+            "config.json",
+            {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Softmax"}},
+            UnsupportedArchitecture,
+            "Softmax",
+        ),
+        ("config.json", {"sbert_ce_default_activation_function": "mine.Own"}, UnsupportedArchitecture, r"mine\.Own"),
+        ("tokenizer_config.json", {"model_max_length": 10**30}, None, ""),
+    ],
+)
+def test_settings(
+    file: str, settings: dict[str, Any], error: type[Exception] | None, message: str, broken: Path
+) -> None:
+    edit(broken / file, **settings)
+    if error is None:
+        assert read_cross_encoder(broken).max_tokens == 64  # the network's positions
+        return
+    with pytest.raises(error, match=message):
+        read_cross_encoder(broken)
+
+
+def test_a_prompt_is_refused(broken: Path) -> None:
+    (broken / "config_sentence_transformers.json").write_text(json.dumps({"default_prompt_name": "query"}))
+    with pytest.raises(UnsupportedArchitecture, match="prompt"):
+        read_cross_encoder(broken)
+
+
+@pytest.mark.parametrize(
+    ("modules", "error"),
+    [
+        ([{"type": "a.Transformer", "path": ""}, {"type": "a.LogitScore", "path": "1"}], UnsupportedArchitecture),
+        ([{"type": "a.Transformer", "path": "../elsewhere"}], UnsupportedArchitecture),
+        ([{"type": "a.Transformer"}], BundleInvalid),
+    ],
+)
+def test_other_modules_are_refused(modules: list[dict[str, str]], error: type[Exception], broken: Path) -> None:
+    (broken / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(error):
+        read_cross_encoder(broken)
+
+
+def test_a_network_that_nobody_knows(broken: Path, tmp_path: Path) -> None:
+    edit(broken / "config.json", model_type="mine", auto_map={"AutoModelForSequenceClassification": "modeling.Mine"})
+    (broken / "modeling.py").write_text("raise SystemExit('this ran')")
+    with pytest.raises(UnsupportedArchitecture, match="cannot open this mine as a cross-encoder"):
+        export_reranker(read_cross_encoder(broken), tmp_path / "out", BOTH)
+
+
+def test_a_network_without_its_head(broken: Path, tmp_path: Path) -> None:
+    """transformers would make one up from random numbers."""
+    weights = load_file(broken / "model.safetensors")
+    save_file({name: value for name, value in weights.items() if not name.startswith("classifier")},
+              broken / "model.safetensors", metadata={"format": "pt"})  # fmt: skip
+    with pytest.raises(BundleInvalid, match="classifier"):
+        export_reranker(read_cross_encoder(broken), tmp_path / "out", BOTH)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_fingerprint_follows_what_decides_a_score(broken: Path) -> None:
+    before = read_cross_encoder(broken).fingerprint
+    edit(broken / "config.json", transformers_version="9", hidden_dropout_prob=0.5)
+    assert read_cross_encoder(broken).fingerprint == before
+    edit(broken / "config.json", sbert_ce_default_activation_function="torch.nn.modules.linear.Identity")
+    assert read_cross_encoder(broken).fingerprint != before
+
+
+def test_comparison_in_standard_deviations() -> None:
+    reference = np.array([[0.0], [10.0], [20.0], [30.0]], dtype=np.float32)  # standard deviation √125
+    moved = reference + np.float32([[0], [0], [0], [4]])
+    report = compare_scores(Precision.INT8, "r", reference, moved)
+    assert report.max_difference == pytest.approx(4 / 125**0.5)
+    assert report.mean_difference == pytest.approx(4 / 125**0.5 / 4)
+    assert report.rank_agreement == pytest.approx(100)
+    assert report.passed
+    assert not compare_scores(Precision.FP32, "r", reference, moved).passed
+    turned = compare_scores(Precision.INT8, "r", reference, reference[[1, 0, 2, 3]])
+    assert turned.rank_agreement == pytest.approx(80)  # 1 − 6 · 2 / (4 · 15)
+    assert not turned.passed
+    lost = compare_scores(Precision.INT8, "r", reference, reference * np.float32("nan"))
+    assert not lost.passed
+    assert "must be finite" in lost.bar
+    assert json.loads(lost.model_dump_json())["max_difference"] == 0
+
+
+def test_the_worst_label_counts() -> None:
+    reference = np.arange(20, dtype=np.float32).reshape(10, 2)
+    variant = reference.copy()
+    variant[:, 1] = variant[::-1, 1]
+    report = compare_scores(Precision.FP32, "r", reference, variant)
+    assert report.rank_agreement == pytest.approx(-100)
+
+
+def test_pairs_are_distinct_and_as_many() -> None:
+    first, second = parity_pairs(64, 300)
+    assert len(first) == len(second) == len(set(zip(first, second, strict=True))) == 300
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["export", *arguments])
+    captured = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, captured.out, captured.err
+
+
+def test_the_command_knows_a_cross_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out"
+    code, out, err = run(capsys, str(folder), "-o", str(output), "--precision", "fp32")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith(f"{folder} → {output} (fingerprint ")
+    assert lines[2].split()[:2] == ["fp32", "cpu"]
+    assert "passed (difference ≤ 0.0001 sd on average" in lines[2]
+    assert "Tracing" in err
+    code, out, _ = run(capsys, str(folder), "-o", str(output), "--precision", "fp32", "--json")
+    assert json.loads(out) == json.loads((output / RERANKER_MANIFEST_NAME).read_text())
+
+
+def test_gold_scores_are_for_sentence_vectors(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, str(folder), "-o", str(tmp_path / "out"), "--sts", str(tmp_path / "sts.tsv"))
+    assert code == 2
+    assert "Leave --sts out" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "passed"),
+    [
+        (lambda scores: scores + np.float32(0.05), True),
+        (lambda scores: scores + np.float32(0.2), False),  # 0.2 standard deviations on average
+        (lambda scores: np.where(scores == scores.max(), scores + np.float32(1.5), scores), False),  # one went astray
+        (lambda scores: np.round(scores * 4) / 4, False),  # ties where there was an order: 0.06 on average
+    ],
+)
+def test_each_part_of_the_bar(change: Callable[[Floats], Floats], passed: bool) -> None:
+    # Two ends far apart, half of the pairs at each, the spread within an end a twentieth of the whole.
+    ends = np.random.default_rng(0).normal(0, 0.05, (1000, 1)) + np.repeat([[-1.0], [1.0]], 500, axis=0)
+    reference = ((ends - ends.mean()) / ends.std()).astype(np.float32)
+    assert compare_scores(Precision.INT8, "r", reference, change(reference).astype(np.float32)).passed == passed

@@ -1,0 +1,299 @@
+"""Models whose graph is traced: the same gate, the same encoder, the same independence of a text's neighbours."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense
+
+from es_sbert import loading
+from es_sbert.bundle.checkpoint import KNOWN_ARCHITECTURES, longest_input, read_model
+from es_sbert.bundle.manifest import Manifest
+from es_sbert.bundle.model import Pooling, Precision
+from es_sbert.bundle.store import open_bundle
+from es_sbert.encoder.batches import pad
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
+from es_sbert.exporters import source as source_module
+from es_sbert.exporters.architectures import LAYOUTS
+from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.parity import unit
+from es_sbert.exporters.transformer import Floats
+from es_sbert.loading import load_encoder
+from tests.unit.checkpoints import TRACED_ARCHITECTURES, write_checkpoint
+
+TEXTS = ["Two children repaired the telescope.", "", "Why?", "a", "The night train is late. " * 30]
+BOTH = [Precision.FP32, Precision.INT8]
+
+
+@pytest.fixture(scope="module", params=TRACED_ARCHITECTURES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    prompts = {"query": "query: "}
+    return write_checkpoint(tmp_path_factory.mktemp("models") / request.param, request.param, prompts=prompts)
+
+
+@pytest.fixture(scope="module")
+def bundle(folder: Path) -> tuple[Path, Manifest]:
+    output = folder.with_name("bundle")
+    return output, export_bundle(read_model(folder), output, BOTH)
+
+
+def encode(folder: Path, variant: str, texts: list[str]) -> Floats:
+    with Encoder(open_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
+        return encoder.encode(texts).vectors
+
+
+def test_the_gate_is_that_of_built_graphs(bundle: tuple[Path, Manifest]) -> None:
+    _, manifest = bundle
+    assert {name: variant.attention for name, variant in manifest.variants.items()} == {
+        "fp32": "traced",
+        "int8": "traced",
+    }
+    fp32, int8 = manifest.variants["fp32"].parity, manifest.variants["int8"].parity
+    assert fp32 is not None
+    assert int8 is not None
+    assert fp32.reference.startswith("sentence-transformers ")  # asked for was numpy, which cannot know the network
+    assert fp32.sentences >= 1000
+    assert fp32.passed
+    assert fp32.min_cosine >= 0.99999
+    assert int8.passed
+    assert int8.mean_cosine < 0.99999, "this graph is not quantised"
+
+
+def test_vectors_of_sentence_transformers(folder: Path, bundle: tuple[Path, Manifest]) -> None:
+    """Whose tokenizer pads XLNet's texts on the left, and gives the last token a type of its own."""
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, show_progress_bar=False)
+    np.testing.assert_allclose(encode(bundle[0], "fp32", TEXTS), theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", BOTH)
+def test_a_vector_does_not_depend_on_the_texts_beside_it(bundle: tuple[Path, Manifest], variant: str) -> None:
+    together = encode(bundle[0], variant, TEXTS)
+    alone = np.concatenate([encode(bundle[0], variant, [text]) for text in TEXTS])
+    np.testing.assert_allclose(alone, together, atol=2e-5)
+
+
+@pytest.mark.parametrize(("texts", "tokens"), [(1, 1), (1, 2), (2, 3), (1, 64), (7, 33)])
+def test_other_shapes_than_the_traced_one(folder: Path, bundle: tuple[Path, Manifest], texts: int, tokens: int) -> None:
+    session = onnxruntime.InferenceSession(bundle[0] / "onnx/model_fp32.onnx", providers=["CPUExecutionProvider"])
+    reference = SentenceTransformer(str(folder), device="cpu").eval()
+    ids = np.random.default_rng(tokens).integers(7, 100, (texts, tokens))
+    mask = np.ones_like(ids)
+    mask[1:, max(1, tokens // 2) :] = 0
+    (vectors,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    for row in range(texts):
+        length = int(mask[row].sum())
+        features = {"input_ids": torch.tensor(ids[row : row + 1, :length])}
+        features["attention_mask"] = torch.ones_like(features["input_ids"])
+        if read_model(folder).architecture == "xlnet":
+            features["token_type_ids"] = torch.zeros_like(features["input_ids"])
+            features["token_type_ids"][:, -1] = 2
+        with torch.no_grad():
+            expected = reference(features)["sentence_embedding"]
+        np.testing.assert_allclose(vectors[row], expected[0].numpy(), atol=1e-5)
+
+
+def test_padding_of_any_length_changes_nothing(folder: Path, bundle: tuple[Path, Manifest]) -> None:
+    session = onnxruntime.InferenceSession(bundle[0] / "onnx/model_fp32.onnx", providers=["CPUExecutionProvider"])
+    row = SentenceTokenizer(read_model(folder))(TEXTS[:1]).ids[0]
+    ids, mask = pad([row, np.resize(row, 64)])
+    (padded,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    (alone,) = session.run(None, {"input_ids": row[None], "attention_mask": np.ones_like(row[None])})
+    np.testing.assert_allclose(padded[0], alone[0], atol=1e-5)
+
+
+def test_int8_quantises_every_product_with_a_weight(bundle: tuple[Path, Manifest]) -> None:
+    def operators(name: str) -> list[str]:
+        return [node.op_type for node in onnx.load(str(bundle[0] / f"onnx/model_{name}.onnx")).graph.node]
+
+    # XLNet: query, key, value, position, output as Einsum, and the feed-forward block's two; ModernBERT: QKV, output
+    # and the feed-forward block's two; two layers each.
+    expected = 2 * (7 if bundle[1].architecture == "xlnet" else 4)
+    assert operators("int8").count("MatMulIntegerToFloat") == expected
+    assert "MatMulIntegerToFloat" not in operators("fp32")
+
+
+@pytest.mark.parametrize("pooling", list(Pooling))
+def test_every_pooling_mode(pooling: Pooling, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "xlnet", "xlnet", pooling=str(pooling), normalize=False, layers=1)
+    parity = export_bundle(read_model(folder), tmp_path / "bundle", [Precision.FP32]).variants["fp32"].parity
+    assert parity is not None
+    assert parity.min_cosine >= 0.99999
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, show_progress_bar=False)
+    np.testing.assert_allclose(encode(tmp_path / "bundle", "fp32", TEXTS), theirs, atol=3e-5)
+
+
+def test_dense_and_several_pooling_modes(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    dense = [Dense(96, 24, activation_function=torch.nn.Tanh())]
+    folder = write_checkpoint(tmp_path / "model", "modernbert", pooling=["cls", "mean"], dense=dense, layers=1)
+    manifest = export_bundle(read_model(folder), tmp_path / "bundle", [Precision.FP32])
+    assert manifest.dimensions == 24
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, show_progress_bar=False)
+    np.testing.assert_allclose(encode(tmp_path / "bundle", "fp32", TEXTS), theirs, atol=1e-5)
+
+
+def test_a_setting_that_the_graph_builder_does_not_know(tmp_path: Path) -> None:
+    """BERT is built from its weights, but not with this activation."""
+    model = read_model(write_checkpoint(tmp_path / "bert", hidden_act="mish", layers=1))
+    manifest = export_bundle(model, tmp_path / "bundle", BOTH)
+    assert {variant.attention for variant in manifest.variants.values()} == {"traced"}
+
+
+def test_known_architectures_are_not_traced(tmp_path: Path) -> None:
+    model = read_model(write_checkpoint(tmp_path / "bert", layers=1))
+    assert export_bundle(model, tmp_path / "bundle", [Precision.FP32]).variants["fp32"].attention == "plain"
+
+
+def test_load_encoder_traces_on_first_use(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))
+    theirs = SentenceTransformer(str(folder), device="cpu").encode_query(TEXTS, show_progress_bar=False)
+    messages: list[str] = []
+    with load_encoder(str(folder), device="cpu", precision="fp32", threads=1, report=messages.append) as encoder:
+        np.testing.assert_allclose(encoder.encode(TEXTS, "query").vectors, theirs, atol=1e-5)
+        assert any("Tracing" in message for message in messages)
+    with load_encoder(str(folder), device="cpu", precision="int8", threads=1) as encoder:
+        vectors = encoder.encode(TEXTS, "query").vectors
+    assert np.einsum("td,td->t", unit(vectors), unit(theirs)).min() > 0.9
+
+
+def test_on_cuda_auto_falls_back_to_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    name = str(write_checkpoint(tmp_path / "model", "modernbert", layers=1))
+
+    def prepare(may_fall_back: bool) -> loading._Prepared:
+        return loading._prepare(
+            name, Device("cuda"), Precision.FP16, may_fall_back=may_fall_back, report=lambda message: None
+        )
+
+    prepared = prepare(may_fall_back=True)
+    assert prepared.variant == "fp32"
+    assert any("no fp16 variant" in warning for warning in prepared.warnings)
+    with pytest.raises(UnsupportedArchitecture, match="no fp16 variant") as raised:
+        prepare(may_fall_back=False)
+    assert "fp32 runs on CUDA too" in raised.value.remedy
+
+
+def test_fp16_is_refused_and_nothing_written(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedArchitecture, match="no fp16 variant"):
+        export_bundle(read_model(folder), tmp_path / "bundle", [Precision.FP32, Precision.FP16])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_torch_the_remedy_names_the_extra(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+
+    def hide_torch(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "torch" else found(name, package)
+
+    monkeypatch.setattr(source_module.importlib.util, "find_spec", hide_torch)
+    with pytest.raises(UnsupportedArchitecture) as raised:
+        export_bundle(read_model(folder), tmp_path / "bundle", BOTH)
+    assert "pip install 'es-sbert[train]'" in raised.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", layers=1)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoModel": "modeling.Model"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "modeling.py").write_text("raise SystemExit('this ran')")
+    with pytest.raises(UnsupportedArchitecture) as raised:
+        export_bundle(read_model(folder), tmp_path / "bundle", BOTH)
+    assert "runs no code that comes with a model" in raised.value.remedy
+
+
+def test_an_architecture_that_nobody_knows(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", layers=1)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "mine"}))
+    with pytest.raises(UnsupportedArchitecture, match="'mine'"):
+        export_bundle(read_model(folder), tmp_path / "bundle", BOTH)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_token_types_by_place(folder: Path) -> None:
+    from es_sbert.exporters.traced import TokenTypes
+
+    types = TokenTypes.of(load_tokenizer(read_model(folder).tokenizer_file))
+    expected = TokenTypes((), 0, (0, 2)) if read_model(folder).architecture == "xlnet" else TokenTypes((0,), 0, (0,))
+    assert types == expected
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
+    around = TokenTypes((3,), 1, (4, 5))
+    assert around(mask).tolist() == [[3, 1, 1, 4, 5], [3, 4, 5, 0, 0], [5, 0, 0, 0, 0]]
+
+
+def edit(path: Path, **settings: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+def test_every_setting_of_an_unknown_architecture_is_in_the_fingerprint(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", "modernbert", layers=1)
+    before = read_model(folder).fingerprint
+    edit(
+        folder / "config.json", transformers_version="9", attention_dropout=0.5, architectures=["ModernBertForMaskedLM"]
+    )
+    assert read_model(folder).fingerprint == before
+    edit(folder / "config.json", local_attention=16)
+    assert read_model(folder).fingerprint != before
+
+
+def test_built_architectures_are_those_whose_settings_are_known() -> None:
+    assert set(LAYOUTS) == KNOWN_ARCHITECTURES
+
+
+@pytest.mark.parametrize(
+    ("said", "positions", "expected"), [(32, None, 32), (32, -1, 32), (10**30, 24, 24), (32, 24, 24), (0, 24, 24)]
+)
+def test_maximum_tokens_where_a_network_has_no_positions(
+    said: int, positions: int | None, expected: int, tmp_path: Path
+) -> None:
+    config = {"model_type": "xlnet", "max_position_embeddings": positions}
+    assert longest_input(tmp_path, config, {"max_seq_length": said}, {}) == expected
+
+
+@pytest.mark.parametrize("said", [0, 10**30])
+def test_no_maximum_at_all(said: int, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": said}))
+    with pytest.raises(BundleInvalid, match="how many tokens"):
+        longest_input(tmp_path, {"model_type": "xlnet"}, {}, {})
+
+
+class Doubled(torch.nn.Module):
+    """Ids to floats, times two, by way of an operator that ONNX has or has not."""
+
+    def __init__(self, known: bool) -> None:
+        super().__init__()
+        self._known = known
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        values = (2 * ids * mask).to(torch.float32)
+        return values if self._known else torch.special.bessel_j0(values)
+
+
+def test_what_torch_cannot_write_is_named() -> None:
+    from es_sbert.exporters.trace import example, trace
+
+    inputs = dict(zip(("ids", "mask"), example((3, 6), 100), strict=True))
+    graph = trace(Doubled(known=True), inputs, "doubled", name="model")
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    ids = np.arange(10).reshape(5, 2)
+    (doubled,) = session.run(None, {"ids": ids, "mask": np.ones_like(ids)})
+    np.testing.assert_array_equal(doubled, 2 * ids)
+    with pytest.raises(UnsupportedArchitecture, match=r"model: torch cannot write .*bessel_j0"):
+        trace(Doubled(known=False), inputs, "doubled", name="model")

@@ -1,0 +1,99 @@
+"""Parquet files and datasets folders as tables."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import datasets
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.tabular import read_table
+
+COLUMNS = {"a": ["x", "y", None], "b": [1.5, 2.0, 3.0], "c": [0, 1, 2]}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    datasets.disable_progress_bars()
+
+
+@pytest.fixture(params=["parquet", "datasets"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "parquet":
+        parquet.write_table(pyarrow.table(COLUMNS), tmp_path / "t.parquet", row_group_size=2)
+        return tmp_path / "t.parquet"
+    datasets.Dataset.from_dict(COLUMNS).save_to_disk(str(tmp_path / "folder"))
+    return tmp_path / "folder"
+
+
+def test_values_and_rows(path: Path) -> None:
+    table = read_table(path, ["c", "a", "b"])
+    assert table.columns == COLUMNS
+    assert table.lines.tolist() == [1, 2, 3]
+    with pytest.raises(SourceError, match=f"{path.name}, row 3: a is missing"):
+        table.texts("a")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 9])
+def test_limit(path: Path, limit: int) -> None:
+    assert read_table(path, ["a"], limit=limit).columns["a"] == COLUMNS["a"][:limit]
+
+
+def test_missing_column(path: Path) -> None:
+    with pytest.raises(SourceError, match="has no column z\n  Name one of its columns: a, b, c"):
+        read_table(path, ["a", "z"])
+
+
+def test_a_limit_beyond_one_batch(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"a": list(range(40_000))}), tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet", ["a"], limit=33_333).columns["a"] == list(range(33_333))
+
+
+def test_no_rows(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"a": pyarrow.array([], pyarrow.string())}), tmp_path / "t.parquet")
+    with pytest.raises(SourceError, match="holds no rows"):
+        read_table(tmp_path / "t.parquet", ["a"])
+
+
+def test_no_parquet_inside(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(SourceError, match="cannot be read as Parquet"):
+        read_table(tmp_path / "t.parquet", ["a"])
+
+
+def test_several_splits(tmp_path: Path) -> None:
+    data = datasets.Dataset.from_dict({"a": ["x"]})
+    datasets.DatasetDict({"train": data, "test": data}).save_to_disk(str(tmp_path / "folder"))
+    with pytest.raises(SourceError, match="several splits\n  Name one of them: .*folder/train, .*folder/test"):
+        read_table(tmp_path / "folder", ["a"])
+    assert read_table(tmp_path / "folder" / "test", ["a"]).columns["a"] == ["x"]
+
+
+def test_some_other_folder(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="is a folder, but none that"):
+        read_table(tmp_path, ["a"])
+
+
+def test_a_datasets_folder_without_its_data(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"a": ["x"]}).save_to_disk(str(tmp_path / "folder"))
+    for file in (tmp_path / "folder").glob("*.arrow"):
+        file.unlink()
+    with pytest.raises(SourceError, match="cannot be read by datasets"):
+        read_table(tmp_path / "folder", ["a"])
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"splits": 1}'])
+def test_a_broken_list_of_splits(text: str, tmp_path: Path) -> None:
+    (tmp_path / "dataset_dict.json").write_text(text)
+    with pytest.raises(SourceError, match="dataset_dict.json cannot be read"):
+        read_table(tmp_path, ["a"])
+
+
+def test_without_the_extra(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'es-sbert\[train\]'"):
+        read_table(path, ["a"])

@@ -1,0 +1,141 @@
+"""JSON Lines, CSV and TSV as tables: values, line numbers, and what is said of bad input."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from es_sbert.errors import SourceError
+from es_sbert.tabular import read_table
+
+# Text that UTF-8 can hold and that csv.writer gives back unchanged (it writes rows with "\n").
+cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1, max_size=8)
+
+
+def write(path: Path, data: str | bytes) -> Path:
+    raw = data.encode() if isinstance(data, str) else data
+    if path.suffix == ".gz":
+        raw = gzip.compress(raw)
+    elif path.suffix == ".zst":
+        raw = zstandard.compress(raw)
+    path.write_bytes(raw)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("t.tsv", 'a\tb\nx "1"\t2.5\n"y\t3\n', [2, 3]),
+        ("t.csv", 'a,b\n"x ""1""",2.5\n"""y",3\n', [2, 3]),
+        ("t.jsonl", '{"a": "x \\"1\\"", "b": "2.5"}\n\n{"b": "3", "a": "\\"y"}\n', [1, 3]),
+        ("t.NDJSON", '{"a": "x \\"1\\"", "b": "2.5"}\n{"b": "3", "a": "\\"y"}', [1, 2]),
+    ],
+)
+def test_formats_by_name(name: str, text: str, lines: list[int], ending: str, tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / (name + ending), text), ["b", "a"])
+    assert table.columns == {"b": ["2.5", "3"], "a": ['x "1"', '"y']}
+    assert table.texts("a") == ['x "1"', '"y']
+    assert table.floats("b").tolist() == [2.5, 3.0]
+    assert table.lines.tolist() == lines
+    assert len(table) == 2
+
+
+def test_a_row_of_several_lines_is_named_by_its_first(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / "t.csv", 'a\r\n"1\n2\n3"\r\n4\r\n'), ["a"])
+    assert table.columns["a"] == ["1\n2\n3", "4"]
+    assert table.lines.tolist() == [2, 5]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.tuples(cells, cells), min_size=1, max_size=6))
+def test_csv_round_trip(rows: list[tuple[str, str]], tmp_path: Path) -> None:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows([("a", "b"), *rows])
+    table = read_table(write(tmp_path / "t.csv", stream.getvalue()), ["a", "b"])
+    assert list(zip(table.columns["a"], table.columns["b"], strict=True)) == rows
+
+
+def test_json_values_stay_as_they_are(tmp_path: Path) -> None:
+    values = ["x", 1, 2.5, True, None, ["l"], {"k": 1}]
+    lines = "\n".join(json.dumps({"a": value, "other": 0}) for value in values)
+    assert read_table(write(tmp_path / "t.jsonl", lines), ["a"]).columns == {"a": values}
+
+
+def test_limit_reads_no_further(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / "t.jsonl", '{"a": 1}\n{"a": 2}\n{broken\n'), ["a"], limit=2)
+    assert table.columns["a"] == [1, 2]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    assert read_table(write(tmp_path / "t.tsv", b"\xef\xbb\xbfa\tb\n1\t2\n"), ["a"]).columns["a"] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("t.tsv", b"a\tb\n1\t2\n1\n", "line 3: the row has 1 columns, the header 2"),
+        ("t.csv", b"a,b\n1,2,3\n", "line 2: the row has 3 columns, the header 2"),
+        ("t.csv", b'a\n1\n"2\n3\n', "line 3: malformed CSV: a quote is never closed"),
+        ("t.csv", b"a\n1\n\xe9\n", "line 3: invalid UTF-8: byte 0xe9"),
+        ("t.tsv", b"a\n1\n\xe9\n", "line 3: invalid UTF-8: byte 0xe9"),
+        ("t.jsonl", b'{"a": 1}\n{"a": \n', "line 2: malformed JSON"),
+        ("t.jsonl", b'{"a": 1}\n["a"]\n', "line 2: the line is a JSON array, not an object"),
+        ("t.jsonl", b'{"a": "\xe9"}\n', "line 1: invalid UTF-8"),
+        ("t.csv", b"b,c\n1,2\n", "has no column a\n  Name one of its columns: b, c"),
+        ("t.jsonl", b'{"b": 1}\n{"c": 1}\n', "has no column a\n  Name one of its columns: b, c"),
+        ("t.tsv", b"a\ta\n1\t2\n", "the header names the column 'a' twice"),
+        ("t.tsv", "a\n1\n".encode("utf-16"), "UTF-16"),
+        ("t.tsv", b"", "holds no rows"),
+        ("t.tsv", b"a\tb\n", "holds no rows"),
+        ("t.jsonl", b"\n \n", "holds no rows"),
+        ("t.txt", b"a\n1\n", "does not tell its format\n  Give a file that ends in .jsonl"),
+        ("t.gz", b"a\n1\n", "does not tell its format"),
+    ],
+)
+def test_bad_files(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / name, data)
+    with pytest.raises(SourceError) as caught:
+        read_table(path, ["a"])
+    assert message in str(caught.value)
+    assert str(path) in caught.value.message
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no.tsv does not exist\n.*--data"):
+        read_table(tmp_path / "no.tsv", ["a"])
+
+
+def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = write(tmp_path / "t.tsv", "a\n1\n")
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(SourceError, match="cannot be read: Permission denied"):
+        read_table(path, ["a"])
+
+
+def test_damaged_compression_names_the_last_good_line(tmp_path: Path) -> None:
+    lines = "".join(f'{{"a": "{number * number}"}}\n' for number in range(100_000))
+    path = write(tmp_path / "t.jsonl.gz", lines)
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(SourceError, match=r"t.jsonl.gz, after line \d{4,5}: .*cut off"):
+        read_table(path, ["a"])
+
+
+def test_the_first_problems_are_listed_and_the_rest_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", '{"a": 1}\n' + "[]\n" * 1007)
+    with pytest.raises(SourceError) as caught:
+        read_table(path, ["a"])
+    shown = caught.value.message.splitlines()
+    assert [line.partition(":")[0] for line in shown[:-1]] == [f"{path}, line {number}" for number in range(2, 7)]
+    assert shown[-1] == "… and 1,002 more"

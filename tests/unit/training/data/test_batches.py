@@ -1,0 +1,158 @@
+"""Every example once an epoch, the same for the same seed, and no text twice where that matters."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from es_sbert.training.data.batches import plan_batches, text_numbers
+from es_sbert.training.data.examples import Examples
+from es_sbert.training.data.repeats import level, without_repeats
+
+LENGTHS = st.lists(st.integers(1, 300), max_size=200).map(lambda values: np.array(values, dtype=np.int64))
+# Few different texts: many conflicts. (examples, 2)
+TEXTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=80).map(np.array)
+SEEDS = st.tuples(st.integers(0, 2**31), st.integers(0, 5))
+
+
+def plan(lengths: NDArray[np.int64], batch: int, **more: Any) -> list[list[int]]:
+    settings = {"seed": (1, 0), "epoch": 0, "smart": True} | more
+    return [rows.tolist() for rows in plan_batches(lengths, batch, **settings)]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return sorted(row for rows in batches for row in rows)
+
+
+def repeats(rows: list[int], texts: NDArray[np.int64]) -> bool:
+    return any(set(texts[one].tolist()) & set(texts[two].tolist()) for one, two in combinations(rows, 2))
+
+
+def padding(batches: list[list[int]], lengths: NDArray[np.int64]) -> int:
+    return sum(int(lengths[rows].max()) * len(rows) - int(lengths[rows].sum()) for rows in batches)
+
+
+@given(LENGTHS, st.integers(1, 40), SEEDS, st.integers(0, 9), st.booleans())
+def test_every_example_once_in_even_batches(
+    lengths: NDArray[np.int64], batch: int, seed: tuple[int, int], epoch: int, smart: bool
+) -> None:
+    batches = plan(lengths, batch, seed=seed, epoch=epoch, smart=smart)
+    assert flat(batches) == list(range(len(lengths)))
+    assert len(batches) == -(-len(lengths) // batch)
+    sizes = {len(rows) for rows in batches}
+    assert max(sizes, default=0) <= batch
+    assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+@given(TEXTS, st.integers(1, 20), SEEDS, st.integers(0, 9), st.booleans())
+def test_no_text_twice_in_a_batch(
+    texts: NDArray[np.int64], batch: int, seed: tuple[int, int], epoch: int, smart: bool
+) -> None:
+    lengths = np.arange(len(texts), dtype=np.int64) + 1
+    batches = plan(lengths, batch, seed=seed, epoch=epoch, smart=smart, distinct=texts)
+    assert flat(batches) == list(range(len(texts)))
+    assert all(0 < len(rows) <= batch for rows in batches)
+    assert not any(repeats(rows, texts) for rows in batches)
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+@pytest.mark.parametrize("smart", [False, True])
+def test_one_order_for_each_seed_and_epoch(smart: bool, distinct: bool) -> None:
+    lengths = np.random.default_rng(0).integers(1, 50, 300)
+    texts = np.arange(600).reshape(300, 2) if distinct else None
+    orders = [
+        plan(lengths, 16, smart=smart, distinct=texts, seed=seed, epoch=epoch)
+        for seed in ((1, 0), (1, 1), (2, 0)) for epoch in (0, 1)
+    ]  # fmt: skip
+    assert orders[0] == plan(lengths, 16, smart=smart, distinct=texts)
+    assert len({str(order) for order in orders}) == len(orders)
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+def test_smart_batching_saves_nearly_all_padding(distinct: bool) -> None:
+    random = np.random.default_rng(0)
+    lengths = random.lognormal(3, 0.7, 5000).astype(np.int64) + 2
+    texts = random.integers(0, 4000, (5000, 2)) if distinct else None
+    smart, plain = (padding(plan(lengths, 16, smart=smart, distinct=texts), lengths) for smart in (True, False))
+    assert plain > lengths.sum()
+    assert smart < 0.1 * plain
+
+
+def test_smart_batches_come_in_random_order() -> None:
+    lengths = np.random.default_rng(0).integers(1, 300, 1600)
+    means = [lengths[rows].mean() for rows in plan(lengths, 16)]
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
+
+
+def test_different_examples_meet_in_another_epoch() -> None:
+    lengths = np.random.default_rng(0).integers(1, 300, 3200)
+    first, second = ({frozenset(rows) for rows in plan(lengths, 16, epoch=epoch)} for epoch in (0, 1))
+    assert not first & second
+
+
+def test_a_row_waits_for_the_first_batch_without_its_texts() -> None:
+    texts = np.array([[0, 1], [0, 2], [3, 4], [0, 5], [6, 2], [7, 8]])
+    # Row 1 shares text 0 with row 0; row 3 shares it with both; row 4 shares text 2 with row 1.
+    assert without_repeats(range(6), texts, 2) == [[0, 2], [1, 5], [3, 4]]
+
+
+def test_texts_of_one_row_do_not_conflict() -> None:
+    assert without_repeats([0, 1], np.array([[0, 0], [1, 1]]), 2) == [[0, 1]]
+
+
+@pytest.mark.timeout(60)  # a scan over all waiting rows, or over all full batches, would take an hour
+def test_dealing_takes_linear_time_where_one_text_is_everywhere() -> None:
+    rows = 100_000
+    texts = np.stack([np.zeros(rows, dtype=np.int64), np.arange(1, rows + 1)], axis=1)
+    texts[::2, 0] = np.arange(rows + 1, rows + 1 + rows // 2)
+    batches = plan(np.ones(rows, dtype=np.int64), 64, distinct=texts)
+    assert len(batches) == rows // 2
+    assert {len(batch) for batch in batches} == {2}
+
+
+@pytest.mark.timeout(60)
+def test_dealing_takes_linear_time_where_batches_are_many() -> None:
+    rows = 100_000
+    batches = without_repeats(range(rows), np.arange(rows)[:, None], 2)
+    assert batches == np.arange(rows).reshape(-1, 2).tolist()
+
+
+@given(TEXTS, st.integers(1, 20), st.integers(0, 5), st.integers(0, 2**31))
+def test_levelling_gives_as_many_batches_as_asked_for(
+    texts: NDArray[np.int64], size: int, more: int, seed: int
+) -> None:
+    dealt = without_repeats(range(len(texts)), texts, size)
+    count = min(len(dealt) + more, len(texts))
+    levelled = level(dealt, texts, np.random.default_rng(seed), count=count)
+    assert len(levelled) == count
+    assert flat(levelled) == list(range(len(texts)))
+    assert all(levelled)
+    assert not any(repeats(rows, texts) for rows in levelled)
+
+
+def test_levelling_leaves_no_batch_without_negatives() -> None:
+    # 40 anchors with 5 positives each, as in the triplets made of NLI data.
+    texts = np.stack([np.repeat(np.arange(40), 5), np.arange(40, 240)], axis=1)
+    for epoch in range(20):
+        batches = plan(np.ones(200, dtype=np.int64), 16, epoch=epoch, distinct=texts)
+        assert min(map(len, batches)) >= 5
+        assert len(batches) <= 20
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from(["a b", "A  b", "a\tb ", "c", "C", "ab"]), min_size=1, max_size=9))
+def test_numbers_of_texts(column: list[str]) -> None:
+    examples = Examples("x", Path("x"), (column, column[::-1]), None, np.arange(len(column)))
+    numbers = text_numbers(examples)
+    assert numbers.shape == (len(column), 2)
+    plain = [" ".join(text.split()).lower() for text in column]
+    assert np.array_equal(numbers[:, 0], numbers[::-1, 1])
+    for one, two in combinations(range(len(column)), 2):
+        assert (numbers[one, 0] == numbers[two, 0]) == (plain[one] == plain[two])

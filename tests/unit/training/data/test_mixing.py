@@ -1,0 +1,96 @@
+"""Several data sets in one epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_sbert.training.data.mixing import EpochPlan, JointBatch, Planned, mix
+
+
+def rows(*sizes: int) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
+    return [np.arange(size, dtype=np.int64) for size in sizes]
+
+
+def planned(size: int, texts: int | None = None) -> Planned:
+    random = np.random.default_rng(size)
+    distinct = None if texts is None else random.integers(0, texts, (size, 2))
+    return Planned(random.integers(1, 60, size), distinct)
+
+
+def plan(*datasets: Planned, batch: int = 8, **more: Any) -> EpochPlan:
+    return EpochPlan(datasets, batch, **({"mixing": "proportional", "epochs": 3, "seed": 7, "smart": True} | more))
+
+
+def plain(batches: list[JointBatch]) -> list[tuple[int, list[int]]]:
+    return [(batch.dataset, batch.rows.tolist()) for batch in batches]
+
+
+def test_round_robin_ends_with_the_shortest() -> None:
+    mixed = mix([rows(1, 2, 3), rows(4, 5), rows(6, 7, 8)], "round-robin", np.random.default_rng(0))
+    assert [(batch.dataset, len(batch.rows)) for batch in mixed] == [(0, 1), (1, 4), (2, 6), (0, 2), (1, 5), (2, 7)]
+
+
+def test_proportional_takes_every_batch_in_random_order() -> None:
+    batches = [rows(*range(1, 41)), rows(*range(41, 61))]
+    mixed = mix(batches, "proportional", np.random.default_rng(0))
+    assert sorted(len(batch.rows) for batch in mixed) == list(range(1, 61))
+    assert Counter(batch.dataset for batch in mixed[:30]) != {0: 30}
+    assert [len(batch.rows) for batch in mixed] != list(range(1, 61))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 60), st.none() | st.integers(3, 90)), min_size=1, max_size=3),
+       st.integers(1, 12), st.booleans())  # fmt: skip
+def test_every_example_of_every_data_set_once_and_equally_many_batches(
+    sizes: list[tuple[int, int | None]], batch: int, smart: bool
+) -> None:
+    made = plan(*(planned(*size) for size in sizes), batch=batch, smart=smart, epochs=2.5)
+    for epoch in range(3):
+        batches = made.batches(epoch)
+        assert len(batches) == len(made)
+        assert min(len(joint.rows) for joint in batches) >= made.smallest()
+        seen = Counter((joint.dataset, row) for joint in batches for row in joint.rows.tolist())
+        assert seen == Counter((number, row) for number, (size, _) in enumerate(sizes) for row in range(size))
+
+
+def test_equally_many_batches_where_conflicts_differ_from_epoch_to_epoch() -> None:
+    # Of 60 rows with 12 texts, some orders need one batch more than others.
+    datasets = planned(60, 12)
+    lone = {len(plan(datasets, epochs=1, seed=seed)) for seed in range(20)}
+    assert len(lone) > 1
+    made = plan(datasets, epochs=20)
+    assert {len(made.batches(epoch)) for epoch in range(20)} == {len(made)}
+
+
+def test_the_same_plan_from_the_same_seed_in_any_order_of_asking() -> None:
+    one, two = (plan(planned(40), planned(30, 50)) for _ in range(2))
+    assert plain(one.batches(2)) == plain(two.batches(2))
+    assert plain(one.batches(1)) == plain(two.batches(1))
+    assert plain(one.batches(1)) != plain(one.batches(2))
+    assert plain(one.batches(1)) != plain(plan(planned(40), planned(30, 50), seed=8).batches(1))
+
+
+def test_equal_data_sets_are_shuffled_differently() -> None:
+    made = plan(planned(64), planned(64))
+    orders = [[row for number, row in plain(made.batches(0)) if number == dataset] for dataset in (0, 1)]
+    assert {tuple(row) for row in orders[0]} != {tuple(row) for row in orders[1]}
+
+
+def test_round_robin_leaves_out_other_batches_in_another_epoch() -> None:
+    made = plan(planned(400), planned(16), mixing="round-robin", smart=False)
+    assert len(made) == 4
+    seen = [{row for number, batch in plain(made.batches(epoch)) if number == 0 for row in batch} for epoch in (0, 1)]
+    assert seen[0] != seen[1]
+
+
+def test_what_no_plan_can_hold() -> None:
+    with pytest.raises(ValueError, match="without examples"):
+        plan(planned(4), planned(0))
+    with pytest.raises(ValueError, match="epoch 3 of a plan for 3"):
+        plan(planned(4)).batches(3)

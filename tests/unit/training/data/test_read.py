@@ -1,0 +1,187 @@
+"""A data set of a recipe becomes checked examples; whatever is wrong is said before training starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_sbert.errors import RecipeInvalid, SourceError
+from es_sbert.training.data.read import read_examples
+from es_sbert.training.data.shape import LabelKind, Shape
+from es_sbert.training.recipe import DataSpec
+
+PAIRS = ("sentence1", "sentence2")
+SCORES = Shape(PAIRS, LabelKind.SCORE, score_range=(0.0, 1.0))
+CLASSES = Shape(PAIRS, LabelKind.CLASS, classes=("no", "yes"))
+NEGATIVES = Shape(("anchor", "positive", "negative"), repeats_last=True, distinct=True)
+TEXT_COLUMNS: dict[str, Any] = {"sentence1": "a", "sentence2": "b"}
+
+
+def spec(columns: dict[str, Any], path: str = "t.tsv", **more: Any) -> DataSpec:
+    return DataSpec(path=path, columns=columns, **more)
+
+
+def write(folder: Path, *rows: str, name: str = "t.tsv") -> None:
+    (folder / name).write_text("\n".join(rows) + "\n")
+
+
+def test_scores_are_mapped_to_the_range_of_the_objective(tmp_path: Path) -> None:
+    write(tmp_path, "a\tb\ts", "w\tx\t0", "y\tz\t5", "u\tv\t2.5")
+    data = spec({**TEXT_COLUMNS, "score": "s"}, score_range=(0, 5))
+    examples = read_examples(data, SCORES, tmp_path)
+    assert examples.texts == (["w", "y", "u"], ["x", "z", "v"])
+    assert examples.labels is not None
+    assert examples.labels.dtype == np.float32
+    assert examples.labels.tolist() == [0.0, 1.0, 0.5]
+    assert examples.origin(1) == f"{tmp_path / 't.tsv'}, line 3"
+    assert examples.name == "t.tsv"
+    wider = Shape(PAIRS, LabelKind.SCORE, score_range=(-1.0, 1.0))
+    labels = read_examples(data, wider, tmp_path).labels
+    assert labels is not None
+    assert labels.tolist() == [-1.0, 1.0, 0.0]
+
+
+def test_scores_without_a_range_stay_as_they_are(tmp_path: Path) -> None:
+    write(tmp_path, "a\tb\ts", "w\tx\t-7.5")
+    labels = read_examples(spec({**TEXT_COLUMNS, "score": "s"}), Shape(PAIRS, LabelKind.SCORE), tmp_path).labels
+    assert labels is not None
+    assert labels.tolist() == [-7.5]
+
+
+def test_classes_by_name(tmp_path: Path) -> None:
+    write(tmp_path, "a\tb\tl", "w\tx\tyes", "y\tz\tno")
+    examples = read_examples(spec({**TEXT_COLUMNS, "class": "l"}, name="mine", limit=1), CLASSES, tmp_path)
+    assert examples.name == "mine"
+    assert examples.labels is not None
+    assert examples.labels.dtype == np.int64
+    assert examples.labels.tolist() == [1]
+
+
+@pytest.mark.parametrize("values", [["0", "1"], [0, 1], [False, True]])
+def test_classes_that_are_numbers(values: list[object], tmp_path: Path) -> None:
+    write(tmp_path, *(json.dumps({"a": "x", "b": "y", "l": value}) for value in values), name="t.jsonl")
+    shape = Shape(PAIRS, LabelKind.CLASS, classes=("0", "1"))
+    labels = read_examples(spec({**TEXT_COLUMNS, "class": "l"}, "t.jsonl"), shape, tmp_path).labels
+    assert labels is not None
+    assert labels.tolist() == [0, 1]
+
+
+def test_numbers_do_not_stand_for_classes_with_names(tmp_path: Path) -> None:
+    write(tmp_path, '{"a": "x", "b": "y", "l": 1}', name="t.jsonl")
+    with pytest.raises(SourceError, match="line 1: l is 1, not one of no, yes"):
+        read_examples(spec({**TEXT_COLUMNS, "class": "l"}, "t.jsonl"), CLASSES, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("negatives", "texts"), [(None, 2), ("n", 3), (("n",), 3), (("n", "m"), 4), ((), 2)]
+)  # fmt: skip
+def test_the_last_role_may_have_any_number_of_columns(
+    negatives: str | tuple[str, ...] | None, texts: int, tmp_path: Path
+) -> None:
+    write(tmp_path, "a\tp\tn\tm", "1\t2\t3\t4")
+    columns: dict[str, Any] = {"anchor": "a", "positive": "p"} | ({} if negatives is None else {"negative": negatives})
+    examples = read_examples(spec(columns), NEGATIVES, tmp_path)
+    assert examples.texts == (["1"], ["2"], ["3"], ["4"])[:texts]
+    assert examples.labels is None
+
+
+@pytest.mark.parametrize("kind", [LabelKind.SCORE, LabelKind.VECTOR])
+def test_a_teacher_makes_the_labels(kind: LabelKind, tmp_path: Path) -> None:
+    write(tmp_path, "a\tb", "w\tx")
+    shape = Shape(PAIRS, kind, taught=True)
+    assert read_examples(spec(TEXT_COLUMNS), shape, tmp_path).labels is None
+    with pytest.raises(RecipeInvalid, match="no such role as score"):
+        read_examples(spec({**TEXT_COLUMNS, "score": "s"}), shape, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "shape", "message"),
+    [
+        ({"sentence1": "a", "score": "s"}, SCORES, "t.tsv: no column for sentence2\n"),
+        (TEXT_COLUMNS, SCORES, "no column for score\n.*roles: sentence1, sentence2, score"),
+        (TEXT_COLUMNS, CLASSES, "no column for class\n"),
+        ({**TEXT_COLUMNS, "score": "s", "label": "l"}, SCORES, "no such role as label\n"),
+        ({"anchor": "a"}, NEGATIVES, "no column for positive\n.*anchor, positive, negative .any number of columns"),
+        ({"text": "a"}, SCORES, "no column for sentence1, sentence2, score and no such role as text"),
+        ({"anchor": ("a", "b"), "positive": "p"}, NEGATIVES, "anchor has a list of columns"),
+        ({**TEXT_COLUMNS, "score": ("s",)}, SCORES, "score has a list of columns"),
+    ],
+)
+def test_a_mapping_that_does_not_fit(columns: dict[str, Any], shape: Shape, message: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeInvalid, match=message):
+        read_examples(spec(columns), shape, tmp_path)
+
+
+def test_a_prompt_for_no_role(tmp_path: Path) -> None:
+    with pytest.raises(RecipeInvalid, match="no role query to put a prompt in front of"):
+        read_examples(spec(TEXT_COLUMNS, prompts={"query": "q", "sentence1": "q"}), Shape(PAIRS), tmp_path)
+
+
+@pytest.mark.parametrize("bounds", [(5, 0), (1, 1), (float("nan"), 1)])
+def test_an_empty_range_of_scores(bounds: tuple[float, float], tmp_path: Path) -> None:
+    with pytest.raises(RecipeInvalid, match="score_range .* is empty"):
+        read_examples(spec({**TEXT_COLUMNS, "score": "s"}, score_range=bounds), SCORES, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        ("high", "line 3: s is not a finite number: 'high'"),
+        ("nan", "line 3: s is not a finite number: 'nan'"),
+        ("", "line 3: s is not a finite number: ''"),
+        ("5.01", "line 3: s is 5.01, outside 0 to 5"),
+        ("-1", "line 3: s is -1, outside 0 to 5"),
+    ],
+)
+def test_a_bad_score(score: str, message: str, tmp_path: Path) -> None:
+    write(tmp_path, "a\tb\ts", "w\tx\t5", f"y\tz\t{score}")
+    with pytest.raises(SourceError, match=message):
+        read_examples(spec({**TEXT_COLUMNS, "score": "s"}, score_range=(0, 5)), SCORES, tmp_path)
+
+
+def test_without_a_range_scores_have_to_be_in_that_of_the_objective(tmp_path: Path) -> None:
+    write(tmp_path, "a\tb\ts", "w\tx\t4.5")
+    with pytest.raises(SourceError, match="line 2: s is 4.5, outside 0 to 1 .score_range"):
+        read_examples(spec({**TEXT_COLUMNS, "score": "s"}), SCORES, tmp_path)
+
+
+def test_all_kinds_of_problems_in_one_message(tmp_path: Path) -> None:
+    write(tmp_path, "a\tb\tl", "w\tx\tyes", " \tz\tno", "y\tz\tmaybe", "u\t\tYes", "y\tz\t1", "y\tz\t2", "y\tz\t3")
+    with pytest.raises(SourceError) as caught:
+        read_examples(spec({**TEXT_COLUMNS, "class": "l"}), CLASSES, tmp_path)
+    path = tmp_path / "t.tsv"
+    assert caught.value.message.splitlines() == [
+        f"{path}, line 3: a is empty",
+        f"{path}, line 4: l is 'maybe', not one of no, yes",
+        f"{path}, line 5: b is empty",
+        f"{path}, line 5: l is 'Yes', not one of no, yes",
+        f"{path}, line 6: l is '1', not one of no, yes",
+        "… and 2 more",
+    ]
+
+
+def test_an_empty_target_is_an_empty_side(tmp_path: Path) -> None:
+    write(tmp_path, "en\tde\tfr", "a\tb\tc", "d\t\tf")
+    shape = Shape(("source", "targets"), LabelKind.VECTOR, repeats_last=True, taught=True)
+    with pytest.raises(SourceError, match="line 3: de is empty"):
+        read_examples(spec({"source": "en", "targets": ("de", "fr")}), shape, tmp_path)
+
+
+def test_missing_column_and_no_examples(tmp_path: Path) -> None:
+    write(tmp_path, "a\tc", "1\t2")
+    with pytest.raises(SourceError, match="has no column b\n  Name one of its columns: a, c"):
+        read_examples(spec(TEXT_COLUMNS), Shape(PAIRS), tmp_path)
+    write(tmp_path, "a\tb")
+    with pytest.raises(SourceError, match="holds no rows"):
+        read_examples(spec(TEXT_COLUMNS), Shape(PAIRS), tmp_path)
+
+
+def test_relative_and_absolute_paths(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    write(tmp_path / "sub", "a\tb", "1\t2")
+    for path in ("sub/t.tsv", str(tmp_path / "sub" / "t.tsv")):
+        assert read_examples(spec(TEXT_COLUMNS, path), Shape(PAIRS), tmp_path).path == tmp_path / "sub" / "t.tsv"

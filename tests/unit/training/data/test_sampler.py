@@ -1,0 +1,81 @@
+"""Joint batches reach a DataLoader whole, in parts, and again after a resume."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from accelerate import skip_first_batches
+from torch.utils.data import DataLoader
+
+from es_sbert.errors import UsageError
+from es_sbert.training.data.mixing import EpochPlan, Planned
+from es_sbert.training.data.sampler import Item, MixedBatchSampler, MixedDataset
+
+SIZES = (37, 21)
+PLAN = EpochPlan(
+    [Planned(np.arange(1, size + 1)) for size in SIZES], 8, mixing="proportional", epochs=3, seed=1, smart=True
+)
+
+
+def joint(epoch: int) -> list[list[Item]]:
+    return [[(batch.dataset, row) for row in batch.rows.tolist()] for batch in PLAN.batches(epoch)]
+
+
+def loader(sampler: MixedBatchSampler, workers: int = 0) -> DataLoader[Any]:
+    return DataLoader(MixedDataset(SIZES), batch_sampler=sampler, collate_fn=list, num_workers=workers)
+
+
+def test_one_process_gets_the_joint_batches() -> None:
+    sampler = MixedBatchSampler(PLAN)
+    for epoch in (0, 2, 1):
+        sampler.set_epoch(epoch)
+        assert list(loader(sampler)) == joint(epoch)
+    assert len(loader(sampler)) == len(joint(0)) == len(sampler)
+    assert len(MixedDataset(SIZES)) == sum(SIZES)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 7])
+def test_the_parts_of_all_processes_are_the_joint_batch(processes: int) -> None:
+    samplers = [MixedBatchSampler(PLAN, process=process, processes=processes) for process in range(processes)]
+    for sampler in samplers:
+        sampler.set_epoch(1)
+    batches = list(zip(*map(loader, samplers), strict=True))
+    assert [[item for part in parts for item in part] for parts in batches] == joint(1)
+    assert all(max(map(len, parts)) - min(map(len, parts)) <= 1 for parts in batches)
+    assert all(all(parts) for parts in batches)
+
+
+def test_worker_processes_give_the_same_batches() -> None:
+    assert list(loader(MixedBatchSampler(PLAN), workers=1)) == joint(0)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_resumed_epoch_goes_on_with_the_batches_not_yet_seen(processes: int) -> None:
+    sampler = MixedBatchSampler(PLAN, processes=processes)
+    sampler.set_epoch(2)
+    whole = list(loader(sampler))
+    # A new process: transformers' Trainer wraps the loader first and sets the epoch then.
+    sampler = MixedBatchSampler(PLAN, processes=processes)
+    resumed = skip_first_batches(loader(sampler), 3)
+    sampler.set_epoch(2)
+    assert list(resumed) == whole[3:]
+
+
+def test_more_processes_than_examples_in_a_batch() -> None:
+    with pytest.raises(UsageError, match="a batch of 7 cannot be shared by 8 processes"):
+        MixedBatchSampler(PLAN, process=0, processes=8)
+
+
+@pytest.mark.parametrize(("process", "processes"), [(1, 1), (-1, 2), (0, 0)])
+def test_a_process_that_does_not_exist(process: int, processes: int) -> None:
+    with pytest.raises(ValueError, match="process"):
+        MixedBatchSampler(PLAN, process=process, processes=processes)
+
+
+def test_accelerate_refuses_to_deal_the_parts_out_once_more() -> None:
+    from accelerate.data_loader import prepare_data_loader
+
+    with pytest.raises(ValueError, match="batch_size"):
+        prepare_data_loader(loader(MixedBatchSampler(PLAN)), num_processes=2, process_index=0, split_batches=True)

@@ -1,0 +1,80 @@
+"""Run by test_distributed under torchrun: gradients of one joint batch, as DistributedDataParallel leaves them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from es_sbert.training.bi_encoder import BiEncoderTask
+from es_sbert.training.data.examples import Examples
+from es_sbert.training.folder import open_siamese
+from es_sbert.training.objectives.build import build_objective
+from es_sbert.training.objectives.settings import (
+    CoSent,
+    InBatch,
+    Matryoshka,
+    ObjectiveSpec,
+    Regression,
+    Softmax,
+    Triplet,
+)
+
+OBJECTIVES: dict[str, tuple[ObjectiveSpec, int]] = {
+    "softmax": (Softmax(kind="softmax", classes=("a", "b", "c")), 2),
+    "regression": (Regression(kind="regression"), 2),
+    "triplet": (Triplet(kind="triplet"), 3),
+    "in-batch": (InBatch(kind="in-batch", symmetric=True), 3),
+    "cosent": (CoSent(kind="cosent", matryoshka=Matryoshka(dimensions=(8, 32))), 2),
+}
+
+
+def make_examples(name: str, columns: int) -> Examples:
+    """Eleven examples: two processes get six and five."""
+    random = np.random.default_rng(1)
+    words = ["man", "cat", "plays", "sleeps", "guitar", "query", "committee", "the", "on", "mat"]
+    texts = tuple([" ".join(random.choice(words, random.integers(2, 9))) for _ in range(11)] for _ in range(columns))
+    labels: dict[str, np.ndarray] = {
+        "softmax": random.integers(0, 3, 11),
+        "regression": random.random(11).astype(np.float32),
+        "cosent": random.random(11).astype(np.float32),
+    }
+    return Examples(name, Path("made up"), texts, labels.get(name), np.arange(1, 12))
+
+
+def gradients(model: Path, name: str, mini_batch: int | None) -> dict[str, torch.Tensor]:
+    """Gradients of the joint batch; each process has its part of it."""
+    spec, columns = OBJECTIVES[name]
+    torch.manual_seed(0)
+    objective = build_objective(spec, 32)
+    task = BiEncoderTask(open_siamese(model), {name: objective}, mini_batch=mini_batch)
+    task.train()
+    examples = make_examples(name, columns)
+    rows = np.arange(len(examples))
+    together = dist.is_initialized()
+    if together:
+        rows = np.array_split(rows, dist.get_world_size())[dist.get_rank()]
+    batch = task.collate(examples, rows.tolist())
+    network = DistributedDataParallel(task) if together else task
+    network(name, batch).backward()
+    return {key: parameter.grad for key, parameter in task.named_parameters() if parameter.grad is not None}
+
+
+def main(model: str, output: str) -> None:
+    dist.init_process_group("gloo")
+    found = {}
+    for name in OBJECTIVES:
+        for mini_batch in (None, 4):
+            for key, gradient in gradients(Path(model), name, mini_batch).items():
+                found[f"{name}/{mini_batch}/{key}"] = gradient
+    if dist.get_rank() == 0:
+        torch.save(found, output)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

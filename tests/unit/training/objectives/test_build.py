@@ -1,0 +1,66 @@
+"""From settings to objectives, and what is known of an objective before there is a model."""
+
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from es_sbert.training.data.shape import LabelKind
+from es_sbert.training.objectives.build import build_objective, objective_shape
+from es_sbert.training.objectives.settings import ObjectiveSpec
+from tests.unit.training.objectives.samples import ALL_SPECS, DIMENSIONS, SPECS, settings
+
+
+def test_every_kind_of_the_recipe_has_a_sample() -> None:
+    kinds = set(get_args(get_args(ObjectiveSpec)[0]))
+    assert {type(settings(values)) for values in SPECS.values()} == kinds
+
+
+@pytest.mark.parametrize("values", ALL_SPECS.values(), ids=ALL_SPECS.keys())
+def test_the_shape_is_that_of_the_objective(values: dict[str, Any]) -> None:
+    shape, objective = objective_shape(settings(values)), build_objective(settings(values), DIMENSIONS)
+    for attribute in ("roles", "repeats_last", "label", "score_range", "distinct"):
+        assert getattr(shape, attribute) == getattr(objective, attribute)
+
+
+def test_the_shape_of_regression_has_the_range_of_the_recipe() -> None:
+    assert objective_shape(settings({"kind": "regression", "range": [-1, 1]})).score_range == (-1, 1)
+    assert objective_shape(settings({"kind": "cosent"})).score_range is None
+
+
+def test_the_shape_of_softmax_has_the_classes_of_the_recipe() -> None:
+    shape = objective_shape(settings(SPECS["softmax"]))
+    assert (shape.label, shape.classes) == (LabelKind.CLASS, ("no", "perhaps", "yes"))
+
+
+@pytest.mark.parametrize(("values", "taught"), [
+    ({"kind": "vector-distillation", "teacher": "a-model"}, True),
+    ({"kind": "margin-distillation", "teacher": "a-model"}, True),
+    ({"kind": "margin-distillation"}, False),
+    ({"kind": "cosent"}, False),
+])  # fmt: skip
+def test_the_shape_says_whether_a_teacher_labels_the_data(values: dict[str, Any], taught: bool) -> None:
+    assert objective_shape(settings(values)).taught is taught
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"kind": "softmax", "classes": ["a", "b", "a"]}, "classes names one twice"),
+    ({"kind": "softmax", "classes": ["a", "b"], "features": ["u", "u"]}, "features names one twice"),
+    ({"kind": "softmax", "classes": ["a"]}, "at least 2 items"),
+    ({"kind": "softmax", "classes": ["a", "b"], "features": []}, "at least 1 item"),
+    ({"kind": "softmax", "classes": ["a", "b"], "features": ["w"]}, r"\|u-v\|"),
+    ({"kind": "regression", "range": [0, 5]}, "no part of"),
+    ({"kind": "regression", "range": [1, 0]}, "no part of"),
+    ({"kind": "triplet", "margin": 0}, "greater than 0"),
+    ({"kind": "triplet", "distance": "hamming"}, "euclidean"),
+    ({"kind": "in-batch", "scale": -1}, "greater than 0"),
+    ({"kind": "vector-distillation"}, "teacher"),
+    ({"kind": "cosent", "temperature": 1}, "Extra inputs"),
+    ({"kind": "contrastive"}, "does not match any of the expected tags"),
+    ({"kind": "cosent", "matryoshka": {"dimensions": [8, 8]}}, "dimensions names one twice"),
+    ({"kind": "cosent", "matryoshka": {"dimensions": [8, 4], "weights": [1]}}, "1 weights for 2 dimensions"),
+    ({"kind": "cosent", "matryoshka": {"dimensions": []}}, "at least 1 item"),
+])  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        settings(values)

@@ -1,0 +1,109 @@
+"""Objectives on the first d values as well."""
+
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers.sentence_transformer import losses
+
+from es_sbert.errors import RecipeInvalid
+from es_sbert.training.objectives.build import build_objective
+from es_sbert.training.objectives.matryoshka import MatryoshkaLoss
+from es_sbert.training.objectives.objective import Objective
+from tests.unit.training.objectives.samples import (
+    ALL_SPECS,
+    BATCH,
+    DIMENSIONS,
+    SPECS,
+    assert_same_as_reference,
+    columns,
+    labels_for,
+    settings,
+    tensor,
+)
+
+
+def build(values: dict[str, Any], *shapes: int, weights: tuple[float, ...] | None = None) -> Objective:
+    matryoshka = {"dimensions": shapes, "weights": weights}
+    return build_objective(settings(values | {"matryoshka": matryoshka}), DIMENSIONS)
+
+
+def test_by_hand() -> None:
+    # Of one value each the cosine is 1, of two (9 − 16) / 25 = −0.28; gold 0. 1 · 1² + ½ · 0.28².
+    u, v = tensor([3, 4]), tensor([3, -4])
+    objective = build({"kind": "regression"}, 1, 2, weights=(1, 0.5))
+    assert objective([u, v], torch.tensor([0.0])).item() == pytest.approx(1 + 0.5 * 0.0784)
+
+
+def test_a_teachers_vectors_are_cut_too() -> None:
+    # Of one value each: (1 − 3)² = 4; of two: (4 + 1) / 2.
+    objective = build(SPECS["vector-distillation"], 1, 2)
+    assert objective([tensor([1, 2])], tensor([3, 1])).item() == pytest.approx(4 + 2.5)
+
+
+@pytest.mark.parametrize("weights", [None, (1, 0.5, 0.25)])
+@pytest.mark.parametrize(("values", "count", "reference"), [
+    ({"kind": "regression"}, 2, losses.CosineSimilarityLoss),
+    ({"kind": "cosent"}, 2, losses.CoSENTLoss),
+    ({"kind": "in-batch"}, 2, losses.MultipleNegativesRankingLoss),
+    ({"kind": "in-batch"}, 4, losses.MultipleNegativesRankingLoss),
+])  # fmt: skip
+def test_like_sentence_transformers(
+    values: dict[str, Any], count: int, reference: Any, weights: tuple[float, ...] | None
+) -> None:
+    objective = build(values, DIMENSIONS, 6, 3, weights=weights)
+    assert_same_as_reference(
+        objective,
+        lambda model: losses.MatryoshkaLoss(model, reference(model), [DIMENSIONS, 6, 3], weights),
+        columns(count),
+        labels_for(objective.label),
+    )
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_whole_vector_alone_is_the_objective_itself(name: str) -> None:
+    torch.manual_seed(0)
+    plain = build_objective(settings(SPECS[name]), DIMENSIONS)
+    torch.manual_seed(0)
+    wrapped = build(SPECS[name], DIMENSIONS)
+    vectors, labels = columns(len(plain.roles)), labels_for(plain.label)
+    assert wrapped(vectors, labels).item() == plain(vectors, labels).item()
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_it_wants_the_data_of_the_objective_it_wraps(name: str) -> None:
+    plain, wrapped = (build_objective(settings(specs[key]), DIMENSIONS)
+                      for specs, key in ((SPECS, name), (ALL_SPECS, f"matryoshka of {name}")))  # fmt: skip
+    assert isinstance(wrapped, MatryoshkaLoss)
+    for attribute in ("roles", "repeats_last", "label", "score_range", "distinct"):
+        assert getattr(wrapped, attribute) == getattr(plain, attribute)
+
+
+def test_each_dimension_has_a_head_of_its_own() -> None:
+    objective = build(SPECS["softmax"], 12, 4)
+    assert {name: tuple(parameter.shape) for name, parameter in objective.named_parameters()} == {
+        "objectives.0.classifier.weight": (3, 36), "objectives.0.classifier.bias": (3,),
+        "objectives.1.classifier.weight": (3, 12), "objectives.1.classifier.bias": (3,),
+    }  # fmt: skip
+    objective(columns(2), labels_for(objective.label)).backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in objective.parameters())
+
+
+def test_values_beyond_the_longest_dimension_get_no_gradient() -> None:
+    vectors = columns(2)
+    build({"kind": "in-batch"}, 4, 2)(vectors, None).backward()
+    for column in vectors:
+        assert column.grad is not None
+        assert column.grad[:, :4].all()
+        assert not column.grad[:, 4:].any()
+
+
+def test_more_dimensions_than_the_model_has_are_refused() -> None:
+    with pytest.raises(RecipeInvalid, match="first 16 dimensions of vectors that have 12") as caught:
+        build({"kind": "cosent"}, 16, 8)
+    assert "dense: {out_features: 16}" in caught.value.remedy
+
+
+def test_a_wider_teacher_is_refused_though_it_could_be_cut() -> None:
+    with pytest.raises(RecipeInvalid, match="teacher's vectors have 20 dimensions, the student's 12"):
+        build(SPECS["vector-distillation"], 12, 6)(columns(1), torch.zeros(BATCH, 20))

@@ -1,0 +1,120 @@
+"""What holds for every objective, whatever it computes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from es_sbert.training.objectives.build import build_objective
+from es_sbert.training.objectives.objective import Objective
+from tests.unit.training.objectives.samples import ALL_SPECS, BATCH, DIMENSIONS, columns, labels_for, settings
+
+every_objective = pytest.mark.parametrize("values", ALL_SPECS.values(), ids=ALL_SPECS.keys())
+
+
+def build(values: dict[str, Any]) -> Objective:
+    torch.manual_seed(0)
+    return build_objective(settings(values), DIMENSIONS)
+
+
+@every_objective
+def test_a_step_against_the_gradient_makes_the_loss_smaller(values: dict[str, Any]) -> None:
+    objective = build(values)
+    vectors, labels = columns(len(objective.roles)), labels_for(objective.label)
+    loss = objective(vectors, labels)
+    gradients = torch.autograd.grad(loss, vectors)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert all(gradient.any() for gradient in gradients)
+    size = sum(gradient.square().sum() for gradient in gradients).sqrt()
+    moved = [column - 1e-3 * gradient / size for column, gradient in zip(vectors, gradients, strict=True)]
+    # To first order the loss falls by step × ‖gradient‖.
+    assert (loss - objective(moved, labels)).item() == pytest.approx(1e-3 * size.item(), rel=0.1)
+
+
+@every_objective
+def test_a_vector_that_is_no_number_shows_in_the_loss(values: dict[str, Any]) -> None:
+    objective = build_objective(settings(values), DIMENSIONS)
+    vectors = columns(len(objective.roles))
+    with torch.no_grad():
+        vectors[0][3] = float("nan")
+    assert torch.isnan(objective(vectors, labels_for(objective.label)))
+
+
+@every_objective
+def test_zero_and_equal_vectors_give_finite_gradients(values: dict[str, Any]) -> None:
+    objective = build(values)
+    column = torch.zeros(BATCH, DIMENSIONS)
+    column[BATCH // 2 :] = 1  # half of the batch zero, half equal
+    vectors = [column.clone().requires_grad_() for _ in objective.roles]
+    loss = objective(vectors, labels_for(objective.label))
+    gradients = torch.autograd.grad(loss, vectors)
+    assert loss.isfinite()
+    # Finite is not enough: 1/ε at a zero vector would be finite too, and drown the step.
+    assert all(gradient.isfinite().all() and gradient.abs().max() < 100 for gradient in gradients)
+
+
+@every_objective
+def test_autocast_changes_nothing(values: dict[str, Any]) -> None:
+    objective = build(values)
+    vectors, labels = columns(len(objective.roles)), labels_for(objective.label)
+    plain = objective(vectors, labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = objective(vectors, labels)
+    assert plain.dtype == cast.dtype == torch.float32
+    assert plain.item() == cast.item()
+
+
+@every_objective
+def test_half_precision_vectors_are_computed_with_in_float32(values: dict[str, Any]) -> None:
+    objective = build(values)
+    halves = [column.detach().bfloat16().requires_grad_() for column in columns(len(objective.roles))]
+    labels = labels_for(objective.label)
+    loss = objective(halves, labels)
+    assert loss.dtype == torch.float32
+    assert loss.item() == objective([column.detach().float() for column in halves], labels).item()
+    assert all(gradient.dtype == torch.bfloat16 for gradient in torch.autograd.grad(loss, halves))
+
+
+@every_objective
+def test_the_order_of_the_batch_does_not_matter(values: dict[str, Any]) -> None:
+    objective = build(values)
+    vectors, labels = columns(len(objective.roles)), labels_for(objective.label)
+    order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
+    turned = objective([column[order] for column in vectors], None if labels is None else labels[order])
+    torch.testing.assert_close(turned, objective(vectors, labels))
+
+
+@every_objective
+def test_one_example_is_a_batch(values: dict[str, Any]) -> None:
+    objective = build(values)
+    assert objective(columns(len(objective.roles), batch=1), labels_for(objective.label, batch=1)).isfinite()
+
+
+@every_objective
+def test_columns_that_are_not_the_roles_are_refused(values: dict[str, Any]) -> None:
+    objective = build(values)
+    labels = labels_for(objective.label)
+    count = len(objective.roles)
+    with pytest.raises(ValueError, match="columns of vectors for the roles"):
+        objective(columns(count - 1 - objective.repeats_last), labels)
+    if not objective.repeats_last:
+        with pytest.raises(ValueError, match="columns of vectors for the roles"):
+            objective(columns(count + 1), labels)
+
+
+@every_objective
+def test_columns_and_labels_of_the_wrong_shape_are_refused(values: dict[str, Any]) -> None:
+    objective = build(values)
+    vectors, labels = columns(len(objective.roles)), labels_for(objective.label)
+    with pytest.raises(ValueError, match="columns of shapes"):
+        objective([*vectors[:-1], vectors[-1][1:]], labels)
+    if labels is None:
+        with pytest.raises(ValueError, match="unexpected labels"):
+            objective(vectors, torch.zeros(BATCH))
+    else:
+        with pytest.raises(ValueError, match="no labels"):
+            objective(vectors, None)
+        with pytest.raises(ValueError, match="labels of shape"):
+            objective(vectors, labels[:, None])  # would be broadcast against (batch,)
+        with pytest.raises(ValueError, match="labels of shape"):
+            objective(vectors, labels[:1])

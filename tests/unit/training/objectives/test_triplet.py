@@ -1,0 +1,65 @@
+"""The triplet objective."""
+
+import pytest
+from sentence_transformers.sentence_transformer import losses
+from sentence_transformers.sentence_transformer.losses import TripletDistanceMetric
+
+from es_sbert.training.objectives.settings import Distance, Triplet
+from es_sbert.training.objectives.triplet import TripletLoss
+from tests.unit.training.objectives.samples import assert_same_as_reference, columns, tensor
+
+METRICS = {
+    Distance.EUCLIDEAN: TripletDistanceMetric.EUCLIDEAN,
+    Distance.MANHATTAN: TripletDistanceMetric.MANHATTAN,
+    Distance.COSINE: TripletDistanceMetric.COSINE,
+}
+
+
+def build(distance: Distance = Distance.EUCLIDEAN, margin: float = 1) -> TripletLoss:
+    return TripletLoss(Triplet(kind="triplet", distance=distance, margin=margin))
+
+
+@pytest.mark.parametrize(("distance", "margin", "loss"), [
+    # From (0, 0) to (3, 4) and (6, 8) it is 5 and 10: max(5 − 10 + 6, 0) = 1 and, the other way round, 11.
+    (Distance.EUCLIDEAN, 6, (1 + 11) / 2),
+    # max(5 − 10 + 1, 0) = 0 and 6.
+    (Distance.EUCLIDEAN, 1, (0 + 6) / 2),
+    # 7 and 14: max(7 − 14 + 8, 0) = 1 and 15.
+    (Distance.MANHATTAN, 8, (1 + 15) / 2),
+])  # fmt: skip
+def test_by_hand(distance: Distance, margin: float, loss: float) -> None:
+    anchor, near, far = tensor([0, 0], [0, 0]), tensor([3, 4], [6, 8]), tensor([6, 8], [3, 4])
+    assert build(distance, margin)([anchor, near, far], None).item() == pytest.approx(loss)
+
+
+def test_cosine_by_hand() -> None:
+    # 1 − 0.6 and 1 − 0.8: 0.4 − 0.2 + 0.1.
+    loss = build(Distance.COSINE, 0.1)([tensor([1, 0]), tensor([3, 4]), tensor([4, 3])], None)
+    assert loss.item() == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("distance", Distance)
+@pytest.mark.parametrize("margin", [0.1, 1, 5])
+def test_like_sentence_transformers(distance: Distance, margin: float) -> None:
+    assert_same_as_reference(
+        build(distance, margin),
+        lambda model: losses.TripletLoss(model, distance_metric=METRICS[distance], triplet_margin=margin),
+        columns(3),
+        None,
+    )
+
+
+def test_a_positive_that_is_the_anchor_gives_no_gradient_of_its_own() -> None:
+    anchor, negative = tensor([3, 4]).requires_grad_(), tensor([3, 5])
+    # d(a, p) = 0 and d(a, n) = 1, so that the loss is 0 − 1 + 2; only n pulls: −∂d(a, n)/∂a = (0, 1).
+    loss = build(margin=2)([anchor, anchor.detach().clone(), negative], None)
+    loss.backward()
+    assert loss.item() == pytest.approx(1)
+    assert anchor.grad is not None
+    assert anchor.grad.flatten().tolist() == [0, 1]
+
+
+def test_beyond_the_margin_nothing_moves() -> None:
+    vectors = [tensor([0, 0]).requires_grad_(), tensor([1, 0]).requires_grad_(), tensor([9, 0]).requires_grad_()]
+    build()(vectors, None).backward()
+    assert all(column.grad is not None and not column.grad.any() for column in vectors)

@@ -1,0 +1,93 @@
+"""A small model and small data for training runs that take seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from es_sbert.exporters.sentences import parity_sentences
+from es_sbert.training.load import load_recipe
+from es_sbert.training.run import Trained, train
+from tests.unit.checkpoints import write_checkpoint
+
+# Without dropout, so that runs which split their batches differently can be compared.
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def write_model(folder: Path, **settings: Any) -> Path:
+    """A BERT of two layers as a sentence-transformers folder."""
+    return write_checkpoint(folder, "bert", hidden=32, heads=4, layers=2, max_tokens=32, **settings)
+
+
+def write_pairs(path: Path, count: int, *, start: int = 0) -> Path:
+    """Scored pairs (0 to 5): the more words two sentences share, the higher."""
+    sentences = [text for text in parity_sentences(32) if 3 <= len(text.split()) <= 12]
+    lines = ["sentence1\tsentence2\tscore"]
+    for number in range(start, start + count):
+        first = sentences[number % len(sentences)].replace("\t", " ").replace("\n", " ")
+        words = first.split()
+        shared = number % 6
+        second = " ".join(words[: max(1, len(words) * shared // 5)] + ["otherwise"] * (5 - shared))
+        lines.append(f"{first}\t{second}\t{shared}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+COLUMNS = {"sentence1": "sentence1", "sentence2": "sentence2", "score": "score"}
+
+
+def recipe(model: Path, **stage: Any) -> dict[str, Any]:
+    """A recipe of one stage of cosine regression over train.tsv, measured on dev.tsv."""
+    return {
+        "name": "tiny",
+        "model": {"base": str(model)},
+        "stages": [
+            {
+                "name": "pairs",
+                "data": [{"path": "train.tsv", "columns": COLUMNS, "score_range": [0, 5]}],
+                "objective": {"kind": "regression"},
+                "batch": 8,
+                "learning_rate": 1e-3,
+                "dev": {"task": "sts", "path": "dev.tsv", "columns": COLUMNS},
+                **stage,
+            }
+        ],
+        "export": {"precisions": ["fp32"]},
+    }
+
+
+def write_recipe(folder: Path, settings: dict[str, Any]) -> Path:
+    """Write a recipe beside its data."""
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return path
+
+
+def command(*arguments: object) -> list[str]:
+    """The command line of `es-sbert …` in an interpreter of its own."""
+    return [sys.executable, "-m", "es_sbert.cli.main", *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    """One thread a process: results are then the same to the last bit, and processes do not fight for cores."""
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def train_here(recipe_file: Path, output: Path, **options: Any) -> Trained:
+    """What `es-sbert train RECIPE -o OUTPUT` does, in this process: it need not import torch again."""
+    return train(load_recipe(str(recipe_file)), output, data_folder=recipe_file.parent, device="cpu", **options)
+
+
+def run(*arguments: object, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    """Run `es-sbert …` to its end."""
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout, env=environment())
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,120 @@
+"""The bi-encoder's batches and gradients."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from es_sbert.training import bi_encoder
+from es_sbert.training.bi_encoder import BiEncoderTask
+from es_sbert.training.data.examples import Examples
+from es_sbert.training.folder import open_siamese
+from es_sbert.training.objectives.build import build_objective
+from es_sbert.training.objectives.objective import Objective
+from es_sbert.training.objectives.settings import InBatch, Regression, Softmax
+from tests.unit.training.support import STILL, write_model
+
+LONG = "a very long sentence that goes on and on about nothing in particular at all"
+
+
+def examples(name: str = "pairs", second: str = "a cat sleeps", labels: np.ndarray | None = None) -> Examples:
+    """Twelve pairs."""
+    first = [f"a man plays guitar {number}" for number in range(12)]
+    return Examples(name, Path("pairs.tsv"), (first, [f"{second} {n}" for n in range(12)]), labels, np.arange(2, 14))
+
+
+def scored(name: str = "pairs", second: str = "a cat sleeps") -> Examples:
+    return examples(name, second, np.linspace(0, 1, 12, dtype=np.float32))
+
+
+def regression() -> Objective:
+    return build_objective(Regression(kind="regression"), 32)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "model", config=STILL)
+
+
+def gradients(task: BiEncoderTask, data: Examples, rows: list[int]) -> dict[str, torch.Tensor]:
+    task.zero_grad()
+    task(data.name, task.collate(data, rows)).backward()
+    return {name: p.grad.clone() for name, p in task.named_parameters() if p.grad is not None}
+
+
+def test_mini_batches_change_no_gradient(model: Path) -> None:
+    data, rows = examples(), list(range(12))
+    found = []
+    for mini_batch in (None, 12, 5, 1):
+        torch.manual_seed(0)
+        objective = build_objective(InBatch(kind="in-batch"), 32)
+        task = BiEncoderTask(open_siamese(model), {"pairs": objective}, mini_batch=mini_batch)
+        task.train()
+        found.append(gradients(task, data, rows))
+    assert len(found[0]) > 20
+    for other in found[1:]:
+        for name, gradient in found[0].items():
+            torch.testing.assert_close(other[name], gradient, atol=1e-6, rtol=1e-4)
+
+
+def test_mini_batches_repeat_their_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With dropout, what is computed again for the gradients must be what the loss saw."""
+    task = BiEncoderTask(open_siamese(write_model(tmp_path / "model")), {"pairs": regression()}, mini_batch=4)
+    task.train()
+
+    def found() -> dict[str, torch.Tensor]:
+        torch.manual_seed(5)
+        return gradients(task, scored(), list(range(12)))
+
+    again = found()
+    # The same parts of the batch, their activations held and not computed again.
+    monkeypatch.setattr(bi_encoder, "checkpoint", lambda encode, *inputs, use_reentrant: encode(*inputs))
+    for name, gradient in found().items():
+        torch.testing.assert_close(again[name], gradient, atol=1e-7, rtol=1e-5)
+
+
+def test_columns_run_together_only_where_that_pads_little(model: Path) -> None:
+    task = BiEncoderTask(open_siamese(model), {"even": regression(), "uneven": regression()})
+    even = task.collate(scored("even"), [0, 1, 2])
+    uneven = task.collate(scored("uneven", second=LONG), [0, 1, 2])
+    assert [len(part["ids"]) for part in even["passes"]] == [6]
+    assert [len(part["ids"]) for part in uneven["passes"]] == [3, 3]
+    assert uneven["passes"][0]["ids"].shape[1] < uneven["passes"][1]["ids"].shape[1]
+
+
+@pytest.mark.parametrize("second", ["a cat sleeps", LONG])
+def test_the_loss_is_the_objective_of_the_columns_vectors(model: Path, second: str) -> None:
+    task = BiEncoderTask(open_siamese(model), {"pairs": regression()}).eval()
+    data = scored(second=second)
+    u, v = (torch.from_numpy(task.encoder.embed(column)) for column in data.texts)
+    expected = ((torch.cosine_similarity(u, v) - torch.from_numpy(data.labels)) ** 2).mean()
+    with torch.no_grad():
+        loss = task("pairs", task.collate(data, list(range(12))))
+    torch.testing.assert_close(loss, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_lengths_are_of_the_longest_column(model: Path) -> None:
+    task = BiEncoderTask(open_siamese(model), {"pairs": regression()})
+    data = scored(second=LONG)
+    longest = [len(ids) for ids in task.encoder.tokenize(data.texts[1])]
+    assert task.lengths(data).tolist() == longest
+
+
+def test_prompts_stand_in_front_of_their_column(model: Path) -> None:
+    prompted = BiEncoderTask(open_siamese(model), {"pairs": regression()}, prompts={"pairs": ["query: ", ""]})
+    plain = BiEncoderTask(open_siamese(model), {"pairs": regression()})
+    data = examples(second=LONG)
+    by_hand = Examples("pairs", data.path, ([f"query: {text}" for text in data.texts[0]], data.texts[1]), None,
+                       data.lines)  # fmt: skip
+    for part, expected in zip(prompted.collate(data, [0, 1])["passes"], plain.collate(by_hand, [0, 1])["passes"],
+                              strict=True):  # fmt: skip
+        assert torch.equal(part["ids"], expected["ids"])
+
+
+def test_data_sets_that_share_an_objective_share_its_head(model: Path) -> None:
+    spec = Softmax(kind="softmax", classes=("a", "b"))
+    shared, own = build_objective(spec, 32), build_objective(spec, 32)
+    task = BiEncoderTask(open_siamese(model), {"one": shared, "two": shared, "three": own})
+    heads = {name for name in task.state_dict() if name.startswith("objectives.")}
+    assert {name.split(".")[1] for name in heads} == {"0", "1"}

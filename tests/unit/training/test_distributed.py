@@ -1,0 +1,81 @@
+"""Two gloo processes train as one process with the joint batch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from es_sbert.training.distributed import gather, processes
+from tests.conftest import free_port
+from tests.unit.training import gradients
+from tests.unit.training.support import STILL, environment, recipe, write_model, write_pairs, write_recipe
+
+ROOT = Path(__file__).parents[3]
+
+
+def torchrun(*arguments: object) -> None:
+    """Run a module in two processes.
+
+    Each of them fails the run by its exit code, which torchrun hands on.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()),
+         "-m", *map(str, arguments)],
+        capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_one_process_has_its_own_rows_only() -> None:
+    local = torch.ones(3, 2)
+    assert processes() == 1
+    assert gather(local) is local
+
+
+@pytest.mark.slow
+def test_gradients_of_two_processes_are_those_of_the_joint_batch(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", config=STILL)
+    torchrun("tests.unit.training.gradients", model, tmp_path / "found.pt")
+    found = torch.load(tmp_path / "found.pt", weights_only=True)
+    for name in gradients.OBJECTIVES:
+        expected = gradients.gradients(model, name, None)
+        assert any(gradient.abs().max() > 1e-4 for gradient in expected.values())
+        for mini_batch in (None, 4):
+            for key, gradient in expected.items():
+                place = f"{name}/{mini_batch}/{key}"
+                torch.testing.assert_close(
+                    found[place], gradient, atol=2e-6, rtol=1e-4, msg=lambda text, place=place: f"{place}: {text}"
+                )
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_ends_where_one_process_ends(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", config=STILL)
+    write_pairs(tmp_path / "train.tsv", 90)
+    write_pairs(tmp_path / "dev.tsv", 30, start=90)
+    settings = recipe(model, epochs=2, accumulation=2, learning_rate=1e-4)
+    settings["export"] = {"precisions": []}
+    path = write_recipe(tmp_path, settings)
+    train = ("es_sbert.cli.main", "train", path, "--device", "cpu", "-o")
+    torchrun(*train, tmp_path / "two")
+    subprocess.run([sys.executable, "-m", *map(str, train), str(tmp_path / "one")], check=True, timeout=300,
+                   capture_output=True, env=environment())  # fmt: skip
+    logs = [(tmp_path / name / "training/pairs-log.csv").read_text().splitlines() for name in ("one", "two")]
+    assert len(logs[0]) == len(logs[1]) > 5
+    one, two = (
+        torch.cat([tensor.flatten() for _, tensor in sorted(_weights(tmp_path / name).items())])
+        for name in ("one", "two")
+    )
+    start = torch.cat([tensor.flatten() for _, tensor in sorted(_weights(model).items())])
+    moved = (one - start).norm()
+    assert moved > 0.01
+    # Adam divides by the size of a gradient: where that is rounding alone, the sign of a step is too.
+    assert (one - two).norm() < 0.05 * moved
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if "pooler" not in name}

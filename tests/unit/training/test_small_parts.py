@@ -1,0 +1,155 @@
+"""Schedule, course of a run, checkpoints, dev scores: the pure parts around the trainer."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.errors import RecipeInvalid
+from es_sbert.evaluation.similarity import Similarity
+from es_sbert.training.checkpoints import last_complete, mark_complete, remove_all, remove_incomplete
+from es_sbert.training.data.dev import DevData
+from es_sbert.training.data.tokens import TokenColumn
+from es_sbert.training.dev import dev_score, reciprocal_rank, triplet_distance
+from es_sbert.training.history import as_csv, course, plot
+from es_sbert.training.objectives.settings import Regression, Triplet
+from es_sbert.training.schedule import checkpoint_steps
+
+
+def test_checkpoints_are_spread_evenly_and_end_with_the_epoch() -> None:
+    assert checkpoint_steps(30, 2) == {15, 30}
+    assert checkpoint_steps(10, 3) == {4, 7, 10}
+    assert checkpoint_steps(2, 5) == {1, 2}
+
+
+@given(st.integers(1, 500), st.integers(1, 20))
+def test_every_epoch_ends_with_a_checkpoint(steps: int, per_epoch: int) -> None:
+    found = checkpoint_steps(steps, per_epoch)
+    assert max(found) == steps
+    assert len(found) == min(steps, per_epoch)
+    assert min(found) >= 1
+
+
+LOG = [
+    {"eval_dev": 50.0, "step": 0, "epoch": 0},
+    {"loss": 0.5, "grad_norm": 1.0, "learning_rate": 1e-5, "step": 10, "epoch": 0.5},
+    {"loss": 0.4, "grad_norm": 0.9, "learning_rate": 2e-5, "step": 20, "epoch": 1.0},
+    {"eval_dev": 60.0, "step": 20, "epoch": 1.0},
+    {"train_runtime": 3.0, "train_loss": 0.45, "step": 20, "epoch": 1.0},
+]
+
+
+def test_the_course_of_a_run_has_one_row_a_step() -> None:
+    rows = course(LOG)
+    assert [row["step"] for row in rows] == [0, 10, 20]
+    assert rows[0] == {"step": 0, "epoch": 0, "dev": 50.0}
+    assert rows[2] == {"step": 20, "epoch": 1.0, "loss": 0.4, "grad_norm": 0.9, "learning_rate": 2e-5, "dev": 60.0}
+    assert as_csv(rows).splitlines() == [
+        "step,epoch,loss,learning_rate,grad_norm,dev",
+        "0,0,,,,50.0",
+        "10,0.5,0.5,1e-05,1.0,",
+        "20,1.0,0.4,2e-05,0.9,60.0",
+    ]
+
+
+def test_a_plot_is_drawn_with_and_without_dev(tmp_path: Path) -> None:
+    sizes = []
+    for name in ("dev accuracy", None):
+        path = tmp_path / f"{name}.png"
+        plot(course(LOG), path, title="a run", dev_name=name)
+        assert path.read_bytes().startswith(b"\x89PNG")
+        sizes.append(path.stat().st_size)
+    assert sizes[0] > sizes[1]
+
+
+def checkpoint(folder: Path, step: int, *, complete: bool) -> Path:
+    path = folder / f"checkpoint-{step}"
+    path.mkdir()
+    (path / "model.safetensors").write_bytes(b"weights")
+    if complete:
+        mark_complete(path)
+    return path
+
+
+def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
+    assert last_complete(tmp_path) is None
+    older = checkpoint(tmp_path, 9, complete=True)
+    newer = checkpoint(tmp_path, 100, complete=True)
+    broken = checkpoint(tmp_path, 101, complete=False)
+    (tmp_path / "checkpoint-notes").mkdir()
+    assert last_complete(tmp_path) == newer
+    remove_incomplete(tmp_path)
+    assert not broken.exists()
+    assert older.exists()
+    remove_all(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-notes"]
+
+
+class Fixed:
+    """An embedder that looks its vectors up."""
+
+    name = "fixed"
+
+    def __init__(self, vectors: dict[str, list[float]]) -> None:
+        self._vectors = vectors
+
+    def embed(self, texts: list[str], kind: str | None = None) -> np.ndarray:
+        return np.array([self._vectors[text] for text in texts], dtype=np.float32)
+
+
+class Scorer:
+    name = "scorer"
+
+    def score(self, first: list[str], second: list[str]) -> np.ndarray:
+        return np.array([len(a) - len(b) for a, b in zip(first, second, strict=True)], dtype=np.float32)
+
+
+MODEL = Fixed({"x": [1, 0], "near": [1, 0.1], "far": [0, 1], "long": [9, 0]})
+
+
+def test_dev_scores_by_hand() -> None:
+    sts = DevData("sts", (["x", "x", "x"], ["near", "far", "x"]), np.array([0.5, 0.1, 0.9], dtype=np.float32))
+    assert dev_score(MODEL, sts) == pytest.approx(100)
+    twins = DevData("duplicates", (["x", "x", "x"], ["near", "far", "x"]), np.array([1, 0, 0]))
+    assert dev_score(MODEL, twins) == pytest.approx(50)  # its duplicate stands second
+    triplets = DevData("triplet", (["x", "x"], ["near", "far"], ["far", "near"]), None)
+    assert dev_score(MODEL, triplets) == 50
+    # By cosine x is nearer to "long", by distance to "near".
+    stretched = DevData("triplet", (["x"], ["long"], ["near"]), None)
+    assert dev_score(MODEL, stretched) == 100
+    assert dev_score(MODEL, stretched, Similarity.EUCLIDEAN) == 0
+
+
+def test_cross_encoders_are_measured_by_their_scores() -> None:
+    sts = DevData("sts", (["aaa", "aa"], ["a", "a"]), np.array([1.0, 0.0], dtype=np.float32))
+    assert dev_score(Scorer(), sts) == pytest.approx(100)
+    with pytest.raises(RecipeInvalid, match="needs sentence vectors") as caught:
+        dev_score(Scorer(), DevData("pairs", (["a"], ["b"]), None))
+    assert "sts or duplicates" in caught.value.remedy
+
+
+def test_reciprocal_rank_by_hand() -> None:
+    anchors = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.float32)
+    positives = np.array([[1, 0], [1, 0.1], [0, 1]], dtype=np.float32)
+    # Ranks: first (cosine 1 beats 0.995 and 0); third (0.0995, behind 1 and above 0: second); last: 0.707, tied with
+    # the first positive at 0.707 and behind 0.774: third.
+    assert reciprocal_rank(anchors, positives) == pytest.approx(100 * (1 + 1 / 2 + 1 / 3) / 3)
+    same = np.ones((4, 2), dtype=np.float32)
+    assert reciprocal_rank(same, same) == pytest.approx(25)  # one vector for all ranks nothing
+
+
+def test_triplets_are_measured_by_the_trained_distance() -> None:
+    assert triplet_distance(Triplet(kind="triplet")) is Similarity.EUCLIDEAN
+    assert triplet_distance(Regression(kind="regression")) is Similarity.COSINE
+    assert triplet_distance(None) is Similarity.COSINE
+
+
+def test_a_token_column_gives_every_text_its_own_ids() -> None:
+    texts = ["ab", "", "cde"]
+    column = TokenColumn(texts, lambda part: [np.array([ord(c) for c in text], dtype=np.int64) for text in part])
+    assert column.lengths.tolist() == [2, 0, 3]
+    assert [column[n].tolist() for n in range(3)] == [[97, 98], [], [99, 100, 101]]
+    assert column[0].dtype == np.int64
+    assert len(TokenColumn([], lambda part: [])) == 0
