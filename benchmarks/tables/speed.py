@@ -78,7 +78,7 @@ def _embed(model: Embedder, texts: Sequence[str], unsorted: bool) -> None:
         return
     import torch
 
-    from es_sbert.training.siamese import SiameseEncoder, evaluating
+    from es_sbert.networks.siamese import SiameseEncoder, evaluating
 
     assert isinstance(model, SiameseEncoder)
     rows = model.tokenize(texts)

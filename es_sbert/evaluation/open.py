@@ -79,7 +79,7 @@ def _is_pair_model(folder: Path) -> bool:
     if is_bundle(folder) or is_reranker(folder):
         return is_reranker(folder)  # known without torch
     require("train", "torch", "transformers")
-    from es_sbert.training.pair_folder import is_pair_model
+    from es_sbert.networks.pair_folder import is_pair_model
 
     return is_pair_model(folder)
 
@@ -114,8 +114,8 @@ def _open_torch(folder: Path, spec: str, *, device: str, precision: str, pair: b
     require("train", "torch", "transformers")
     from torch import nn
 
-    from es_sbert.training.folder import open_siamese
-    from es_sbert.training.pair_folder import open_pair_scorer
+    from es_sbert.networks.folder import open_siamese
+    from es_sbert.networks.pair_folder import open_pair_scorer
 
     place = _torch_device(device)
     network = open_pair_scorer(folder, name=spec) if pair else open_siamese(folder, name=spec)

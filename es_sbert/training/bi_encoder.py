@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from es_sbert.evaluation.models import Embedder
+from es_sbert.networks.folder import save_siamese
+from es_sbert.networks.siamese import SiameseEncoder
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.data.tokens import TokenColumn
 from es_sbert.training.distributed import gather
-from es_sbert.training.folder import save_siamese
 from es_sbert.training.objectives.objective import Objective
-from es_sbert.training.siamese import SiameseEncoder
 from es_sbert.training.task import Batch, TrainingTask
 
 # One pass over all columns has less overhead than one a column, unless it makes short texts as long as long ones.

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.models import PairScorer
+from es_sbert.networks.cross_encoder import ONE_LABEL, CrossEncoder
+from es_sbert.networks.cross_encoder_folder import save_cross_encoder, start_cross_encoder
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.distributed import joint_mean
 from es_sbert.training.objectives.settings import ObjectiveSpec, Regression, Softmax
-from es_sbert.training.pair_checkpoint import save_cross_encoder, start_cross_encoder
-from es_sbert.training.pair_classifier import ONE_LABEL, CrossEncoder
 from es_sbert.training.pair_labels import to_unit_interval
 from es_sbert.training.recipe import ModelSpec
 from es_sbert.training.task import Batch, TrainingTask

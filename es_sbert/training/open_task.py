@@ -8,16 +8,16 @@ from torch import nn
 
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.errors import RecipeInvalid
+from es_sbert.networks.cross_encoder import CrossEncoder
 from es_sbert.training.bi_encoder import BiEncoderTask
 from es_sbert.training.cross_encoder import CrossEncoderTask
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.folder import open_siamese
 from es_sbert.training.objectives.build import build_objective, objective_shape
 from es_sbert.training.objectives.objective import Objective
 from es_sbert.training.objectives.settings import ObjectiveSpec
-from es_sbert.training.pair_classifier import CrossEncoder
 from es_sbert.training.poly_encoder import PolyEncoderTask
 from es_sbert.training.recipe import Kind, Lora, ModelSpec, Stage
+from es_sbert.training.start import open_start
 from es_sbert.training.task import TrainingTask
 
 
@@ -54,7 +54,7 @@ def open_task(
 
 
 def _bi_encoder(spec: ModelSpec, stage: Stage, objectives: Mapping[str, ObjectiveSpec]) -> BiEncoderTask:
-    encoder = open_siamese(resolve_model(spec.base), spec, name=spec.base)
+    encoder = open_start(resolve_model(spec.base), spec)
     built: dict[int, Objective] = {}  # data sets that share the stage's objective share its head
     for objective in objectives.values():
         if id(objective) not in built:

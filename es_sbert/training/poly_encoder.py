@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.models import PairScorer
+from es_sbert.networks.pair_folder import is_poly_encoder, read_codes, save_poly_encoder
+from es_sbert.networks.poly_encoder import PolyEncoder
+from es_sbert.networks.siamese import SiameseEncoder
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.data.tokens import TokenColumn
 from es_sbert.training.distributed import gather, joint_mean, rows_before
-from es_sbert.training.folder import open_siamese
 from es_sbert.training.objectives.settings import InBatch, ObjectiveSpec, Regression
-from es_sbert.training.pair_folder import is_poly_encoder, read_codes, save_poly_encoder
 from es_sbert.training.pair_labels import gold_scores
-from es_sbert.training.pair_poly import PolyEncoder
 from es_sbert.training.recipe import ModelSpec
-from es_sbert.training.siamese import SiameseEncoder
+from es_sbert.training.start import open_start
 from es_sbert.training.task import Batch, TrainingTask
 
 
@@ -63,7 +63,7 @@ class PolyEncoderTask(TrainingTask):
             UnsupportedArchitecture: a module that es-sbert does not honour.
         """
         base = resolve_model(spec.base)
-        encoder = open_siamese(base, spec, name=spec.base)
+        encoder = open_start(base, spec)
         if encoder.model.dense or len(encoder.model.pooling) != 1:
             raise RecipeInvalid(
                 f"a poly-encoder compares sentence vectors with token vectors, and {spec.base} as the recipe wants it "

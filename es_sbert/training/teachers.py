@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.errors import RecipeInvalid
 from es_sbert.loading import load_encoder
+from es_sbert.networks.pair_folder import open_pair_scorer
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.failures import disk_errors_explained
 from es_sbert.training.objectives.settings import MarginDistillation, ObjectiveSpec, VectorDistillation
-from es_sbert.training.pair_folder import open_pair_scorer
 
 
 def taught(examples: Examples, objective: ObjectiveSpec, cache: Path, report: Callable[[str], None]) -> Examples:

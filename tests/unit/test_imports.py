@@ -14,6 +14,7 @@ _TORCH = (
     "es_sbert.exporters.trace",
     "es_sbert.exporters.traced",
     "es_sbert.exporters.traced_pairs",
+    "es_sbert.networks.",
     "es_sbert.training.",
 )
 # Rooms within training that are only settings and data: recipes can be read and checked without torch.

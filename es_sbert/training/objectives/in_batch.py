@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from es_sbert.networks.unit import unit
 from es_sbert.training.data.shape import LabelKind
 from es_sbert.training.objectives import settings
 from es_sbert.training.objectives.objective import Objective
-from es_sbert.training.objectives.similarity import unit
 
 
 class InBatchNegativesLoss(Objective):

@@ -16,11 +16,11 @@ from es_sbert.evaluation.models import Embedder, PairScorer
 from es_sbert.evaluation.onnx import OnnxEmbedder
 from es_sbert.evaluation.open import close_model, open_model
 from es_sbert.exporters.reranker import export_reranker
-from es_sbert.training.folder import open_siamese
-from es_sbert.training.pair_classifier import CrossEncoder
-from es_sbert.training.pair_folder import save_poly_encoder
-from es_sbert.training.pair_poly import PolyEncoder
-from es_sbert.training.siamese import SiameseEncoder
+from es_sbert.networks.cross_encoder import CrossEncoder
+from es_sbert.networks.folder import open_siamese
+from es_sbert.networks.pair_folder import save_poly_encoder
+from es_sbert.networks.poly_encoder import PolyEncoder
+from es_sbert.networks.siamese import SiameseEncoder
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint, write_cross_encoder
 

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from es_sbert.networks.folder import open_siamese
 from es_sbert.training.bi_encoder import BiEncoderTask
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.folder import open_siamese
 from es_sbert.training.objectives.build import build_objective
 from es_sbert.training.objectives.settings import (
     CoSent,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from es_sbert.networks.folder import open_siamese
 from es_sbert.training import bi_encoder
 from es_sbert.training.bi_encoder import BiEncoderTask
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.folder import open_siamese
 from es_sbert.training.objectives.build import build_objective
 from es_sbert.training.objectives.objective import Objective
 from es_sbert.training.objectives.settings import InBatch, Regression, Softmax

@@ -17,7 +17,7 @@ from es_sbert.bundle.store import open_bundle
 from es_sbert.errors import RecipeInvalid, SourceError, TrainingDiverged
 from es_sbert.evaluation.similarity import Similarity, paired_similarity
 from es_sbert.evaluation.sts import correlate
-from es_sbert.training.folder import open_siamese
+from es_sbert.networks.folder import open_siamese
 from tests.unit.training.support import (
     command,
     environment,

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from es_sbert.networks.unit import unit
 from es_sbert.training.objectives.settings import Distance
-from es_sbert.training.objectives.similarity import pairwise_cosine, pairwise_distance, pairwise_dot, unit
+from es_sbert.training.objectives.similarity import pairwise_cosine, pairwise_distance, pairwise_dot
 from tests.unit.training.objectives.samples import columns, tensor
 
 

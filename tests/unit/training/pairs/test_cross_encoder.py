@@ -15,10 +15,10 @@ from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, C
 
 from es_sbert.errors import BundleInvalid, RecipeInvalid, UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.models import PairScorer
+from es_sbert.networks.cross_encoder_folder import open_cross_encoder, save_cross_encoder
+from es_sbert.networks.pair_folder import open_pair_scorer
 from es_sbert.training.cross_encoder import CrossEncoderTask
 from es_sbert.training.objectives.settings import CoSent, InBatch, Matryoshka, ObjectiveSpec, Regression, Softmax
-from es_sbert.training.pair_checkpoint import open_cross_encoder, save_cross_encoder
-from es_sbert.training.pair_folder import open_pair_scorer
 from es_sbert.training.recipe import DenseSpec, Kind, ModelSpec
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint, write_cross_encoder
 from tests.unit.training.pairs.support import FIRST, SCORES, SECOND, examples, losses

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from es_sbert.training.pair_attention import attended_cosine, summarise
+from es_sbert.networks.attention import attended_cosine, summarise
 
 LOG3 = math.log(3)
 

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 
 from es_sbert.errors import BundleInvalid
+from es_sbert.networks.pair_folder import is_pair_model, open_pair_scorer
 from es_sbert.training.cross_encoder import CrossEncoderTask
 from es_sbert.training.objectives.settings import Regression
-from es_sbert.training.pair_folder import is_pair_model, open_pair_scorer
 from es_sbert.training.poly_encoder import PolyEncoderTask
 from es_sbert.training.recipe import Kind, ModelSpec
 from tests.unit.checkpoints import write_checkpoint

@@ -10,7 +10,7 @@ import torch
 
 from es_sbert.bundle.cross_encoder import CrossEncoderModel, ScoreActivation
 from es_sbert.errors import UsageError
-from es_sbert.training.pair_scores import alike, pair_scores
+from es_sbert.networks.pair_scores import alike, pair_scores
 
 
 def model(*labels: str, activation: ScoreActivation = ScoreActivation.SIGMOID) -> CrossEncoderModel:

@@ -13,7 +13,7 @@ from torch import nn
 
 from es_sbert.errors import RecipeInvalid, UsageError
 from es_sbert.evaluation.models import PairScorer
-from es_sbert.training.folder import open_siamese
+from es_sbert.networks.folder import open_siamese
 from es_sbert.training.objectives.settings import InBatch, Matryoshka, ObjectiveSpec, Regression, Softmax
 from es_sbert.training.poly_encoder import PolyEncoderTask
 from es_sbert.training.recipe import DenseSpec, Kind, ModelSpec

@@ -15,8 +15,8 @@ from es_sbert.bundle.cross_encoder import CrossEncoderModel, ScoreActivation
 from es_sbert.bundle.reranker import PairFormat
 from es_sbert.encoder.batches import plan_batches
 from es_sbert.encoder.pairs import PairTokenizer
-from es_sbert.training.pair_scores import check_pairs, pair_scores
-from es_sbert.training.siamese import evaluating
+from es_sbert.networks.pair_scores import check_pairs, pair_scores
+from es_sbert.networks.siamese import evaluating
 
 # transformers' own name for the one label of a regression.
 ONE_LABEL = ("LABEL_0",)
@@ -28,7 +28,7 @@ _WINDOW = 16_384
 
 
 class CrossEncoder(nn.Module):
-    """A cross-encoder in torch; `es_sbert.training.pair_checkpoint` opens, starts and saves one.
+    """A cross-encoder in torch; `es_sbert.networks.cross_encoder_folder` opens, starts and saves one.
 
     A `PairScorer` for evaluation as it stands.
 

@@ -14,8 +14,9 @@ from sentence_transformers.sentence_transformer.modules import Dense
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.model import Activation, Pooling
 from es_sbert.errors import BundleInvalid
-from es_sbert.training.folder import open_siamese, save_siamese
+from es_sbert.networks.folder import open_siamese, save_siamese
 from es_sbert.training.recipe import DenseSpec, ModelSpec
+from es_sbert.training.start import open_start
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
 
 TEXTS = ["A man plays a guitar.", "The committee has not yet decided.", "", "word " * 80, "naïve café 北京"]
@@ -70,7 +71,7 @@ def test_a_recipe_changes_pooling_dense_length_and_prompts(tmp_path: Path) -> No
         base=str(folder), pooling=(Pooling.CLS, Pooling.MEAN), normalize=False, max_tokens=7,
         dense=DenseSpec(out_features=5, activation=Activation.RELU), prompts={"query": "ask "},
     )  # fmt: skip
-    encoder = open_siamese(folder, spec)
+    encoder = open_start(folder, spec)
     save_siamese(encoder, tmp_path / "saved")
     model = read_model(tmp_path / "saved")
     assert (model.dimensions, model.max_tokens, model.normalize) == (5, 7, False)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from es_sbert.encoder.batches import distinct, plan_batches
-from es_sbert.training.pair_attention import attended_cosine, summarise
-from es_sbert.training.pair_scores import check_pairs
-from es_sbert.training.siamese import SiameseEncoder, evaluating
+from es_sbert.networks.attention import attended_cosine, summarise
+from es_sbert.networks.pair_scores import check_pairs
+from es_sbert.networks.siamese import SiameseEncoder, evaluating
 
 # Padded tokens of one batch without gradients.
 _BUDGET = {"cpu": 1024, "cuda": 32_768}
@@ -21,7 +21,7 @@ _PAIRS = 256
 
 
 class PolyEncoder(nn.Module):
-    """A poly-encoder in torch; `es_sbert.training.pair_folder` opens one.
+    """A poly-encoder in torch; `es_sbert.networks.pair_folder` opens one.
 
     The first text of a pair is the context: m learnt codes attend over its token vectors. The second is the candidate:
     its one vector, which can be stored, attends over the m vectors of the context. Both go through the same

@@ -19,8 +19,8 @@ from es_sbert.bundle.cross_encoder import CrossEncoderModel, ScoreActivation, is
 from es_sbert.bundle.reranker import PairFormat
 from es_sbert.encoder.tokenizer import load_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, first_line
-from es_sbert.training.folder import merged
-from es_sbert.training.pair_classifier import CrossEncoder, set_labels
+from es_sbert.networks.cross_encoder import CrossEncoder, set_labels
+from es_sbert.networks.folder import merged
 
 _ACTIVATION_NAMES = {
     ScoreActivation.SIGMOID: "torch.nn.modules.activation.Sigmoid",

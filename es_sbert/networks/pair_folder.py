@@ -1,6 +1,6 @@
 """Models that score pairs, as folders: which folders are such, opening them, and the poly-encoder's format.
 
-A cross-encoder's folder is transformers' own for sequence classification (pair_checkpoint.py). A poly-encoder's is
+A cross-encoder's folder is transformers' own for sequence classification (cross_encoder_folder.py). A poly-encoder's is
 the sentence-transformers folder of its encoder with two more files: `poly_encoder.safetensors`, which holds the codes
 ``(m, width)``, and `poly_encoder.json`, which says that it is one.
 """
@@ -17,11 +17,11 @@ from safetensors.torch import load_file, save_file
 from es_sbert.bundle.checkpoint import read_json
 from es_sbert.bundle.cross_encoder import is_cross_encoder
 from es_sbert.errors import BundleInvalid
-from es_sbert.evaluation.models import PairScorer
-from es_sbert.training.folder import open_siamese, save_siamese
-from es_sbert.training.pair_checkpoint import open_cross_encoder, quiet
-from es_sbert.training.pair_poly import PolyEncoder
-from es_sbert.training.siamese import SiameseEncoder
+from es_sbert.networks.cross_encoder import CrossEncoder
+from es_sbert.networks.cross_encoder_folder import open_cross_encoder, quiet
+from es_sbert.networks.folder import open_siamese, save_siamese
+from es_sbert.networks.poly_encoder import PolyEncoder
+from es_sbert.networks.siamese import SiameseEncoder
 
 _SETTINGS = "poly_encoder.json"
 _CODES = "poly_encoder.safetensors"
@@ -43,7 +43,7 @@ def is_poly_encoder(folder: Path) -> bool:
     return (folder / _SETTINGS).exists()
 
 
-def open_pair_scorer(folder: Path, *, name: str | None = None) -> PairScorer:
+def open_pair_scorer(folder: Path, *, name: str | None = None) -> CrossEncoder | PolyEncoder:
     """Open a cross-encoder or a poly-encoder in torch, in float32, on the CPU.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from es_sbert.training.objectives.similarity import SHORTEST, unit
+from es_sbert.networks.unit import SHORTEST, unit
 
 
 def summarise(tokens: Tensor, mask: Tensor, codes: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.model import Activation, Dense, Pooling, SentenceModel
 from es_sbert.bundle.safetensors import find_weights
 from es_sbert.errors import BundleInvalid, first_line
-from es_sbert.training.recipe import ModelSpec
-from es_sbert.training.siamese import DenseLayer, SiameseEncoder
+from es_sbert.networks.siamese import DenseLayer, SiameseEncoder
 
 _ACTIVATION_NAMES = {
     Activation.IDENTITY: "torch.nn.modules.linear.Identity",
@@ -37,31 +37,26 @@ _POOLING_KEYS = {
 }
 
 
-def open_siamese(folder: Path, spec: ModelSpec | None = None, *, name: str | None = None) -> SiameseEncoder:
+def open_siamese(
+    folder: Path, *, name: str | None = None, pooling: Sequence[Pooling] = (Pooling.MEAN,)
+) -> SiameseEncoder:
     """Open a sentence-transformers folder or a bare transformers folder, in float32, on the CPU.
 
     Args:
         folder: The folder.
-        spec: What a recipe changes about the model: pooling, Dense, unit length, maximum tokens, prompts. A new
-            Dense layer starts from torch's random weights.
-        name: Name for people.
+        name: Name for people; the folder's own by default.
+        pooling: Pooling modes of a bare transformer, which has none of its own.
 
     Raises:
         BundleInvalid: a file is missing or broken, or weights are pickled.
         UnsupportedArchitecture: a module that es-sbert does not honour.
     """
     name = name or folder.resolve().name
-    modes = spec.pooling if spec else None
     if (folder / "modules.json").exists():
         model = read_model(folder, name)
-        dense = [_open_dense(model, settings) for settings in model.dense]
     else:
-        model = read_bare_transformer(folder, name, modes or (Pooling.MEAN,))
-        dense = []
-    transformer = load_transformer(model)
-    if spec is not None:
-        model, dense = _changed(model, dense, spec)
-    return SiameseEncoder(model, transformer, dense)
+        model = read_bare_transformer(folder, name, pooling)
+    return SiameseEncoder(model, load_transformer(model), [_open_dense(model, settings) for settings in model.dense])
 
 
 def load_transformer(model: SentenceModel) -> nn.Module:
@@ -93,31 +88,6 @@ def _open_dense(model: SentenceModel, settings: Dense) -> DenseLayer:
     (file,) = find_weights(model.folder / settings.folder)
     layer.load_state_dict(safetensors.torch.load_file(file))
     return layer
-
-
-def _changed(model: SentenceModel, dense: list[DenseLayer], spec: ModelSpec) -> tuple[SentenceModel, list[DenseLayer]]:
-    """A model as a recipe wants it; layers that the recipe replaces are left out."""
-    pooled = model.dense[0].in_features if model.dense else model.dimensions
-    width = pooled // len(model.pooling)
-    pooling = spec.pooling or model.pooling
-    if spec.dense is not None or len(pooling) != len(model.pooling):
-        dense = []
-    if spec.dense is not None:
-        settings = Dense(folder="2_Dense", in_features=width * len(pooling), out_features=spec.dense.out_features,
-                         bias=spec.dense.bias, activation=spec.dense.activation)  # fmt: skip
-        dense = [DenseLayer(settings)]
-    changed = model.model_copy(
-        update={
-            "pooling": pooling,
-            "dense": tuple(layer.settings for layer in dense),
-            "normalize": model.normalize if spec.normalize is None else spec.normalize,
-            "max_tokens": min(spec.max_tokens or model.max_tokens, model.max_tokens),
-            "dimensions": dense[-1].settings.out_features if dense else width * len(pooling),
-            "prompts": {**model.prompts, **spec.prompts},
-            "fingerprint": "",
-        }
-    )
-    return changed, dense
 
 
 def save_siamese(encoder: SiameseEncoder, folder: Path) -> None:

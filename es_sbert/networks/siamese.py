@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from es_sbert.bundle.model import Activation, Dense, PromptKind, SentenceModel
 from es_sbert.encoder.batches import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.training.pooling import pool
+from es_sbert.networks.pooling import pool
 
 _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
     Activation.IDENTITY: nn.Identity,
@@ -42,7 +42,7 @@ class DenseLayer(nn.Module):
 
 
 class SiameseEncoder(nn.Module):
-    """A sentence encoder in torch; `es_sbert.training.folder` opens and saves one.
+    """A sentence encoder in torch; `es_sbert.networks.folder` opens and saves one.
 
     An `Embedder` for evaluation as it stands.
 
