@@ -9,7 +9,7 @@ from benchmarks.tables.lab import Lab, cells, shown
 TITLE = "Ablation (the paper's table 6)"
 NOTE = (
     "Best Spearman's ρ × 100 on STSb dev after one epoch of softmax on nli-train, or four epochs of regression on STSb "
-    "(batch 16, learning rate 2e-4), mean ± standard deviation over {seeds} seeds (the paper: 10). All from an encoder "
+    "(batch 16, learning rate 1e-4), mean ± standard deviation over {seeds} seeds (the paper: 10). All from an encoder "
     "without sentence tuning: our own masked language model (two layers of 128), whose averaged vectors are in the "
     "first table."
 )

@@ -11,7 +11,7 @@ from benchmarks.tables.lab import Lab
 from benchmarks.tables.mlm import train_masked_language_model
 
 # An encoder that has seen little takes larger steps than one that was tuned on a billion pairs.
-SMALL = {"stages__0__learning_rate": 2e-4}
+SMALL = {"stages__0__learning_rate": 1e-4}
 
 
 def word_vectors(lab: Lab) -> Path:

@@ -10,6 +10,8 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from es_sbert.training.failures import disk_errors_explained
+
 _COLUMNS = ("step", "epoch", "loss", "learning_rate", "grad_norm", "dev")
 
 Row = Mapping[str, float]
@@ -83,11 +85,13 @@ class History(TrainerCallback):
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             rows = course(state.log_history)
-            self._stem.with_name(f"{self._stem.name}.csv").write_text(as_csv(rows), encoding="utf-8")
+            with disk_errors_explained(self._stem.parent):
+                self._stem.with_name(f"{self._stem.name}.csv").write_text(as_csv(rows), encoding="utf-8")
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.is_world_process_zero:
             path = self._stem.with_name(f"{self._stem.name}.png")
-            plot(course(state.log_history), path, title=self._title, dev_name=self._dev_name)
+            with disk_errors_explained(self._stem.parent):
+                plot(course(state.log_history), path, title=self._title, dev_name=self._dev_name)

@@ -1,0 +1,201 @@
+"""Runs of every kind of model and setting, in this process: what comes out, and that it learnt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from es_sbert.encoder.reranker import Reranker
+from es_sbert.errors import DeviceError, RecipeInvalid
+from es_sbert.networks.folder import open_siamese
+from es_sbert.networks.pair_folder import open_pair_scorer
+from es_sbert.training.run import choose_training_device
+from tests.unit.training.support import (
+    STILL,
+    recipe,
+    train_here,
+    write_model,
+    write_pairs,
+    write_recipe,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "model", config=STILL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_pairs(tmp_path / "train.tsv", 240)
+    write_pairs(tmp_path / "dev.tsv", 60, start=240)
+    return tmp_path
+
+
+def train(folder: Path, settings: dict[str, Any], **options: Any) -> Path:
+    """Run a recipe and check that the dev score rose."""
+    output = folder / "out"
+    trained = train_here(write_recipe(folder, settings), output, **options)
+    measured = [row["dev"] for row in trained.stages[-1].course if "dev" in row]
+    assert max(measured) > measured[0] + 2
+    return output
+
+
+def test_a_cross_encoder_becomes_a_reranker(folder: Path, model: Path) -> None:
+    settings = recipe(model, epochs=3)
+    settings["model"] |= {"kind": "cross-encoder"}
+    output = train(folder, settings)
+    pairs = ["the committee", "a man"], ["the committee has decided", "otherwise"]
+    with Reranker.open(output, "cpu", "fp32", 1) as reranker:
+        scores = reranker.score(*pairs)
+    np.testing.assert_allclose(scores, open_pair_scorer(output).score(*pairs), atol=1e-5)
+    assert "kind: cross-encoder" in (output / "README.md").read_text()
+
+
+def test_a_poly_encoder_stays_in_torch(folder: Path, model: Path) -> None:
+    settings = recipe(model, epochs=3, learning_rate=3e-4)
+    settings["model"] |= {"kind": "poly-encoder", "codes": 4}
+    output = train(folder, settings)
+    assert open_pair_scorer(output).score(["a man"], ["a man"]).shape == (1,)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"gradient_checkpointing": True},
+        {"mini_batch": 3},
+        {"accumulation": 2, "batch": 4},
+        {"objective": {"kind": "cosent"}, "smart_batching": False},
+        {"objective": {"kind": "regression", "matryoshka": {"dimensions": [8, 32]}}},
+    ],
+    ids=["gradient checkpointing", "mini-batches", "accumulation", "cosent", "matryoshka"],
+)
+# transformers asks itself in a way that it deprecates.
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+def test_settings_of_a_stage(folder: Path, model: Path, stage: dict[str, Any]) -> None:
+    settings = recipe(model, epochs=2, **stage)
+    settings["export"] = {"precisions": []}
+    train(folder, settings)
+
+
+def test_half_precision(folder: Path, model: Path) -> None:
+    settings = recipe(model, epochs=2) | {"precision": "bf16", "export": {"precisions": []}}
+    output = train(folder, settings)
+    # The weights themselves stay float32.
+    assert {str(tensor.dtype) for tensor in load_file(output / "model.safetensors").values()} == {"torch.float32"}
+
+
+def test_several_data_sets_with_an_objective_each(folder: Path, model: Path) -> None:
+    lines = (folder / "train.tsv").read_text().splitlines()
+    rows = [line.split("\t") for line in lines[1:]]
+    triplets = [{"a": row[0], "p": row[0] + " again", "n": "otherwise " + row[1]} for row in rows[:100]]
+    (folder / "triplets.jsonl").write_text("\n".join(map(json.dumps, triplets)) + "\n")
+    classes = [{"x": row[0], "y": row[1], "label": "same" if int(row[2]) > 2 else "other"} for row in rows[:90]]
+    (folder / "classes.jsonl").write_text("\n".join(map(json.dumps, classes)) + "\n")
+    settings = recipe(model, epochs=2, mixing="proportional")
+    settings["stages"][0]["data"] += [
+        {"path": "triplets.jsonl", "columns": {"anchor": "a", "positive": "p", "negative": "n"},
+         "objective": {"kind": "triplet", "distance": "cosine", "margin": 0.1}},
+        {"path": "classes.jsonl", "columns": {"sentence1": "x", "sentence2": "y", "class": "label"},
+         "objective": {"kind": "softmax", "classes": ["other", "same"]}},
+    ]  # fmt: skip
+    settings["export"] = {"precisions": []}
+    output = train(folder, settings)
+    notes = json.loads((output / "training.json").read_text())
+    assert notes["stages"][0]["examples"] == 240 + 100 + 90
+    assert notes["stages"][0]["steps"] == 2 * (30 + 13 + 12)
+
+
+def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, model: Path) -> None:
+    """The student starts from other weights; its vectors of sentence and translation come near the teacher's."""
+    student = write_model(folder / "student", seed=1, config=STILL)
+    sentences = [f"{who} {does} {what}" for who in ("he", "she", "a man", "the dog") for does in ("sees", "hears")
+                 for what in ("the sea", "a song", "the news", "a friend", "the train")]  # fmt: skip
+    rows = [{"en": text, "xx": " ".join(word[::-1] for word in text.split())} for text in sentences]
+    (folder / "parallel.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    settings = recipe(student, epochs=40)
+    settings["stages"][0] |= {
+        "data": [{"path": "parallel.jsonl", "columns": {"source": "en", "target": ["xx"]}}],
+        "objective": {"kind": "vector-distillation", "teacher": str(model)},
+        "dev": {"task": "pairs", "path": "parallel.jsonl", "columns": {"anchor": "en", "positive": "xx"}},
+        "learning_rate": 3e-3,
+    }
+    settings["export"] = {"precisions": []}
+    output = train(folder, settings)
+    teacher, tuned, before = open_siamese(model), open_siamese(output), open_siamese(student)
+    gold = teacher.embed(sentences)
+    for column in ("en", "xx"):
+        texts = [row[column] for row in rows]
+        near, far = ((encoder.embed(texts) * gold).sum(axis=1).mean() for encoder in (tuned, before))
+        assert near > far + 0.1
+
+
+def test_a_teachers_margins_come_from_a_cross_encoder(folder: Path, model: Path) -> None:
+    settings = recipe(model, epochs=1)
+    settings["model"] |= {"kind": "cross-encoder"}
+    settings["export"] = {"precisions": []}
+    teacher = folder / "teacher"
+    train_here(write_recipe(folder, settings), teacher)
+    rows = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()[1:]]
+    triplets = [{"a": row[0], "p": row[0], "n": row[1]} for row in rows[:60]]
+    (folder / "triplets.jsonl").write_text("\n".join(map(json.dumps, triplets)) + "\n")
+    settings = recipe(model, epochs=2, dev=None)
+    settings["stages"][0] |= {
+        "data": [{"path": "triplets.jsonl", "columns": {"anchor": "a", "positive": "p", "negative": "n"}}],
+        "objective": {"kind": "margin-distillation", "teacher": str(teacher)},
+    }
+    settings["export"] = {"precisions": []}
+    trained = train_here(write_recipe(folder, settings), folder / "out", keep_checkpoints=True)
+    labels = np.load(folder / "out/training/pairs/teacher-0.npy")
+    scorer = open_pair_scorer(teacher)
+    expected = scorer.score([t["a"] for t in triplets], [t["p"] for t in triplets]) - scorer.score(
+        [t["a"] for t in triplets], [t["n"] for t in triplets]
+    )
+    np.testing.assert_allclose(labels, expected, atol=1e-6)
+    losses = [row["loss"] for row in trained.stages[0].course if "loss" in row]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage", "message"),
+    [
+        ({"kind": "cross-encoder"}, {"mini_batch": 4}, "mini_batch is for bi-encoders"),
+        ({"kind": "cross-encoder", "pooling": ["cls"]}, {}, "makes no sentence vectors"),
+        ({"kind": "poly-encoder"}, {"objective": {"kind": "cosent"}}, "poly-encoder"),
+        ({"lora": {"targets": ["no-such-layer"]}}, {}, r"lora\.targets"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_settings_that_do_not_go_together(
+    folder: Path, model: Path, changes: dict[str, Any], stage: dict[str, Any], message: str
+) -> None:
+    settings = recipe(model, **stage)
+    settings["model"] |= changes
+    with pytest.raises(RecipeInvalid, match=message):
+        train_here(write_recipe(folder, settings), folder / "out")
+
+
+def test_a_prompt_that_the_model_does_not_have_is_refused(folder: Path, model: Path) -> None:
+    settings = recipe(model)
+    settings["stages"][0]["data"][0]["prompts"] = {"sentence1": "question"}
+    with pytest.raises(RecipeInvalid, match="no prompt question"):
+        train_here(write_recipe(folder, settings), folder / "out")
+
+
+def test_cuda_is_not_promised_where_it_is_not() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        assert choose_training_device("cuda") == "cuda"
+    else:
+        with pytest.raises(DeviceError, match="torch cannot use CUDA"):
+            choose_training_device("cuda")
+    with pytest.raises(DeviceError, match="not on 'tpu'"):
+        choose_training_device("tpu")

@@ -1,0 +1,149 @@
+"""Recipes: shipped ones, and everything that a recipe must not be."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from es_sbert.errors import RecipeInvalid
+from es_sbert.training.data.read import assign_columns
+from es_sbert.training.load import load_recipe, parse_overrides, shipped_recipes
+from es_sbert.training.objectives.build import objective_shape
+from es_sbert.training.recipe import Recipe
+from tests.unit.training.support import recipe, write_recipe
+
+SHIPPED = {
+    "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-regression",
+    "wiki-sections-triplet",
+}  # fmt: skip
+
+
+def test_every_recipe_of_the_issue_is_shipped_with_a_description() -> None:
+    recipes = shipped_recipes()
+    assert set(recipes) == SHIPPED
+    assert all(len(description) > 30 for description in recipes.values())
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_a_shipped_recipe_maps_the_columns_that_its_objective_needs(name: str) -> None:
+    loaded = load_recipe(name)
+    assert loaded.name == name
+    for stage in loaded.stages:
+        for data in stage.data:
+            objective = data.objective or stage.objective
+            assert objective is not None
+            assign_columns(data.path, data.columns, objective_shape(objective))
+
+
+def test_the_papers_settings_are_the_defaults(tmp_path: Path) -> None:
+    settings = recipe(tmp_path)
+    del settings["stages"][0]["batch"], settings["stages"][0]["learning_rate"]
+    (stage,) = Recipe.model_validate(settings).stages
+    assert (stage.batch, stage.learning_rate, stage.warmup, stage.epochs) == (16, 2e-5, 0.1, 1)
+
+
+def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
+    place: Any = settings
+    *parts, last = way.split(".")
+    for part in parts:
+        place = place[int(part)] if part.isdigit() else place[part]
+    place[last] = value
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("way", "value", "message"),
+    [
+        ("stages.0.learning_rat", 1e-5, "stages.0.learning_rat: no such setting"),
+        ("stages.0.objective.margin", 1, "stages.0.objective.regression.margin: no such setting"),
+        ("stages.0.objective.kind", "contrast", "stages.0.objective: .*'contrast'"),
+        ("stages.0.batch", 0, "stages.0.batch: .*greater than 0"),
+        ("stages.0.objective", None, "no objective for train.tsv"),
+        ("stages.0.dev.task", "retrieval", "stages.0.dev.task"),
+        ("stages", [], "stages: "),
+        ("precision", "int8", "precision: .*'fp32'"),
+        ("name", "../elsewhere", "name: "),
+        ("model.kind", "decoder", "model.kind"),
+        ("model.base", None, "model.base"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, way: str, value: Any, message: str) -> None:
+    path = write_recipe(tmp_path, change(recipe(tmp_path), way, value))
+    with pytest.raises(RecipeInvalid, match=message) as caught:
+        load_recipe(str(path))
+    assert "docs/commands/train.md" in caught.value.remedy
+
+
+def test_patience_needs_something_to_be_patient_about(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path, recipe(tmp_path, dev=None, patience=2))
+    with pytest.raises(RecipeInvalid, match="patience needs dev"):
+        load_recipe(str(path))
+
+
+def test_stages_need_names_of_their_own(tmp_path: Path) -> None:
+    settings = recipe(tmp_path)
+    settings["stages"] *= 2
+    with pytest.raises(RecipeInvalid, match="different names, not pairs, pairs"):
+        load_recipe(str(write_recipe(tmp_path, settings)))
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    text = yaml.safe_dump(recipe(tmp_path))
+    (tmp_path / "twice.yaml").write_text(text + "seed: 1\nseed: 2\n")
+    line = len(text.splitlines()) + 2
+    with pytest.raises(RecipeInvalid, match=rf"twice.yaml, line {line}: 'seed' stands twice"):
+        load_recipe(str(tmp_path / "twice.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a: [1, 2", "line 1: expected"), ("- a\n- b\n", "does not hold settings"), ("", "does not hold settings")],
+)
+def test_what_is_no_recipe_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(RecipeInvalid, match=message):
+        load_recipe(str(tmp_path / "bad.yaml"))
+
+
+def test_a_recipe_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeInvalid, match="there is no recipe") as caught:
+        load_recipe(str(tmp_path / "missing.yaml"))
+    assert "--list" in caught.value.remedy
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecipeInvalid, match="cannot be read"):
+        load_recipe(str(tmp_path / "binary.yaml"))
+
+
+def test_settings_can_be_changed_one_by_one(tmp_path: Path) -> None:
+    path = str(write_recipe(tmp_path, recipe(tmp_path)))
+    pairs = parse_overrides(["stages.0.batch=32", "model.normalize=false", "export.precisions=[]", "seed=7"])
+    changed = load_recipe(path, pairs)
+    assert changed.stages[0].batch == 32
+    assert changed.model.normalize is False
+    assert changed.export.precisions == ()
+    assert changed.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("stages.0.batch", "is not KEY=VALUE"),
+        ("=3", "is not KEY=VALUE"),
+        ("stages.5.batch=3", "does not fit the recipe"),
+        ("stages.first.batch=3", "does not fit the recipe"),
+        ("name.first=3", "does not fit the recipe"),
+        ("stages.0.batch=[", "does not fit the recipe"),
+        ("stages.0.bacth=3", "stages.0.bacth: no such setting"),
+    ],
+)
+def test_a_change_that_does_not_fit_is_refused(tmp_path: Path, pair: str, message: str) -> None:
+    path = str(write_recipe(tmp_path, recipe(tmp_path)))
+    with pytest.raises(RecipeInvalid, match=message):
+        load_recipe(path, parse_overrides([pair]))
+
+
+def test_recipes_are_frozen(tmp_path: Path) -> None:
+    loaded = Recipe.model_validate(recipe(tmp_path))
+    with pytest.raises(ValueError, match="frozen"):
+        loaded.seed = 3  # type: ignore[misc]
