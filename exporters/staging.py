@@ -20,6 +20,7 @@ from es_sbert.errors import UsageError
 
 # What sentence-transformers reads of a model, and its card. Pickles and other runtimes' exports stay behind.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
+_LOG_SUFFIXES = {".csv", ".json", ".png"}
 _MANIFESTS = {MANIFEST_NAME, RERANKER_MANIFEST_NAME}
 
 
@@ -138,6 +139,12 @@ def copy_files(source: Path, target: Path, places: Iterable[str]) -> None:
         for file in sorted((source / place).iterdir()):
             if file.is_file() and file.suffix in _KEPT_SUFFIXES and file.name not in _MANIFESTS:
                 shutil.copyfile(file, target / place / file.name)  # follows the links of a hub cache
+    logs = source / "training"  # of a model that es-sbert trained: without what was left of the run's weights
+    if logs.is_dir():
+        for file in sorted(logs.iterdir()):
+            if file.suffix in _LOG_SUFFIXES:
+                (target / "training").mkdir(exist_ok=True)
+                shutil.copyfile(file, target / "training" / file.name)
 
 
 def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None:

@@ -17,13 +17,16 @@ class ProgressBar(TrainerCallback):
         stage: Name of the stage.
         dev_name: What the dev score is, or None.
         report: Told a line for every measurement.
+        console: Where the bar is drawn; stderr by default.
     """
 
-    def __init__(self, stage: str, dev_name: str | None, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, stage: str, dev_name: str | None, report: Callable[[str], None], console: Console | None = None
+    ) -> None:
         self._stage = stage
         self._dev_name = dev_name
         self._report = report
-        self._console = Console(stderr=True)
+        self._console = console or Console(stderr=True)
         self._bar: Progress | None = None
 
     def on_train_begin(

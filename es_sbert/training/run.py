@@ -17,6 +17,8 @@ from transformers.utils import logging as transformers_logging
 
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.cross_encoder import read_cross_encoder
+from es_sbert.bundle.reranker import is_reranker, open_reranker
+from es_sbert.bundle.store import is_bundle, open_bundle
 from es_sbert.errors import DeviceError, RecipeInvalid
 from es_sbert.evaluation.card import TRAINING_RECORD, TrainingRecord, model_card
 from es_sbert.exporters.export import export_bundle
@@ -105,13 +107,17 @@ def train(
     state.wait_for_everyone()
     say: Report = report if state.is_main_process else lambda message: None
 
+    if resume and workspace.finished():
+        say(f"{output} is finished: there is nothing to go on with")
+        return Trained(output, (), _fingerprint(output))
+
     start, results = recipe.model, []
     for stage, read in zip(recipe.stages, data, strict=True):
         done = stage_model(workspace.stage(stage.name))
         if done is None:
             say(f"Training {stage.name} on {place}: {data_names(read.examples)}")
             with state.main_process_first():
-                read = _with_teachers(stage, read, workspace, say)
+                read = _with_teachers(stage, read, workspace, place, say)
             results.append(train_stage(recipe, stage, start, read, workspace, device=place, resume=resume, report=say))
             if state.is_main_process:
                 _note(workspace.stage(stage.name) / "result.json", asdict(results[-1]))
@@ -121,6 +127,13 @@ def train(
         fingerprint = _finish(recipe, workspace, data_folder, keep_checkpoints=keep_checkpoints, report=say)
     state.wait_for_everyone()
     return Trained(output, tuple(results), fingerprint)
+
+
+def _fingerprint(folder: Path) -> str | None:
+    """Of an exported model; None where nothing was exported."""
+    if is_bundle(folder):
+        return open_bundle(folder).manifest.fingerprint
+    return open_reranker(folder).manifest.fingerprint if is_reranker(folder) else None
 
 
 def next_start(spec: ModelSpec, folder: Path) -> ModelSpec:
@@ -152,9 +165,9 @@ def _hashes(recipe: Recipe, data_folder: Path) -> dict[str, str]:
     return {path: hash_source(data_folder / path) for path in sorted(paths)}
 
 
-def _with_teachers(stage: Stage, data: StageData, workspace: Workspace, report: Report) -> StageData:
+def _with_teachers(stage: Stage, data: StageData, workspace: Workspace, device: str, report: Report) -> StageData:
     examples = tuple(
-        taught(each, objective, workspace.stage(stage.name) / f"teacher-{number}.npy", report)
+        taught(each, objective, workspace.stage(stage.name) / f"teacher-{number}.npy", device, report)
         for number, (each, objective) in enumerate(zip(data.examples, data.objectives, strict=True))
     )
     return StageData(examples, data.objectives, data.dev)
@@ -165,7 +178,7 @@ def _finish(
 ) -> str | None:
     """Export the last stage's model, note how it was trained, and move both to the output folder."""
     trained = workspace.stage(recipe.stages[-1].name) / "model"
-    built = workspace.folder / "built"
+    built = workspace.built
     shutil.rmtree(built, ignore_errors=True)
     with disk_errors_explained(workspace.output):
         fingerprint = _export(recipe, trained, built, data_folder, report)
@@ -173,7 +186,7 @@ def _finish(
         _note(built / TRAINING_RECORD, summary)
         card = model_card(recipe.name, (), TrainingRecord.model_validate(summary))
         (built / "README.md").write_text(card, encoding="utf-8")
-    workspace.finish(built, keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
+    workspace.finish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
     return fingerprint
 
 

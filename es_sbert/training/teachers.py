@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.errors import RecipeInvalid
-from es_sbert.loading import load_encoder
+from es_sbert.networks.folder import open_siamese
 from es_sbert.networks.pair_folder import open_pair_scorer
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.failures import disk_errors_explained
 from es_sbert.training.objectives.settings import MarginDistillation, ObjectiveSpec, VectorDistillation
 
 
-def taught(examples: Examples, objective: ObjectiveSpec, cache: Path, report: Callable[[str], None]) -> Examples:
+def taught(
+    examples: Examples, objective: ObjectiveSpec, cache: Path, device: str, report: Callable[[str], None]
+) -> Examples:
     """Examples with a teacher's labels; unchanged where the objective has no teacher.
 
     Args:
@@ -25,6 +27,7 @@ def taught(examples: Examples, objective: ObjectiveSpec, cache: Path, report: Ca
         objective: Its objective.
         cache: File (.npy) that keeps the labels, so that a resumed run need not make them again; vectors are read
             from it as they are needed.
+        device: What the teacher runs on, as torch names it.
         report: Told what takes long.
 
     Raises:
@@ -34,9 +37,9 @@ def taught(examples: Examples, objective: ObjectiveSpec, cache: Path, report: Ca
     """
     make: Callable[[Examples], NDArray[np.float32]]
     if isinstance(objective, VectorDistillation):
-        make = _vectors(objective.teacher)
+        make = _vectors(objective.teacher, device)
     elif isinstance(objective, MarginDistillation) and objective.teacher is not None:
-        make = _margins(objective.teacher)
+        make = _margins(objective.teacher, device)
     else:
         return examples
     if not cache.exists():
@@ -50,23 +53,25 @@ def taught(examples: Examples, objective: ObjectiveSpec, cache: Path, report: Ca
     return examples.with_labels(np.load(cache, mmap_mode="r"))
 
 
-def _vectors(teacher: str) -> Callable[[Examples], NDArray[np.float32]]:
+def _vectors(teacher: str, device: str) -> Callable[[Examples], NDArray[np.float32]]:
     def make(examples: Examples) -> NDArray[np.float32]:
-        with load_encoder(teacher, precision="fp32") as encoder:
-            return encoder.encode(examples.texts[0]).vectors  # (examples, dimensions)
+        encoder = open_siamese(resolve_model(teacher), name=teacher).to(device)
+        vectors: NDArray[np.float32] = encoder.embed(examples.texts[0])  # (examples, dimensions)
+        return vectors
 
     return make
 
 
-def _margins(teacher: str) -> Callable[[Examples], NDArray[np.float32]]:
+def _margins(teacher: str, device: str) -> Callable[[Examples], NDArray[np.float32]]:
     def make(examples: Examples) -> NDArray[np.float32]:
         if len(examples.texts) != 3:
             raise RecipeInvalid(
                 f"{examples.name}: a teacher's margin is between one positive and one negative",
                 "Map the role negative to one column.",
             )
-        scorer = open_pair_scorer(resolve_model(teacher))
+        scorer = open_pair_scorer(resolve_model(teacher), name=teacher).to(device)
         anchors, positives, negatives = examples.texts
-        return scorer.score(anchors, positives) - scorer.score(anchors, negatives)  # (examples,)
+        margins: NDArray[np.float32] = scorer.score(anchors, positives) - scorer.score(anchors, negatives)
+        return margins  # (examples,)
 
     return make

@@ -11,6 +11,7 @@ from typing import Any
 
 from es_sbert.bundle.store import hash_file
 from es_sbert.errors import CheckpointInvalid, UsageError
+from es_sbert.evaluation.card import TRAINING_RECORD
 from es_sbert.training.checkpoints import remove_all
 from es_sbert.training.failures import disk_errors_explained
 from es_sbert.training.recipe import Recipe
@@ -82,20 +83,29 @@ class Workspace:
         """Path of a stage's log and plot, without suffix."""
         return self.folder / f"{name}-log"
 
-    def finish(self, built: Path, *, keep_checkpoints: bool, stages: list[str]) -> None:
-        """Move a built model into OUTPUT; what makes it a model to others, modules.json or config.json, comes last.
+    @property
+    def built(self) -> Path:
+        """Where the model is put together before it moves to OUTPUT."""
+        return self.folder / "built"
+
+    def finished(self) -> bool:
+        """Whether the model stands in OUTPUT whole."""
+        return (self.output / TRAINING_RECORD).exists() and not self.built.exists()
+
+    def finish(self, *, keep_checkpoints: bool, stages: list[str]) -> None:
+        """Move the built model into OUTPUT; what makes it a model to others, modules.json or config.json, comes last.
 
         Raises:
             OutputError: the folder cannot be written to.
         """
         with disk_errors_explained(self.output):
-            entries = sorted(built.iterdir(), key=lambda path: path.name in ("modules.json", "es_sbert.json"))
+            entries = sorted(self.built.iterdir(), key=lambda path: path.name in ("modules.json", "es_sbert.json"))
             for entry in entries:
                 target = self.output / entry.name
                 if target.is_dir():
                     shutil.rmtree(target)  # half of it, from a run that was interrupted here
                 entry.replace(target)
-            built.rmdir()
+            self.built.rmdir()
             if not keep_checkpoints:
                 for name in stages:
                     remove_all(self.stage(name))

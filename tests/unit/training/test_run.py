@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import Precision
 from es_sbert.bundle.store import open_bundle
 from es_sbert.errors import RecipeInvalid, SourceError, TrainingDiverged
 from es_sbert.evaluation.similarity import Similarity, paired_similarity
 from es_sbert.evaluation.sts import correlate
+from es_sbert.exporters.export import export_bundle
 from es_sbert.networks.folder import open_siamese
 from tests.unit.training.support import (
     command,
@@ -73,6 +76,14 @@ def test_a_recipe_becomes_a_bundle_that_ranks_dev_better(folder: Path, model: Pa
     assert not list((output / "training").rglob("checkpoint-*"))
     # What stands in the folder is the best checkpoint.
     assert after == pytest.approx(max(measured.values()), abs=1e-3)
+    assert "best dev score" in (output / "README.md").read_text()
+    # There is nothing to resume; and another variant leaves the logs where they are.
+    again = train_here(output.parent / "recipe.yaml", output, resume=True)
+    assert (again.stages, again.fingerprint) == ((), trained.fingerprint)
+    export_bundle(read_model(output, "tiny"), output, [Precision.INT8], force=True)
+    assert set(open_bundle(output).manifest.variants) == {"fp32", "int8"}
+    assert (output / "training/pairs-log.csv").read_text().splitlines() == log
+
     notes = read_json(output / "training.json")
     assert notes["recipe"]["stages"][0]["batch"] == 8
     assert set(notes["data"]) == {"train.tsv", "dev.tsv"}
