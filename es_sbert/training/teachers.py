@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.errors import RecipeInvalid
+from es_sbert.evaluation.similarity import Similarity, paired_similarity
 from es_sbert.networks.folder import open_siamese
-from es_sbert.networks.pair_folder import open_pair_scorer
+from es_sbert.networks.pair_folder import is_pair_model, open_pair_scorer
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.failures import disk_errors_explained
-from es_sbert.training.objectives.settings import MarginDistillation, ObjectiveSpec, VectorDistillation
+from es_sbert.training.objectives.settings import MarginDistillation, ObjectiveSpec, Regression, VectorDistillation
 
 
 def taught(
@@ -40,6 +41,8 @@ def taught(
         make = _vectors(objective.teacher, device)
     elif isinstance(objective, MarginDistillation) and objective.teacher is not None:
         make = _margins(objective.teacher, device)
+    elif isinstance(objective, Regression) and objective.teacher is not None:
+        make = _scores(objective.teacher, objective.range, device)
     else:
         return examples
     if not cache.exists():
@@ -58,6 +61,20 @@ def _vectors(teacher: str, device: str) -> Callable[[Examples], NDArray[np.float
         encoder = open_siamese(resolve_model(teacher), name=teacher).to(device)
         vectors: NDArray[np.float32] = encoder.embed(examples.texts[0])  # (examples, dimensions)
         return vectors
+
+    return make
+
+
+def _scores(teacher: str, limits: tuple[float, float], device: str) -> Callable[[Examples], NDArray[np.float32]]:
+    def make(examples: Examples) -> NDArray[np.float32]:
+        folder = resolve_model(teacher)
+        scores: NDArray[np.floating]  # (examples,)
+        if is_pair_model(folder):
+            scores = open_pair_scorer(folder, name=teacher).to(device).score(*examples.texts)
+        else:
+            encoder = open_siamese(folder, name=teacher).to(device)
+            scores = paired_similarity(Similarity.COSINE, *(encoder.embed(texts) for texts in examples.texts))
+        return np.clip(scores, *limits).astype(np.float32)
 
     return make
 

@@ -35,7 +35,7 @@ def objective_shape(spec: ObjectiveSpec) -> Shape:
         score_range=spec.range if isinstance(spec, settings.Regression) else kind.score_range,
         distinct=kind.distinct,
         classes=spec.classes if isinstance(spec, settings.Softmax) else (),
-        taught=isinstance(spec, settings.VectorDistillation | settings.MarginDistillation) and spec.teacher is not None,
+        taught=getattr(spec, "teacher", None) is not None,
     )
 
 

@@ -79,10 +79,13 @@ class Regression(_Objective):
 
     Attributes:
         range: What the data's `score_range` is mapped to.
+        teacher: Model that scores the pairs, so that the data needs no scores: a sentence encoder by its cosine, a
+            cross-encoder by its score, both cut to `range` (Thakur et al. 2021, Augmented SBERT, arXiv 2010.08240).
     """
 
     kind: Literal["regression"]
     range: tuple[float, float] = (0.0, 1.0)
+    teacher: str | None = None
 
     @model_validator(mode="after")
     def _within_reach_of_a_cosine(self) -> Regression:

@@ -137,6 +137,32 @@ def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, mode
         assert near > far + 0.1
 
 
+@pytest.mark.parametrize("kind", ["bi-encoder", "cross-encoder"])
+def test_a_teachers_scores_label_pairs_that_have_none(folder: Path, model: Path, kind: str) -> None:
+    settings = recipe(model, epochs=1)
+    settings["model"] |= {"kind": kind}
+    settings["export"] = {"precisions": []}
+    teacher = folder / "teacher"
+    train_here(write_recipe(folder, settings), teacher)
+    settings = recipe(model, epochs=2)
+    pairs = {role: column for role, column in settings["stages"][0]["data"][0]["columns"].items() if role != "score"}
+    settings["stages"][0]["data"][0] |= {"columns": pairs, "score_range": None}
+    settings["stages"][0]["objective"]["teacher"] = str(teacher)
+    settings["export"] = {"precisions": []}
+    (stage,) = train_here(write_recipe(folder, settings), folder / "out", keep_checkpoints=True).stages
+    losses = [row["loss"] for row in stage.course if "loss" in row]
+    assert np.mean(losses[-10:]) < np.mean(losses[:10])
+    labels = np.load(folder / "out/training/pairs/teacher-0.npy")
+    rows = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()[1:]]
+    first, second = ([row[side] for row in rows] for side in (0, 1))
+    if kind == "cross-encoder":
+        expected = open_pair_scorer(teacher).score(first, second)
+    else:
+        encoder = open_siamese(teacher)
+        expected = (encoder.embed(first) * encoder.embed(second)).sum(axis=1)
+    np.testing.assert_allclose(labels, np.clip(expected, 0, 1), atol=1e-5)
+
+
 def test_a_teachers_margins_come_from_a_cross_encoder(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=1)
     settings["model"] |= {"kind": "cross-encoder"}

@@ -37,6 +37,8 @@ def test_the_shape_of_softmax_has_the_classes_of_the_recipe() -> None:
     ({"kind": "vector-distillation", "teacher": "a-model"}, True),
     ({"kind": "margin-distillation", "teacher": "a-model"}, True),
     ({"kind": "margin-distillation"}, False),
+    ({"kind": "regression", "teacher": "a-model"}, True),
+    ({"kind": "regression"}, False),
     ({"kind": "cosent"}, False),
 ])  # fmt: skip
 def test_the_shape_says_whether_a_teacher_labels_the_data(values: dict[str, Any], taught: bool) -> None:
