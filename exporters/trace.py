@@ -8,13 +8,11 @@ graph on other shapes than it was traced with.
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -65,12 +63,6 @@ def trace(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *, name:
         graph = onnx.load(str(path))  # with the weights that torch puts beside graphs beyond 2 GB
     graph.graph.name = name
     return graph
-
-
-def takes_token_types(network: nn.Module, tokenizer: Any) -> bool:
-    """Whether sentence-transformers hands a network the token types that its tokenizer gives."""
-    declared = inspect.signature(network.forward).parameters
-    return "token_type_ids" in tokenizer.model_input_names and "token_type_ids" in declared
 
 
 def example(shape: tuple[int, int], vocabulary: int, padding_id: int = 0) -> tuple[Tensor, Tensor]:

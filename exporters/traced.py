@@ -5,59 +5,24 @@ Needs torch and sentence-transformers (extra `train`); imported only where a mod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import onnx
-import tokenizers
-import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from es_sbert.bundle.model import Precision, SentenceModel
 from es_sbert.encoder.tokenizer import load_tokenizer
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, first_line
+from es_sbert.errors import UnsupportedArchitecture, first_line
 from es_sbert.exporters.adopt import adopt
 from es_sbert.exporters.build import Recipe
 from es_sbert.exporters.graph import FLOAT, INT64
 from es_sbert.exporters.pooling import sentence_vector
-from es_sbert.exporters.trace import example, takes_token_types, trace
+from es_sbert.exporters.trace import example, trace
+from es_sbert.networks.token_types import TokenTypes, takes_token_types
 
 _INPUTS = ("input_ids", "attention_mask")
 _TOKEN_VECTORS = "token_embeddings"
-
-
-@dataclass(frozen=True)
-class TokenTypes:
-    """Token types of a single text by place: those of the special tokens around it and its own.
-
-    XLNet gives its last token the type 2, by which attention knows it.
-    """
-
-    prefix: tuple[int, ...]
-    body: int
-    suffix: tuple[int, ...]
-
-    @classmethod
-    def of(cls, tokenizer: tokenizers.Tokenizer) -> TokenTypes:
-        """What the tokenizer's template says."""
-        encoding = tokenizer.encode("a")
-        own = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
-        types = encoding.type_ids
-        if not own:
-            raise BundleInvalid("the tokenizer gives no token for the letter a", "Copy the model folder again.")
-        return cls(tuple(types[: own[0]]), types[own[0]], tuple(types[own[-1] + 1 :]))
-
-    def __call__(self, mask: Tensor) -> Tensor:
-        """*Shape:* that of the attention mask, ``(batch, tokens)``, int64; padding on the right has type 0."""
-        rank = mask.cumsum(1)  # (batch, tokens), from 1
-        behind = mask.sum(1, keepdim=True) - rank  # (batch, tokens): tokens that follow
-        types = torch.full_like(mask, self.body)
-        for place, kind in enumerate(self.prefix):
-            types = torch.where(rank == place + 1, kind, types)
-        for place, kind in enumerate(reversed(self.suffix)):
-            types = torch.where(behind == place, kind, types)
-        return types * mask
 
 
 class _TokenVectors(nn.Module):

@@ -29,8 +29,9 @@ from es_sbert.exporters.adopt import adopt
 from es_sbert.exporters.graph import FLOAT, INT64
 from es_sbert.exporters.pair_parity import compare_scores, parity_pairs
 from es_sbert.exporters.parity import padded_batches
-from es_sbert.exporters.trace import example, takes_token_types, trace
+from es_sbert.exporters.trace import example, trace
 from es_sbert.exporters.transformer import Floats
+from es_sbert.networks.token_types import takes_token_types
 
 _OUTPUT = "score"
 _TRACED_OUTPUT = "logits"

@@ -16,8 +16,10 @@ from es_sbert.bundle.bare import read_bare_transformer
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.model import Activation, Dense, Pooling, SentenceModel
 from es_sbert.bundle.safetensors import find_weights
+from es_sbert.encoder.tokenizer import load_tokenizer
 from es_sbert.errors import BundleInvalid, first_line
 from es_sbert.networks.siamese import DenseLayer, SiameseEncoder
+from es_sbert.networks.token_types import TokenTypes, takes_token_types
 
 _ACTIVATION_NAMES = {
     Activation.IDENTITY: "torch.nn.modules.linear.Identity",
@@ -56,7 +58,18 @@ def open_siamese(
         model = read_model(folder, name)
     else:
         model = read_bare_transformer(folder, name, pooling)
-    return SiameseEncoder(model, load_transformer(model), [_open_dense(model, settings) for settings in model.dense])
+    transformer = load_transformer(model)
+    dense = [_open_dense(model, settings) for settings in model.dense]
+    return SiameseEncoder(model, transformer, dense, _token_types(model, transformer))
+
+
+def _token_types(model: SentenceModel, transformer: nn.Module) -> TokenTypes | None:
+    """What sentence-transformers would hand the transformer; None where all types are 0, as they are by default."""
+    types = TokenTypes.of(load_tokenizer(model.tokenizer_file))
+    if not any((*types.prefix, types.body, *types.suffix)):
+        return None
+    tokenizer = AutoTokenizer.from_pretrained(str(model.transformer_folder), local_files_only=True)
+    return types if takes_token_types(transformer, tokenizer) else None
 
 
 def load_transformer(model: SentenceModel) -> nn.Module:

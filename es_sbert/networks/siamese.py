@@ -14,6 +14,7 @@ from es_sbert.bundle.model import Activation, Dense, PromptKind, SentenceModel
 from es_sbert.encoder.batches import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.networks.pooling import pool
+from es_sbert.networks.token_types import TokenTypes
 
 _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
     Activation.IDENTITY: nn.Identity,
@@ -50,13 +51,21 @@ class SiameseEncoder(nn.Module):
         model: Its settings; texts are tokenised by its folder's tokenizer.json, as the ONNX encoder does it.
         transformer: A transformers encoder whose output has `last_hidden_state`.
         dense: One layer for each of `model.dense`.
+        token_types: For a transformer that wants them; others take type 0 by themselves.
     """
 
-    def __init__(self, model: SentenceModel, transformer: nn.Module, dense: Sequence[DenseLayer]) -> None:
+    def __init__(
+        self,
+        model: SentenceModel,
+        transformer: nn.Module,
+        dense: Sequence[DenseLayer],
+        token_types: TokenTypes | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         self.transformer = transformer
         self.dense = nn.ModuleList(dense)
+        self.token_types = token_types
         self._tokenizer = SentenceTokenizer(model)
         self._padding = int(model.transformer_config.get("pad_token_id") or 0)
 
@@ -98,7 +107,9 @@ class SiameseEncoder(nn.Module):
         Returns:
             *Shape:* ``(batch, dimensions)`` float32.
         """
-        tokens = self.transformer(input_ids=ids, attention_mask=mask).last_hidden_state  # (batch, tokens, width)
+        extra = {} if self.token_types is None else {"token_type_ids": self.token_types(mask)}
+        tokens = self.transformer(input_ids=ids, attention_mask=mask, **extra).last_hidden_state
+        # tokens: (batch, tokens, width)
         # Sums over many tokens and squares lose too much in half precision.
         with torch.autocast(ids.device.type, enabled=False):
             vectors = pool(tokens.float(), mask, self.model.pooling)

@@ -22,7 +22,7 @@ def open_start(folder: Path, spec: ModelSpec) -> SiameseEncoder:
     """
     encoder = open_siamese(folder, name=spec.base, pooling=spec.pooling or (Pooling.MEAN,))
     model, dense = _changed(encoder.model, list(encoder.dense), spec)
-    return SiameseEncoder(model, encoder.transformer, dense)
+    return SiameseEncoder(model, encoder.transformer, dense, encoder.token_types)
 
 
 def _changed(model: SentenceModel, dense: list[DenseLayer], spec: ModelSpec) -> tuple[SentenceModel, list[DenseLayer]]:

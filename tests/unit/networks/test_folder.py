@@ -17,7 +17,7 @@ from es_sbert.errors import BundleInvalid
 from es_sbert.networks.folder import open_siamese, save_siamese
 from es_sbert.training.recipe import DenseSpec, ModelSpec
 from es_sbert.training.start import open_start
-from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
+from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint
 
 TEXTS = ["A man plays a guitar.", "The committee has not yet decided.", "", "word " * 80, "naïve café 北京"]
 
@@ -28,7 +28,7 @@ def both(folder: Path, ours: np.ndarray) -> float:
     return float(np.abs(theirs - ours).max())
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
 def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, architecture: str) -> None:
     folder = write_checkpoint(tmp_path / "model", architecture)
     encoder = open_siamese(folder)
