@@ -36,16 +36,17 @@ def main(tables: tuple[str, ...], data: Path, work: Path, profile: str, kept: bo
     lab = Lab(data, work, PROFILES[profile], run=not kept)
     for name in tables or TABLES:
         module = TABLES[name]
-        section = _section(name, module, lab)
-        click.echo(section + "\n")
+        text = section(name, module, lab)
+        click.echo(text + "\n")
         if write:
             page = document.RESULTS.read_text(encoding="utf-8")
-            document.RESULTS.write_text(document.replaced(page, f"{profile} {name}", section), encoding="utf-8")
+            document.RESULTS.write_text(document.replaced(page, f"{profile} {name}", text), encoding="utf-8")
     if not kept:
         click.echo(f"{machine()}", err=True)
 
 
-def _section(name: str, module: ModuleType, lab: Lab) -> str:
+def section(name: str, module: ModuleType, lab: Lab) -> str:
+    """A table with its heading, the command that makes it, and what one must know to read it."""
     seeds = len(lab.profile.ablation_seeds)
     device = "" if lab.profile.name == "cpu" else f" --profile {lab.profile.name}"
     epochs = lab.profile.argument_epochs

@@ -65,7 +65,9 @@ class Lab:
         began = time.monotonic()
         result = {"result": make(), "seconds": round(time.monotonic() - began, 1), "machine": machine()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+        # Where the folders lie on this machine is nobody's business.
+        path.write_text(text.replace(str(self.work), "WORK").replace(str(self.data), "DATA"), encoding="utf-8")
         return result
 
     def folder(self, name: str, make: Callable[[Path], None]) -> Path:
@@ -163,7 +165,7 @@ def _never() -> dict[str, Any]:
 def _training(printed: str, folder: Path) -> dict[str, Any]:
     """What a run printed, and its course."""
     notes = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    return {**json.loads(printed), "folder": folder.name, "recipe": notes["recipe"],
+    return {**json.loads(printed), "folder": folder.name.removeprefix("partial-"), "recipe": notes["recipe"],
             "course": {stage["name"]: stage["course"] for stage in notes["stages"]}}  # fmt: skip
 
 

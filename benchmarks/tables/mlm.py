@@ -1,8 +1,8 @@
 """A small encoder trained by masked language modelling only: the start that BERT is in the paper.
 
 No encoder without sentence tuning is at hand without a hub; this one is made in minutes: BERT's architecture with two
-layers of width 128, all-MiniLM-L6-v2's vocabulary (not its weights), 15 % of the tokens masked (Devlin et al. 2018,
-arXiv 1810.04805, section 3.1).
+layers of width 128, all-MiniLM-L6-v2's vocabulary (not its weights), word embeddings that start from word2vec over the
+same pieces, 15 % of the tokens masked (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from gensim.models import Word2Vec
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -21,7 +22,9 @@ from es_sbert.bundle.resolve import resolve_model
 from es_sbert.encoder.batches import pad
 
 LAYERS, WIDTH, HEADS = 2, 128, 2
-STEPS, BATCH, LONGEST, RATE, SEED = 6_000, 64, 48, 1e-3, 1
+STEPS, BATCH, LONGEST, RATE, SEED = 3_000, 64, 48, 5e-4, 1
+# Standard deviation of the embeddings' values: well above that of positions (0.02), so that words tell texts apart.
+_SPREAD = 0.1
 
 
 def train_masked_language_model(data: Path, folder: Path, device: str) -> None:
@@ -42,10 +45,12 @@ def train_masked_language_model(data: Path, folder: Path, device: str) -> None:
         vocab_size=tokenizer.get_vocab_size(), hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
         intermediate_size=4 * WIDTH, max_position_embeddings=512,
     )  # fmt: skip
-    network = transformers.BertForMaskedLM(config).to(device).train()
+    texts = [document["text"] for document in read_jsonl(data / "ingest/short-docs.jsonl.gz")]
+    network = transformers.BertForMaskedLM(config)
+    _start_from_word_vectors(network, tokenizer, texts)
+    network.to(device).train()
     optimiser = torch.optim.AdamW(network.parameters(), lr=RATE, fused=True)
     schedule = transformers.get_linear_schedule_with_warmup(optimiser, STEPS // 10, STEPS)
-    texts = [document["text"] for document in read_jsonl(data / "ingest/short-docs.jsonl.gz")]
     mask_id = tokenizer.token_to_id("[MASK]")
     running = 0.0
     for step in range(1, STEPS + 1):
@@ -72,6 +77,17 @@ def train_masked_language_model(data: Path, folder: Path, device: str) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
         if (source / name).exists():
             (folder / name).write_bytes((source / name).read_bytes())
+
+
+def _start_from_word_vectors(network: transformers.BertForMaskedLM, tokenizer: Tokenizer, texts: list[str]) -> None:
+    """Put word2vec vectors of the vocabulary's pieces in the place of random embeddings."""
+    pieces = [row.tokens[1:-1] for row in tokenizer.encode_batch(texts)]
+    vectors = Word2Vec(pieces, vector_size=WIDTH, sg=1, window=5, min_count=5, epochs=3, seed=SEED, workers=1).wv
+    weight = network.bert.embeddings.word_embeddings.weight
+    scale = _SPREAD / float(vectors.vectors.std())
+    with torch.no_grad():
+        for piece in vectors.index_to_key:
+            weight[tokenizer.token_to_id(piece)] = torch.from_numpy(vectors[piece] * scale)
 
 
 def masked(
