@@ -38,7 +38,7 @@ def export_bundle(
         output: Folder of the bundle; new, empty, or a bundle of the same model.
         precisions: Which variants: fp32 and int8 for a CPU, fp16 for CUDA (two, with fused and packed attention).
         force: Write variants that miss their bar too, marked as forced.
-        sts_file: TSV file of sentence pairs with gold scores, on which variants are compared as well.
+        sts_file: File of sentence pairs with gold scores, on which variants are compared as well.
         reference: What to compare with. `numpy` needs nothing; `auto` takes sentence-transformers where it is
             installed, which imports torch. Models that are traced are always compared with it.
         on_progress: Told what is being done, a line at a time.

@@ -49,7 +49,7 @@ def _precisions(context: click.Context, parameter: click.Parameter, value: str) 
     "--sts",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="TSV of sentence1, sentence2, score (.gz allowed): variants are compared on it as well.",
+    help="File with the columns sentence1, sentence2, score: variants are compared on it as well.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the bundle's manifest as JSON on stdout.")
 def export(model: str, output: Path, precisions: list[Precision], force: bool, sts: Path | None, as_json: bool) -> None:
