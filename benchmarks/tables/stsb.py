@@ -20,9 +20,16 @@ NOTE = (
 def rows(lab: Lab) -> list[tuple[str, Callable[[int], tuple[str | Path, tuple[str, ...]]]]]:
     """(label, seed → (model, options)) of our rows."""
     onnx, base = lab.onnx(), lab.profile.base
-    return [
+    own = [
         (f"{base}, STSb", lambda seed: (models.stsb(lab, seed), onnx)),
         (f"{base}, NLI then STSb", lambda seed: (models.nli_then_stsb(lab, seed), onnx)),
+    ]
+    # A model does not teach itself.
+    taught = [(f"{base}, STSb and neighbours scored by a tuned all-mpnet-base-v2",
+               lambda seed: (models.augmented(lab, seed), onnx))] if lab.profile.name == "cpu" else []  # fmt: skip
+    return [
+        *own,
+        *taught,
         (f"{base}, cross-encoder, STSb", lambda seed: (models.cross_encoder(lab, seed), ())),
         (f"{base}, poly-encoder, STSb", lambda seed: (models.poly_encoder(lab, seed), ())),
     ]
