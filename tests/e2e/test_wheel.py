@@ -48,6 +48,26 @@ def test_mappings_and_exporters_are_inside(python: Path, tmp_path: Path) -> None
     assert typed == "True"
 
 
+def test_recipes_are_inside(python: Path, tmp_path: Path) -> None:
+    code = (
+        "from importlib.resources import files\n"
+        "print(*sorted(entry.name for entry in files('es_sbert.training.recipes').iterdir()))"
+    )
+    assert "quickstart.yaml stsb-regression.yaml" in _run(python, "-c", code, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["train", "quickstart", "-o", "out"], ["evaluate", "all-MiniLM-L6-v2", "--task", "sts", "--file", "pairs.tsv"]],
+    ids=["train", "evaluate"],
+)
+def test_what_needs_the_extra_says_how_to_install_it(python: Path, tmp_path: Path, arguments: list[str]) -> None:
+    done = subprocess.run([python.parent / "es-sbert", *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'es-sbert[train]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_commands_work(python: Path, tmp_path: Path) -> None:
     command = python.parent / "es-sbert"
     assert _run(command, "--version", cwd=tmp_path).startswith("es-sbert, version ")
