@@ -54,6 +54,8 @@ class Home:
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # Whoever runs the tests in the background may ignore Ctrl-C, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, *arguments: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
