@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def make(lab: Lab) -> str:
     return table(["", "", "r / ρ"], lines)
 
 
-def _untrained(lab: Lab) -> list[tuple[str, Callable[[], tuple[str | Path, tuple[str, ...]]]]]:
+def _untrained(lab: Lab) -> models.Rows:
     onnx = lab.onnx()
     return [
         ("tf-idf", lambda: ("tfidf", ())),

@@ -10,9 +10,12 @@ import numpy as np
 
 from benchmarks.common import read_tsv
 from benchmarks.mpnet import install
-from benchmarks.tables.lab import Lab
+from benchmarks.tables.lab import Lab, Model
 from benchmarks.tables.mlm import train_masked_language_model
 from es_sbert.loading import load_encoder
+
+# (label, () → (what `es-sbert evaluate` takes, further options)).
+Rows = list[tuple[str, Model]]
 
 # An encoder that has seen little takes larger steps than one that was tuned on a billion pairs.
 SMALL = {"stages__0__learning_rate": 1e-4}
@@ -133,3 +136,13 @@ def poly_encoder(lab: Lab, seed: int) -> Path:
 def wiki(lab: Lab) -> Path:
     """Triplets of Wikipedia sections, one epoch."""
     return lab.train("wiki", "wiki-sections-triplet", model__base=lab.profile.base, seed=1)
+
+
+def untuned(lab: Lab) -> Rows:
+    """The rows that come before sentence encoders, for tables of several tasks."""
+    return [
+        ("word2vec averaged", lambda: (f"word2vec:{word_vectors(lab)}", ())),
+        ("own masked start, averaged", lambda: (f"average:{masked_start(lab)}", ())),
+        ("own masked start, CLS", lambda: (f"cls:{masked_start(lab)}", ())),
+        ("InferSent (BiLSTM-max, word2vec)", lambda: (f"infersent:{infersent(lab)}", ())),
+    ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from benchmarks.common import table
@@ -20,14 +18,11 @@ DATA = ("MR", "CR", "SST2", "TREC", "MRPC")
 _PAPER_COLUMNS = (0, 1, 4, 5, 6)
 
 
-def rows(lab: Lab) -> list[tuple[str, Callable[[], tuple[str | Path, tuple[str, ...]]]]]:
-    """(label, () → (model, options)) of our rows."""
+def rows(lab: Lab) -> models.Rows:
+    """Our rows."""
     onnx = lab.onnx()
     return [
-        ("word2vec averaged", lambda: (f"word2vec:{models.word_vectors(lab)}", ())),
-        ("own masked start, averaged", lambda: (f"average:{models.masked_start(lab)}", ())),
-        ("own masked start, CLS", lambda: (f"cls:{models.masked_start(lab)}", ())),
-        ("InferSent (BiLSTM-max, word2vec)", lambda: (f"infersent:{models.infersent(lab)}", ())),
+        *models.untuned(lab),
         ("all-MiniLM-L6-v2", lambda: ("all-MiniLM-L6-v2", onnx)),
         (f"{lab.profile.base}, SBERT-NLI", lambda: (models.nli(lab), onnx)),
     ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 from benchmarks.common import table
 from benchmarks.tables import models, paper
 from benchmarks.tables.lab import Lab, cells, figure
@@ -17,8 +14,8 @@ NOTE = (
 )
 
 
-def rows(lab: Lab) -> list[tuple[str, Callable[[], tuple[str | Path, tuple[str, ...]]]]]:
-    """(label, () → (model, options)) of our rows."""
+def rows(lab: Lab) -> models.Rows:
+    """Our rows."""
     onnx, base = lab.onnx(), lab.profile.base
     return [
         ("word2vec averaged", lambda: (f"word2vec:{models.word_vectors(lab)}", ())),

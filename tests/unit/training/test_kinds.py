@@ -20,7 +20,6 @@ from tests.unit.training.support import (
     recipe,
     train_here,
     write_model,
-    write_pairs,
     write_recipe,
 )
 
@@ -30,13 +29,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model") / "model", config=STILL)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_pairs(tmp_path / "train.tsv", 240)
-    write_pairs(tmp_path / "dev.tsv", 60, start=240)
-    return tmp_path
 
 
 def train(folder: Path, settings: dict[str, Any], **options: Any) -> Path:

@@ -41,14 +41,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model") / "model")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, model: Path) -> Path:
-    """A folder with data, where recipes are written."""
-    write_pairs(tmp_path / "train.tsv", 240)
-    write_pairs(tmp_path / "dev.tsv", 60, start=240)
-    return tmp_path
-
-
 def rho(folder: Path, dev: Path) -> float:
     """ρ × 100 of a model's cosines, by torch."""
     rows = [line.split("\t") for line in dev.read_text().splitlines()[1:]]

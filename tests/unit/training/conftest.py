@@ -1,0 +1,15 @@
+"""Data that the tests of whole runs share."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.training.support import write_pairs
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with scored pairs to train and measure on, where recipes are written."""
+    write_pairs(tmp_path / "train.tsv", 240)
+    write_pairs(tmp_path / "dev.tsv", 60, start=240)
+    return tmp_path
