@@ -10,11 +10,11 @@ from es_sbert.bundle.model import Precision, SentenceModel
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.bundle.store import Bundle, cached_bundle_folder, is_bundle, open_bundle
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.device import Device, choose_device, choose_precision, choose_variant
+from es_sbert.encoder.device import Device, choose_device, choose_precision, choose_variant, open_or_fall_back
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.hardware import available_cores, cuda_devices, has_int8_products
 from es_sbert.encoder.session import available_providers
-from es_sbert.errors import BundleInvalid, DeviceError, ModelError, ParityFailed, UnsupportedArchitecture
+from es_sbert.errors import BundleInvalid, ModelError, ParityFailed, UnsupportedArchitecture
 
 Report = Callable[[str], None]
 
@@ -57,13 +57,7 @@ def load_encoder(
                        warnings=[*warnings, *prepared.warnings])  # fmt: skip
 
     chosen = choose_device(device, available_providers(), cuda_devices())
-    try:
-        return open_on(chosen)
-    except DeviceError as error:
-        if device != "auto" or chosen.kind == "cpu":
-            raise
-        # A card is there, but its libraries are not: `auto` promises the best that runs, and says what does not.
-        return open_on(Device("cpu"), [f"CUDA does not run here: {error.message}"])
+    return open_or_fall_back(device, chosen, open_on)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from es_sbert.bundle.model import Precision
 from es_sbert.errors import DeviceError, UsageError
+
+T = TypeVar("T")
 
 # Variants in order of preference for a device and precision.
 VARIANTS: dict[tuple[str, Precision], tuple[str, ...]] = {
@@ -59,6 +62,26 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
             "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES; --device cpu runs without.",
         )
     return Device("cuda", number)
+
+
+def open_or_fall_back(asked: str, chosen: Device, open_on: Callable[[Device, Sequence[str]], T]) -> T:
+    """Open a model on the chosen device; under `auto` on the CPU where CUDA's libraries do not run, and say so.
+
+    Args:
+        asked: The user's words.
+        chosen: What `choose_device` made of them.
+        open_on: Opens the model on a device, with warnings for every summary.
+
+    Raises:
+        DeviceError: the device asked for is not the one that would run.
+    """
+    try:
+        return open_on(chosen, ())
+    except DeviceError as error:
+        if asked != "auto" or chosen.kind == "cpu":
+            raise
+        # A card is there, but its libraries are not: `auto` promises the best that runs, and says what does not.
+        return open_on(Device("cpu"), (f"CUDA does not run here: {error.message}",))
 
 
 def choose_precision(asked: str, device: Device, int8_products: bool) -> Precision:

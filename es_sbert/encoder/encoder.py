@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from types import TracebackType
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 
 from es_sbert.bundle.model import PromptKind
 from es_sbert.bundle.store import Bundle
 from es_sbert.encoder.batches import distinct, pad, plan_batches
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.session import SessionPool, run
+from es_sbert.encoder.session import run
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.encoder.types import Encoded, EncoderInfo, TokenizedTexts, Vectors
+from es_sbert.encoder.workers import OwnsWorkers, Workers
 from es_sbert.errors import UsageError
 
 # Padded tokens of one batch. On a CPU small batches stay in its caches; a GPU wants to be filled.
@@ -27,7 +27,7 @@ BUDGET = {"cpu": 512, "cuda": 32_768}
 WINDOW = 4096
 
 
-class Encoder:
+class Encoder(OwnsWorkers):
     """Sentence encoder on onnxruntime.
 
     `es_sbert.loading.load_encoder` opens one by the model's name. Thread-safe. Close it, or use it as a context
@@ -56,12 +56,10 @@ class Encoder:
         budget: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        workers = threads if device.kind == "cpu" else 1
-        self._sessions = SessionPool(bundle.variant_file(variant), device, workers)
+        self._workers = Workers(bundle.variant_file(variant), device, threads)
         self._tokenizer = SentenceTokenizer(bundle.model)
         self._budget = budget or BUDGET[device.kind]
         self._dimensions = bundle.model.dimensions
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="encoder")
         self.info = EncoderInfo(
             model=bundle.model.name,
             fingerprint=bundle.model.fingerprint,
@@ -69,9 +67,9 @@ class Encoder:
             max_tokens=bundle.model.max_tokens,
             variant=variant,
             precision=bundle.manifest.variants[variant].precision,
-            provider=self._sessions.provider,
+            provider=self._workers.provider,
             device=str(device),
-            threads=workers if device.kind == "cpu" else 0,
+            threads=self._workers.count if device.kind == "cpu" else 0,
             warnings=tuple(warnings),
         )
 
@@ -97,12 +95,10 @@ class Encoder:
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (distinct texts,)
         kinds = np.empty((len(rows), self._dimensions), dtype=np.float32)  # (distinct texts, dimensions)
 
-        def run_batch(members: NDArray[np.int64]) -> None:
-            with self._sessions.session() as session:
-                kinds[members] = run(session, *pad([rows[member] for member in members]))
+        def run_batch(session: onnxruntime.InferenceSession, members: NDArray[np.int64]) -> None:
+            kinds[members] = run(session, *pad([rows[member] for member in members]))
 
-        # list() waits for all batches and raises what any of them raised.
-        list(self._pool.map(run_batch, plan_batches(lengths, self._budget)))
+        self._workers.run(plan_batches(lengths, self._budget), run_batch)
         np.take(kinds, where, axis=0, out=vectors)
         return vectors
 
@@ -137,15 +133,3 @@ class Encoder:
         while chunk := list(islice(stream, window)):
             tokenized = self.tokenize(chunk, kind)
             yield Encoded(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
-
-    def close(self) -> None:
-        """End the worker threads."""
-        self._pool.shutdown()
-
-    def __enter__(self) -> Encoder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 
 from es_sbert.bundle.cross_encoder import ScoreActivation
 from es_sbert.bundle.model import Precision
 from es_sbert.bundle.reranker import RerankerBundle, open_reranker
 from es_sbert.encoder.batches import plan_batches
-from es_sbert.encoder.device import Device, choose_device
+from es_sbert.encoder.device import Device, choose_device, open_or_fall_back
 from es_sbert.encoder.encoder import BUDGET, WINDOW
 from es_sbert.encoder.hardware import available_cores, cuda_devices, has_int8_products
 from es_sbert.encoder.pairs import PairTokenizer, TokenizedPairs
-from es_sbert.encoder.session import SessionPool, available_providers
-from es_sbert.errors import DeviceError, ModelError, UsageError
+from es_sbert.encoder.session import available_providers
+from es_sbert.encoder.workers import OwnsWorkers, Workers
+from es_sbert.errors import ModelError, UsageError
 
 Scores = NDArray[np.float32]
 
@@ -30,7 +30,7 @@ _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
 }
 
 
-class Reranker:
+class Reranker(OwnsWorkers):
     """A cross-encoder on onnxruntime (a `PairScorer` of `es_sbert.evaluation.models`).
 
     Thread-safe. Close it, or use it as a context manager, to end its threads.
@@ -67,12 +67,10 @@ class Reranker:
         budget: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        workers = threads if device.kind == "cpu" else 1
-        self._sessions = SessionPool(bundle.variant_file(variant), device, workers)
+        self._workers = Workers(bundle.variant_file(variant), device, threads)
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)
         self._budget = budget or BUDGET[device.kind]
         self._activation = _ACTIVATIONS[bundle.model.activation]
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="reranker")
         self.labels = bundle.model.labels
         self.name = f"{bundle.model.name} ({variant})"
         self.warnings = tuple(warnings)
@@ -103,12 +101,7 @@ class Reranker:
             variant = _choose_variant(bundle, where, precision)
             return cls(bundle, variant, where, threads=threads or available_cores(), warnings=warnings)
 
-        try:
-            return open_on(chosen)
-        except DeviceError as error:
-            if device != "auto" or chosen.kind == "cpu":
-                raise
-            return open_on(Device("cpu"), [f"CUDA does not run here: {error.message}"])
+        return open_or_fall_back(device, chosen, open_on)
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> Scores:
         """Scores of pairs, *shape* ``(pairs,)``, as sentence-transformers' CrossEncoder gives them.
@@ -143,24 +136,10 @@ class Reranker:
     def _run(self, tokenized: TokenizedPairs, scores: Scores) -> None:
         """Run the model on all pairs; `scores`, *shape* ``(pairs, labels)``, receives what it gives."""
 
-        def run_batch(members: NDArray[np.int64]) -> None:
-            with self._sessions.session() as session:
-                (scores[members],) = session.run(["score"], self._tokenizer.feed(tokenized, members))
+        def run_batch(session: onnxruntime.InferenceSession, members: NDArray[np.int64]) -> None:
+            (scores[members],) = session.run(["score"], self._tokenizer.feed(tokenized, members))
 
-        # list() waits for all batches and raises what any of them raised.
-        list(self._pool.map(run_batch, plan_batches(tokenized.lengths, self._budget)))
-
-    def close(self) -> None:
-        """End the worker threads."""
-        self._pool.shutdown()
-
-    def __enter__(self) -> Reranker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._workers.run(plan_batches(tokenized.lengths, self._budget), run_batch)
 
 
 def _choose_variant(bundle: RerankerBundle, device: Device, asked: str) -> str:

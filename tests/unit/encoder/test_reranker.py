@@ -17,6 +17,7 @@ from es_sbert.bundle.cross_encoder import read_cross_encoder
 from es_sbert.bundle.model import Precision
 from es_sbert.bundle.reranker import RERANKER_MANIFEST_NAME, open_reranker
 from es_sbert.encoder import reranker as reranker_module
+from es_sbert.encoder import workers
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.pairs import PairTokenizer
 from es_sbert.encoder.reranker import Reranker
@@ -215,13 +216,13 @@ def test_cuda_that_does_not_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """`auto` takes the CPU and says so, `cuda` fails."""
     monkeypatch.setattr(reranker_module, "choose_device", lambda asked, providers, cards: Device("cuda"))
 
-    class Pool(reranker_module.SessionPool):
+    class Pool(workers.SessionPool):
         def __init__(self, path: Path, device: Device, threads: int) -> None:
             if device.kind == "cuda":
                 raise DeviceError("no cuDNN", "Install it.")
             super().__init__(path, device, threads)
 
-    monkeypatch.setattr(reranker_module, "SessionPool", Pool)
+    monkeypatch.setattr(workers, "SessionPool", Pool)
     with Reranker.open(bert) as reranker:
         assert reranker.warnings == ("CUDA does not run here: no cuDNN",)
         assert reranker.score(["a"], ["b"]).shape == (1,)
