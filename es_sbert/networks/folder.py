@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,24 +77,32 @@ def load_transformer(model: SentenceModel) -> nn.Module:
     """The transformer of a model folder, float32, in training mode; its unused pooler is frozen.
 
     Raises:
-        BundleInvalid: transformers does not take the folder.
+        BundleInvalid: transformers does not take the folder, or its weights do not fill the network.
     """
     folder = model.transformer_folder
     find_weights(folder)  # refuses pickles before another library opens them
     try:
-        transformer: nn.Module = AutoModel.from_pretrained(
-            str(folder), use_safetensors=True, local_files_only=True, dtype=torch.float32, trust_remote_code=False
-        )
+        transformer, loading = AutoModel.from_pretrained(
+            str(folder), use_safetensors=True, local_files_only=True, dtype=torch.float32, trust_remote_code=False,
+            output_loading_info=True,
+        )  # fmt: skip
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise BundleInvalid(
             f"transformers cannot open {folder}: {first_line(error)}",
             "Give the folder of a transformers encoder with its config.json and model.safetensors.",
         ) from error
+    # transformers fills what is missing with random numbers; only the pooler, which is not used, may be missing.
+    missing = sorted(key for key in loading["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise BundleInvalid(
+            f"the weights in {folder} lack {', '.join(missing[:3])}", "Copy or download the model folder again."
+        )
     pooler = getattr(transformer, "pooler", None)
     if pooler is not None:
         # Next-sentence prediction's layer gets no gradient from a sentence vector; several processes would wait for it.
         pooler.requires_grad_(False)
-    return transformer.train()
+    network: nn.Module = transformer.train()
+    return network
 
 
 def _open_dense(model: SentenceModel, settings: Dense) -> DenseLayer:
@@ -157,8 +166,6 @@ def merged(transformer: nn.Module) -> nn.Module:
     """The transformer with its LoRA updates, where it has some, added to its weights; the argument is left alone."""
     if not hasattr(transformer, "merge_and_unload"):
         return transformer
-    import copy
-
     plain: nn.Module = copy.deepcopy(transformer).merge_and_unload()
     return plain
 

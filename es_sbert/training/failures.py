@@ -55,7 +55,7 @@ def out_of_memory_explained(batch: int, mini_batch: int | None) -> Iterator[None
         raise
 
 
-def _out_of_memory(error: BaseException, batch: int, mini_batch: int | None) -> OutOfMemory:
+def _out_of_memory(error: Exception, batch: int, mini_batch: int | None) -> OutOfMemory:
     held = mini_batch or batch
     setting = "mini_batch" if mini_batch else "batch"
     smaller = max(1, held // 2)
@@ -65,7 +65,7 @@ def _out_of_memory(error: BaseException, batch: int, mini_batch: int | None) -> 
         else f" (with mini_batch: {smaller} in its place, the batch stays {batch} and steps take longer)"
     )
     return OutOfMemory(
-        f"a batch does not fit into memory with {setting}: {held} ({first_line(error)})",  # type: ignore[arg-type]
+        f"a batch does not fit into memory with {setting}: {held} ({first_line(error)})",
         f"Lower {setting} in the recipe to {smaller}{instead}, or lower model.max_tokens, or set "
         "gradient_checkpointing: true.",
     )

@@ -121,6 +121,12 @@ class Stage(Settings):
             raise ValueError("patience needs dev: nothing says which checkpoint is better")
         return self
 
+    def objective_of(self, data: DataSpec) -> ObjectiveSpec:
+        """The objective of one of the stage's data sets: its own, else the stage's."""
+        objective = data.objective or self.objective
+        assert objective is not None, "the validator has made sure of one"
+        return objective
+
 
 class DenseSpec(Settings):
     """A Dense layer behind the pooling."""

@@ -57,9 +57,9 @@ def read_stage(stage: Stage, data_folder: Path) -> StageData:
         SourceError: a file or a row is bad; with file and line.
         RecipeInvalid: roles or names that do not fit the objective.
     """
-    objectives = tuple(data.objective or stage.objective for data in stage.data)
+    objectives = tuple(map(stage.objective_of, stage.data))
     examples = [
-        read_examples(data, objective_shape(objective), data_folder)  # type: ignore[arg-type]
+        read_examples(data, objective_shape(objective), data_folder)
         for data, objective in zip(stage.data, objectives, strict=True)
     ]
     names = [each.name for each in examples]
@@ -67,7 +67,7 @@ def read_stage(stage: Stage, data_folder: Path) -> StageData:
         raise RecipeInvalid(
             f"stage {stage.name}: data sets need different names, not {', '.join(names)}", "Give each a name."
         )
-    return StageData(tuple(examples), objectives, read_dev(stage.dev, data_folder) if stage.dev else None)  # type: ignore[arg-type]
+    return StageData(tuple(examples), objectives, read_dev(stage.dev, data_folder) if stage.dev else None)
 
 
 def train(
@@ -102,8 +102,9 @@ def train(
     state = accelerate.PartialState(cpu=place == "cpu")
     data = [read_stage(stage, data_folder) for stage in recipe.stages]
     workspace = Workspace(output)
+    hashes = _hashes(recipe, data_folder) if state.is_main_process else {}
     if state.is_main_process:
-        workspace.start(recipe, _hashes(recipe, data_folder), resume=resume)
+        workspace.start(recipe, hashes, resume=resume)
     state.wait_for_everyone()
     say: Report = report if state.is_main_process else lambda message: None
 
@@ -124,7 +125,7 @@ def train(
         start = next_start(recipe.model, workspace.stage(stage.name) / "model")
     fingerprint = None
     if state.is_main_process:
-        fingerprint = _finish(recipe, workspace, data_folder, keep_checkpoints=keep_checkpoints, report=say)
+        fingerprint = _finish(recipe, workspace, data_folder, hashes, keep_checkpoints=keep_checkpoints, report=say)
     state.wait_for_everyone()
     return Trained(output, tuple(results), fingerprint)
 
@@ -174,7 +175,13 @@ def _with_teachers(stage: Stage, data: StageData, workspace: Workspace, device: 
 
 
 def _finish(
-    recipe: Recipe, workspace: Workspace, data_folder: Path, *, keep_checkpoints: bool, report: Report
+    recipe: Recipe,
+    workspace: Workspace,
+    data_folder: Path,
+    hashes: dict[str, str],
+    *,
+    keep_checkpoints: bool,
+    report: Report,
 ) -> str | None:
     """Export the last stage's model, note how it was trained, and move both to the output folder."""
     trained = workspace.stage(recipe.stages[-1].name) / "model"
@@ -182,7 +189,7 @@ def _finish(
     shutil.rmtree(built, ignore_errors=True)
     with disk_errors_explained(workspace.output):
         fingerprint = _export(recipe, trained, built, data_folder, report)
-        summary = _summary(recipe, workspace, data_folder)
+        summary = _summary(recipe, workspace, hashes)
         _note(built / TRAINING_RECORD, summary)
         card = model_card(recipe.name, (), TrainingRecord.model_validate(summary))
         (built / "README.md").write_text(card, encoding="utf-8")
@@ -205,7 +212,7 @@ def _export(recipe: Recipe, trained: Path, built: Path, data_folder: Path, repor
     return export_bundle(model, built, precisions, sts_file=sts, reference="auto", on_progress=report).fingerprint
 
 
-def _summary(recipe: Recipe, workspace: Workspace, data_folder: Path) -> dict[str, Any]:
+def _summary(recipe: Recipe, workspace: Workspace, hashes: dict[str, str]) -> dict[str, Any]:
     """What the model card says about the training: recipe, data with hashes, course and versions."""
     results = []
     for stage in recipe.stages:
@@ -213,7 +220,7 @@ def _summary(recipe: Recipe, workspace: Workspace, data_folder: Path) -> dict[st
     packages = ("es-sbert", "torch", "transformers", "accelerate")
     return {
         "recipe": recipe.model_dump(mode="json", exclude_defaults=True),
-        "data": _hashes(recipe, data_folder),
+        "data": hashes,
         "stages": results,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
     }

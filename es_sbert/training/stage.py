@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 import accelerate
+import numpy as np
 import transformers
+from numpy.typing import NDArray
 from transformers import EarlyStoppingCallback
 
 from es_sbert.exporters.staging import staged
@@ -150,11 +152,11 @@ def _sampler(
     recipe: Recipe,
     stage: Stage,
     data: StageData,
-    lengths: Callable[[Examples], object],
+    lengths: Callable[[Examples], NDArray[np.int64]],
     state: accelerate.PartialState,
 ) -> MixedBatchSampler:
     planned = [
-        Planned(lengths(examples), text_numbers(examples) if objective_shape(objective).distinct else None)  # type: ignore[arg-type]
+        Planned(lengths(examples), text_numbers(examples) if objective_shape(objective).distinct else None)
         for examples, objective in zip(data.examples, data.objectives, strict=True)
     ]
     plan = EpochPlan(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
@@ -147,3 +148,13 @@ def test_a_bare_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
     (bare / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(BundleInvalid, match="how wide"):
         open_siamese(bare)
+
+
+def test_weights_that_do_not_fill_the_network_are_refused(tmp_path: Path) -> None:
+    """transformers would train on from random numbers."""
+    folder = write_checkpoint(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    del weights["encoder.layer.1.output.dense.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(BundleInvalid, match=r"lack encoder\.layer\.1\.output\.dense\.weight"):
+        open_siamese(folder)
