@@ -42,16 +42,6 @@ def _ours(lab: Lab, objective: str, pooling: str, features: tuple[str, ...]) -> 
 
 def _dev(lab: Lab, objective: str, pooling: str, features: tuple[str, ...], seed: int) -> float:
     """The best dev score of one run, made where it is not at hand."""
-    slug = {"u": "u", "v": "v", "|u-v|": "d", "u*v": "p"}
-    name = f"ablation-{objective}-{pooling}-{''.join(slug[each] for each in features)}-{seed}"
-
-    def run() -> None:
-        start = models.masked_start(lab)
-        settings = {"model__pooling": [pooling], "model__normalize": False, **models.SMALL}
-        if objective == "nli":
-            settings["stages__0__objective__features"] = list(features)
-            models.nli(lab, start=start, name=name, seed=seed, **settings)
-        else:
-            lab.train(name, "stsb-regression", model__base=str(start), seed=seed, **settings)
-
-    return float(lab.trained(name, run)["stages"][0]["best_dev"])
+    name = models.ablated_name(objective, pooling, features, seed)
+    trained = lab.trained(name, lambda: models.ablated(lab, objective, pooling, features, seed))
+    return float(trained["stages"][0]["best_dev"])

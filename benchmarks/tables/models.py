@@ -67,6 +67,28 @@ def nli(lab: Lab, *, start: str | Path | None = None, name: str = "nli", seed: i
     return lab.train(name, "nli-softmax", model__base=str(start or lab.profile.base), seed=seed, **settings)
 
 
+def small_nli(lab: Lab) -> Path:
+    """Softmax on nli-train from the masked start: the ablation's first run."""
+    return ablated(lab, "nli", "mean", ("u", "v", "|u-v|"), 1)
+
+
+def ablated(lab: Lab, objective: str, pooling: str, features: tuple[str, ...], seed: int) -> Path:
+    """Softmax on nli-train (`nli`) or regression on STSb-train (`stsb`) from the masked start."""
+    settings: dict[str, object] = {"model__pooling": [pooling], "model__normalize": False, **SMALL}
+    name = ablated_name(objective, pooling, features, seed)
+    start = masked_start(lab)
+    if objective == "nli":
+        settings["stages__0__objective__features"] = list(features)
+        return nli(lab, start=start, name=name, seed=seed, **settings)
+    return lab.train(name, "stsb-regression", model__base=str(start), seed=seed, **settings)
+
+
+def ablated_name(objective: str, pooling: str, features: tuple[str, ...], seed: int) -> str:
+    """Name of the model of `ablated`."""
+    slug = {"u": "u", "v": "v", "|u-v|": "d", "u*v": "p"}
+    return f"ablation-{objective}-{pooling}-{''.join(slug[each] for each in features)}-{seed}"
+
+
 def stsb(lab: Lab, seed: int, **settings: object) -> Path:
     """Regression on STSb-train."""
     name = str(settings.pop("name", "stsb"))

@@ -26,7 +26,7 @@ def rows(lab: Lab) -> models.Rows:
     return [
         *models.untuned(lab),
         ("SBERT-NLI from the masked start",
-         lambda: (models.nli(lab, start=models.masked_start(lab), name="small-nli", **models.SMALL), onnx)),
+         lambda: (models.small_nli(lab), onnx)),
         ("all-MiniLM-L6-v2", lambda: ("all-MiniLM-L6-v2", onnx)),
         (f"{lab.profile.base}, SBERT-NLI", lambda: (models.nli(lab), onnx)),
     ]  # fmt: skip

@@ -17,21 +17,24 @@ NOTE = (
 )
 
 
-def rows(lab: Lab) -> list[tuple[str, Callable[[int], tuple[str | Path, tuple[str, ...]]]]]:
-    """(label, seed → (model, options)) of our rows."""
-    onnx, base = lab.onnx(), lab.profile.base
-    own = [
-        (f"{base}, STSb", lambda seed: (models.stsb(lab, seed), onnx)),
-        (f"{base}, NLI then STSb", lambda seed: (models.nli_then_stsb(lab, seed), onnx)),
+Seeded = Callable[[int], tuple[str | Path, tuple[str, ...]]]
+
+
+def rows(lab: Lab) -> list[tuple[str, tuple[int, ...], Seeded]]:
+    """(label, seeds, seed → (model, options)) of our rows."""
+    onnx, base, seeds, pair_seeds = lab.onnx(), lab.profile.base, lab.profile.seeds, lab.profile.pair_seeds
+    own: list[tuple[str, tuple[int, ...], Seeded]] = [
+        (f"{base}, STSb", seeds, lambda seed: (models.stsb(lab, seed), onnx)),
+        (f"{base}, NLI then STSb", seeds, lambda seed: (models.nli_then_stsb(lab, seed), onnx)),
     ]
     # A model does not teach itself.
-    taught = [(f"{base}, STSb and neighbours scored by a tuned all-mpnet-base-v2",
-               lambda seed: (models.augmented(lab, seed), onnx))] if lab.profile.name == "cpu" else []  # fmt: skip
+    if lab.profile.name == "cpu":
+        own.append((f"{base}, STSb and neighbours scored by a tuned all-mpnet-base-v2", seeds,
+                    lambda seed: (models.augmented(lab, seed), onnx)))  # fmt: skip
     return [
         *own,
-        *taught,
-        (f"{base}, cross-encoder, STSb", lambda seed: (models.cross_encoder(lab, seed), ())),
-        (f"{base}, poly-encoder, STSb", lambda seed: (models.poly_encoder(lab, seed), ())),
+        (f"{base}, cross-encoder, STSb", pair_seeds, lambda seed: (models.cross_encoder(lab, seed), ())),
+        (f"{base}, poly-encoder, STSb", pair_seeds, lambda seed: (models.poly_encoder(lab, seed), ())),
     ]
 
 
@@ -39,17 +42,15 @@ def make(lab: Lab) -> str:
     """The table."""
     test = lab.data / "sts/stsb-en-test.tsv.gz"
 
-    def measured(name: str, seed: int, model: Callable[[int], tuple[str | Path, tuple[str, ...]]]) -> float:
+    def measured(name: str, seed: int, model: Seeded) -> float:
         report = lab.report("sts", f"{name} {seed}", lambda: model(seed), files=[test])
         names = report["rows"][0]["figures"]
         return figure(report, report["rows"][0]["data"], next(n for n in names if n.startswith("spearman")))
 
-    seeds = lab.profile.seeds
-
-    def ours(name: str, model: Callable[[int], tuple[str | Path, tuple[str, ...]]]) -> list[str]:
+    def ours(name: str, seeds: tuple[int, ...], model: Seeded) -> list[str]:
         return [shown([measured(name, seed, model) for seed in seeds])]
 
     lines = [[f"*{name}*", "", value] for name, value in paper.STSB.items()]
-    for name, model in rows(lab):
-        lines.append([name, str(len(seeds)), *cells(1, lambda name=name, model=model: ours(name, model))])
+    for row in rows(lab):
+        lines.append([row[0], str(len(row[1])), *cells(1, lambda row=row: ours(*row))])
     return table(["", "seeds", "STSb test ρ"], lines)

@@ -27,16 +27,13 @@ LEADS = ("what is", "tell me about", "explain", "why")
 
 def asked(number: int) -> str:
     """A question in a wording that training has not seen."""
-    return f"{LEADS[number % len(LEADS)]} {QUESTIONS[number]}"
+    return f"what about {QUESTIONS[number]}"
 
 
 def write_pairs(path: Path) -> None:
-    """Each question in three of four wordings; the fourth is `asked`."""
+    """Each question in four wordings, all the same for all, so that the wording says nothing about the answer."""
     shuffled = [
-        (f"{lead} {question}", answer)
-        for number, (question, answer) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
-        for lead in LEADS
-        if f"{lead} {question}" != asked(number)
+        (f"{lead} {question}", answer) for question, answer in zip(QUESTIONS, ANSWERS, strict=True) for lead in LEADS
     ]
     random.Random(0).shuffle(shuffled)
     lines = [json.dumps({"question": question, "answer": answer}) for question, answer in shuffled]
@@ -83,4 +80,4 @@ def test_a_recipe_becomes_hits(
     done = cli("train", tmp_path / "recipe.yaml", "-o", tmp_path / "tuned", "--device", "cpu")
     assert done.code == 0, done.err
     assert found_by(tmp_path / "base") <= 4
-    assert found_by(tmp_path / "tuned") >= 12
+    assert found_by(tmp_path / "tuned") >= 14
