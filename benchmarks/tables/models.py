@@ -6,13 +6,10 @@ import gzip
 import hashlib
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.common import read_tsv
 from benchmarks.mpnet import install
 from benchmarks.tables.lab import Lab, Model
 from benchmarks.tables.mlm import train_masked_language_model
-from es_sbert.loading import load_encoder
 
 # (label, () → (what `es-sbert evaluate` takes, further options)).
 Rows = list[tuple[str, Model]]
@@ -111,38 +108,10 @@ def teacher(lab: Lab) -> Path:
     return stsb(lab, 1, name="teacher", model__base=str(mpnet(lab)), stages__0__epochs=2)
 
 
-def neighbours(lab: Lab) -> Path:
-    """Pairs without scores: each sentence of STSb-train with one of its ten nearest by all-MiniLM-L6-v2 as it comes."""
-
-    def make(path: Path) -> None:
-        rows = list(read_tsv(lab.data / "sts/stsb-en-train.tsv.gz"))
-        sentences = list(dict.fromkeys(row[side] for row in rows for side in ("sentence1", "sentence2")))
-        scored = {frozenset((row["sentence1"], row["sentence2"])) for row in rows}
-        random = np.random.default_rng(1)
-        with load_encoder("all-MiniLM-L6-v2", device="cpu", precision="fp32") as encoder:
-            vectors = encoder.encode(sentences).vectors  # (sentences, dimensions), of unit length
-        pairs = set()
-        for place, vector in enumerate(vectors):
-            cosines = vectors @ vector  # (sentences,)
-            nearest = np.argsort(-cosines)[:11]
-            chosen = sentences[int(random.choice(nearest[nearest != place]))]
-            pair = frozenset((sentences[place], chosen))
-            if len(pair) == 2 and pair not in scored:
-                pairs.add(tuple(sorted(pair)))
-        lines = ["sentence1\tsentence2", *(f"{first}\t{second}" for first, second in sorted(pairs))]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-    return lab.folder("neighbours.tsv", make)
-
-
 def augmented(lab: Lab, seed: int) -> Path:
-    """Regression on STSb-train and on neighbours that the teacher scores (Augmented SBERT, arXiv 2010.08240)."""
-    columns = {"sentence1": "sentence1", "sentence2": "sentence2"}
-    gold = {"name": "stsb", "path": "sts/stsb-en-train.tsv.gz", "columns": columns | {"score": "score"},
-            "score_range": [0, 5]}  # fmt: skip
-    taught = {"name": "neighbours", "path": str(neighbours(lab)), "columns": columns,
-              "objective": {"kind": "regression", "teacher": str(teacher(lab))}}  # fmt: skip
-    return stsb(lab, seed, name="augmented", stages__0__data=[gold, taught])
+    """Regression on STSb-train and on neighbours that the teacher scores."""
+    return lab.train(f"augmented-{seed}", "stsb-augmented", model__base=lab.profile.base, seed=seed,
+                     stages__0__data__1__objective__teacher=str(teacher(lab)))  # fmt: skip
 
 
 def cross_encoder(lab: Lab, seed: int) -> Path:

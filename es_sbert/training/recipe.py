@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from es_sbert.bundle.model import Activation, Pooling, Precision
-from es_sbert.training.objectives.settings import ObjectiveSpec, Settings
+from es_sbert.training.objectives.settings import ObjectiveSpec, Regression, Settings
 
 
 class Kind(StrEnum):
@@ -17,6 +17,20 @@ class Kind(StrEnum):
     BI_ENCODER = "bi-encoder"
     CROSS_ENCODER = "cross-encoder"
     POLY_ENCODER = "poly-encoder"
+
+
+class NeighboursSpec(Settings):
+    """Take each text of a data set with one of its nearest, in place of the pairs that stand in the file.
+
+    Attributes:
+        model: Says what is near: name, folder or hub id of a sentence encoder.
+        among: How many nearest texts the partner is drawn from.
+        seed: Of the draw.
+    """
+
+    model: str = "all-MiniLM-L6-v2"
+    among: PositiveInt = 10
+    seed: int = 1
 
 
 class DataSpec(Settings):
@@ -33,6 +47,7 @@ class DataSpec(Settings):
         skip: Leave out the first so many examples.
         limit: Take only so many.
         objective: Overrides the stage's. Data sets without one of their own share the stage's, heads included.
+        neighbours: Pairs of near texts in place of those of the file; only where a `teacher` scores them.
     """
 
     path: str
@@ -43,6 +58,7 @@ class DataSpec(Settings):
     skip: int = Field(0, ge=0)
     limit: PositiveInt | None = None
     objective: ObjectiveSpec | None = None
+    neighbours: NeighboursSpec | None = None
 
 
 class DevSpec(Settings):
@@ -119,6 +135,10 @@ class Stage(Settings):
             raise ValueError(f"no objective for {', '.join(without)}: give the stage or the data set one")
         if self.patience is not None and self.dev is None:
             raise ValueError("patience needs dev: nothing says which checkpoint is better")
+        for data in self.data:
+            objective = self.objective_of(data)
+            if data.neighbours and not (isinstance(objective, Regression) and objective.teacher is not None):
+                raise ValueError(f"{data.path}: nobody has scored neighbours: use objective regression with a teacher")
         return self
 
     def objective_of(self, data: DataSpec) -> ObjectiveSpec:

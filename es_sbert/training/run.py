@@ -26,6 +26,7 @@ from es_sbert.exporters.reranker import export_reranker
 from es_sbert.training.data.dev import read_dev
 from es_sbert.training.data.read import read_examples
 from es_sbert.training.failures import disk_errors_explained
+from es_sbert.training.neighbours import with_neighbours
 from es_sbert.training.objectives.build import objective_shape
 from es_sbert.training.recipe import Kind, ModelSpec, Recipe, Stage
 from es_sbert.training.stage import StageData, StageResult, data_names, stage_model, train_stage
@@ -118,7 +119,7 @@ def train(
         if done is None:
             say(f"Training {stage.name} on {place}: {data_names(read.examples)}")
             with state.main_process_first():
-                read = _with_teachers(stage, read, workspace, place, say)
+                read = _prepared(stage, read, workspace.stage(stage.name), place, say)
             results.append(train_stage(recipe, stage, start, read, workspace, device=place, resume=resume, report=say))
             if state.is_main_process:
                 _note(workspace.stage(stage.name) / "result.json", asdict(results[-1]))
@@ -166,12 +167,13 @@ def _hashes(recipe: Recipe, data_folder: Path) -> dict[str, str]:
     return {path: hash_source(data_folder / path) for path in sorted(paths)}
 
 
-def _with_teachers(stage: Stage, data: StageData, workspace: Workspace, device: str, report: Report) -> StageData:
-    examples = tuple(
-        taught(each, objective, workspace.stage(stage.name) / f"teacher-{number}.npy", device, report)
-        for number, (each, objective) in enumerate(zip(data.examples, data.objectives, strict=True))
-    )
-    return StageData(examples, data.objectives, data.dev)
+def _prepared(stage: Stage, data: StageData, folder: Path, device: str, report: Report) -> StageData:
+    """Examples as models make them: neighbours found, teachers' labels added. Kept in `folder` for a resumed run."""
+    examples = []
+    for number, (spec, read, objective) in enumerate(zip(stage.data, data.examples, data.objectives, strict=True)):
+        near = with_neighbours(read, spec.neighbours, folder / f"neighbours-{number}.npy", device, report)
+        examples.append(taught(near, objective, folder / f"teacher-{number}.npy", device, report))
+    return StageData(tuple(examples), data.objectives, data.dev)
 
 
 def _finish(

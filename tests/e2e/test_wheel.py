@@ -53,7 +53,7 @@ def test_recipes_are_inside(python: Path, tmp_path: Path) -> None:
         "from importlib.resources import files\n"
         "print(*sorted(entry.name for entry in files('es_sbert.training.recipes').iterdir()))"
     )
-    assert "quickstart.yaml stsb-regression.yaml" in _run(python, "-c", code, cwd=tmp_path)
+    assert "quickstart.yaml stsb-augmented.yaml stsb-regression.yaml" in _run(python, "-c", code, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from es_sbert.training.recipe import Recipe
 from tests.unit.training.support import recipe, write_recipe
 
 SHIPPED = {
-    "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-regression",
-    "wiki-sections-triplet",
+    "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-augmented",
+    "stsb-regression", "wiki-sections-triplet",
 }  # fmt: skip
 
 

@@ -1,0 +1,104 @@
+"""Pairs of near texts: against brute force, kept for a resumed run, and only where somebody scores them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.errors import RecipeInvalid, SourceError
+from es_sbert.networks.folder import open_siamese
+from es_sbert.training import neighbours
+from es_sbert.training.data.examples import Examples
+from es_sbert.training.load import load_recipe
+from es_sbert.training.neighbours import distinct_texts, near_pairs, with_neighbours
+from es_sbert.training.recipe import NeighboursSpec
+from tests.unit.training.support import recipe, train_here, write_model, write_pairs, write_recipe
+
+PAIRS = Examples("pairs", Path("pairs.tsv"), (["a", "b", "a", "d"], ["b", "c", "a", "e"]), None, np.array([2, 3, 4, 5]))
+
+
+def test_distinct_texts_stand_in_the_order_of_their_first_line() -> None:
+    texts, lines, known = distinct_texts(PAIRS)
+    assert texts == ["a", "b", "c", "d", "e"]
+    assert lines.tolist() == [2, 2, 3, 5, 5]
+    assert known == {(0, 1), (1, 2), (0, 0), (3, 4)}
+
+
+@given(st.integers(2, 30), st.integers(1, 40), st.integers(0, 3), st.integers(1, 7))
+def test_partners_are_among_the_nearest(count: int, among: int, seed: int, block: int) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
+    known = {(0, 1)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbours, "_BLOCK", block)
+        pairs = near_pairs(vectors, known, among=among, seed=seed)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -np.inf)
+    nearest = [set(np.argsort(-row)[:among].tolist()) for row in cosines]
+    found = list(map(tuple, pairs.tolist()))
+    assert found == sorted(set(found) - known)
+    assert all(first < second and (second in nearest[first] or first in nearest[second]) for first, second in found)
+    paired = {number for pair in [*found, (0, 1)] for number in pair}
+    assert paired == set(range(count))  # every text has a partner, or its only one was known
+
+
+def test_the_draw_depends_on_the_seed() -> None:
+    vectors = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    one, same, other = (near_pairs(vectors, set(), among=10, seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+def test_a_vector_of_length_zero_has_a_neighbour_too() -> None:
+    assert len(near_pairs(np.zeros((3, 4), np.float32), set(), among=1, seed=1))
+
+
+def test_one_text_alone_has_none() -> None:
+    assert near_pairs(np.ones((1, 4), np.float32), set(), among=10, seed=1).shape == (0, 2)
+
+
+def test_texts_whose_pairs_are_all_known_are_an_error(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    known = Examples("pairs", tmp_path / "pairs.tsv", (["a song"], ["the sea"]), None, np.array([2]))
+    with pytest.raises(SourceError, match="the neighbours of its texts are the pairs that it has"):
+        with_neighbours(known, NeighboursSpec(model=str(model)), tmp_path / "n.npy", "cpu", lambda message: None)
+
+
+def test_a_run_trains_on_neighbours_that_its_teacher_scores(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    write_pairs(tmp_path / "train.tsv", 60)
+    write_pairs(tmp_path / "dev.tsv", 30, start=60)
+    settings = recipe(model, epochs=1)
+    columns = settings["stages"][0]["data"][0]["columns"]
+    near = {
+        "name": "near",
+        "path": "train.tsv",
+        "columns": {role: columns[role] for role in ("sentence1", "sentence2")},
+        "neighbours": {"model": str(model), "among": 3},
+        "objective": {"kind": "regression", "teacher": str(model)},
+    }
+    settings["stages"][0]["data"].append(near)
+    settings["export"] = {"precisions": []}
+    output = tmp_path / "out"
+    (stage,) = train_here(write_recipe(tmp_path, settings), output, keep_checkpoints=True).stages
+
+    rows = [line.split("\t")[:2] for line in (tmp_path / "train.tsv").read_text().splitlines()[1:]]
+    texts = list(dict.fromkeys(text for row in rows for text in row))
+    pairs = np.load(output / "training/pairs/neighbours-1.npy")
+    labels = np.load(output / "training/pairs/teacher-1.npy")
+    vectors = open_siamese(model).embed(texts)
+    np.testing.assert_allclose(
+        labels, np.clip((vectors[pairs[:, 0]] * vectors[pairs[:, 1]]).sum(axis=1), 0, 1), atol=1e-5
+    )
+    assert not {frozenset((texts[a], texts[b])) for a, b in pairs} & {frozenset(row) for row in rows}
+    assert stage.examples == 60 + len(pairs)
+
+
+@pytest.mark.parametrize("objective", [{"kind": "regression"}, {"kind": "in-batch"}])
+def test_neighbours_that_nobody_scores_are_refused(tmp_path: Path, objective: dict[str, str]) -> None:
+    settings = recipe(tmp_path)
+    settings["stages"][0]["data"][0] |= {"neighbours": {}, "objective": objective}
+    with pytest.raises(RecipeInvalid, match="use objective regression with a teacher"):
+        load_recipe(str(write_recipe(tmp_path, settings)))
