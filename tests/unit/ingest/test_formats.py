@@ -33,7 +33,7 @@ def read(data: bytes, form: Format, settings: ReadSettings = SETTINGS) -> list[R
 
 
 def fields(data: bytes, form: Format) -> list[dict[str, object]]:
-    records = read(data, form)
+    records = read(data, form, ReadSettings(max_bytes=1 << 20, plain_field="text"))
     assert all(isinstance(record, Record) for record in records), records
     return [record.fields for record in records if isinstance(record, Record)]
 
