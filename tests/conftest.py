@@ -14,7 +14,13 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
+
+# A change is judged by the same examples on every machine, however slow; `--hypothesis-profile explore` looks for more.
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile("steady")
 
 ENGINES = ("es9", "es8", "opensearch")
 ENGINE_FIXTURES = {f"{name}_url" for name in ENGINES} | {"engine_url"}
