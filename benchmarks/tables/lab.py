@@ -192,6 +192,23 @@ def shown(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
+def seeded(seeds: Sequence[int], make: Callable[[int], float]) -> list[float]:
+    """The figures of all seeds that are at hand.
+
+    Raises:
+        NotRun: none is.
+    """
+    found = []
+    for seed in seeds:
+        try:
+            found.append(make(seed))
+        except NotRun:
+            continue
+    if not found:
+        raise NotRun(f"seeds {', '.join(map(str, seeds))}")
+    return found
+
+
 def cells(count: int, make: Callable[[], Sequence[str]]) -> list[str]:
     """Cells of a table, each `not run` where the result is not at hand."""
     try:
