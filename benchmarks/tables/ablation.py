@@ -9,9 +9,9 @@ from benchmarks.tables.lab import Lab, cells, seeded, shown
 TITLE = "Ablation (the paper's table 6)"
 NOTE = (
     "Best Spearman's ρ × 100 on STSb dev after one epoch of softmax on nli-train, or four epochs of regression on STSb "
-    "(batch 16, learning rate 1e-4), mean ± standard deviation over {seeds} seeds (the paper: 10); without ±, of one seed. "
-    "All from an encoder without sentence tuning: our own masked language model (two layers of 128), whose averaged "
-    "vectors are in the first table."
+    "(batch 16, learning rate 1e-4), mean ± standard deviation over {seeds} seeds (the paper: 10), or one seed where "
+    "there is no ±. All from an encoder without sentence tuning: our own masked language model (two layers of 128), "
+    "whose averaged vectors are in the first table."
 )
 
 
