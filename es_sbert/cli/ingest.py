@@ -43,6 +43,17 @@ from es_sbert.cli.options import connection_options, encoder_options, engine_set
     help="Documents that cannot be loaded are appended here.  [default: INDEX.dead-letters.jsonl]",
 )
 @click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    help="What a load that is killed goes on from; removed at its end.  [default: beside the first FILE]",
+)
+@click.option(
+    "--retry",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Try the documents of a dead-letter file once more; those that fail again end in --dead-letters.",
+)
+@click.option(
     "--max-document-bytes",
     type=click.IntRange(min=1024),
     default=16 << 20,
@@ -76,9 +87,11 @@ from es_sbert.cli.options import connection_options, encoder_options, engine_set
 @connection_options
 @encoder_options
 def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str, ...], text_template: str | None,
-           id_field: str | None, index_type: str | None, dead_letters: Path | None, max_document_bytes: int,
-           batch_window: int, bulk_bytes: int, retry_seconds: float, quiet: bool, as_json: bool, vector_field: str,
-           model: str | None, device: str, precision: str, threads: int | None, **connection: Any) -> int:  # fmt: skip
+           id_field: str | None, index_type: str | None, dead_letters: Path | None, state: Path | None,
+           retry: Path | None,
+           max_document_bytes: int, batch_window: int, bulk_bytes: int, retry_seconds: float, quiet: bool,
+           as_json: bool, vector_field: str, model: str | None, device: str, precision: str, threads: int | None,
+           **connection: Any) -> int:  # fmt: skip
     """Embed documents and load them into an index.
 
     FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header) or plain text with one document
@@ -87,7 +100,8 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
     other fields are left alone.
 
     Documents that are in the index already are not embedded again unless their text changed. Documents that
-    cannot be loaded end in the dead-letter file, with the reason. Documents without text are skipped.
+    cannot be loaded end in the dead-letter file, with the reason. Documents without text are skipped. A load
+    that was stopped, in whatever way, goes on where it was when the same command is run again.
 
     Exit codes: 0 all in, 1 some in the dead-letter file, 2 nothing could be done, 130 interrupted.
 
@@ -97,11 +111,13 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
       es-sbert ingest --index docs 'parts/*.csv' --text-template '{title}. {body}'
       zcat docs.gz | es-sbert ingest --index docs - --format jsonl
       es-sbert ingest --index docs --text-field body
+      es-sbert ingest --index docs --retry docs.dead-letters.jsonl
     """
     from es_sbert.engines.connect import connect
     from es_sbert.ingest.control import Control
+    from es_sbert.ingest.plan import plan
     from es_sbert.ingest.progress import meter_for
-    from es_sbert.ingest.run import plan, run
+    from es_sbert.ingest.run import run
     from es_sbert.ingest.settings import IngestSettings
     from es_sbert.ingest.sources.find import Format
     from es_sbert.loading import load_encoder
@@ -120,6 +136,8 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
         retry_seconds=retry_seconds,
         max_document_bytes=max_document_bytes,
         dead_letters=dead_letters,
+        state=state,
+        retry=retry,
     )
     control = Control()
 

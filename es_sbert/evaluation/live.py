@@ -24,8 +24,9 @@ from es_sbert.evaluation.report import Report
 from es_sbert.evaluation.retrieval import DEPTH, Run
 from es_sbert.evaluation.tasks import retrieval_row
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Silent
-from es_sbert.ingest.run import plan, run
+from es_sbert.ingest.run import run
 from es_sbert.ingest.settings import IngestSettings
 from es_sbert.search.semantic_index import SemanticIndex
 

@@ -145,7 +145,7 @@ class IndexReader:
         try:
             text = self._template.render(source)
         except NoText as error:
-            self._outcomes.dead(self._origin, str(error), raw, hit["_id"])
+            self._outcomes.dead(self._origin, str(error), raw, hit["_id"], partial=True)
             return
         has_vector = HAS_VECTOR in hit.get("matched_queries", [])
         if not text.strip():

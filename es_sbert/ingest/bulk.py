@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from es_sbert.engines.protocol import Engine, ItemResult
 from es_sbert.errors import EngineError, RequestFailed
@@ -10,11 +11,31 @@ from es_sbert.ingest.actions import Action, halves
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.outcomes import Outcomes
-from es_sbert.ingest.retry import TRANSIENT, Backoff, RetryPolicy, is_transient
+from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes
+from es_sbert.ingest.throttle import Throttle
 
 # The whole request was refused because of something inside it: halve it until the culprit stands alone.
 _SPLIT = frozenset({400, 413})
+_OVERLOADED = frozenset({429, 503})
+# Read-only, by hand or by a disk that is nearly full: it passes once somebody has mended it.
 _BLOCKED = "cluster_block_exception"
+
+
+@dataclass
+class _Refused:
+    """What of a request is worth another try.
+
+    Attributes:
+        actions: In the order of the request; none where everything has come to its end.
+        reason: Why, in one line.
+        overloaded: Whether the engine has more to do than it can.
+        answered: Whether the engine took the request, whatever became of its actions.
+    """
+
+    actions: list[Action] = field(default_factory=list)
+    reason: str = ""
+    overloaded: bool = False
+    answered: bool = False
 
 
 class BulkWriter:
@@ -24,16 +45,18 @@ class BulkWriter:
         engine: Where to.
         index: Index or alias.
         policy: How long transient failures are waited out.
+        throttle: How much is sent at a time.
         outcomes: Where each document's end is entered.
         control: Told when the engine is lost; after that, nothing is sent any more.
         on_conflict: Takes the action of a document that was written since it was read.
     """
 
-    def __init__(self, engine: Engine, index: str, policy: RetryPolicy, outcomes: Outcomes, control: Control,
-                 on_conflict: Callable[[Action], None]) -> None:  # fmt: skip
+    def __init__(self, engine: Engine, index: str, policy: RetryPolicy, throttle: Throttle, outcomes: Outcomes,
+                 control: Control, on_conflict: Callable[[Action], None]) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
         self._policy = policy
+        self._throttle = throttle
         self._outcomes = outcomes
         self._control = control
         self._on_conflict = on_conflict
@@ -45,47 +68,63 @@ class BulkWriter:
         while waiting:
             group = waiting.pop()
             if self._control.lost is not None:
-                self._give_up(group, self._control.lost)
+                self._outcomes.left(len(group))
                 continue
-            again, refusal = self._attempt(group, waiting)
-            if not again:
+            if len(group) > 1 and sum(len(action.body) for action in group) > self._throttle.body_bytes:
+                # It was packed when the engine still took more at a time.
+                waiting.extend(reversed(halves(group)))
+                continue
+            with self._throttle.request():
+                refused = self._attempt(group, waiting)
+            if refused.overloaded:
+                self._throttle.overloaded()
+            if not refused.actions:
+                if refused.answered:
+                    self._throttle.succeeded()
                 backoff.succeeded()
+                self._control.goes_on()
                 continue
-            if len(again) < len(group):
+            if len(refused.actions) < len(group):
                 # Some went through, so the engine lives: the budget is for standstill.
                 backoff.succeeded()
+            self._control.waits(refused.reason)
             if backoff.wait():
-                self._outcomes.ledger.add_retries(len(again))
-                waiting.append(again)
+                self._outcomes.ledger.add_retries(len(refused.actions))
             else:
-                self._control.lose(f"{refusal} (tried again for {self._policy.budget:g} s)")
-                waiting.append(again)
+                self._control.lose(f"{refused.reason} (tried again for {self._policy.budget:g} s)")
+            waiting.append(refused.actions)
 
-    def _attempt(self, group: list[Action], waiting: list[list[Action]]) -> tuple[list[Action], str]:
-        """One request; returns what is worth another try, and why it was refused."""
+    def _attempt(self, group: list[Action], waiting: list[list[Action]]) -> _Refused:
+        """One request; what is too large for it goes back to `waiting` in halves."""
+        body = b"".join(action.body for action in group)
         try:
-            results = self._engine.bulk(self._index, b"".join(action.body for action in group))
+            results = self._engine.bulk(self._index, body)
         except EngineError as error:
-            if is_transient(error):
-                return group, error.message
-            if isinstance(error, RequestFailed) and error.status in _SPLIT:
-                if len(group) > 1:
-                    waiting.extend(reversed(halves(group)))
-                else:
-                    self._give_up(group, error.message)
+            status = error.status if isinstance(error, RequestFailed) else 0
+            if is_transient(error) or _BLOCKED in error.message:
+                return _Refused(group, error.message, status in _OVERLOADED)
+            if status == 413:
+                self._throttle.too_large(len(body))
+            if status in _SPLIT and len(group) > 1:
+                waiting.extend(reversed(halves(group)))
+            elif status in _SPLIT:
+                self._give_up(group[0], error.message)
             else:
                 self._control.lose(error.message)
-                self._give_up(group, error.message)
-            return [], ""
-        again: list[Action] = []
-        refusal = ""
+                self._outcomes.left(len(group))
+            return _Refused()
+        self._outcomes.acknowledged(
+            [action.document.id for action, result in zip(group, results, strict=True) if result.ok]
+        )
+        refused = _Refused(answered=True)
         for action, result in zip(group, results, strict=True):
-            if result.status in TRANSIENT:
-                again.append(action)
-                refusal = result.reason
+            if passes(result.status) or result.reason.startswith(_BLOCKED):
+                refused.actions.append(action)
+                refused.reason = result.reason
+                refused.overloaded |= result.status in _OVERLOADED
             else:
                 self._enter(action, result)
-        return again, refusal
+        return refused
 
     def _enter(self, action: Action, result: ItemResult) -> None:
         document = action.document
@@ -99,13 +138,9 @@ class BulkWriter:
         elif document.version is not None and result.reason.startswith("document_missing_exception"):
             self._outcomes.deleted()
         else:
-            reason = f"refused by the engine ({result.status}): {result.reason}"
-            if result.reason.startswith(_BLOCKED):
-                # Read-only, by hand or by a full disk: every other document would be refused as well.
-                self._control.lose(reason)
-            self._give_up([action], reason)
+            self._give_up(action, f"refused by the engine ({result.status}): {result.reason}")
 
-    def _give_up(self, group: list[Action], reason: str) -> None:
-        for action in group:
-            document = action.document
-            self._outcomes.dead(document.origin, reason, document.source, document.id)
+    def _give_up(self, action: Action, reason: str) -> None:
+        document = action.document
+        partial = document.version is not None
+        self._outcomes.dead(document.origin, reason, document.source, document.id, partial=partial)

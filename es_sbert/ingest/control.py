@@ -19,6 +19,7 @@ class Control:
         self.interrupted = False
         self._lost: str | None = None
         self._cut_short: str | None = None
+        self._waiting: str | None = None
         self._lock = threading.Lock()
 
     @property
@@ -44,6 +45,22 @@ class Control:
         with self._lock:
             self._cut_short = self._cut_short or reason
         self.stop.set()
+
+    @property
+    def waiting(self) -> str | None:
+        """Why requests are being tried again just now; None while they go through."""
+        with self._lock:
+            return self._waiting
+
+    def waits(self, reason: str) -> None:
+        """A request was refused and is tried again."""
+        with self._lock:
+            self._waiting = reason
+
+    def goes_on(self) -> None:
+        """A request went through."""
+        with self._lock:
+            self._waiting = None
 
     def interrupt(self) -> None:
         """The user wants to stop: finish what is in flight."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -18,9 +20,50 @@ from es_sbert.streams.lines import SAMPLE_BYTES
 
 
 def default_path(index: str) -> Path:
-    """`<index>.dead-letters.jsonl` in the working folder; letters that a file name may not hold are replaced."""
-    safe = re.sub(r"[^\w.-]", "_", index).lstrip(".") or "index"
-    return Path(f"{safe}.dead-letters.jsonl")
+    """`<index>.dead-letters.jsonl` in the working folder."""
+    return Path(f"{safe_name(index)}.dead-letters.jsonl")
+
+
+def safe_name(index: str) -> str:
+    """An index's name as part of a file's name: what a file name may not hold is replaced."""
+    return re.sub(r"[^\w.-]", "_", index).lstrip(".") or "index"
+
+
+def check_letters(path: Path) -> None:
+    """Find out before a load whether the file could be written.
+
+    Raises:
+        OutputError: the folder is missing or closed to this user, or the path is a folder.
+    """
+    target = path if path.exists() else path.parent
+    if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
+        raise OutputError(
+            f"the dead-letter file {path} could not be written",
+            "Give --dead-letters a file in an existing folder that this user may write to.",
+        )
+
+
+def letter_keys(path: Path, run: str) -> Iterator[bytes]:
+    """Keys of the letters that a load has written; none where there is no file.
+
+    A line that is no letter of ours, or was cut off, is passed over.
+    """
+    if not path.is_file():
+        return
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                letter = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(letter, dict) and letter.get("run") == run:
+                yield letter_key(letter)
+
+
+def letter_key(letter: dict[str, Any]) -> bytes:
+    """16 bytes that stand for what a letter is about: the place and the content, not the reason."""
+    about = [letter.get(name) for name in ("source", "line", "id", "document", "raw")]
+    return hashlib.blake2b(orjson.dumps(about, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 
 class DeadLetters:
@@ -28,37 +71,31 @@ class DeadLetters:
 
     Letters of earlier loads stay in front: a file of them may be the only copy of a document. Each line carries
     the load's start in `run`, which tells one load's letters from another's.
+
+    Args:
+        path: The file.
+        run: When the load was first started.
+        written: Whether a letter with this key was written before the load was killed; it is not written twice.
     """
 
-    def __init__(self, path: Path, run: str) -> None:
+    def __init__(self, path: Path, run: str, written: Callable[[bytes], bool] | None = None) -> None:
         self.path = path
         self._run = run
+        self._written = written
         self._lock = threading.Lock()
         # Unbuffered: a letter is with the operating system when `write` returns, and closing cannot fail late.
         self._file: FileIO | None = None
 
-    def check(self) -> None:
-        """Find out before a load whether the file could be written.
-
-        Raises:
-            OutputError: the folder is missing or closed to this user, or the path is a folder.
-        """
-        target = self.path if self.path.exists() else self.path.parent
-        if self.path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
-            raise OutputError(
-                f"the dead-letter file {self.path} could not be written",
-                "Give --dead-letters a file in an existing folder that this user may write to.",
-            )
-
     def write(
         self, origin: Origin, reason: str, *, document: bytes | None = None, document_id: str | None = None,
-        raw: bytes = b"", size: int = 0,
+        raw: bytes = b"", size: int = 0, partial: bool = False,
     ) -> None:  # fmt: skip
         """Append a letter and hand it to the operating system.
 
         Args:
             document: The document as JSON, where there is one.
             raw: The first bytes of input that is no JSON object, of `size` bytes in all.
+            partial: Whether `document` is only a part of the document, which must not take the place of the whole.
 
         Raises:
             OutputError: the file cannot be written.
@@ -69,11 +106,17 @@ class DeadLetters:
             # A field's name from the command line may hold bytes that are not UTF-8.
             "reason": reason.encode(errors="backslashreplace").decode(),
         }  # fmt: skip
+        if partial:
+            letter["partial"] = True
         if document is not None:
-            letter["document"] = orjson.Fragment(document)
+            letter["document"] = orjson.Fragment(document)  # the last entry: see `sources/letters.py`
         elif size:
             letter["raw"] = raw[:SAMPLE_BYTES].decode(errors="backslashreplace")
             letter["bytes"] = size
+        if self._written is not None:
+            known = letter if document is None else letter | {"document": orjson.loads(document)}
+            if self._written(letter_key(known)):
+                return
         line = orjson.dumps(letter, option=orjson.OPT_APPEND_NEWLINE)
         with self._lock:
             try:

@@ -9,7 +9,7 @@ from es_sbert.index.meta import document_hash, text_hash
 from es_sbert.ingest.ids import BadId, document_id
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.ingest.seen import SeenIds
+from es_sbert.ingest.state import LoadState, Met
 from es_sbert.ingest.text import MISSING, NoText, TextTemplate, find_field
 
 
@@ -25,6 +25,7 @@ class Document:
         source: The document as JSON in one line (of a document of the index: the part that was read).
         document_hash: Hash of the whole document; None for documents embedded where they stand.
         version: `_seq_no` and `_primary_term` of the version that was read; None for documents of files.
+        written: When it was the document's last word; a later one in the index stays. None: now.
     """
 
     origin: Origin
@@ -34,6 +35,7 @@ class Document:
     source: bytes
     document_hash: str | None
     version: tuple[int, int] | None = None
+    written: str | None = None
 
     @property
     def size(self) -> int:
@@ -62,10 +64,10 @@ def document_of(record: Record, rules: DocumentRules) -> Document | Reject:
     A document that cannot be loaded becomes a reject with the reason.
     """
     content = document_hash(record.fields)
-    identity = content
-    known_id: str | None = None
+    identity = record.id or content
+    known_id = record.id
     try:
-        if rules.id_field is not None:
+        if rules.id_field is not None and record.id is None:
             identity = known_id = document_id(record.fields, rules.id_field)
         for field in rules.reserved:
             if find_field(record.fields, field) is not MISSING:
@@ -74,21 +76,25 @@ def document_of(record: Record, rules: DocumentRules) -> Document | Reject:
         text = rules.template.render(record.fields)
     except (BadId, NoText) as error:
         return Reject(record.origin, str(error), document=record.source, id=known_id)
-    return Document(record.origin, identity, text, text_hash(text), record.source, content)
+    return Document(record.origin, identity, text, text_hash(text), record.source, content, written=record.written)
 
 
 def read_documents(
-    records: Iterable[Record | Reject], rules: DocumentRules, seen: SeenIds, outcomes: Outcomes
+    records: Iterable[Record | Reject], rules: DocumentRules, state: LoadState, outcomes: Outcomes
 ) -> Iterator[Document]:
     """Documents worth loading; all others are entered in `outcomes` with the reason.
 
     A document without text is skipped, and so is a repetition of one met before. The same id with another
-    content is a dead letter: which of the two is meant cannot be known.
+    content is a dead letter: which of the two is meant cannot be known. What the engine acknowledged before the
+    load was killed is left alone.
     """
     for record in records:
         outcomes.read()
         if isinstance(record, Reject):
             outcomes.reject(record)
+            continue
+        if record.superseded:
+            outcomes.superseded(1)
             continue
         document = document_of(record, rules)
         if isinstance(document, Reject):
@@ -97,14 +103,17 @@ def read_documents(
         if not document.text.strip():
             outcomes.empty()
             continue
-        first = seen.add(document.id, document.document_hash or "", document.origin)
-        if first is None:
-            yield document
-        elif first[1]:
-            outcomes.duplicate()
-        else:
-            reason = f"the id {document.id} stands in {first[0]} already, with another content"
-            outcomes.dead(document.origin, reason, document.source, document.id)
+        met, first = state.meet(document.id, document.document_hash or "", document.origin)
+        match met:
+            case Met.NEW:
+                yield document
+            case Met.ACKNOWLEDGED:
+                outcomes.unchanged()
+            case Met.REPEATED:
+                outcomes.duplicate()
+            case Met.CONTRADICTED:
+                reason = f"the id {document.id} stands in {first} already, with another content"
+                outcomes.dead(document.origin, reason, document.source, document.id)
 
 
 def windows(documents: Iterable[Document], count: int, max_bytes: int) -> Iterator[list[Document]]:

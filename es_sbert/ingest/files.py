@@ -56,8 +56,10 @@ class ChangeDetection:
             for key, source in self._look_up([document.id for document in documents], self._meta_field).items()
         }
         found = triage(documents, stored, self._fingerprint)
+        if found.superseded:
+            self._outcomes.superseded(found.superseded)
         if not found.rewrite:
-            self._outcomes.unchanged(found.unchanged)
+            self._unchanged(found.unchanged)
             return Sorted(found.embed)
         ids = [document.id for document, _ in found.rewrite]
         sources = self._look_up(ids, self._vector_field, vectors=True)
@@ -69,8 +71,12 @@ class ChangeDetection:
                 result.embed.append(document)
             else:
                 result.actions.append(self._rewrite(document, meta, value))
-        self._outcomes.unchanged(found.unchanged)
+        self._unchanged(found.unchanged)
         return result
+
+    def _unchanged(self, ids: list[str]) -> None:
+        self._outcomes.acknowledged(ids)
+        self._outcomes.unchanged(len(ids))
 
     def _rewrite(self, document: Document, meta: DocumentMeta, value: str | list[float]) -> Action:
         """The document with new fields and the vector it has."""

@@ -15,8 +15,10 @@ class Outcome(StrEnum):
     UNCHANGED = "unchanged"  # stands in the index as it is
     EMPTY = "empty"  # no text, so no vector
     DUPLICATE = "duplicate"  # the very document was met before in this load
+    SUPERSEDED = "superseded"  # a dead letter of which the index holds a later version
     DELETED = "deleted"  # removed from the index while it was embedded
     DEAD = "dead"  # in the dead-letter file
+    LEFT = "left"  # not sent, because the engine was lost: the same command goes on with it
 
 
 class LedgerError(RuntimeError):

@@ -24,9 +24,11 @@ from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.threads import Stages
+from es_sbert.ingest.throttle import Throttle
 from es_sbert.ingest.triage import lost_tokens
 
-WRITERS = 2
+# Threads that send; how many of them do at a time is the throttle's.
+WRITERS = 4
 # A window may hold this much text; with the channels below, a dozen windows at most are on their way.
 WINDOW_BYTES = 16 << 20
 
@@ -63,16 +65,16 @@ class Loader:
     Args:
         sort_out: Change detection; enters what needs nothing more in `outcomes` itself.
         writer: Takes groups of actions.
-        bulk_bytes: Largest body of a bulk request.
+        throttle: Says how large a group may be.
     """
 
-    def __init__(self, engine: Engine, encoder: Encoder, vector_field: str, *, bulk_bytes: int,
+    def __init__(self, engine: Engine, encoder: Encoder, vector_field: str, *, throttle: Throttle,
                  sort_out: Callable[[list[Document]], Sorted], writer: BulkWriter, outcomes: Outcomes,
                  control: Control) -> None:  # fmt: skip
         self._engine = engine
         self._encoder = encoder
         self._vector_field = vector_field
-        self._bulk_bytes = bulk_bytes
+        self._throttle = throttle
         self._sort_out = sort_out
         self._writer = writer
         self._outcomes = outcomes
@@ -88,7 +90,7 @@ class Loader:
         read: Channel[list[Document]] = stages.channel(2)
         tokenized: Channel[_Tokenized] = stages.channel(1)
         embedded: Channel[_Embedded] = stages.channel(1)
-        packed: Channel[list[Action]] = stages.channel(2 * WRITERS)
+        packed: Channel[list[Action]] = stages.channel(WRITERS)
         stages.start("read", lambda: self._read(windows, read), closes=[read])
         stages.start("tokenise", lambda: self._tokenise(read, tokenized), closes=[tokenized])
         stages.start("embed", lambda: self._embed(tokenized, embedded), closes=[embedded])
@@ -111,7 +113,7 @@ class Loader:
                 self._control.lose(error.message)
                 wanted = Sorted(window)
             if self._control.lost is not None:
-                self._give_up(wanted, self._control.lost)
+                self._leave(wanted)
                 continue
             texts = self._encoder.tokenize([document.text for document in wanted.embed], "document")
             out.put(_Tokenized(wanted, texts))
@@ -120,14 +122,14 @@ class Loader:
         for entry in source:
             if self._control.lost is not None:
                 # Vectors that nobody will take are not worth the electricity.
-                self._give_up(entry.window, self._control.lost)
+                self._leave(entry.window)
                 continue
             vectors = self._encoder.embed(entry.texts)  # (documents to embed, dimensions)
             out.put(_Embedded(entry.window, entry.texts, vectors))
 
     def _pack(self, source: Iterable[_Embedded], out: Channel[list[Action]]) -> None:
         for entry in source:
-            for group in bodies(self._actions(entry), self._bulk_bytes):
+            for group in bodies(self._actions(entry), self._throttle.body_bytes):
                 out.put(group)
 
     def _write(self, source: Iterable[list[Action]]) -> None:
@@ -152,6 +154,5 @@ class Loader:
             lost = lost_tokens(tokens, entry.texts.max_tokens)
             yield Action(document, body, Outcome.INDEXED, lost, embedded_at)
 
-    def _give_up(self, window: Sorted, reason: str) -> None:
-        for document in (*window.embed, *(action.document for action in window.actions)):
-            self._outcomes.dead(document.origin, reason, document.source, document.id)
+    def _leave(self, window: Sorted) -> None:
+        self._outcomes.left(len(window.embed) + len(window.actions))

@@ -1,21 +1,36 @@
-"""Where every document's end is entered: the ledger's counts, and a dead letter where it failed."""
+"""Where every document's end is entered: the ledger's counts, the load's state, a dead letter where it failed."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.ledger import Ledger, Outcome
 from es_sbert.ingest.records import Origin, Reject
+from es_sbert.ingest.state import LoadState
 
 
 class Outcomes:
-    """Ledger and dead letters as one, so that neither is ever written without the other. Thread-safe."""
+    """Ledger, state and dead letters as one, so that none is ever written without the others. Thread-safe.
 
-    def __init__(self, ledger: Ledger, letters: DeadLetters) -> None:
+    Args:
+        ledger: Counts.
+        letters: Where documents go that cannot be loaded.
+        state: Remembers what the index holds; None where the index itself is the source.
+    """
+
+    def __init__(self, ledger: Ledger, letters: DeadLetters, state: LoadState | None = None) -> None:
         self.ledger = ledger
         self.letters = letters
+        self._state = state
 
     def read(self) -> None:
         self.ledger.add_read()
+
+    def acknowledged(self, document_ids: Sequence[str]) -> None:
+        """The index holds these documents as they stand in the source."""
+        if self._state is not None and document_ids:
+            self._state.acknowledge(document_ids)
 
     def indexed(self, lost_tokens: int) -> None:
         self.ledger.enter_indexed(lost_tokens)
@@ -29,18 +44,26 @@ class Outcomes:
     def duplicate(self) -> None:
         self.ledger.enter(Outcome.DUPLICATE)
 
+    def left(self, count: int) -> None:
+        """Documents that were not sent; nothing is the matter with them."""
+        self.ledger.enter(Outcome.LEFT, count)
+
+    def superseded(self, count: int) -> None:
+        self.ledger.enter(Outcome.SUPERSEDED, count)
+
     def deleted(self) -> None:
         self.ledger.enter(Outcome.DELETED)
 
-    def dead(self, origin: Origin, reason: str, document: bytes | None, document_id: str | None) -> None:
-        """A document that could not be loaded."""
-        self.letters.write(origin, reason, document=document, document_id=document_id)
+    def dead(self, origin: Origin, reason: str, document: bytes | None, document_id: str | None, *,
+             partial: bool = False) -> None:  # fmt: skip
+        """A document that could not be loaded; `partial`: what is at hand of it is not the whole."""
+        self.letters.write(origin, reason, document=document, document_id=document_id, partial=partial)
         self.ledger.enter(Outcome.DEAD)
 
     def reject(self, reject: Reject) -> None:
         """Input that is not a document."""
         self.letters.write(
             reject.origin, reject.reason, document=reject.document, document_id=reject.id,
-            raw=reject.raw, size=reject.size,
+            raw=reject.raw, size=reject.size, partial=reject.partial,
         )  # fmt: skip
         self.ledger.enter(Outcome.DEAD)

@@ -21,12 +21,14 @@ class Snapshot:
         read, done: Documents met in the source, and documents whose end is known.
         fraction: Part of the source that is done, 0 to 1; None where its size is not known (a pipe).
         seconds: Since the load began.
+        waiting: Why requests are being tried again; None while they go through.
     """
 
     read: int
     done: int
     fraction: float | None
     seconds: float
+    waiting: str | None = None
 
     @property
     def rate(self) -> float:
@@ -94,10 +96,12 @@ class Lines:
 
 
 def progress_line(snapshot: Snapshot) -> str:
-    """`12,000 documents · 410/s · 35 % · 1:12 left`; the last two only where the size of the source is known."""
+    """`12,000 documents · 410/s · 35 % · 1:12 left`, without the last two where the size of the source is not known."""
     parts = [f"{snapshot.done:,} documents", f"{snapshot.rate:,.0f}/s"]
     if snapshot.fraction is not None:
         parts += [f"{snapshot.fraction:.0%}", f"{clock(snapshot.seconds_left)} left"]
+    if snapshot.waiting is not None:
+        parts.append(f"waiting for the engine: {snapshot.waiting}")
     return " · ".join(parts)
 
 

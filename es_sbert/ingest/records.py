@@ -31,11 +31,17 @@ class Record:
         fields: The object, parsed.
         source: The object as JSON in one line. For JSON Lines these are the source's own bytes, so that
             numbers and spacing reach the engine exactly as they were written.
+        id: Its id, where the source names it apart from the fields.
+        superseded: Whether a later record of the same source takes its place.
+        written: When it was the document's last word, in UTC, ISO 8601, where the source says so (a dead letter).
     """
 
     origin: Origin
     fields: dict[str, Any]
     source: bytes
+    id: str | None = None
+    written: str | None = None
+    superseded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class Reject:
         size: Its full size in bytes, where known.
         document: The object as JSON in one line, where it could be parsed.
         id: Its id, where it has one.
+        partial: Whether `document` is only a part of it.
     """
 
     origin: Origin
@@ -57,3 +64,4 @@ class Reject:
     size: int = 0
     document: bytes | None = None
     id: str | None = None
+    partial: bool = False

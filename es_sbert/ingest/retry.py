@@ -13,8 +13,7 @@ from es_sbert.errors import EngineError, EngineUnreachable, RequestFailed
 
 T = TypeVar("T")
 
-# Too many requests, and what proxies and restarting nodes answer. 0: the connection broke.
-TRANSIENT = frozenset({0, 429, 502, 503, 504})
+_TOO_MANY_REQUESTS = 429
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,15 @@ class Backoff:
         self._failures = 0
 
 
+def passes(status: int) -> bool:
+    """Whether a status goes away by itself: a broken connection (0), too many requests, or the server's own trouble."""
+    return status in (0, _TOO_MANY_REQUESTS) or status >= 500
+
+
 def is_transient(error: EngineError) -> bool:
     """Whether the same request may well succeed later."""
     if isinstance(error, RequestFailed):
-        return error.status in TRANSIENT
+        return passes(error.status)
     return isinstance(error, EngineUnreachable)
 
 

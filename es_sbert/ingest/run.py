@@ -1,116 +1,69 @@
-"""One load from its settings to its summary."""
+"""One load from its plan to its summary."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.errors import EngineError, EsSbertError, UsageError, VectorIndexError
-from es_sbert.index.ensure import ensure_vector_field, missing_index
-from es_sbert.index.meta import VectorFieldMeta, document_meta_field
-from es_sbert.index.schema import vector_fields
+from es_sbert.errors import EngineError, EsSbertError, IndexMismatch
+from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.index.meta import document_meta_field
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
 from es_sbert.ingest.bulk import BulkWriter
 from es_sbert.ingest.control import Control
-from es_sbert.ingest.dead_letters import DeadLetters, default_path, now
+from es_sbert.ingest.dead_letters import DeadLetters, letter_keys, now
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.ledger import Ledger, Outcome
-from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
+from es_sbert.ingest.load import WINDOW_BYTES, WRITERS, Loader, Sorted
 from es_sbert.ingest.outcomes import Outcomes
+from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter, Snapshot, fraction_done
 from es_sbert.ingest.retry import RetryPolicy, with_retries
-from es_sbert.ingest.seen import SeenIds
-from es_sbert.ingest.settings import IngestSettings
-from es_sbert.ingest.sources.check import check_sources
-from es_sbert.ingest.sources.find import Source, find_sources
+from es_sbert.ingest.sources.letters import take_aside, taken_aside
 from es_sbert.ingest.sources.raw import ByteCounter
 from es_sbert.ingest.sources.read import ReadSettings, read_records
+from es_sbert.ingest.state import LoadIdentity, LoadState
 from es_sbert.ingest.summary import Summary
-from es_sbert.ingest.text import TextTemplate
-from es_sbert.ingest.triage import is_source_disabled
+from es_sbert.ingest.throttle import Throttle
 
-DEFAULT_TEXT_FIELD = "text"
 # How often documents that other writers keep changing are read and embedded anew.
 CONFLICT_ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A load whose input and index were looked at, before a model is loaded.
+class _Run:
+    """What the parts of one load share.
 
     Attributes:
-        settings: What was asked for.
-        sources: Files to load; none for documents of the index.
-        template: Text to embed.
-        state: The index as it stands; None where it does not exist yet.
-        stored: What the mapping says of the vector field; None where it has none.
-        dead_letters: The dead-letter file.
+        index: The index at the beginning.
+        state: What was met and acknowledged; None where the index is the source.
     """
 
-    settings: IngestSettings
-    sources: list[Source]
-    template: TextTemplate
-    state: IndexState | None
-    stored: VectorFieldMeta | None
-    dead_letters: DeadLetters
-
-
-def plan(engine: Engine, settings: IngestSettings) -> Plan:
-    """Check everything that can be checked before a model is loaded and a document written.
-
-    Raises:
-        UsageError: options that contradict each other.
-        SourceError: a file that cannot be read, or lacks the columns asked for.
-        OutputError: the dead-letter file could not be written.
-        IndexMissing: documents of an index that does not exist.
-        IndexMismatch: the mapping's `_meta` is damaged, or an alias stands for several indices.
-        EngineError: the engine failed.
-    """
-    sources = find_sources(settings.files, settings.format)
-    if not settings.files and settings.id_field is not None:
-        raise UsageError("--id-field is for documents from files", "Leave it out: documents of the index have ids.")
-    letters = DeadLetters(settings.dead_letters or default_path(settings.index), run=now())
-    letters.check()
-    state = engine.get_index(settings.index)
-    stored = vector_fields(state.mappings, state.name).get(settings.vector_field) if state else None
-    if not sources:
-        if state is None:
-            raise missing_index(settings.index, engine)
-        if is_source_disabled(state.mappings):
-            raise VectorIndexError(
-                f"the index {state.name} keeps no _source, so its documents cannot be read back",
-                "Load the documents from files into a new index.",
-            )
-    template = _template(settings, stored)
-    check_sources(sources, settings.max_document_bytes, template.fields, settings.id_field)
-    return Plan(settings, sources, template, state, stored, letters)
-
-
-def _template(settings: IngestSettings, stored: VectorFieldMeta | None) -> TextTemplate:
-    if settings.text_template is not None:
-        if settings.text_fields:
-            raise UsageError("--text-field and --text-template exclude each other", "Give one of the two.")
-        return TextTemplate.parse(settings.text_template)
-    if settings.text_fields:
-        return TextTemplate.of_fields(settings.text_fields)
-    if stored is not None and stored.text is not None:
-        return TextTemplate.parse(stored.text)
-    return TextTemplate.of_fields([DEFAULT_TEXT_FIELD])
+    engine: Engine
+    encoder: Encoder
+    plan: Plan
+    control: Control
+    meter: Meter
+    outcomes: Outcomes
+    policy: RetryPolicy
+    index: IndexState
+    state: LoadState | None
 
 
 def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter: Meter) -> Summary:
     """Carry out a plan.
 
     Raises:
-        IndexMismatch: the index holds another model's vectors, or others than asked for.
+        UsageError: another process is loading the same source into the same index.
+        IndexMismatch: the index holds another model's vectors, or others than asked for, or was deleted meanwhile.
         EngineError: the engine failed before the first document was sent.
-        OutputError: the dead letters cannot be written.
+        OutputError: the dead letters or the state cannot be written.
     """
     settings = wanted.settings
     ensure_vector_field(
@@ -118,73 +71,138 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
         model_name=encoder.info.model, dimensions=encoder.info.dimensions, index_type=settings.index_type,
         text=wanted.template.template,
     )  # fmt: skip
-    outcomes = Outcomes(Ledger(), wanted.dead_letters)
-    policy = RetryPolicy(settings.retry_seconds)
     begin = time.monotonic()
-    with closing(wanted.dead_letters), closing(meter):
-        load = _load_files if wanted.sources else _load_index
+    with ExitStack() as stack:
+        stack.enter_context(closing(meter))
+        index = _index(engine, settings.index)
+        state = _open_state(wanted, index, encoder)
+        if state is not None:
+            stack.enter_context(closing(state))
+        letters = _open_letters(wanted, state)
+        stack.enter_context(closing(letters))
+        outcomes = Outcomes(Ledger(), letters, state)
+        this = _Run(
+            engine, encoder, wanted, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index, state
+        )
         try:
-            load(engine, encoder, wanted, control, meter, outcomes, policy)
+            (_load_files if wanted.sources else _load_index)(this)
+            if control.lost is None:
+                _refresh(this)
+                _check_index(this)
         except EsSbertError as error:
             written = sum(outcomes.ledger.counts()[outcome] for outcome in (Outcome.INDEXED, Outcome.UPDATED))
             error.message += f" (this came after {written:,} documents were written)"
             raise
-        if control.lost is None:
-            _refresh(engine, settings.index, control, outcomes, policy)
-    stopped = control.lost or control.cut_short
-    if control.interrupted and stopped is None:
-        stopped = "interrupted; the same command goes on, leaving alone what is in the index"
+        if state is not None and not control.stop.is_set():
+            if settings.retry is not None:
+                # Every letter has come to its end, be it as a new one.
+                taken_aside(settings.retry).unlink()
+            state.finish()
     return Summary.of(
         outcomes.ledger, encoder.info, index=settings.index, engine=engine.info.label,
-        source="files" if wanted.sources else "index", dead_letters=str(wanted.dead_letters.path),
-        seconds=time.monotonic() - begin, interrupted=control.interrupted, stopped=stopped,
+        source="files" if wanted.sources else "index", dead_letters=str(wanted.dead_letters),
+        seconds=time.monotonic() - begin, interrupted=control.interrupted, stopped=_why_stopped(control, state),
+        resumed=state is not None and state.resumed, note=state.note if state else None,
     )  # fmt: skip
 
 
-def _refresh(engine: Engine, index: str, control: Control, outcomes: Outcomes, policy: RetryPolicy) -> None:
+def _index(engine: Engine, name: str) -> IndexState:
+    state = engine.get_index(name)
+    if state is None:
+        raise IndexMismatch(f"the index {name!r} was deleted while the load began", "Run the command again.")
+    return state
+
+
+def _check_index(this: _Run) -> None:
+    """Engines make an index that is missing when a document comes, without our mapping."""
+    state = this.engine.get_index(this.plan.settings.index)
+    if state is None or _uuid(state) != _uuid(this.index):
+        raise IndexMismatch(
+            f"the index {this.index.name} was deleted or replaced during the load",
+            f"Look at what stands under {this.plan.settings.index} now, delete it if only this load wrote there, and "
+            "run the same command again.",
+        )
+
+
+def _uuid(index: IndexState) -> str:
+    return index.settings["index.uuid"]
+
+
+def _open_state(wanted: Plan, index: IndexState, encoder: Encoder) -> LoadState | None:
+    if wanted.state_file is None:
+        return None
+    settings = wanted.settings
+    identity = LoadIdentity(
+        _uuid(index), settings.vector_field, encoder.info.fingerprint, wanted.template.template, settings.id_field
+    )
+    return LoadState(wanted.state_file, identity)
+
+
+def _open_letters(wanted: Plan, state: LoadState | None) -> DeadLetters:
+    if state is None:
+        return DeadLetters(wanted.dead_letters, now())
+    if not state.resumed:
+        return DeadLetters(wanted.dead_letters, state.run)
+    state.remember_letters(letter_keys(wanted.dead_letters, state.run))
+    return DeadLetters(wanted.dead_letters, state.run, state.has_letter)
+
+
+def _why_stopped(control: Control, state: LoadState | None) -> str | None:
+    """Why the load did not come to its end, and how it goes on; None where it did."""
+    reason = control.lost or control.cut_short or ("interrupted" if control.interrupted else None)
+    if reason is None:
+        return None
+    where = f" where it was ({state.path})" if state is not None else ", leaving alone what has a vector"
+    return f"{reason}; the same command goes on{where}"
+
+
+def _refresh(this: _Run) -> None:
     """Make the documents visible to searches."""
     try:
-        with_retries(lambda: engine.refresh(index), policy, control.aborted, lambda: outcomes.ledger.add_retries(1))
+        with_retries(
+            lambda: this.engine.refresh(this.plan.settings.index), this.policy, this.control.aborted,
+            lambda: this.outcomes.ledger.add_retries(1),
+        )  # fmt: skip
     except EngineError as error:
         # Everything is in; a load of hours is not declared failed for this.
-        control.cut(f"the last refresh failed, so searches see the documents a little later: {error.message}")
+        this.control.cut(f"the last refresh failed, so searches see the documents a little later: {error.message}")
 
 
-def _load_files(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter: Meter,
-                outcomes: Outcomes, policy: RetryPolicy) -> None:  # fmt: skip
-    settings = wanted.settings
-    engine.refresh(settings.index)
+def _load_files(this: _Run) -> None:
+    settings, outcomes, control = this.plan.settings, this.outcomes, this.control
+    assert this.state is not None, "a load of files has a state"
+    if settings.retry is not None:
+        take_aside(settings.retry)
+    this.engine.refresh(settings.index)
     detect = ChangeDetection(
-        engine, settings.index, settings.vector_field, encoder.info.fingerprint, outcomes,
-        policy=policy, aborted=control.aborted, empty_index=engine.count(settings.index) == 0,
+        this.engine, settings.index, settings.vector_field, this.encoder.info.fingerprint, outcomes,
+        policy=this.policy, aborted=control.aborted, empty_index=this.engine.count(settings.index) == 0,
     )  # fmt: skip
     rules = DocumentRules(
-        wanted.template, settings.id_field, (settings.vector_field, document_meta_field(settings.vector_field))
+        this.plan.template, settings.id_field, (settings.vector_field, document_meta_field(settings.vector_field))
     )
     counter = ByteCounter()
-    sizes = [source.size for source in wanted.sources]
+    sizes = [source.size for source in this.plan.sources]
     total = None if None in sizes else sum(size or 0 for size in sizes)
-    reading = ReadSettings(settings.max_document_bytes, plain_field=wanted.template.fields[0])
-    loader = _loader(engine, encoder, settings, outcomes, policy, control, detect, _no_conflict)
-    with closing(SeenIds()) as seen:
-        records = read_records(wanted.sources, reading, counter, control.stop)
-        documents = read_documents(records, rules, seen, outcomes)
-        tick = _ticker(meter, outcomes.ledger, lambda: counter.bytes / total if total else None)
-        loader.run(windows(documents, settings.batch_window, WINDOW_BYTES), tick)
+    reading = ReadSettings(settings.max_document_bytes, plain_field=this.plan.template.fields[0], index=settings.index)
+    records = read_records(this.plan.sources, reading, counter, control.stop)
+    documents = read_documents(records, rules, this.state, outcomes)
+    tick = _ticker(this, lambda: counter.bytes / total if total else None)
+    _loader(this, detect, _no_conflict).run(windows(documents, settings.batch_window, WINDOW_BYTES), tick)
 
 
-def _load_index(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter: Meter,
-                outcomes: Outcomes, policy: RetryPolicy) -> None:  # fmt: skip
-    settings = wanted.settings
+def _load_index(this: _Run) -> None:
+    engine, settings, outcomes = this.engine, this.plan.settings, this.outcomes
     # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.
     engine.refresh(settings.index)
     total = engine.count(settings.index)
     conflicts, clearing = Conflicts(), Clearing(settings.vector_field)
     reader = IndexReader(
-        engine, settings.index, settings.vector_field, wanted.template, encoder.info.fingerprint, outcomes, control
-    )
-    loader = _loader(engine, encoder, settings, outcomes, policy, control, clearing, conflicts.add)
-    tick = _ticker(meter, outcomes.ledger, lambda: min(1.0, outcomes.ledger.read / total) if total else None)
+        engine, settings.index, settings.vector_field, this.plan.template, this.encoder.info.fingerprint, outcomes,
+        this.control,
+    )  # fmt: skip
+    loader = _loader(this, clearing, conflicts.add)
+    tick = _ticker(this, lambda: min(1.0, outcomes.ledger.read / total) if total else None)
     loader.run(windows(reader.documents(), settings.batch_window, WINDOW_BYTES), tick)
     for _ in range(CONFLICT_ROUNDS):
         changed = conflicts.take()
@@ -193,16 +211,16 @@ def _load_index(engine: Engine, encoder: Encoder, wanted: Plan, control: Control
         loader.run(windows(reader.again(changed), settings.batch_window, WINDOW_BYTES), tick)
     for action in conflicts.take().values():
         reason = "other writers kept changing it while it was being embedded: run again"
-        outcomes.dead(action.document.origin, reason, action.document.source, action.document.id)
+        outcomes.dead(action.document.origin, reason, action.document.source, action.document.id, partial=True)
 
 
-def _loader(engine: Engine, encoder: Encoder, settings: IngestSettings, outcomes: Outcomes, policy: RetryPolicy,
-            control: Control, sort_out: Callable[[list[Document]], Sorted],
-            on_conflict: Callable[[Action], None]) -> Loader:  # fmt: skip
-    writer = BulkWriter(engine, settings.index, policy, outcomes, control, on_conflict)
+def _loader(this: _Run, sort_out: Callable[[list[Document]], Sorted], on_conflict: Callable[[Action], None]) -> Loader:
+    settings = this.plan.settings
+    throttle = Throttle(settings.bulk_bytes, WRITERS)
+    writer = BulkWriter(this.engine, settings.index, this.policy, throttle, this.outcomes, this.control, on_conflict)
     return Loader(
-        engine, encoder, settings.vector_field, bulk_bytes=settings.bulk_bytes, sort_out=sort_out, writer=writer,
-        outcomes=outcomes, control=control,
+        this.engine, this.encoder, settings.vector_field, throttle=throttle, sort_out=sort_out, writer=writer,
+        outcomes=this.outcomes, control=this.control,
     )  # fmt: skip
 
 
@@ -210,12 +228,13 @@ def _no_conflict(action: Action) -> None:
     raise RuntimeError(f"{action.document.id} was sent without a version, yet conflicted")
 
 
-def _ticker(meter: Meter, ledger: Ledger, part_read: Callable[[], float | None]) -> Callable[[], None]:
+def _ticker(this: _Run, part_read: Callable[[], float | None]) -> Callable[[], None]:
     begin = time.monotonic()
+    ledger = this.outcomes.ledger
 
     def tick() -> None:
         read, done = ledger.read, ledger.done
         fraction = fraction_done(read, done, part_read())
-        meter.show(Snapshot(read, done, fraction, time.monotonic() - begin))
+        this.meter.show(Snapshot(read, done, fraction, time.monotonic() - begin, this.control.waiting))
 
     return tick

@@ -16,6 +16,7 @@ class Skipped(BaseModel):
     Attributes:
         empty: Without text, so without a vector.
         duplicate: Repetitions of a document met before in the same load.
+        superseded: Dead letters of which the index holds a later version.
         deleted: Removed from the index while they were being embedded.
     """
 
@@ -23,11 +24,12 @@ class Skipped(BaseModel):
 
     empty: int
     duplicate: int
+    superseded: int
     deleted: int
 
 
 class Summary(BaseModel):
-    """A load's result; `read` is the sum of indexed, updated, unchanged, skipped and dead.
+    """A load's result; `read` is the sum of indexed, updated, unchanged, skipped, dead and left.
 
     Attributes:
         index, engine: Where the documents went.
@@ -38,6 +40,7 @@ class Summary(BaseModel):
         unchanged: Left alone: in the index as they are.
         skipped: Left out on purpose.
         dead: In the dead-letter file.
+        left: Read but not sent, because the engine was lost: the same command goes on with them.
         dead_letters: That file; None where nothing was written to it.
         truncated: Of the indexed, documents whose text is longer than the model reads.
         lost_tokens: Tokens cut off in them.
@@ -47,7 +50,9 @@ class Summary(BaseModel):
         model, fingerprint, variant, precision, provider, device, threads: What embedded, as it really ran.
         warnings: What the encoder wants said.
         interrupted: Whether the user stopped it.
-        stopped: Why it stopped before the end of the source; None where it did not.
+        stopped: Why it stopped before the end of the source, and how it goes on; None where it did not.
+        resumed: Whether it went on where another process ended.
+        note: What became of an older state file that was of no use; None where there was none.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -61,6 +66,7 @@ class Summary(BaseModel):
     unchanged: int
     skipped: Skipped
     dead: int
+    left: int
     dead_letters: str | None
     truncated: int
     lost_tokens: int
@@ -77,10 +83,13 @@ class Summary(BaseModel):
     warnings: tuple[str, ...]
     interrupted: bool
     stopped: str | None
+    resumed: bool
+    note: str | None
 
     @classmethod
     def of(cls, ledger: Ledger, info: EncoderInfo, *, index: str, engine: str, source: str, dead_letters: str,
-           seconds: float, interrupted: bool, stopped: str | None) -> Summary:  # fmt: skip
+           seconds: float, interrupted: bool, stopped: str | None, resumed: bool,
+           note: str | None) -> Summary:  # fmt: skip
         """The summary of a ledger that adds up.
 
         Raises:
@@ -96,12 +105,14 @@ class Summary(BaseModel):
             index=index, engine=engine, source=source, read=ledger.read, indexed=counts[Outcome.INDEXED],
             updated=counts[Outcome.UPDATED], unchanged=counts[Outcome.UNCHANGED],
             skipped=Skipped(
-                empty=counts[Outcome.EMPTY], duplicate=counts[Outcome.DUPLICATE], deleted=counts[Outcome.DELETED]
+                empty=counts[Outcome.EMPTY], duplicate=counts[Outcome.DUPLICATE],
+                superseded=counts[Outcome.SUPERSEDED], deleted=counts[Outcome.DELETED],
             ),
-            dead=counts[Outcome.DEAD], dead_letters=dead_letters if counts[Outcome.DEAD] else None,
+            dead=counts[Outcome.DEAD], left=counts[Outcome.LEFT],
+            dead_letters=dead_letters if counts[Outcome.DEAD] else None,
             truncated=ledger.truncated, lost_tokens=ledger.lost_tokens, retries=ledger.retries,
             seconds=round(seconds, 3), documents_per_second=round(ledger.read / seconds, 1) if seconds > 0 else 0.0,
-            interrupted=interrupted, stopped=stopped, **encoder,
+            interrupted=interrupted, stopped=stopped, resumed=resumed, note=note, **encoder,
         )  # fmt: skip
 
     @property
@@ -115,15 +126,18 @@ class Summary(BaseModel):
 
     def lines(self) -> list[str]:
         """The summary in words, one fact a line."""
-        lines = [f"{self.index} on {self.engine}: {self.read:,} documents read"]
+        went_on = " (went on where another run ended)" if self.resumed else ""
+        lines = [f"{self.index} on {self.engine}: {self.read:,} documents read{went_on}"]
         facts = (
             (self.indexed, "embedded and indexed"),
             (self.updated, "updated, text unchanged"),
             (self.unchanged, "unchanged"),
             (self.skipped.empty, "skipped: no text"),
             (self.skipped.duplicate, "skipped: met before in this load"),
+            (self.skipped.superseded, "skipped: the index holds a later version"),
             (self.skipped.deleted, "skipped: deleted from the index meanwhile"),
             (self.dead, f"not loaded: see {self.dead_letters}"),
+            (self.left, "left for the next run"),
         )
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
         if self.truncated:
@@ -138,6 +152,8 @@ class Summary(BaseModel):
             f"{self.model} ({self.fingerprint[:12]}), {self.precision}, {self.provider} on {self.device}{threads}"
         )
         lines += [f"Warning: {warning}" for warning in self.warnings]
+        if self.note is not None:
+            lines.append(self.note)
         if self.stopped is not None:
             lines.append(f"Stopped before the end: {self.stopped}")
         return lines

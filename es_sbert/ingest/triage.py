@@ -23,12 +23,14 @@ class Triage:
     Attributes:
         embed: New documents, and those whose text or model changed.
         rewrite: Documents whose text is as it was while other fields changed, with the meta they have.
-        unchanged: Documents that stand in the index as they are.
+        unchanged: Ids of documents that stand in the index as they are.
+        superseded: Documents of which the index holds a later version.
     """
 
     embed: list[Document] = field(default_factory=list)
     rewrite: list[tuple[Document, DocumentMeta]] = field(default_factory=list)
-    unchanged: int = 0
+    unchanged: list[str] = field(default_factory=list)
+    superseded: int = 0
 
 
 def stored_meta(source: Json, meta_field: str) -> DocumentMeta | None:
@@ -53,10 +55,13 @@ def triage(documents: Sequence[Document], stored: Mapping[str, DocumentMeta | No
     result = Triage()
     for document in documents:
         meta = stored.get(document.id)
-        if meta is None or not is_current(meta, document.text_hash, fingerprint):
+        current = is_current(meta, document.text_hash, fingerprint)
+        if meta is not None and current and meta.document_hash == document.document_hash:
+            result.unchanged.append(document.id)
+        elif meta is not None and document.written is not None and meta.embedded_at > document.written:
+            result.superseded += 1
+        elif meta is None or not current:
             result.embed.append(document)
-        elif meta.document_hash == document.document_hash:
-            result.unchanged += 1
         else:
             result.rewrite.append((document, meta))
     return result

@@ -17,8 +17,9 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.index.vectors import read_vector
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Meter, Silent
-from es_sbert.ingest.run import plan, run
+from es_sbert.ingest.run import run
 from es_sbert.ingest.settings import IngestSettings
 from es_sbert.ingest.summary import Summary
 
@@ -59,7 +60,14 @@ def load(url: str, encoder: Encoder, index: str, *files: Path | str, dead: Path,
         summary = run(engine, encoder, plan(engine, settings), control or Control(), meter or Silent())
     s = summary
     assert s.read == (
-        s.indexed + s.updated + s.unchanged + s.dead + s.skipped.empty + s.skipped.duplicate + s.skipped.deleted
+        s.indexed
+        + s.updated
+        + s.unchanged
+        + s.dead
+        + s.left
+        + s.skipped.empty
+        + s.skipped.duplicate
+        + s.skipped.deleted
     )
     return summary
 

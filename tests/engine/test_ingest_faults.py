@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import EngineUnreachable, OutputError
+from es_sbert.errors import EngineUnreachable, IndexMismatch, OutputError
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.progress import Snapshot
 from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
@@ -84,7 +84,7 @@ def test_bodies_that_are_too_large_are_split(
     assert set(contents(engine_url, index_name)) == {d["id"] for d in documents} - {"d7"}
 
 
-def test_an_engine_that_goes_away_leaves_the_rest_as_dead_letters_and_the_next_load_completes_it(
+def test_an_engine_that_goes_away_leaves_the_rest_to_the_next_load(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     def last(exchange: Any) -> tuple[int, bytes]:
@@ -97,15 +97,13 @@ def test_an_engine_that_goes_away_leaves_the_rest_as_dead_letters_and_the_next_l
     assert "tried again for 0.5 s" in summary.stopped
     assert 0 < summary.indexed < COUNT
     assert summary.exit_code == 1
-    # All that was read and is not in is in the dead-letter file, whole; what was not read is not counted.
-    dead = letters(tmp_path / "dead")
-    stored = set(contents(engine_url, index_name))
-    assert len(stored) == summary.indexed
-    assert len(dead) == summary.dead == summary.read - summary.indexed > 0
-    by_id = {document["id"]: document for document in sentences(COUNT)}
-    assert all(letter["document"] == by_id[letter["id"]] and letter["id"] not in stored for letter in dead)
+    # Nothing is the matter with what was read and is not in: it is no dead letter.
+    assert len(contents(engine_url, index_name)) == summary.indexed
+    assert summary.left == summary.read - summary.indexed > 0
+    assert not (tmp_path / "dead").exists()
     proxy.down.clear()
     again = in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
+    assert again.resumed
     assert (again.unchanged, again.indexed) == (summary.indexed, COUNT - summary.indexed)
     assert_all_in_once(engine_url, index_name)
 
@@ -115,11 +113,11 @@ def test_an_engine_that_never_takes_a_document_means_nothing_could_be_done(
 ) -> None:
     proxy.always = answer(503)
     summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, retry_seconds=0.3)
-    assert (summary.indexed, summary.exit_code) == (0, 2)
-    assert summary.dead == summary.read > 0
+    assert (summary.indexed, summary.dead, summary.exit_code) == (0, 0, 2)
+    assert summary.left == summary.read > 0
 
 
-def test_an_index_that_turns_read_only_ends_the_load(
+def test_an_index_that_stays_read_only_ends_the_load(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     def block(exchange: Any) -> tuple[int, bytes]:
@@ -128,15 +126,56 @@ def test_an_index_that_turns_read_only_ends_the_load(
         return result
 
     proxy.faults = [block]
-    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, batch_window=4)
+    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, batch_window=4, retry_seconds=0.5)
     assert 0 < summary.indexed < COUNT
     assert summary.stopped is not None
     assert "cluster_block_exception" in summary.stopped or "blocks POST" in summary.stopped
-    assert summary.dead == len(letters(tmp_path / "dead")) == summary.read - summary.indexed > 0
-    assert summary.exit_code == 1
+    assert summary.left == summary.read - summary.indexed > 0
+    assert (summary.dead, summary.exit_code) == (0, 1)
     _set_write_block(engine_url, index_name, False)
     assert in_small_bodies(proxy, encoder, index_name, docs, tmp_path).unchanged == summary.indexed
     assert_all_in_once(engine_url, index_name)
+
+
+def test_a_block_that_is_lifted_is_waited_out_and_said(
+    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    waits: list[str] = []
+
+    def block(exchange: Any) -> tuple[int, bytes]:
+        result: tuple[int, bytes] = exchange.forward()
+        _set_write_block(engine_url, index_name, True)
+        return result
+
+    class Mending:
+        """Whoever reads why the load waits lifts the block."""
+
+        def show(self, snapshot: Snapshot) -> None:
+            if snapshot.waiting is not None and not waits:
+                waits.append(snapshot.waiting)
+                _set_write_block(engine_url, index_name, False)
+
+        def close(self) -> None: ...
+
+    proxy.faults = [block]
+    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, batch_window=4, meter=Mending())
+    assert (summary.indexed, summary.dead, summary.left, summary.exit_code) == (COUNT, 0, 0, 0)
+    assert "block" in waits[0]
+    assert_all_in_once(engine_url, index_name)
+
+
+def test_an_index_that_is_deleted_during_the_load_is_no_success(
+    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    def delete(exchange: Any) -> tuple[int, bytes]:
+        request = urllib.request.Request(f"{engine_url}/{index_name}", method="DELETE")
+        with urllib.request.urlopen(request, timeout=30) as response:
+            assert response.status == 200
+        return exchange.forward()  # type: ignore[no-any-return]
+
+    proxy.faults = [delete]
+    with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
+        in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
 
 
 def _set_write_block(url: str, index: str, value: bool) -> None:
@@ -172,7 +211,8 @@ def test_an_engine_that_goes_away_during_a_lookup(
         proxy, encoder, index_name, write_jsonl(docs, changed), tmp_path, retry_seconds=0.3, batch_window=4
     )
     assert summary.stopped is not None
-    assert summary.dead == len(letters(tmp_path / "dead")) == summary.read - summary.indexed > 0
+    assert summary.left == summary.read - summary.indexed > 0
+    assert not (tmp_path / "dead").exists()
 
 
 def test_an_update_whose_answer_got_lost_is_not_taken_for_a_conflict(

@@ -21,6 +21,7 @@ class Format(StrEnum):
     CSV = "csv"
     TSV = "tsv"
     LINES = "lines"
+    LETTERS = "letters"  # a dead-letter file, by --retry alone
 
 
 _FORMATS = {

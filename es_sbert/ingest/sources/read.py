@@ -10,6 +10,7 @@ from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.sources.delimited import delimited_records
 from es_sbert.ingest.sources.find import Format, Source
 from es_sbert.ingest.sources.jsonl import jsonl_records
+from es_sbert.ingest.sources.letters import last_letters, letter_records
 from es_sbert.ingest.sources.plain import plain_records
 from es_sbert.ingest.sources.raw import ByteCounter, ReadingStopped, raw_chunks
 from es_sbert.streams.compression import decompressed
@@ -24,10 +25,12 @@ class ReadSettings:
     Attributes:
         max_bytes: Longest record in bytes; longer ones become dead letters without being held in memory.
         plain_field: Field that takes the line where a source is plain text.
+        index: The index that is loaded.
     """
 
     max_bytes: int
     plain_field: str
+    index: str = ""
 
 
 def read_records(
@@ -71,5 +74,8 @@ def parse_lines(lines: Iterator[Line], source: Source, settings: ReadSettings) -
             return delimited_records(csv_rows(lines, settings.max_bytes), source.name)
         case Format.TSV:
             return delimited_records(tsv_rows(lines), source.name)
+        case Format.LETTERS:
+            assert source.path is not None, "letters are read from files"
+            return letter_records(lines, source.name, settings.index, last_letters(source.path))
         case Format.LINES:
             return plain_records(lines, source.name, settings.plain_field)

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.errors import OutputError
-from es_sbert.ingest.dead_letters import DeadLetters, default_path
+from es_sbert.ingest.dead_letters import DeadLetters, check_letters, default_path, letter_keys
 from es_sbert.ingest.records import Origin
 
 
@@ -57,15 +57,16 @@ def test_a_reason_may_hold_any_bytes_of_the_command_line(tmp_path: Path) -> None
 
 
 def test_no_letters_no_file(tmp_path: Path) -> None:
-    with closing(DeadLetters(tmp_path / "dead.jsonl", "run")) as letters:
-        letters.check()
+    check_letters(tmp_path / "dead.jsonl")
+    with closing(DeadLetters(tmp_path / "dead.jsonl", "run")):
+        pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing" / "dead.jsonl"):
         with pytest.raises(OutputError, match="could not be written"):
-            DeadLetters(path, "run").check()
+            check_letters(path)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
@@ -75,3 +76,29 @@ def test_a_full_disk_is_an_error() -> None:
         pytest.raises(OutputError, match="No space left on device"),
     ):
         letters.write(Origin("f", 1), "why", raw=b"x", size=1)
+
+
+def test_a_load_that_goes_on_writes_no_letter_twice(tmp_path: Path) -> None:
+    path = tmp_path / "dead.jsonl"
+
+    def write(letters: DeadLetters) -> None:
+        letters.write(Origin("f", 3), "why", raw=b"caf\xe9", size=4)
+        letters.write(Origin("f", 4), "why", document=b'{"b": 1.50, "a": 2}', document_id="x")
+
+    with closing(DeadLetters(path, "run")) as letters:
+        write(letters)
+    with closing(DeadLetters(path, "another")) as letters:
+        letters.write(Origin("f", 5), "why", raw=b"y", size=1)
+    path.write_bytes(path.read_bytes() + b'{"run": "run", "cut o')
+    keys = set(letter_keys(path, "run"))
+    assert len(keys) == 2
+    before = path.read_bytes()
+    with closing(DeadLetters(path, "run", keys.__contains__)) as letters:
+        write(letters)
+        assert path.read_bytes() == before
+        letters.write(Origin("f", 4), "why", document=b'{"b": 1.50, "a": 3}', document_id="x")
+    assert len(path.read_bytes().splitlines()) == 5
+
+
+def test_there_are_no_letters_where_there_is_no_file(tmp_path: Path) -> None:
+    assert list(letter_keys(tmp_path / "dead.jsonl", "run")) == []

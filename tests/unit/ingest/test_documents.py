@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +19,7 @@ from es_sbert.ingest.documents import Document, DocumentRules, read_documents, w
 from es_sbert.ingest.ledger import Ledger, LedgerError, Outcome
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.ingest.seen import SeenIds
+from es_sbert.ingest.state import LoadIdentity, LoadState
 from es_sbert.ingest.text import TextTemplate
 
 RULES = DocumentRules(TextTemplate.of_fields(["text"]), "id", ("embedding", "embedding_meta"))
@@ -36,8 +37,12 @@ def records(*objects: dict[str, Any]) -> list[Record]:
 
 
 def load(outcomes: Outcomes, *objects: dict[str, Any], rules: DocumentRules = RULES) -> list[Document]:
-    with closing(SeenIds()) as seen:
-        return list(read_documents(records(*objects), rules, seen, outcomes))
+    with closing(fresh_state(outcomes.letters.path.parent)) as state:
+        return list(read_documents(records(*objects), rules, state, outcomes))
+
+
+def fresh_state(folder: Path) -> LoadState:
+    return LoadState(folder / f"{uuid.uuid4()}.state", LoadIdentity("uuid", "embedding", "model", "{text}", "id"))
 
 
 def letters(outcomes: Outcomes) -> list[dict[str, Any]]:
@@ -118,10 +123,11 @@ def test_dead_letters(outcomes: Outcomes, fields: dict[str, Any], reason: str) -
     )
 )
 def test_everything_read_is_accounted_for(tmp_path_factory: pytest.TempPathFactory, objects: list[Any]) -> None:
-    outcomes = Outcomes(Ledger(), DeadLetters(tmp_path_factory.mktemp("dead") / "dead.jsonl", run="now"))
+    folder = tmp_path_factory.mktemp("dead")
+    outcomes = Outcomes(Ledger(), DeadLetters(folder / "dead.jsonl", run="now"))
     rejects = [Reject(Origin("f", 99), "broken", b"{", 1)]
-    with closing(SeenIds()) as seen, closing(outcomes.letters):
-        documents = list(read_documents([*records(*objects), *rejects], RULES, seen, outcomes))
+    with closing(fresh_state(folder)) as state, closing(outcomes.letters):
+        documents = list(read_documents([*records(*objects), *rejects], RULES, state, outcomes))
     assert outcomes.ledger.read == len(objects) + 1 == outcomes.ledger.done + len(documents)
     assert len(letters(outcomes)) == outcomes.ledger.counts()[Outcome.DEAD]
     assert len({document.id for document in documents}) == len(documents)
@@ -146,12 +152,3 @@ def test_windows_are_bounded_by_count_and_bytes(sizes: list[int], count: int, ma
     for group in groups:
         assert 1 <= len(group) <= count
         assert len(group) == 1 or sum(document.size for document in group) <= max_bytes
-
-
-def test_seen_ids_live_on_disk_and_remember_where(tmp_path: Path) -> None:
-    with closing(SeenIds()) as seen:
-        for number in range(5000):
-            assert seen.add(f"id {number}", "h", Origin(f"file {number // 2000}", number)) is None
-        assert seen.add("id 1999", "h", Origin("other", 1)) == (Origin("file 0", 1999), True)
-        assert seen.add("id 4000", "g", Origin("other", 2)) == (Origin("file 2", 4000), False)
-        assert seen.add("id 2000", "h", Origin("file 0", 3)) == (Origin("file 1", 2000), True)

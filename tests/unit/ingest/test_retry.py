@@ -13,12 +13,12 @@ from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, with_retri
 QUICK = RetryPolicy(budget=5, first=0.001, ceiling=0.002)
 
 
-@pytest.mark.parametrize("status", [0, 429, 502, 503, 504])
+@pytest.mark.parametrize("status", [0, 429, 500, 502, 503, 504, 507])
 def test_what_passes_by_itself(status: int) -> None:
     assert is_transient(RequestFailed("", "", status))
 
 
-@pytest.mark.parametrize("status", [400, 404, 409, 413, 500])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413])
 def test_what_does_not(status: int) -> None:
     assert not is_transient(RequestFailed("", "", status))
 

@@ -16,14 +16,17 @@ INFO = EncoderInfo(
 )  # fmt: skip
 
 
-def summary(*, stopped: str | None = None, interrupted: bool = False, **counts: int) -> Summary:
+def summary(
+    *, stopped: str | None = None, interrupted: bool = False, resumed: bool = False, note: str | None = None,
+    **counts: int,
+) -> Summary:  # fmt: skip
     ledger = Ledger()
     for name, count in counts.items():
         ledger.enter(Outcome(name), count)
     ledger.add_read(sum(counts.values()))
     return Summary.of(
         ledger, INFO, index="docs", engine="Elasticsearch 9.5.0", source="files", dead_letters="docs.dead",
-        seconds=2.0, interrupted=interrupted, stopped=stopped,
+        seconds=2.0, interrupted=interrupted, stopped=stopped, resumed=resumed, note=note,
     )  # fmt: skip
 
 
@@ -38,6 +41,8 @@ def summary(*, stopped: str | None = None, interrupted: bool = False, **counts: 
         ({"indexed": 3, "stopped": "reading the index failed"}, 1),
         ({"indexed": 3, "dead": 2, "stopped": "the engine is gone"}, 1),
         ({"dead": 2, "stopped": "the engine is gone"}, 2),
+        ({"left": 2, "stopped": "the engine is gone"}, 2),
+        ({"indexed": 3, "left": 2, "stopped": "the engine is gone"}, 1),
         ({"indexed": 3, "stopped": "interrupted", "interrupted": True}, 130),
     ],
 )
@@ -51,16 +56,26 @@ def test_counts_that_do_not_add_up_give_no_summary() -> None:
     with pytest.raises(LedgerError):
         Summary.of(
             ledger, INFO, index="docs", engine="", source="files", dead_letters="", seconds=1, interrupted=False,
-            stopped=None,
+            stopped=None, resumed=False, note=None,
         )  # fmt: skip
 
 
 def test_words() -> None:
     lines = summary(
-        indexed=1200, updated=3, unchanged=4, empty=5, duplicate=6, deleted=7, dead=8, stopped="it broke"
+        indexed=1200,
+        updated=3,
+        unchanged=4,
+        empty=5,
+        duplicate=6,
+        deleted=7,
+        dead=8,
+        left=9,
+        stopped="it broke",
+        resumed=True,
+        note="The state file was broken",
     ).lines()
     assert lines == [
-        "docs on Elasticsearch 9.5.0: 1,233 documents read",
+        "docs on Elasticsearch 9.5.0: 1,242 documents read (went on where another run ended)",
         "        1,200  embedded and indexed",
         "            3  updated, text unchanged",
         "            4  unchanged",
@@ -68,9 +83,11 @@ def test_words() -> None:
         "            6  skipped: met before in this load",
         "            7  skipped: deleted from the index meanwhile",
         "            8  not loaded: see docs.dead",
-        "2.0 s, 616 documents/s",
+        "            9  left for the next run",
+        "2.0 s, 621 documents/s",
         "tiny (0123456789ab), int8, CPUExecutionProvider on cpu, 2 threads",
         "Warning: int8 misses its bar",
+        "The state file was broken",
         "Stopped before the end: it broke",
     ]
 

@@ -30,7 +30,7 @@ META: dict[str, Any] = {
 )
 def test_what_changed_decides(change: dict[str, Any], embed: int, rewrite: int, unchanged: int) -> None:
     found = triage([DOCUMENT], {"a": DocumentMeta.model_validate(META | change)}, "model")
-    assert (len(found.embed), len(found.rewrite), found.unchanged) == (embed, rewrite, unchanged)
+    assert (len(found.embed), len(found.rewrite), len(found.unchanged)) == (embed, rewrite, unchanged)
 
 
 @pytest.mark.parametrize("stored", [{}, {"a": None}, {"b": DocumentMeta.model_validate(META)}])

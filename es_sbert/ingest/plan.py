@@ -1,0 +1,92 @@
+"""A load whose input and index were looked at, before a model is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.errors import UsageError, VectorIndexError
+from es_sbert.index.ensure import missing_index
+from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.schema import vector_fields
+from es_sbert.ingest.dead_letters import check_letters, default_path
+from es_sbert.ingest.settings import IngestSettings
+from es_sbert.ingest.sources.check import check_sources
+from es_sbert.ingest.sources.find import Source, find_sources
+from es_sbert.ingest.sources.letters import letters_source
+from es_sbert.ingest.state import default_state
+from es_sbert.ingest.text import TextTemplate
+from es_sbert.ingest.triage import is_source_disabled
+
+DEFAULT_TEXT_FIELD = "text"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A load whose input and index were looked at, before a model is loaded.
+
+    Attributes:
+        settings: What was asked for.
+        sources: Files to load; none for documents of the index.
+        template: Text to embed.
+        state: The index as it stands; None where it does not exist yet.
+        stored: What the mapping says of the vector field; None where it has none.
+        dead_letters: The dead-letter file.
+        state_file: Where a killed load goes on from; None for documents of the index, which is its own state.
+    """
+
+    settings: IngestSettings
+    sources: list[Source]
+    template: TextTemplate
+    state: IndexState | None
+    stored: VectorFieldMeta | None
+    dead_letters: Path
+    state_file: Path | None
+
+
+def plan(engine: Engine, settings: IngestSettings) -> Plan:
+    """Check everything that can be checked before a model is loaded and a document written.
+
+    Raises:
+        UsageError: options that contradict each other.
+        SourceError: a file that cannot be read, or lacks the columns asked for.
+        OutputError: the dead-letter file could not be written.
+        IndexMissing: documents of an index that does not exist.
+        IndexMismatch: the mapping's `_meta` is damaged, or an alias stands for several indices.
+        EngineError: the engine failed.
+    """
+    sources = [letters_source(settings.retry)] if settings.retry else find_sources(settings.files, settings.format)
+    if settings.retry is not None and settings.files:
+        raise UsageError("--retry takes the place of FILE", "Give one of the two.")
+    if not sources and settings.id_field is not None:
+        raise UsageError("--id-field is for documents from files", "Leave it out: documents of the index have ids.")
+    letters = settings.dead_letters or default_path(settings.index)
+    check_letters(letters)
+    state = engine.get_index(settings.index)
+    stored = vector_fields(state.mappings, state.name).get(settings.vector_field) if state else None
+    if not sources:
+        if state is None:
+            raise missing_index(settings.index, engine)
+        if is_source_disabled(state.mappings):
+            raise VectorIndexError(
+                f"the index {state.name} keeps no _source, so its documents cannot be read back",
+                "Load the documents from files into a new index.",
+            )
+    template = _template(settings, stored)
+    if settings.retry is None:
+        check_sources(sources, settings.max_document_bytes, template.fields, settings.id_field)
+    state_file = (settings.state or default_state(settings.index, sources)) if sources else None
+    return Plan(settings, sources, template, state, stored, letters, state_file)
+
+
+def _template(settings: IngestSettings, stored: VectorFieldMeta | None) -> TextTemplate:
+    if settings.text_template is not None:
+        if settings.text_fields:
+            raise UsageError("--text-field and --text-template exclude each other", "Give one of the two.")
+        return TextTemplate.parse(settings.text_template)
+    if settings.text_fields:
+        return TextTemplate.of_fields(settings.text_fields)
+    if stored is not None and stored.text is not None:
+        return TextTemplate.parse(stored.text)
+    return TextTemplate.of_fields([DEFAULT_TEXT_FIELD])

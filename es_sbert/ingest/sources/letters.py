@@ -1,0 +1,125 @@
+"""A dead-letter file as a source: its documents are tried once more."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from es_sbert.errors import OutputError, SourceError
+from es_sbert.ingest.records import Origin, Record, Reject
+from es_sbert.ingest.sources.find import Format, Source
+from es_sbert.streams.compression import Compression
+from es_sbert.streams.json_lines import SPACE, parse_object
+from es_sbert.streams.lines import SAMPLE_BYTES, Line, too_long
+
+# Before the document of a letter, which is its last entry. Quotes inside a string are escaped, so the first place
+# where these bytes stand is the right one.
+_DOCUMENT = b',"document":'
+_PARTIAL = (
+    "it holds a part of a document of the index: run `es-sbert ingest` without FILE, which embeds it where it stands"
+)
+
+
+def letters_source(file: Path) -> Source:
+    """The letters that `--retry FILE` is to try: those taken aside by a retry that was stopped, else the file's.
+
+    Raises:
+        SourceError: there is neither.
+    """
+    aside = taken_aside(file)
+    for path in (aside, file):
+        if path.is_file():
+            return Source(str(file), aside, Format.LETTERS, Compression.NONE, path.stat().st_size)
+    raise SourceError(f"there are no dead letters in {file}", "Give --retry the dead-letter file of an earlier load.")
+
+
+def taken_aside(file: Path) -> Path:
+    """Where the letters of a file stand while they are tried: new ones may go to the file itself."""
+    return file.with_name(f"{file.name}.retried")
+
+
+def take_aside(file: Path) -> None:
+    """Take the letters aside, unless a retry that was stopped has left some; these come first.
+
+    Raises:
+        OutputError: the file cannot be renamed.
+    """
+    if taken_aside(file).exists():
+        return
+    try:
+        os.rename(file, taken_aside(file))
+    except OSError as error:
+        raise OutputError(
+            f"{file} cannot be renamed to {taken_aside(file).name}: {error.strerror}",
+            "Copy it into a folder that this user may write to, and give --retry the copy.",
+        ) from error
+
+
+def last_letters(path: Path) -> dict[bytes, int]:
+    """The last line, from 1, on which a document of each id stands: a document that changed between two loads.
+
+    Takes some hundred bytes of memory a letter.
+    """
+    last: dict[bytes, int] = {}
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                letter = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(letter, dict) and isinstance(letter.get("id"), str) and "document" in letter:
+                last[_digest(letter["id"])] = number
+    return last
+
+
+def _digest(document_id: str) -> bytes:
+    return hashlib.blake2b(document_id.encode(), digest_size=16).digest()
+
+
+def letter_records(
+    lines: Iterable[Line], source: str, index: str, last: Mapping[bytes, int]
+) -> Iterator[Record | Reject]:
+    """The document of each letter, with the id it had; what holds none is rejected again, nothing of it lost.
+
+    Args:
+        lines: Of the dead-letter file.
+        source: Its name, for messages.
+        index: The index that is loaded: letters of its own documents, embedded where they stand, hold only a part.
+        last: See `last_letters`; an earlier letter of the same id is superseded.
+    """
+    for line in lines:
+        origin = Origin(source, line.number)
+        data = line.data.strip(SPACE)
+        if line.too_long:
+            yield Reject(origin, too_long(line), line.data, line.size)
+            continue
+        if not data:
+            continue
+        letter = parse_object(data)
+        if isinstance(letter, str):
+            yield Reject(origin, letter, data[:SAMPLE_BYTES], len(data))
+        else:
+            yield _record(letter, data, origin, index, last)
+
+
+def _record(
+    letter: dict[str, Any], data: bytes, origin: Origin, index: str, last: Mapping[bytes, int]
+) -> Record | Reject:
+    document, identity = letter.get("document"), letter.get("id")
+    known = identity if isinstance(identity, str) else None
+    if not isinstance(document, dict):
+        raw = str(letter.get("raw", data[:SAMPLE_BYTES].decode())).encode()
+        return Reject(origin, f"the letter holds no document: {letter.get('reason')}", raw, len(raw))
+    own = data[data.index(_DOCUMENT) + len(_DOCUMENT) : -1]
+    if letter.get("partial") or letter.get("source") == f"index {index}":
+        return Reject(origin, _PARTIAL, document=own, id=known, partial=True)
+    written = letter.get("time")
+    return Record(
+        origin, document, own, known, written if isinstance(written, str) else None,
+        superseded=known is not None and last.get(_digest(known), 0) > origin.line,
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""Dead letters as a source: whole documents with their own bytes and ids; nothing that is not whole."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from es_sbert.errors import OutputError, SourceError
+from es_sbert.ingest.dead_letters import DeadLetters
+from es_sbert.ingest.records import Origin, Record, Reject
+from es_sbert.ingest.sources.find import Format, Source
+from es_sbert.ingest.sources.letters import letters_source, take_aside, taken_aside
+from es_sbert.ingest.sources.read import ReadSettings, parse_lines
+from es_sbert.streams.lines import split_lines
+
+SETTINGS = ReadSettings(max_bytes=2000, plain_field="text", index="docs")
+
+
+def read(path: Path) -> list[Record | Reject]:
+    source = Source(str(path), path, Format.LETTERS, None, None)
+    return list(parse_lines(split_lines([path.read_bytes()], SETTINGS.max_bytes), source, SETTINGS))
+
+
+def test_a_letters_document_comes_back_byte_for_byte_with_its_id(tmp_path: Path) -> None:
+    path = tmp_path / "dead.jsonl"
+    own = b'{"n": 1.10, "document":{"a":1}, "text":"say \\"hi\\",\\"document\\":{}" }'
+    with closing(DeadLetters(path, "run")) as letters:
+        letters.write(Origin('f","document":{}', 3), 'no ,"document":{"x":1} of ours', document=own, document_id="d1")
+    [record] = read(path)
+    assert isinstance(record, Record)
+    assert (record.source, record.id, record.superseded) == (own, "d1", False)
+    assert record.fields["n"] == 1.1
+    assert record.origin == Origin(str(path), 1)
+    assert record.written is not None
+    assert record.written.endswith("Z")
+
+
+def test_the_last_letter_of_a_document_counts(tmp_path: Path) -> None:
+    path = tmp_path / "dead.jsonl"
+    with closing(DeadLetters(path, "run")) as letters:
+        for text in (b"1", b"2"):
+            letters.write(Origin("f", 1), "why", document=b'{"text":' + text + b"}", document_id="same")
+        letters.write(Origin("f", 1), "why", document=b'{"text":3}', document_id="other")
+        letters.write(Origin("f", 1), "why", document=b'{"text":4}')
+    records = [record for record in read(path) if isinstance(record, Record)]
+    assert [(record.fields["text"], record.superseded) for record in records] == [
+        (1, True), (2, False), (3, False), (4, False),
+    ]  # fmt: skip
+
+
+def test_what_holds_no_whole_document_is_rejected_again_with_all_that_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "dead.jsonl"
+    with closing(DeadLetters(path, "run")) as letters:
+        letters.write(Origin("f", 3), "malformed JSON", raw=b"caf\xe9", size=4)
+        letters.write(Origin("elsewhere", 0), "why", document=b'{"text":1}', document_id="a", partial=True)
+        letters.write(Origin("index docs", 0), "why", document=b'{"text":2}', document_id="b")
+        letters.write(Origin("index other", 0), "why", document=b'{"text":3}', document_id="c")
+    path.write_bytes(path.read_bytes() + b"[1]\n{\n\n")
+    raw, partial, ours, other, array, broken = read(path)
+    assert isinstance(raw, Reject)
+    assert (raw.raw, raw.reason) == (b"caf\\xe9", "the letter holds no document: malformed JSON")
+    for reject, identity in ((partial, "a"), (ours, "b")):
+        assert isinstance(reject, Reject)
+        assert (reject.id, reject.partial) == (identity, True)
+        assert reject.document is not None
+        assert "without FILE" in reject.reason
+    assert isinstance(other, Record)
+    for reject in (array, broken):
+        assert isinstance(reject, Reject)
+
+
+def test_letters_are_taken_aside_once_and_first(tmp_path: Path) -> None:
+    file = tmp_path / "docs.dead-letters.jsonl"
+    with pytest.raises(SourceError, match="there are no dead letters in"):
+        letters_source(file)
+    file.write_bytes(b"{}\n")
+    source = letters_source(file)
+    assert (source.path, source.size, source.format) == (taken_aside(file), 3, Format.LETTERS)
+    take_aside(file)
+    assert not file.exists()
+    file.write_bytes(b"new letters\n")
+    take_aside(file)
+    assert taken_aside(file).read_bytes() == b"{}\n"
+    assert letters_source(file).size == 3
+
+
+def test_a_file_that_cannot_be_renamed_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be renamed"):
+        take_aside(tmp_path / "missing" / "file")

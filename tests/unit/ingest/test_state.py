@@ -1,0 +1,202 @@
+"""What a load remembers: killed anywhere it goes on, and it never believes a file that is not its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_sbert.errors import OutputError, UsageError
+from es_sbert.ingest.records import Origin
+from es_sbert.ingest.sources.find import Format, Source
+from es_sbert.ingest.state import LoadIdentity, LoadState, Met, default_state
+
+IDENTITY = LoadIdentity("uuid", "embedding", "model", "{text}", "id")
+A, B = "aa" * 16, "bb" * 16
+
+
+@contextmanager
+def opened(path: Path, identity: LoadIdentity = IDENTITY) -> Iterator[LoadState]:
+    state = LoadState(path, identity)
+    try:
+        yield state
+    finally:
+        state.close()
+
+
+def meet(state: LoadState, document_id: str, content: str = A, line: int = 1) -> Met:
+    return state.meet(document_id, content, Origin("f", line))[0]
+
+
+def test_repetitions_are_told_from_contradictions_and_say_where_they_stood_first(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as state:
+        for number in range(5000):
+            met, _ = state.meet(f"id {number}", A, Origin(f"file {number // 2000}", number))
+            assert met is Met.NEW
+        assert state.meet("id 1999", A, Origin("other", 1)) == (Met.REPEATED, Origin("file 0", 1999))
+        assert state.meet("id 4000", B, Origin("other", 2)) == (Met.CONTRADICTED, Origin("file 2", 4000))
+        assert state.meet("id 2000", A, Origin("file 0", 3)) == (Met.REPEATED, Origin("file 1", 2000))
+
+
+def test_what_was_acknowledged_is_known_afterwards_with_this_content_alone(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as state:
+        assert not state.resumed
+        run = state.run
+        for document in ("in", "changed", "unsent"):
+            meet(state, document)
+        state.acknowledge(["in", "changed"])
+    with opened(tmp_path / "state") as state:
+        assert (state.resumed, state.run, state.note) == (True, run, None)
+        assert meet(state, "in", line=7) is Met.ACKNOWLEDGED
+        assert meet(state, "changed", B) is Met.NEW
+        assert meet(state, "unsent") is Met.NEW
+        assert meet(state, "new") is Met.NEW
+        assert state.meet("in", A, Origin("f", 9)) == (Met.REPEATED, Origin("f", 7))
+        assert meet(state, "in", B) is Met.CONTRADICTED
+    with opened(tmp_path / "state") as state:
+        assert [meet(state, name, B) for name in ("changed", "in")] == [Met.NEW, Met.NEW]
+        assert state.holds("in")
+        assert not state.holds("unsent")
+
+
+def test_the_end_of_a_load_leaves_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as state:
+        meet(state, "x")
+        state.acknowledge(["x"])
+        state.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_is_killed_leaves_what_was_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from tests.unit.ingest.test_state import IDENTITY, meet\n"
+        "from es_sbert.ingest.state import LoadState\n"
+        "state = LoadState(Path(sys.argv[1]), IDENTITY)\n"
+        "for number in range(300):\n"
+        "    meet(state, str(number))\n"
+        "    if number < 200: state.acknowledge([str(number)])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, path], cwd=Path(__file__).parents[3])
+    assert done.returncode == -signal.SIGKILL
+    with opened(path) as state:
+        assert state.resumed
+        found = [meet(state, str(number)) for number in range(300)]
+    assert found == [Met.ACKNOWLEDGED] * 200 + [Met.NEW] * 100
+
+
+@settings(max_examples=30)  # each opens files, and waits for the disk
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([A, B]), st.sampled_from(["meet", "ack", "again"]))))
+def test_a_document_counts_as_acknowledged_only_as_it_was_when_it_was(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str]]
+) -> None:
+    path = tmp_path_factory.mktemp("state") / "state"
+    state = LoadState(path, IDENTITY)
+    met: dict[str, str] = {}  # in this pass
+    taken: dict[str, str] = {}  # id → content that the engine acknowledged
+    entered: dict[str, str] = {}  # the last content entered, in whichever pass
+    for document, content, what in steps:
+        if what == "meet":
+            known = meet(state, document, content)
+            if document in met:
+                assert known is (Met.REPEATED if met[document] == content else Met.CONTRADICTED)
+                continue
+            right = taken.get(document) == content and entered.get(document) == content
+            assert known is (Met.ACKNOWLEDGED if right else Met.NEW)
+            if not right:
+                taken.pop(document, None)
+            met[document] = entered[document] = content
+        elif what == "ack" and document in met:
+            state.acknowledge([document])
+            taken[document] = met[document]
+        elif what == "again":
+            state.close()
+            state, met = LoadState(path, IDENTITY), {}
+    state.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"index_uuid": "other"}, {"fingerprint": "other"}, {"text": "{title}"}, {"id_field": None}, {"vector_field": "v"}],
+    ids=str,
+)
+def test_the_state_of_another_load_is_not_believed(tmp_path: Path, change: dict[str, str | None]) -> None:
+    with opened(tmp_path / "state") as state:
+        meet(state, "x")
+        state.acknowledge(["x"])
+    with opened(tmp_path / "state", replace(IDENTITY, **change)) as state:
+        assert not state.resumed
+        assert "begun anew" in (state.note or "")
+        assert meet(state, "x") is Met.NEW
+
+
+@pytest.mark.parametrize("kind", ["no database", "cut", "overwritten"])
+def test_a_broken_file_is_put_aside_and_said(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "state"
+    with opened(path) as state:
+        for number in range(2000):
+            meet(state, str(number))
+        state.acknowledge(str(number) for number in range(2000))
+    data = path.read_bytes()
+    broken = {
+        "no database": b"not a database at all, but long enough to be taken for one" * 100,
+        "cut": data[: len(data) // 2],
+        "overwritten": data[:8192] + os.urandom(len(data) - 16384) + data[-8192:],
+    }[kind]
+    path.write_bytes(broken)
+    with opened(path) as state:
+        assert not state.resumed
+        assert "was broken" in (state.note or "")
+        assert meet(state, "1") is Met.NEW
+    assert (tmp_path / "state.broken").read_bytes() == broken
+
+
+def test_an_empty_file_is_a_load_that_never_began(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    with opened(tmp_path / "state") as state:
+        assert (state.resumed, state.note) == (False, None)
+
+
+def test_two_loads_do_not_share_a_state(tmp_path: Path) -> None:
+    with opened(tmp_path / "state"):
+        with pytest.raises(UsageError, match="another load is running") as caught:
+            LoadState(tmp_path / "state", IDENTITY)
+        assert "--state" in caught.value.remedy
+    with opened(tmp_path / "state") as state:
+        assert state.resumed
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written") as caught:
+        LoadState(tmp_path / "missing" / "state", IDENTITY)
+    assert "--state" in caught.value.remedy
+
+
+def test_letters_are_remembered(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as state:
+        state.remember_letters([b"a" * 16, b"a" * 16, b"b" * 16])
+        assert state.has_letter(b"a" * 16)
+        assert not state.has_letter(b"c" * 16)
+
+
+def test_the_state_stands_beside_the_first_file_that_allows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def source(path: Path | None) -> Source:
+        return Source(str(path), path, Format.JSONL, None, None)
+
+    stdin, file = source(None), source(tmp_path / "docs.jsonl.gz")
+    assert default_state("my/docs", [stdin, file]) == tmp_path / "docs.jsonl.gz.my_docs.load-state"
+    assert default_state("docs", [stdin]) == Path("docs.load-state")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert default_state("docs", [file]) == Path("docs.load-state")

@@ -1,0 +1,69 @@
+"""Additive increase, multiplicative decrease."""
+
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.ingest.throttle import SMALLEST_BODY, Throttle
+
+MIB = 1 << 20
+
+
+def test_trouble_halves_and_success_adds() -> None:
+    throttle = Throttle(4 * MIB, most_requests=4)
+    assert (throttle.body_bytes, throttle.requests) == (4 * MIB, 2)
+    throttle.overloaded()
+    assert (throttle.body_bytes, throttle.requests) == (2 * MIB, 1)
+    throttle.succeeded()
+    assert (throttle.body_bytes, throttle.requests) == (2 * MIB + MIB // 4, 2)
+    for _ in range(20):
+        throttle.succeeded()
+    assert (throttle.body_bytes, throttle.requests) == (4 * MIB, 4)
+
+
+def test_a_limit_of_the_server_is_never_tried_again() -> None:
+    throttle = Throttle(4 * MIB, most_requests=4)
+    throttle.too_large(3 * MIB)
+    for _ in range(20):
+        throttle.succeeded()
+    assert throttle.body_bytes == 3 * MIB // 2
+
+
+@given(st.lists(st.sampled_from(["taken", "overloaded", "too large"])), st.integers(1, 10 * MIB), st.integers(1, 9))
+def test_there_is_always_something_to_send(steps: list[str], largest: int, most: int) -> None:
+    throttle = Throttle(largest, most)
+    for step in steps:
+        if step == "taken":
+            throttle.succeeded()
+        elif step == "overloaded":
+            throttle.overloaded()
+        else:
+            throttle.too_large(throttle.body_bytes)
+        assert 1 <= throttle.body_bytes <= largest
+        assert 1 <= throttle.requests <= most
+    if "too large" not in steps:
+        assert throttle.body_bytes >= min(largest, SMALLEST_BODY)
+
+
+def test_no_more_requests_run_than_are_allowed() -> None:
+    throttle = Throttle(MIB, most_requests=3)
+    lock, running, most = threading.Lock(), 0, 0
+    done = threading.Event()
+
+    def work() -> None:
+        nonlocal running, most
+        with throttle.request():
+            with lock:
+                running += 1
+                most = max(most, running)
+            done.wait(0.02)
+            with lock:
+                running -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (running, most) == (0, 2)
