@@ -7,11 +7,14 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
+
+if TYPE_CHECKING:
+    from es_sbert.ingest.prune import Gone
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -47,6 +50,12 @@ from es_sbert.cli.options import connection_options, encoder_options, engine_set
     type=click.Path(path_type=Path),
     help="What a load that is killed goes on from; removed at its end.  [default: beside the first FILE]",
 )
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="At the end, remove documents that an earlier load wrote and that FILE no longer has; asks first.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before --prune removes documents.")
 @click.option(
     "--retry",
     type=click.Path(path_type=Path),
@@ -88,7 +97,7 @@ from es_sbert.cli.options import connection_options, encoder_options, engine_set
 @encoder_options
 def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str, ...], text_template: str | None,
            id_field: str | None, index_type: str | None, dead_letters: Path | None, state: Path | None,
-           retry: Path | None,
+           prune: bool, yes: bool, retry: Path | None,
            max_document_bytes: int, batch_window: int, bulk_bytes: int, retry_seconds: float, quiet: bool,
            as_json: bool, vector_field: str, model: str | None, device: str, precision: str, threads: int | None,
            **connection: Any) -> int:  # fmt: skip
@@ -114,12 +123,13 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
       es-sbert ingest --index docs --retry docs.dead-letters.jsonl
     """
     from es_sbert.engines.connect import connect
+    from es_sbert.errors import UsageError
     from es_sbert.ingest.control import Control
     from es_sbert.ingest.plan import plan
     from es_sbert.ingest.progress import meter_for
     from es_sbert.ingest.run import run
     from es_sbert.ingest.settings import IngestSettings
-    from es_sbert.ingest.sources.find import Format
+    from es_sbert.ingest.sources.find import STDIN, Format
     from es_sbert.loading import load_encoder
 
     settings = IngestSettings(
@@ -137,8 +147,12 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
         max_document_bytes=max_document_bytes,
         dead_letters=dead_letters,
         state=state,
+        prune=prune,
         retry=retry,
     )
+    if prune and not yes and (STDIN in files or not sys.stdin.isatty()):
+        raise UsageError("--prune asks before it removes documents, and nobody is there to answer", "Add --yes.")
+
     control = Control()
 
     def say(message: str) -> None:
@@ -157,7 +171,8 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
 
             before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
             try:
-                summary = run(engine, encoder, wanted, control, meter_for(sys.stderr, quiet=quiet))
+                meter = meter_for(sys.stderr, quiet=quiet)
+                summary = run(engine, encoder, wanted, control, meter, _always if yes else _ask)
             finally:
                 for number, handler in before.items():
                     signal.signal(number, handler)
@@ -166,3 +181,14 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
     if as_json:
         click.echo(summary.model_dump_json())
     return summary.exit_code
+
+
+def _always(gone: Gone) -> bool:
+    return True
+
+
+def _ask(gone: Gone) -> bool:
+    """Whether the user wants these documents removed."""
+    shown = ", ".join(gone.sample) + (", …" if gone.count > len(gone.sample) else "")
+    question = f"{gone.count:,} of {gone.loaded:,} loaded documents are no longer in the source ({shown}). Remove them?"
+    return click.confirm(question, err=True)

@@ -43,6 +43,11 @@ def index_action(document: Document, vector_field: str, vector: Any, meta: Docum
     return b"".join((head, b"\n", document.source[:-1], b",", added[1:], b"\n"))
 
 
+def plain_action(document: Document) -> bytes:
+    """Write the whole document without a vector."""
+    return b"".join((orjson.dumps({"index": {"_id": document.id}}), b"\n", document.source, b"\n"))
+
+
 def update_action(document: Document, vector_field: str, vector: Any, meta: DocumentMeta) -> bytes:
     """Add vector and meta to a document of the index, unless it was written since it was read.
 

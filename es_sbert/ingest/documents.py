@@ -20,7 +20,7 @@ class Document:
     Attributes:
         origin: Where it stands in the source.
         id: Its id.
-        text: The text to embed.
+        text: The text to embed; nothing but white space where there is none.
         text_hash: Hash of the text.
         source: The document as JSON in one line (of a document of the index: the part that was read).
         document_hash: Hash of the whole document; None for documents embedded where they stand.
@@ -84,9 +84,9 @@ def read_documents(
 ) -> Iterator[Document]:
     """Documents worth loading; all others are entered in `outcomes` with the reason.
 
-    A document without text is skipped, and so is a repetition of one met before. The same id with another
-    content is a dead letter: which of the two is meant cannot be known. What the engine acknowledged before the
-    load was killed is left alone.
+    A repetition of a document met before is skipped. The same id with another content is a dead letter: which of the
+    two is meant cannot be known. Documents without text come too: the index may hold them with one. What the engine
+    acknowledged before the load was killed is left alone.
     """
     for record in records:
         outcomes.read()
@@ -99,9 +99,6 @@ def read_documents(
         document = document_of(record, rules)
         if isinstance(document, Reject):
             outcomes.reject(document)
-            continue
-        if not document.text.strip():
-            outcomes.empty()
             continue
         met, first = state.meet(document.id, document.document_hash or "", document.origin)
         match met:

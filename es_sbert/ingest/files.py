@@ -8,14 +8,14 @@ from functools import partial
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.index.meta import DocumentMeta, document_meta_field
 from es_sbert.index.vectors import bulk_value, read_vector
-from es_sbert.ingest.actions import Action, index_action
+from es_sbert.ingest.actions import Action, index_action, plain_action
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.load import Sorted
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.retry import RetryPolicy, with_retries
 from es_sbert.ingest.text import MISSING, find_field
-from es_sbert.ingest.triage import chunks, stored_meta, triage
+from es_sbert.ingest.triage import Triage, chunks, stored_meta, triage
 
 # Ids of one lookup: each answer holds the object beside the vector, a quarter of a kilobyte.
 _LOOKUP = 1000
@@ -44,26 +44,34 @@ class ChangeDetection:
         self._empty_index = empty_index
 
     def __call__(self, documents: list[Document]) -> Sorted:
-        """Sort a window; unchanged documents are entered as such.
+        """Sort a window; unchanged documents are entered as such, and so are those that have no text.
+
+        A document that has lost its text takes the place of the one in the index, without a vector: a search must not
+        find it by words that it no longer holds.
 
         Raises:
             EngineError: the engine cannot be asked, even after retries; nothing was entered then.
         """
+        with_text = [document for document in documents if document.text.strip()]
         if self._empty_index:
-            return Sorted(documents)
+            self._outcomes.empty(len(documents) - len(with_text))
+            return Sorted(with_text)
         stored = {
             key: stored_meta(source, self._meta_field)
             for key, source in self._look_up([document.id for document in documents], self._meta_field).items()
         }
-        found = triage(documents, stored, self._fingerprint)
-        if found.superseded:
-            self._outcomes.superseded(found.superseded)
+        found = triage(with_text, stored, self._fingerprint)
+        cleared = [
+            Action(document, plain_action(document), Outcome.EMPTY, 0, "")
+            for document in documents
+            if not document.text.strip() and stored.get(document.id) is not None
+        ]
         if not found.rewrite:
-            self._unchanged(found.unchanged)
-            return Sorted(found.embed)
+            self._enter(found, len(documents) - len(with_text) - len(cleared))
+            return Sorted(found.embed, cleared)
         ids = [document.id for document, _ in found.rewrite]
         sources = self._look_up(ids, self._vector_field, vectors=True)
-        result = Sorted(found.embed)
+        result = Sorted(found.embed, list(cleared))
         for document, meta in found.rewrite:
             value = find_field(sources.get(document.id, {}), self._vector_field)
             if value is MISSING or value is None:
@@ -71,12 +79,14 @@ class ChangeDetection:
                 result.embed.append(document)
             else:
                 result.actions.append(self._rewrite(document, meta, value))
-        self._unchanged(found.unchanged)
+        self._enter(found, len(documents) - len(with_text) - len(cleared))
         return result
 
-    def _unchanged(self, ids: list[str]) -> None:
-        self._outcomes.acknowledged(ids)
-        self._outcomes.unchanged(len(ids))
+    def _enter(self, found: Triage, empty: int) -> None:
+        self._outcomes.acknowledged(found.unchanged)
+        self._outcomes.unchanged(len(found.unchanged))
+        self._outcomes.superseded(found.superseded)
+        self._outcomes.empty(empty)
 
     def _rewrite(self, document: Document, meta: DocumentMeta, value: str | list[float]) -> Action:
         """The document with new fields and the vector it has."""

@@ -23,6 +23,7 @@ class Outcomes:
         self.ledger = ledger
         self.letters = letters
         self._state = state
+        self.rejected = 0  # records that are no documents: which one of the index stands for them is not known
 
     def read(self) -> None:
         self.ledger.add_read()
@@ -38,8 +39,8 @@ class Outcomes:
     def unchanged(self, count: int = 1) -> None:
         self.ledger.enter(Outcome.UNCHANGED, count)
 
-    def empty(self) -> None:
-        self.ledger.enter(Outcome.EMPTY)
+    def empty(self, count: int = 1) -> None:
+        self.ledger.enter(Outcome.EMPTY, count)
 
     def duplicate(self) -> None:
         self.ledger.enter(Outcome.DUPLICATE)
@@ -62,6 +63,7 @@ class Outcomes:
 
     def reject(self, reject: Reject) -> None:
         """Input that is not a document."""
+        self.rejected += 1
         self.letters.write(
             reject.origin, reject.reason, document=reject.document, document_id=reject.id,
             raw=reject.raw, size=reject.size, partial=reject.partial,

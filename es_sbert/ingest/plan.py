@@ -59,6 +59,8 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
     sources = [letters_source(settings.retry)] if settings.retry else find_sources(settings.files, settings.format)
     if settings.retry is not None and settings.files:
         raise UsageError("--retry takes the place of FILE", "Give one of the two.")
+    if settings.prune and (settings.retry is not None or not sources):
+        raise UsageError("--prune compares the index with files", "Give all files that the index is loaded from.")
     if not sources and settings.id_field is not None:
         raise UsageError("--id-field is for documents from files", "Leave it out: documents of the index have ids.")
     letters = settings.dead_letters or default_path(settings.index)

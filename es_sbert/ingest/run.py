@@ -24,6 +24,7 @@ from es_sbert.ingest.load import WINDOW_BYTES, WRITERS, Loader, Sorted
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter, Snapshot, fraction_done
+from es_sbert.ingest.prune import Gone, Pruner
 from es_sbert.ingest.retry import RetryPolicy, with_retries
 from es_sbert.ingest.sources.letters import take_aside, taken_aside
 from es_sbert.ingest.sources.raw import ByteCounter
@@ -56,8 +57,20 @@ class _Run:
     state: LoadState | None
 
 
-def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter: Meter) -> Summary:
+Confirm = Callable[[Gone], bool]
+
+
+def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter: Meter,
+        confirm: Confirm = lambda gone: True) -> Summary:  # fmt: skip
     """Carry out a plan.
+
+    Args:
+        engine: Where to load.
+        encoder: What embeds.
+        wanted: The plan.
+        control: Stops the load from outside.
+        meter: Shows how far it is.
+        confirm: Asked before documents are removed that the source no longer has.
 
     Raises:
         UsageError: another process is loading the same source into the same index.
@@ -72,6 +85,7 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
         text=wanted.template.template,
     )  # fmt: skip
     begin = time.monotonic()
+    pruned, note = 0, None
     with ExitStack() as stack:
         stack.enter_context(closing(meter))
         index = _index(engine, settings.index)
@@ -89,6 +103,9 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
             if control.lost is None:
                 _refresh(this)
                 _check_index(this)
+                if settings.prune and not control.stop.is_set():
+                    meter.close()
+                    pruned, note = _prune(this, confirm)
         except EsSbertError as error:
             written = sum(outcomes.ledger.counts()[outcome] for outcome in (Outcome.INDEXED, Outcome.UPDATED))
             error.message += f" (this came after {written:,} documents were written)"
@@ -102,7 +119,8 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
         outcomes.ledger, encoder.info, index=settings.index, engine=engine.info.label,
         source="files" if wanted.sources else "index", dead_letters=str(wanted.dead_letters),
         seconds=time.monotonic() - begin, interrupted=control.interrupted, stopped=_why_stopped(control, state),
-        resumed=state is not None and state.resumed, note=state.note if state else None,
+        resumed=state is not None and state.resumed,
+        notes=tuple(each for each in (state.note if state else None, note) if each), pruned=pruned,
     )  # fmt: skip
 
 
@@ -145,6 +163,28 @@ def _open_letters(wanted: Plan, state: LoadState | None) -> DeadLetters:
         return DeadLetters(wanted.dead_letters, state.run)
     state.remember_letters(letter_keys(wanted.dead_letters, state.run))
     return DeadLetters(wanted.dead_letters, state.run, state.has_letter)
+
+
+def _prune(this: _Run, confirm: Confirm) -> tuple[int, str | None]:
+    """How many documents were removed, and what must be said about those that were not."""
+    assert this.state is not None, "a load of files has a state"
+    settings = this.plan.settings
+    pruner = Pruner(
+        this.engine, settings.index, settings.vector_field, this.state, this.policy, this.control,
+        this.outcomes.ledger.add_retries,
+    )  # fmt: skip
+    gone = pruner.find()
+    if not gone.count:
+        return 0, None
+    kept = f"{gone.count:,} documents of the index are no longer in the source; none of them was removed"
+    if this.outcomes.rejected:
+        broken = f"{this.outcomes.rejected:,} records of the source cannot be used"
+        return 0, f"{kept}, since {broken}: their documents would be taken for gone"
+    if not confirm(gone):
+        return 0, kept
+    removed = pruner.remove()
+    _refresh(this)
+    return removed, None
 
 
 def _why_stopped(control: Control, state: LoadState | None) -> str | None:

@@ -29,6 +29,7 @@ class IngestSettings(BaseModel):
         retry_seconds: How long an engine that refuses or does not answer is waited for.
         max_document_bytes: Longest document.
         dead_letters: File of documents that cannot be loaded; None names it after the index.
+        prune: Remove documents that an earlier load wrote and that the files no longer have.
         retry: Dead-letter file whose documents are tried once more, in place of `files`.
         state: File that a killed load goes on from; None puts it beside the first source.
     """
@@ -48,5 +49,6 @@ class IngestSettings(BaseModel):
     retry_seconds: float = Field(default=300.0, ge=0)
     max_document_bytes: int = Field(default=16 * MIB, ge=1024)
     dead_letters: Path | None = None
+    prune: bool = False
     retry: Path | None = None
     state: Path | None = None

@@ -52,7 +52,8 @@ class Summary(BaseModel):
         interrupted: Whether the user stopped it.
         stopped: Why it stopped before the end of the source, and how it goes on; None where it did not.
         resumed: Whether it went on where another process ended.
-        note: What became of an older state file that was of no use; None where there was none.
+        notes: What else must be said.
+        pruned: Documents removed from the index, because the source no longer has them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -84,12 +85,13 @@ class Summary(BaseModel):
     interrupted: bool
     stopped: str | None
     resumed: bool
-    note: str | None
+    notes: tuple[str, ...]
+    pruned: int
 
     @classmethod
     def of(cls, ledger: Ledger, info: EncoderInfo, *, index: str, engine: str, source: str, dead_letters: str,
            seconds: float, interrupted: bool, stopped: str | None, resumed: bool,
-           note: str | None) -> Summary:  # fmt: skip
+           notes: tuple[str, ...], pruned: int) -> Summary:  # fmt: skip
         """The summary of a ledger that adds up.
 
         Raises:
@@ -112,7 +114,8 @@ class Summary(BaseModel):
             dead_letters=dead_letters if counts[Outcome.DEAD] else None,
             truncated=ledger.truncated, lost_tokens=ledger.lost_tokens, retries=ledger.retries,
             seconds=round(seconds, 3), documents_per_second=round(ledger.read / seconds, 1) if seconds > 0 else 0.0,
-            interrupted=interrupted, stopped=stopped, resumed=resumed, note=note, **encoder,
+            interrupted=interrupted, stopped=stopped, resumed=resumed, notes=notes,
+            pruned=pruned, **encoder,
         )  # fmt: skip
 
     @property
@@ -138,6 +141,7 @@ class Summary(BaseModel):
             (self.skipped.deleted, "skipped: deleted from the index meanwhile"),
             (self.dead, f"not loaded: see {self.dead_letters}"),
             (self.left, "left for the next run"),
+            (self.pruned, "removed: no longer in the source"),
         )
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
         if self.truncated:
@@ -152,8 +156,7 @@ class Summary(BaseModel):
             f"{self.model} ({self.fingerprint[:12]}), {self.precision}, {self.provider} on {self.device}{threads}"
         )
         lines += [f"Warning: {warning}" for warning in self.warnings]
-        if self.note is not None:
-            lines.append(self.note)
+        lines += self.notes
         if self.stopped is not None:
             lines.append(f"Stopped before the end: {self.stopped}")
         return lines

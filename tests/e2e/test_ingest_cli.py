@@ -76,7 +76,7 @@ def test_the_summary_goes_to_stderr_and_json_to_stdout(ingest: Callable[..., Don
     assert quiet.err == ""
     assert counts(quiet) == {"read": 4, "unchanged": 2, "dead": 1}
     summary = quiet.summary
-    assert summary["skipped"] == {"empty": 1, "duplicate": 0, "deleted": 0}
+    assert summary["skipped"] == {"empty": 1, "duplicate": 0, "superseded": 0, "deleted": 0}
     assert (summary["provider"], summary["precision"], summary["interrupted"]) == (
         "CPUExecutionProvider",
         "fp32",

@@ -153,7 +153,7 @@ def test_a_broken_state_costs_time_alone(loads: Loads, tiny: Encoder) -> None:
         if path.exists():
             path.write_bytes(os.urandom(path.stat().st_size + 5000))
     summary = loads.to_the_end()
-    assert "was broken" in summary["note"]
+    assert "was broken" in summary["notes"][0]
     assert not summary["resumed"]
     assert len({letter["run"] for letter in letters(loads.dead)}) <= 2
     loads.dead.unlink()

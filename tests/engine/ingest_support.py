@@ -19,7 +19,7 @@ from es_sbert.index.vectors import read_vector
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Meter, Silent
-from es_sbert.ingest.run import run
+from es_sbert.ingest.run import Confirm, run
 from es_sbert.ingest.settings import IngestSettings
 from es_sbert.ingest.summary import Summary
 
@@ -53,11 +53,11 @@ def open_engine(url: str) -> closing[Engine]:
 
 
 def load(url: str, encoder: Encoder, index: str, *files: Path | str, dead: Path, control: Control | None = None,
-         meter: Meter | None = None, **options: Any) -> Summary:  # fmt: skip
+         meter: Meter | None = None, confirm: Confirm = lambda gone: True, **options: Any) -> Summary:  # fmt: skip
     """One load, as the command line makes it; its counts must add up."""
     settings = IngestSettings(index=index, files=tuple(map(str, files)), dead_letters=dead, **options)
     with open_engine(url) as engine:
-        summary = run(engine, encoder, plan(engine, settings), control or Control(), meter or Silent())
+        summary = run(engine, encoder, plan(engine, settings), control or Control(), meter or Silent(), confirm)
     s = summary
     assert s.read == (
         s.indexed

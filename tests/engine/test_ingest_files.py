@@ -175,3 +175,26 @@ def test_names_that_are_no_index(engine_url: str, encoder: Encoder, tmp_path: Pa
         load(engine_url, encoder, "UpperCase", path, dead=tmp_path / "dead")
     with pytest.raises(IndexMissing, match="no index"):
         load(engine_url, encoder, "test-no-such-index", dead=tmp_path / "dead")
+
+
+def test_a_document_that_lost_its_text_loses_its_vector(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    documents = sentences(30)
+    path = write_jsonl(tmp_path / "docs.jsonl", documents)
+    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    documents[3]["text"] = " "
+    path = write_jsonl(path, [*documents, {"id": "never had one", "text": ""}])
+    summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    assert (summary.unchanged, summary.skipped.empty, summary.dead) == (29, 2, 0)
+    stored = contents(engine_url, index_name)
+    assert set(stored) == {document["id"] for document in documents}
+    lost = stored.pop("d3")
+    assert {name: lost[name] for name in documents[3]} == documents[3]
+    assert "embedding" not in lost
+    assert "embedding_meta" not in lost
+    assert all("embedding" in source for source in stored.values())
+    version = lost["_version"]
+    again = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    assert (again.unchanged, again.skipped.empty) == (29, 2)
+    assert contents(engine_url, index_name)["d3"]["_version"] == version

@@ -17,8 +17,8 @@ INFO = EncoderInfo(
 
 
 def summary(
-    *, stopped: str | None = None, interrupted: bool = False, resumed: bool = False, note: str | None = None,
-    **counts: int,
+    *, stopped: str | None = None, interrupted: bool = False, resumed: bool = False, notes: tuple[str, ...] = (),
+    pruned: int = 0, **counts: int,
 ) -> Summary:  # fmt: skip
     ledger = Ledger()
     for name, count in counts.items():
@@ -26,7 +26,7 @@ def summary(
     ledger.add_read(sum(counts.values()))
     return Summary.of(
         ledger, INFO, index="docs", engine="Elasticsearch 9.5.0", source="files", dead_letters="docs.dead",
-        seconds=2.0, interrupted=interrupted, stopped=stopped, resumed=resumed, note=note,
+        seconds=2.0, interrupted=interrupted, stopped=stopped, resumed=resumed, notes=notes, pruned=pruned,
     )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def test_counts_that_do_not_add_up_give_no_summary() -> None:
     with pytest.raises(LedgerError):
         Summary.of(
             ledger, INFO, index="docs", engine="", source="files", dead_letters="", seconds=1, interrupted=False,
-            stopped=None, resumed=False, note=None,
+            stopped=None, resumed=False, notes=(), pruned=0,
         )  # fmt: skip
 
 
@@ -72,7 +72,8 @@ def test_words() -> None:
         left=9,
         stopped="it broke",
         resumed=True,
-        note="The state file was broken",
+        notes=("The state file was broken",),
+        pruned=10,
     ).lines()
     assert lines == [
         "docs on Elasticsearch 9.5.0: 1,242 documents read (went on where another run ended)",
@@ -84,6 +85,7 @@ def test_words() -> None:
         "            7  skipped: deleted from the index meanwhile",
         "            8  not loaded: see docs.dead",
         "            9  left for the next run",
+        "           10  removed: no longer in the source",
         "2.0 s, 621 documents/s",
         "tiny (0123456789ab), int8, CPUExecutionProvider on cpu, 2 threads",
         "Warning: int8 misses its bar",

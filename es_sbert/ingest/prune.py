@@ -1,0 +1,133 @@
+"""Removing what the source no longer has: only documents that a load from files wrote, and only as they were seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import orjson
+
+from es_sbert.engines.protocol import Engine, Json
+from es_sbert.errors import RequestFailed
+from es_sbert.index.meta import document_meta_field
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.retry import Backoff, RetryPolicy, passes, with_retries
+from es_sbert.ingest.state import LoadState
+
+_SAMPLE = 5
+_PAGE = 1000
+_CONFLICT = 409
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Documents of an index that the source no longer has.
+
+    Attributes:
+        count: How many.
+        loaded: How many documents from files the index holds in all.
+        sample: Some of their ids.
+    """
+
+    count: int
+    loaded: int
+    sample: tuple[str, ...]
+
+
+class Pruner:
+    """Finds and removes documents that were not met in a whole pass over the source.
+
+    Documents that other writers put into the index are left alone: they lack the hash that a load from files writes.
+
+    Args:
+        engine: Where.
+        index: Index or alias.
+        vector_field: Beside whose vectors the hashes stand.
+        state: What was met.
+        policy: How long transient failures are waited out.
+        control: Told to stop.
+        on_retry: Called with the number of documents that are sent again.
+    """
+
+    def __init__(self, engine: Engine, index: str, vector_field: str, state: LoadState, policy: RetryPolicy,
+                 control: Control, on_retry: Callable[[int], None]) -> None:  # fmt: skip
+        self._engine = engine
+        self._index = index
+        self._query: Json = {"exists": {"field": f"{document_meta_field(vector_field)}.document_hash"}}
+        self._state = state
+        self._policy = policy
+        self._control = control
+        self._on_retry = on_retry
+
+    def find(self) -> Gone:
+        """Count them.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        count, loaded = 0, 0
+        sample: list[str] = []
+        for page in self._engine.scan(self._index, query=self._query, source_includes=[], page=_PAGE):
+            loaded += len(page)
+            for hit in self._gone(page):
+                count += 1
+                if len(sample) < _SAMPLE:
+                    sample.append(str(hit["_id"]))
+        return Gone(count, loaded, tuple(sample))
+
+    def remove(self) -> int:
+        """Remove them, but for those that were written since they were seen; how many were removed.
+
+        Raises:
+            EngineError: the engine failed; the same command goes on.
+        """
+        removed = 0
+        for page in self._engine.scan(self._index, query=self._query, source_includes=[], page=_PAGE):
+            if self._control.stop.is_set():
+                break
+            removed += self._delete(list(self._gone(page)))
+        return removed
+
+    def _gone(self, page: list[Json]) -> Iterator[Json]:
+        return (hit for hit in page if not self._state.holds(hit["_id"]))
+
+    def _delete(self, hits: list[Json]) -> int:
+        removed = 0
+        backoff = Backoff(self._policy, self._control.aborted)
+        while hits:
+            body = b"".join(_delete_action(hit) for hit in hits)
+            send, count = partial(self._engine.bulk, self._index, body), partial(self._on_retry, len(hits))
+            results = with_retries(send, self._policy, self._control.aborted, count)
+            again, conflicts = [], []
+            for hit, result in zip(hits, results, strict=True):
+                if result.ok:
+                    removed += 1
+                elif passes(result.status):
+                    again.append(hit)
+                elif result.status == _CONFLICT:
+                    conflicts.append(hit["_id"])
+                else:
+                    raise RequestFailed(
+                        f"{self._engine.info.label} does not remove {hit['_id']!r} from {self._index}: {result.reason}",
+                        "Mend the reason and run the same command again: it goes on with what is left.",
+                        result.status,
+                    )
+            # Where an answer got lost, the next try meets documents that are no longer there.
+            look = partial(self._engine.get_documents, self._index, conflicts, source_includes=[])
+            there = with_retries(look, self._policy, self._control.aborted, count)
+            removed += len(conflicts) - len(there)
+            if again and not backoff.wait():
+                raise RequestFailed(
+                    f"{self._engine.info.label} is too busy to remove documents (tried for {self._policy.budget:g} s)",
+                    "Run the same command again later: it goes on with what is left.",
+                    429,
+                )
+            self._on_retry(len(again))
+            hits = again
+        return removed
+
+
+def _delete_action(hit: Json) -> bytes:
+    head = {"_id": hit["_id"], "if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
+    return orjson.dumps({"delete": head}, option=orjson.OPT_APPEND_NEWLINE)

@@ -1,0 +1,116 @@
+"""Removing what the source no longer has: never more than that, and never unasked."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.ingest.prune import Gone
+from tests.engine.ingest_support import contents, load, sentences, write_jsonl
+from tests.faulty_proxy import FaultyProxy, answer, cut_after
+
+COUNT = 30
+
+
+@pytest.fixture
+def loaded(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> Path:
+    """A source that has lost every third document since it was loaded; another writer's document stands beside."""
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(COUNT))
+    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    put(engine_url, index_name, "foreign", {"text": "somebody else's"})
+    return write_jsonl(path, [document for number, document in enumerate(sentences(COUNT)) if number % 3])
+
+
+def put(url: str, index: str, document_id: str, document: dict[str, Any]) -> None:
+    request = urllib.request.Request(
+        f"{url}/{index}/_doc/{document_id}?refresh=true", orjson.dumps(document), {"content-type": "application/json"},
+        method="PUT",
+    )  # fmt: skip
+    with urllib.request.urlopen(request, timeout=30) as response:
+        assert response.status in (200, 201)
+
+
+@pytest.fixture
+def prune(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> Callable[..., Any]:
+    return lambda path, url=engine_url, **options: load(
+        url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", prune=True, retry_seconds=20, **options
+    )
+
+
+def kept() -> set[str]:
+    return {document["id"] for number, document in enumerate(sentences(COUNT)) if number % 3} | {"foreign"}
+
+
+def test_what_the_source_no_longer_has_is_removed(
+    engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
+) -> None:
+    asked: list[Gone] = []
+    summary = prune(loaded, confirm=lambda gone: not asked.append(gone))
+    assert (summary.read, summary.unchanged, summary.pruned, summary.exit_code) == (20, 20, 10, 0)
+    [gone] = asked
+    assert (gone.count, gone.loaded, len(gone.sample)) == (10, COUNT, 5)
+    assert set(contents(engine_url, index_name)) == kept()
+    assert prune(loaded, confirm=lambda gone: pytest.fail("there is nothing to ask")).pruned == 0
+
+
+def test_nothing_is_removed_without_consent(
+    engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
+) -> None:
+    summary = prune(loaded, confirm=lambda gone: False)
+    assert summary.pruned == 0
+    assert "10 documents of the index are no longer in the source; none of them was removed" in summary.notes
+    assert len(contents(engine_url, index_name)) == COUNT + 1
+
+
+@pytest.mark.parametrize("bad", [b'{"id": "d0", "text": "cut o', b'{"id": "d0", "no text": "at all"}'])
+def test_a_source_with_unusable_records_removes_nothing(
+    engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any], bad: bytes
+) -> None:
+    loaded.write_bytes(loaded.read_bytes() + bad)
+    summary = prune(loaded, confirm=lambda gone: pytest.fail("it cannot be known what is gone"))
+    assert summary.pruned == 0
+    assert "1 records of the source cannot be used" in summary.notes[0]
+    assert len(contents(engine_url, index_name)) == COUNT + 1
+
+
+def test_a_document_that_the_engine_refuses_now_is_not_gone(
+    engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
+) -> None:
+    documents = [orjson.loads(line) for line in loaded.read_bytes().splitlines()]
+    documents[0]["price"] = "not a number"
+    write_jsonl(loaded, documents)
+    summary = prune(loaded, confirm=lambda gone: True)
+    assert (summary.dead, summary.pruned) == (1, 10)
+    assert set(contents(engine_url, index_name)) == kept()
+
+
+def test_what_was_written_since_it_was_seen_stays(
+    engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
+) -> None:
+    def confirm(gone: Gone) -> bool:
+        put(engine_url, index_name, "d0", {"text": "written while the question was open"})
+        return True
+
+    assert prune(loaded, confirm=confirm).pruned == 9
+    assert set(contents(engine_url, index_name)) == kept() | {"d0"}
+
+
+def test_passing_trouble_is_waited_out(
+    engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
+) -> None:
+    with FaultyProxy(engine_url) as proxy:
+
+        def confirm(gone: Gone) -> bool:
+            proxy.faults = [answer(429), cut_after, answer(503)]
+            return True
+
+        summary = prune(loaded, url=proxy.url, confirm=confirm)
+        assert not proxy.faults
+    assert summary.pruned == 10
+    assert set(contents(engine_url, index_name)) == kept()
