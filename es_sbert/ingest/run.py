@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import TypeVar
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, IndexState
@@ -32,6 +33,8 @@ from es_sbert.ingest.sources.read import ReadSettings, read_records
 from es_sbert.ingest.state import LoadIdentity, LoadState
 from es_sbert.ingest.summary import Summary
 from es_sbert.ingest.throttle import Throttle
+
+T = TypeVar("T")
 
 # How often documents that other writers keep changing are read and embedded anew.
 CONFLICT_ROUNDS = 3
@@ -133,7 +136,7 @@ def _index(engine: Engine, name: str) -> IndexState:
 
 def _check_index(this: _Run) -> None:
     """Engines make an index that is missing when a document comes, without our mapping."""
-    state = this.engine.get_index(this.plan.settings.index)
+    state = _patiently(this, lambda: this.engine.get_index(this.plan.settings.index))
     if state is None or _uuid(state) != _uuid(this.index):
         raise IndexMismatch(
             f"the index {this.index.name} was deleted or replaced during the load",
@@ -196,13 +199,15 @@ def _why_stopped(control: Control, state: LoadState | None) -> str | None:
     return f"{reason}; the same command goes on{where}"
 
 
+def _patiently(this: _Run, call: Callable[[], T]) -> T:
+    """The call's answer, with the load's patience."""
+    return with_retries(call, this.policy, this.control.aborted, lambda: this.outcomes.ledger.add_retries(1))
+
+
 def _refresh(this: _Run) -> None:
     """Make the documents visible to searches."""
     try:
-        with_retries(
-            lambda: this.engine.refresh(this.plan.settings.index), this.policy, this.control.aborted,
-            lambda: this.outcomes.ledger.add_retries(1),
-        )  # fmt: skip
+        _patiently(this, lambda: this.engine.refresh(this.plan.settings.index))
     except EngineError as error:
         # Everything is in; a load of hours is not declared failed for this.
         this.control.cut(f"the last refresh failed, so searches see the documents a little later: {error.message}")
