@@ -23,38 +23,40 @@ def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def connection_options(function: F) -> F:
-    """--url, --api-key, --username, --password, --ca-certs, --timeout; collect them with `engine_settings`."""
+    """Where the engine is and how to sign in; collect them with `engine_settings`.
+
+    Secrets themselves are no options: a command line is public.
+    """
+    file = click.Path(path_type=Path)
     return _stack(
         click.option("--url", envvar="ES_SBERT_URL", default=DEFAULT_URL, show_default=True, show_envvar=True,
                      help="Address of the engine."),
-        click.option("--api-key", envvar="ES_SBERT_API_KEY", show_envvar=True,
-                     help="API key. Prefer the environment variable: a command line is public."),
-        click.option("--username", envvar="ES_SBERT_USERNAME", show_envvar=True, help="User name."),
-        click.option("--password", envvar="ES_SBERT_PASSWORD", show_envvar=True,
-                     help="Password. Prefer the environment variable."),
-        click.option("--ca-certs", envvar="ES_SBERT_CA_CERTS", show_envvar=True,
-                     type=click.Path(path_type=Path),
+        click.option("--username", envvar="ES_SBERT_USERNAME", show_envvar=True,
+                     help="User name; the password stands in ES_SBERT_PASSWORD or a file."),
+        click.option("--password-file", envvar="ES_SBERT_PASSWORD_FILE", type=file,
+                     help="File that holds the password."),
+        click.option("--api-key-file", envvar="ES_SBERT_API_KEY_FILE", type=file,
+                     help="File that holds an API key (or ES_SBERT_API_KEY)."),
+        click.option("--token-file", envvar="ES_SBERT_TOKEN_FILE", type=file,
+                     help="File that holds a bearer token (or ES_SBERT_TOKEN)."),
+        click.option("--keyring", envvar="ES_SBERT_KEYRING", metavar="SERVICE", show_envvar=True,
+                     help="Take the user's password, or the API key, from this service of the system's keyring."),
+        click.option("--ca-certs", envvar="ES_SBERT_CA_CERTS", show_envvar=True, type=file,
                      help="PEM file of the authority that signed the server's certificate."),
+        click.option("--fingerprint", envvar="ES_SBERT_FINGERPRINT", show_envvar=True,
+                     help="SHA-256 of the server's certificate, in place of an authority."),
         click.option("--timeout", envvar="ES_SBERT_TIMEOUT", type=click.FloatRange(min=0, min_open=True), default=60.0,
                      show_default=True, help="Seconds to wait for one request."),
     )(function)  # fmt: skip
 
 
-def engine_settings(*, url: str, api_key: str | None, username: str | None, password: str | None,
-                    ca_certs: Path | None, timeout: float) -> EngineSettings:  # fmt: skip
-    """The connection options of one call as settings.
+def engine_settings(**given: Any) -> EngineSettings:
+    """The connection options of one call as settings; secrets come from the environment, files or the keyring.
 
     Raises:
-        UsageError: contradictory ways to sign in, or an address without a scheme.
+        UsageError: contradictory ways to sign in, a secret that cannot be read, or an address without a scheme.
     """
-    given: dict[str, Any] = {
-        "url": url,
-        "api_key": api_key,
-        "username": username,
-        "password": password,
-        "ca_certs": ca_certs,
-    }
-    return EngineSettings(timeout=timeout, **{k: v for k, v in given.items() if v is not None})
+    return EngineSettings(**{name: value for name, value in given.items() if value is not None})
 
 
 def encoder_options(function: F) -> F:

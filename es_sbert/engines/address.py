@@ -24,6 +24,7 @@ class Address:
         path: Path before every request (`/engine` behind a reverse proxy), no slash at the end; often empty.
         authorization: Value of the Authorization header, or None.
         ssl_context: Set where the scheme is https.
+        fingerprint: SHA-256 of the server's certificate in hex digits; None checks the certificate itself.
         timeout: Seconds for one request.
     """
 
@@ -34,6 +35,7 @@ class Address:
     authorization: str | None = field(repr=False)
     ssl_context: ssl.SSLContext | None = field(repr=False)
     timeout: float
+    fingerprint: str | None = None
 
     @property
     def url(self) -> str:
@@ -68,12 +70,13 @@ def read_address(settings: EngineSettings) -> Address:
         authorization=_authorization(settings, parts.username, parts.password),
         ssl_context=_ssl_context(settings) if parts.scheme == "https" else None,
         timeout=settings.timeout,
+        fingerprint=_fingerprint(settings, parts.scheme),
     )
 
 
 def _authorization(settings: EngineSettings, url_user: str | None, url_password: str | None) -> str | None:
     if url_user is not None:
-        if settings.username is not None or settings.api_key is not None:
+        if any(given is not None for given in (settings.username, settings.api_key, settings.token)):
             raise UsageError(
                 "the URL holds a user name and credentials are given as options too",
                 "Take the user name out of the URL.",
@@ -81,6 +84,8 @@ def _authorization(settings: EngineSettings, url_user: str | None, url_password:
         return _basic(unquote(url_user), unquote(url_password or ""))
     if settings.api_key is not None:
         return f"ApiKey {settings.api_key.get_secret_value()}"
+    if settings.token is not None:
+        return f"Bearer {settings.token.get_secret_value()}"
     if settings.username is not None and settings.password is not None:
         return _basic(settings.username, settings.password.get_secret_value())
     return None
@@ -90,8 +95,25 @@ def _basic(username: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
+def _fingerprint(settings: EngineSettings, scheme: str) -> str | None:
+    if settings.fingerprint is None:
+        return None
+    if scheme != "https":
+        raise UsageError("a fingerprint is checked by TLS alone", "Write https:// in front of the address.")
+    return settings.fingerprint.replace(":", "").lower()
+
+
 def _ssl_context(settings: EngineSettings) -> ssl.SSLContext:
-    """The system's authorities, or the given one; certificates and host names are always checked."""
+    """The system's authorities, or the given one; certificates and host names are always checked.
+
+    With a fingerprint the client compares the certificate with it, and nothing else: neither who signed it nor for
+    whom says more than that it is the very one.
+    """
+    if settings.fingerprint is not None:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
     try:
         return ssl.create_default_context(cafile=settings.ca_certs)
     except (OSError, ssl.SSLError) as error:

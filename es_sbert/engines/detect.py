@@ -34,7 +34,8 @@ def node_config(address: Address) -> NodeConfig:
     """
     return NodeConfig(
         scheme=address.scheme, host=address.host, port=address.port, path_prefix=address.path,
-        headers=address.headers, ssl_context=address.ssl_context, request_timeout=address.timeout,
+        headers=address.headers, ssl_context=address.ssl_context, ssl_assert_fingerprint=address.fingerprint,
+        request_timeout=address.timeout,
         connections_per_node=CONNECTIONS,
     )  # fmt: skip
 

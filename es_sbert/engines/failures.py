@@ -8,7 +8,8 @@ from typing import Any
 from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, IndexMissing, RequestFailed
 
 CREDENTIALS_REMEDY = (
-    "Check ES_SBERT_USERNAME and ES_SBERT_PASSWORD, or ES_SBERT_API_KEY: an expired or mistyped key looks the same."
+    "Check ES_SBERT_USERNAME and ES_SBERT_PASSWORD, or ES_SBERT_API_KEY, or ES_SBERT_TOKEN: an expired or mistyped one "
+    "looks the same."
 )
 _STATUS_REMEDIES = {
     404: "Check the name of the index: `GET _cat/indices` lists them.",
@@ -32,6 +33,12 @@ def unreachable(url: str, error: BaseException, timeout: float) -> EngineUnreach
         if "wrong_version_number" in text or "wrong version number" in text or "record layer" in text:
             return EngineUnreachable(
                 f"{url} does not speak TLS", "Write http:// in front of the address, or switch TLS on in the engine."
+            )
+        if "fingerprint" in text:
+            return EngineUnreachable(
+                f"the certificate of {url} is not the one with the fingerprint given",
+                "If the engine has a new certificate, take its fingerprint on the engine's own machine; if it has not, "
+                "somebody stands in between.",
             )
         return EngineUnreachable(
             f"the TLS connection to {url} failed: {_tls_reason(causes)}",

@@ -28,7 +28,8 @@ class OpenSearchEngine(RestEngine):
         self._address = address
         self._client = OpenSearch(
             hosts=[{"host": address.host, "port": address.port, "url_prefix": address.path}],
-            use_ssl=address.scheme == "https", ssl_context=address.ssl_context, headers=address.headers,
+            use_ssl=address.scheme == "https", ssl_context=address.ssl_context,
+            ssl_assert_fingerprint=address.fingerprint, headers=address.headers,
             timeout=address.timeout, pool_maxsize=CONNECTIONS, max_retries=0, retry_on_timeout=False,
         )  # fmt: skip
 

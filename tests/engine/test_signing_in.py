@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import ssl
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +17,10 @@ import pytest
 from pydantic import SecretStr
 
 from es_sbert.config import EngineSettings
+from es_sbert.engines.address import read_address
 from es_sbert.engines.connect import connect
+from es_sbert.engines.opensearch import OpenSearchEngine
+from es_sbert.engines.protocol import EngineInfo, Flavour
 from es_sbert.errors import AccessDenied, EngineUnreachable
 from tests.engine.secured import PASSWORD, Secured, secured_elasticsearch
 
@@ -78,6 +84,54 @@ def test_a_host_name_that_is_not_in_the_certificate(secured: Secured) -> None:
     with pytest.raises(EngineUnreachable, match="TLS connection") as caught:
         connect(settings(secured, url=f"https://127.0.0.1:{secured.port}"))
     assert "host name that stands in the certificate" in caught.value.remedy
+
+
+def fingerprint(server: Secured) -> str:
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(server.ca_certs.read_text())).hexdigest()
+
+
+def test_a_fingerprint_is_enough_and_must_be_the_right_one(secured: Secured) -> None:
+    # By an address whose host name the certificate lacks: the fingerprint says that it is the very server.
+    url = f"https://127.0.0.1:{secured.port}"
+    with closing(connect(settings(secured, ca_certs=None, url=url, fingerprint=fingerprint(secured)))) as engine:
+        assert engine.get_index("docs") is None
+    with pytest.raises(EngineUnreachable, match="not the one with the fingerprint given") as caught:
+        connect(settings(secured, ca_certs=None, fingerprint="ab" * 32))
+    assert "somebody stands in between" in caught.value.remedy
+
+
+def test_the_opensearch_client_checks_the_fingerprint_too(secured: Secured) -> None:
+    """No OpenSearch with TLS is at hand: its client, against the same server."""
+    info = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), secured.url)
+    given = settings(secured, ca_certs=None, fingerprint=fingerprint(secured))
+    with closing(OpenSearchEngine(info, read_address(given))) as engine:
+        assert engine.get_index("docs") is None
+    wrong = settings(secured, ca_certs=None, fingerprint="ab" * 32)
+    with (
+        closing(OpenSearchEngine(info, read_address(wrong))) as engine,
+        pytest.raises(EngineUnreachable, match="not the one with the fingerprint given"),
+    ):
+        engine.get_index("docs")
+
+
+def test_no_secret_reaches_output_logs_process_lists_or_files(secured: Secured, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(PASSWORD + "\n")
+    (tmp_path / "docs.jsonl").write_text('{"text": "a man plays guitar"}\n{"broken\n')
+    command = [
+        sys.executable, "-m", "es_sbert", "ingest", "--index", "docs", "--url", secured.url, "--username", "elastic",
+        "--password-file", "secret", "--ca-certs", str(secured.ca_certs), "docs.jsonl",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, out
+    secrets = [PASSWORD, b64encode(f"elastic:{PASSWORD}".encode()).decode()]
+    written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "secret"}
+    assert len(written) == 2  # documents and dead letters
+    for secret in secrets:
+        assert secret not in out
+        assert secret.encode() not in shown
+        assert all(secret.encode() not in data for data in written.values())
 
 
 def test_plain_http_where_the_engine_speaks_tls(secured: Secured) -> None:

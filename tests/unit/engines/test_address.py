@@ -13,8 +13,8 @@ from es_sbert.errors import UsageError
 
 @pytest.fixture(autouse=True)
 def no_connection_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("URL", "API_KEY", "USERNAME", "PASSWORD", "CA_CERTS", "TIMEOUT"):
-        monkeypatch.delenv(f"ES_SBERT_{name}", raising=False)
+    for name in EngineSettings.model_fields:
+        monkeypatch.delenv(f"ES_SBERT_{name.upper()}", raising=False)
 
 
 def settings(**given: Any) -> EngineSettings:
@@ -44,6 +44,7 @@ def test_credentials_in_the_url_sign_in() -> None:
 
 def test_api_key_and_basic_authentication() -> None:
     assert read_address(settings(api_key="abc")).headers == {"authorization": "ApiKey abc"}
+    assert read_address(settings(token="abc")).headers == {"authorization": "Bearer abc"}
     basic = read_address(settings(username="ü", password="p")).headers["authorization"]
     assert base64.b64decode(basic.removeprefix("Basic ")).decode() == "ü:p"
     assert read_address(settings()).headers == {}
@@ -51,6 +52,22 @@ def test_api_key_and_basic_authentication() -> None:
 
 def test_secrets_do_not_show_in_the_representation() -> None:
     assert "c2VjcmV0" not in repr(read_address(settings(api_key="c2VjcmV0")))
+
+
+def test_a_fingerprint_takes_the_place_of_authority_and_host_name() -> None:
+    digits = "AB" * 32
+    for written in (digits, ":".join(["AB"] * 32)):
+        address = read_address(settings(url="https://localhost:9200", fingerprint=written))
+        assert address.fingerprint == digits.lower()
+        assert address.ssl_context is not None
+        assert not address.ssl_context.check_hostname
+    with pytest.raises(UsageError, match="checked by TLS alone"):
+        read_address(settings(fingerprint=digits))
+    for wrong in ("AB" * 20, "x" * 64):
+        with pytest.raises(UsageError, match="not a SHA-256"):
+            settings(fingerprint=wrong)
+    with pytest.raises(UsageError, match="exclude each other"):
+        settings(fingerprint=digits, ca_certs="ca.pem")
 
 
 def test_two_ways_to_sign_in_are_refused() -> None:

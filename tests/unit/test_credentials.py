@@ -1,0 +1,143 @@
+"""Secrets from the environment, files and the keyring; none of them ever in a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keyring
+import keyring.backend
+import pytest
+from keyring.errors import KeyringLocked
+
+from es_sbert import credentials
+from es_sbert.config import EngineSettings
+from es_sbert.errors import UsageError
+
+SECRET = "hunter2-öß"
+
+
+@pytest.fixture(autouse=True)
+def no_connection_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in EngineSettings.model_fields:
+        monkeypatch.delenv(f"ES_SBERT_{name.upper()}", raising=False)
+
+
+class Keyring(keyring.backend.KeyringBackend):
+    """A keyring in memory, by the interface that real ones have."""
+
+    priority = 1
+
+    def __init__(self, *, locked: bool = False) -> None:
+        self.entries: dict[tuple[str, str], str] = {}
+        self.locked = locked
+
+    def get_password(self, service: str, username: str) -> str | None:
+        if self.locked:
+            raise KeyringLocked("the keyring is locked")
+        return self.entries.get((service, username))
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self.entries[service, username] = password
+
+    def delete_password(self, service: str, username: str) -> None:
+        del self.entries[service, username]
+
+
+@pytest.fixture
+def ring() -> Iterator[Keyring]:
+    before, ring = keyring.get_keyring(), Keyring()
+    keyring.set_keyring(ring)
+    yield ring
+    keyring.set_keyring(before)
+
+
+def value(secret: Any) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
+@pytest.mark.parametrize("name", ["api_key", "password", "token"])
+def test_a_file_holds_the_bare_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ending: str) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes((SECRET + ending).encode())
+    more = {"username": "anna"} if name == "password" else {}
+    assert value(getattr(EngineSettings(**{f"{name}_file": file}, **more), name)) == SECRET
+    monkeypatch.setenv(f"ES_SBERT_{name.upper()}_FILE", str(file))
+    assert value(getattr(EngineSettings(**more), name)) == SECRET
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "does not hold one line"),
+        (b"\n", "does not hold one line"),
+        (b"hunter2\nhunter3\n", "does not hold one line"),
+        (b"x" * 100_000, "does not hold one line"),
+        (b"hunter2\xff", "is not UTF-8 text"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_file_that_holds_no_secret(tmp_path: Path, data: bytes | None, message: str) -> None:
+    file = tmp_path / "secret"
+    if data is not None:
+        file.write_bytes(data)
+    with pytest.raises(UsageError, match=message) as caught:
+        EngineSettings(api_key_file=file)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hunter2" not in repr(error)
+        error = error.__cause__ or error.__context__
+
+
+def test_a_secret_that_is_given_twice(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    with pytest.raises(UsageError, match="given twice") as caught:
+        EngineSettings(token=SECRET, token_file=tmp_path / "secret")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"api_key": SECRET, "username": "anna", "password": SECRET},
+        {"api_key": SECRET, "token": SECRET},
+        {"token": SECRET, "username": "anna", "password": SECRET},
+        {"username": "anna"},
+        {"password": SECRET},
+    ],
+    ids=str,
+)
+def test_ways_to_sign_in_that_contradict_each_other(given: dict[str, str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        EngineSettings(**given)  # type: ignore[arg-type]
+    assert SECRET not in str(caught.value)
+
+
+def test_the_keyring_holds_passwords_and_the_api_key(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring.set_password("search", "anna", SECRET)
+    ring.set_password("search", "api-key", "key")
+    settings = EngineSettings(keyring="search", username="anna")
+    assert (value(settings.password), settings.api_key) == (SECRET, None)
+    monkeypatch.setenv("ES_SBERT_KEYRING", "search")
+    assert value(EngineSettings().api_key) == "key"
+    assert value(EngineSettings(api_key="given").api_key) == "given"
+    with pytest.raises(UsageError, match="no entry otto of search") as caught:
+        EngineSettings(username="otto")
+    assert "keyring set search otto" in caught.value.remedy
+
+
+def test_a_keyring_that_is_locked_or_missing(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring.locked = True
+    with pytest.raises(UsageError, match="cannot be read: the keyring is locked"):
+        EngineSettings(keyring="search")
+    monkeypatch.setattr(credentials.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="needs the package keyring") as caught:
+        EngineSettings(keyring="search")
+    assert "es-sbert[keyring]" in caught.value.remedy
+
+
+def test_no_secret_shows_in_the_representation(tmp_path: Path) -> None:
+    for given in ({"api_key": SECRET}, {"token": SECRET}, {"username": "anna", "password": SECRET}):
+        assert SECRET not in repr(EngineSettings(**given))  # type: ignore[arg-type]
