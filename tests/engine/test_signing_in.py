@@ -118,7 +118,7 @@ def test_no_secret_reaches_output_logs_process_lists_or_files(secured: Secured, 
     (tmp_path / "secret").write_text(PASSWORD + "\n")
     (tmp_path / "docs.jsonl").write_text('{"text": "a man plays guitar"}\n{"broken\n')
     command = [
-        sys.executable, "-m", "es_sbert", "ingest", "--index", "docs", "--url", secured.url, "--username", "elastic",
+        sys.executable, "-m", "es_sbert", "ingest", "--index", "loaded", "--url", secured.url, "--username", "elastic",
         "--password-file", "secret", "--ca-certs", str(secured.ca_certs), "docs.jsonl",
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -107,6 +107,17 @@ def letter_records(
             yield _record(letter, data, origin, index, last)
 
 
+def _own_bytes(letter: bytes, document: dict[str, Any]) -> bytes:
+    """The document's own bytes; written anew where somebody has edited the letter so that they cannot be cut out."""
+    own = letter.partition(_DOCUMENT)[2][:-1]
+    try:
+        if orjson.loads(own) == document:
+            return own
+    except orjson.JSONDecodeError:
+        pass  # other spacing, or another order of the entries
+    return orjson.dumps(document)
+
+
 def _record(
     letter: dict[str, Any], data: bytes, origin: Origin, index: str, last: Mapping[bytes, int]
 ) -> Record | Reject:
@@ -115,7 +126,7 @@ def _record(
     if not isinstance(document, dict):
         raw = str(letter.get("raw", data[:SAMPLE_BYTES].decode())).encode()
         return Reject(origin, f"the letter holds no document: {letter.get('reason')}", raw, len(raw))
-    own = data[data.index(_DOCUMENT) + len(_DOCUMENT) : -1]
+    own = _own_bytes(data, document)
     if letter.get("partial") or letter.get("source") == f"index {index}":
         return Reject(origin, _PARTIAL, document=own, id=known, partial=True)
     written = letter.get("time")

@@ -75,7 +75,7 @@ def parse_lines(lines: Iterator[Line], source: Source, settings: ReadSettings) -
         case Format.TSV:
             return delimited_records(tsv_rows(lines), source.name)
         case Format.LETTERS:
-            assert source.path is not None, "letters are read from files"
-            return letter_records(lines, source.name, settings.index, last_letters(source.path))
+            last = last_letters(source.path) if source.path is not None else {}
+            return letter_records(lines, source.name, settings.index, last)
         case Format.LINES:
             return plain_records(lines, source.name, settings.plain_field)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import orjson
 import pytest
 
 from es_sbert.errors import OutputError, SourceError
@@ -35,6 +36,23 @@ def test_a_letters_document_comes_back_byte_for_byte_with_its_id(tmp_path: Path)
     assert record.origin == Origin(str(path), 1)
     assert record.written is not None
     assert record.written.endswith("Z")
+
+
+@pytest.mark.parametrize(
+    "letter",
+    [
+        b'{"document": {"text": "x"}, "id": "d", "time": "t"}',
+        b'{"id":"d","document":{"text":"x"},"time":"t"}',
+        b'{"id":"d","time":"t","document":{"text":"x"} }',
+        b'{"id":"d","reason":",\\"document\\":{}","time":"t","document" : {"text":"x"}}',
+    ],
+)
+def test_a_letter_that_was_edited_still_gives_its_document(tmp_path: Path, letter: bytes) -> None:
+    (tmp_path / "dead.jsonl").write_bytes(letter + b"\n")
+    [record] = read(tmp_path / "dead.jsonl")
+    assert isinstance(record, Record)
+    assert (record.fields, record.id, record.written) == ({"text": "x"}, "d", "t")
+    assert orjson.loads(record.source) == {"text": "x"}
 
 
 def test_the_last_letter_of_a_document_counts(tmp_path: Path) -> None:
