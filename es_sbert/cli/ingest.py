@@ -51,6 +51,13 @@ if TYPE_CHECKING:
     help="What a load that is killed goes on from; removed at its end.  [default: beside the first FILE]",
 )
 @click.option(
+    "--load-settings",
+    type=click.Choice(["auto", "fast", "keep"]),
+    default="auto",
+    show_default=True,
+    help="Switch refreshes and replicas off until the load ends: auto, in an index that it creates; fast, in any.",
+)
+@click.option(
     "--prune",
     is_flag=True,
     help="At the end, remove documents that an earlier load wrote and that FILE no longer has; asks first.",
@@ -97,7 +104,7 @@ if TYPE_CHECKING:
 @encoder_options
 def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str, ...], text_template: str | None,
            id_field: str | None, index_type: str | None, dead_letters: Path | None, state: Path | None,
-           prune: bool, yes: bool, retry: Path | None,
+           load_settings: str, prune: bool, yes: bool, retry: Path | None,
            max_document_bytes: int, batch_window: int, bulk_bytes: int, retry_seconds: float, quiet: bool,
            as_json: bool, vector_field: str, model: str | None, device: str, precision: str, threads: int | None,
            **connection: Any) -> int:  # fmt: skip
@@ -128,7 +135,7 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
     from es_sbert.ingest.plan import plan
     from es_sbert.ingest.progress import meter_for
     from es_sbert.ingest.run import run
-    from es_sbert.ingest.settings import IngestSettings
+    from es_sbert.ingest.settings import IngestSettings, LoadSettings
     from es_sbert.ingest.sources.find import STDIN, Format
     from es_sbert.loading import load_encoder
 
@@ -147,6 +154,7 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
         max_document_bytes=max_document_bytes,
         dead_letters=dead_letters,
         state=state,
+        load_settings=LoadSettings(load_settings),
         prune=prune,
         retry=retry,
     )

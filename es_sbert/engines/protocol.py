@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -103,6 +103,9 @@ class Engine(Protocol):
     def create_index(self, name: str, body: Json) -> None: ...
 
     def put_mapping(self, name: str, body: Json) -> None: ...
+
+    def put_settings(self, name: str, settings: Mapping[str, str | None]) -> None:
+        """Change settings by their flat names; None stands for the engine's default."""
 
     def refresh(self, name: str) -> None: ...
 

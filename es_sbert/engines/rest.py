@@ -90,6 +90,9 @@ class RestEngine(ABC):
     def put_mapping(self, name: str, body: Json) -> None:
         self._request("PUT", f"/{quoted(name)}/_mapping", body=body)
 
+    def put_settings(self, name: str, settings: Mapping[str, str | None]) -> None:
+        self._request("PUT", f"/{quoted(name)}/_settings", body=dict(settings))
+
     def refresh(self, name: str) -> None:
         self._request("POST", f"/{quoted(name)}/_refresh")
 

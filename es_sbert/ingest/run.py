@@ -10,8 +10,10 @@ from typing import TypeVar
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.errors import EngineError, EsSbertError, IndexMismatch
+from es_sbert.errors import AccessDenied, EngineError, EsSbertError, IndexMismatch
+from es_sbert.index.ensure import Outcome as FieldOutcome
 from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.index.load_settings import begin_load, left_behind, put_back
 from es_sbert.index.meta import document_meta_field
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
@@ -27,6 +29,7 @@ from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter, Snapshot, fraction_done
 from es_sbert.ingest.prune import Gone, Pruner
 from es_sbert.ingest.retry import RetryPolicy, with_retries
+from es_sbert.ingest.settings import IngestSettings, LoadSettings
 from es_sbert.ingest.sources.letters import take_aside, taken_aside
 from es_sbert.ingest.sources.raw import ByteCounter
 from es_sbert.ingest.sources.read import ReadSettings, read_records
@@ -82,13 +85,13 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
         OutputError: the dead letters or the state cannot be written.
     """
     settings = wanted.settings
-    ensure_vector_field(
+    field = ensure_vector_field(
         engine, settings.index, vector_field=settings.vector_field, fingerprint=encoder.info.fingerprint,
         model_name=encoder.info.model, dimensions=encoder.info.dimensions, index_type=settings.index_type,
         text=wanted.template.template,
     )  # fmt: skip
     begin = time.monotonic()
-    pruned, note = 0, None
+    pruned = 0
     with ExitStack() as stack:
         stack.enter_context(closing(meter))
         index = _index(engine, settings.index)
@@ -101,7 +104,12 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
         this = _Run(
             engine, encoder, wanted, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index, state
         )
+        fast = _wants_load_settings(settings, created=field.outcome is FieldOutcome.CREATED)
+        changed = fast or left_behind(index) is not None
+        notes = [state.note] if state is not None and state.note is not None else []
         try:
+            if fast:
+                notes += _begin_load(this)
             (_load_files if wanted.sources else _load_index)(this)
             if control.lost is None:
                 _refresh(this)
@@ -109,7 +117,12 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
                 if settings.prune and not control.stop.is_set():
                     meter.close()
                     pruned, note = _prune(this, confirm)
+                    notes += note
+            if changed:
+                notes += _put_back(this)
         except EsSbertError as error:
+            if changed:
+                error.message += "".join(f"; {note}" for note in _put_back(this))
             written = sum(outcomes.ledger.counts()[outcome] for outcome in (Outcome.INDEXED, Outcome.UPDATED))
             error.message += f" (this came after {written:,} documents were written)"
             raise
@@ -123,7 +136,7 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
         source="files" if wanted.sources else "index", dead_letters=str(wanted.dead_letters),
         seconds=time.monotonic() - begin, interrupted=control.interrupted, stopped=_why_stopped(control, state),
         resumed=state is not None and state.resumed,
-        notes=tuple(each for each in (state.note if state else None, note) if each), pruned=pruned,
+        notes=tuple(notes), pruned=pruned,
     )  # fmt: skip
 
 
@@ -168,7 +181,33 @@ def _open_letters(wanted: Plan, state: LoadState | None) -> DeadLetters:
     return DeadLetters(wanted.dead_letters, state.run, state.has_letter)
 
 
-def _prune(this: _Run, confirm: Confirm) -> tuple[int, str | None]:
+def _wants_load_settings(settings: IngestSettings, *, created: bool) -> bool:
+    return settings.load_settings is LoadSettings.FAST or (settings.load_settings is LoadSettings.AUTO and created)
+
+
+def _begin_load(this: _Run) -> list[str]:
+    """Change the index's settings for the load; what must be said about it."""
+    try:
+        begin_load(this.engine, this.index)
+    except AccessDenied as error:
+        return [f"Refreshes and replicas stay as they are during the load: {error.message}"]
+    return []
+
+
+def _put_back(this: _Run) -> list[str]:
+    """Put back what this load, or one that was killed, has changed in the settings; what must be said about it."""
+    name = this.plan.settings.index
+    try:
+        put_back(this.engine, name)
+    except EngineError as error:
+        return [
+            f"Refreshes and replicas of {name} are still as they were for the load ({error.message}): the next load "
+            f"puts them back, or `es-sbert index repair {name}`"
+        ]
+    return []
+
+
+def _prune(this: _Run, confirm: Confirm) -> tuple[int, list[str]]:
     """How many documents were removed, and what must be said about those that were not."""
     assert this.state is not None, "a load of files has a state"
     settings = this.plan.settings
@@ -178,16 +217,16 @@ def _prune(this: _Run, confirm: Confirm) -> tuple[int, str | None]:
     )  # fmt: skip
     gone = pruner.find()
     if not gone.count:
-        return 0, None
+        return 0, []
     kept = f"{gone.count:,} documents of the index are no longer in the source; none of them was removed"
     if this.outcomes.rejected:
         broken = f"{this.outcomes.rejected:,} records of the source cannot be used"
-        return 0, f"{kept}, since {broken}: their documents would be taken for gone"
+        return 0, [f"{kept}, since {broken}: their documents would be taken for gone"]
     if not confirm(gone):
-        return 0, kept
+        return 0, [kept]
     removed = pruner.remove()
     _refresh(this)
-    return removed, None
+    return removed, []
 
 
 def _why_stopped(control: Control, state: LoadState | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +11,14 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.ingest.sources.find import Format
 
 MIB = 1 << 20
+
+
+class LoadSettings(StrEnum):
+    """Whether an index is loaded without refreshes and replicas."""
+
+    AUTO = "auto"  # an index that this load creates
+    FAST = "fast"  # any index: searches see nothing new before the end, and a lost node would lose the load
+    KEEP = "keep"  # none
 
 
 class IngestSettings(BaseModel):
@@ -29,6 +38,7 @@ class IngestSettings(BaseModel):
         retry_seconds: How long an engine that refuses or does not answer is waited for.
         max_document_bytes: Longest document.
         dead_letters: File of documents that cannot be loaded; None names it after the index.
+        load_settings: Whether to switch refreshes and replicas off while loading.
         prune: Remove documents that an earlier load wrote and that the files no longer have.
         retry: Dead-letter file whose documents are tried once more, in place of `files`.
         state: File that a killed load goes on from; None puts it beside the first source.
@@ -49,6 +59,7 @@ class IngestSettings(BaseModel):
     retry_seconds: float = Field(default=300.0, ge=0)
     max_document_bytes: int = Field(default=16 * MIB, ge=1024)
     dead_letters: Path | None = None
+    load_settings: LoadSettings = LoadSettings.AUTO
     prune: bool = False
     retry: Path | None = None
     state: Path | None = None

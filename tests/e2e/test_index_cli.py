@@ -1,15 +1,18 @@
-"""`es-sbert index create` and `index show`, as a user types them."""
+"""`es-sbert index create`, `show` and `repair`, as a user types them."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
 
+from es_sbert.index.load_settings import begin_load
 from tests.conftest import free_port
+from tests.engine.ingest_support import open_engine
 
 
 def run(*args: str, url: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -80,3 +83,23 @@ def test_an_address_that_is_none() -> None:
     assert_refused(
         run("index", "show", "docs", url="localhost:9200"), "no http:// or https://", "http://localhost:9200"
     )
+
+
+def test_settings_that_a_killed_load_has_left_are_put_back(es9_url: str, fresh_index: Callable[[str], str]) -> None:
+    index = fresh_index(es9_url)
+    with open_engine(es9_url) as engine:
+        engine.create_index(index, {"settings": {"index.number_of_replicas": "2"}})
+        state = engine.get_index(index)
+        assert state is not None
+        begin_load(engine, state)
+        done = run("index", "repair", index, url=es9_url)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr.splitlines() == [
+            "index.refresh_interval: the default again",
+            "index.number_of_replicas: 2 again",
+        ]
+        state = engine.get_index(index)
+        assert state is not None
+        assert state.settings["index.number_of_replicas"] == "2"
+    assert "no load has left its settings behind" in run("index", "repair", index, url=es9_url).stderr
+    assert_refused(run("index", "repair", "no-such-index", url=es9_url), "there is no index", "Check the name")

@@ -1,0 +1,134 @@
+"""Refreshes and replicas are off during a load, and back afterwards, whatever becomes of the load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import OutputError
+from es_sbert.index.load_settings import LOAD_SETTINGS, begin_load, left_behind, put_back
+from es_sbert.ingest.progress import Snapshot
+from es_sbert.ingest.settings import LoadSettings
+from tests.engine.ingest_support import contents, load, sentences, write_jsonl
+from tests.faulty_proxy import FaultyProxy
+
+REFRESH, REPLICAS = LOAD_SETTINGS
+
+
+def settings_of(engine: Engine, index: str) -> tuple[str | None, str | None]:
+    """(refresh interval, replicas), None for what is not set."""
+    state = engine.get_index(index)
+    assert state is not None
+    return state.settings.get(REFRESH), state.settings.get(REPLICAS)
+
+
+class Looking:
+    """Notes the settings while a load runs."""
+
+    def __init__(self, engine: Engine, index: str) -> None:
+        self.seen: set[tuple[str | None, str | None]] = set()
+        self._look: Callable[[], None] = lambda: self.seen.add(settings_of(engine, index))
+
+    def show(self, snapshot: Snapshot) -> None:
+        if snapshot.done < snapshot.read:
+            self._look()
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", sentences(300))
+
+
+def test_an_index_that_a_load_creates_has_neither_until_its_end(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    meter = Looking(engine, index_name)
+    summary = load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id", meter=meter)
+    assert (summary.indexed, summary.notes) == (300, ())
+    assert meter.seen == {("-1", "0")}
+    assert settings_of(engine, index_name) == (None, "1")
+    state = engine.get_index(index_name)
+    assert state is not None
+    assert left_behind(state) is None
+    assert set(state.mappings["_meta"]["es_sbert"]) == {"fields"}
+
+
+@pytest.mark.parametrize(("wanted", "during"), [(LoadSettings.AUTO, ("5s", "2")), (LoadSettings.FAST, ("-1", "0"))])
+def test_an_index_that_was_there_is_changed_only_where_that_is_asked_for(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path,
+    wanted: LoadSettings, during: tuple[str, str],
+) -> None:  # fmt: skip
+    engine.create_index(index_name, {"settings": {REFRESH: "5s", REPLICAS: "2"}})
+    meter = Looking(engine, index_name)
+    load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id", meter=meter,
+         load_settings=wanted)  # fmt: skip
+    assert meter.seen == {during}
+    assert settings_of(engine, index_name) == ("5s", "2")
+
+
+def test_the_next_load_puts_back_what_a_killed_one_has_left(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    engine.create_index(index_name, {"settings": {REPLICAS: "2"}, "mappings": {"_meta": {"owner": "somebody"}}})
+    state = engine.get_index(index_name)
+    assert state is not None
+    begin_load(engine, state)
+    changed = engine.get_index(index_name)
+    assert changed is not None
+    begin_load(engine, changed)  # a second load does not take these settings for the index's own
+    assert settings_of(engine, index_name) == ("-1", "0")
+    write_jsonl(docs, [])
+    load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", index_type="flat")
+    assert settings_of(engine, index_name) == (None, "2")
+    state = engine.get_index(index_name)
+    assert state is not None
+    assert state.mappings["_meta"]["owner"] == "somebody"
+
+
+def test_what_somebody_has_changed_meanwhile_stays(engine: Engine, index_name: str) -> None:
+    engine.create_index(index_name, {})
+    state = engine.get_index(index_name)
+    assert state is not None
+    begin_load(engine, state)
+    engine.put_settings(index_name, {REPLICAS: "3"})
+    assert put_back(engine, index_name) == {REFRESH: None}
+    assert settings_of(engine, index_name) == (None, "3")
+    assert put_back(engine, index_name) == {}
+
+
+def test_an_error_puts_them_back_too(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    dead = tmp_path / "dead"
+    dead.symlink_to("/dev/full")
+    docs.write_bytes(docs.read_bytes() + b"broken\n")
+    with pytest.raises(OutputError):
+        load(engine_url, encoder, index_name, docs, dead=dead, id_field="id")
+    assert settings_of(engine, index_name) == (None, "1")
+
+
+def test_an_engine_that_is_gone_leaves_them_to_the_next_load(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    with FaultyProxy(engine_url) as proxy:
+
+        def last(exchange: object) -> tuple[int, bytes]:
+            proxy.down.set()
+            return exchange.forward()  # type: ignore[attr-defined, no-any-return]
+
+        proxy.faults = [last]
+        summary = load(proxy.url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id", batch_window=32,
+                       bulk_bytes=20_000, retry_seconds=0.3)  # fmt: skip
+    assert summary.left > 0
+    assert f"es-sbert index repair {index_name}" in summary.notes[0]
+    assert settings_of(engine, index_name) == ("-1", "0")
+    again = load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id")
+    assert (again.resumed, again.notes) == (True, ())
+    assert settings_of(engine, index_name) == (None, "1")
+    assert len(contents(engine_url, index_name)) == 300
