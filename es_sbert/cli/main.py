@@ -14,6 +14,7 @@ from es_sbert.errors import EsSbertError
 # command name → (module, attribute, one line for `es-sbert --help`)
 COMMANDS = {
     "baseline": ("es_sbert.cli.baseline", "baseline", "Train the baselines that models are compared with."),
+    "doctor": ("es_sbert.cli.doctor", "doctor", "Look at everything that a load or a search needs."),
     "encode": ("es_sbert.cli.encode", "encode", "Turn texts into sentence vectors."),
     "engine": ("es_sbert.cli.engine", "engine", "Run a real search engine on this machine without Docker."),
     "evaluate": ("es_sbert.cli.evaluate", "evaluate", "Measure a model by the protocols of the Sentence-BERT paper."),

@@ -135,4 +135,11 @@ class Engine(Protocol):
     def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500) -> Iterator[list[Json]]:
         """All hits of a query from one point in time, page by page, with `_seq_no` and `_primary_term`."""
 
+    def ask(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:
+        """What one of the engine's own APIs tells (GET; POST with a body); None where the engine lacks it.
+
+        Args:
+            path: Written in this program: never made of a name from outside.
+        """
+
     def close(self) -> None: ...

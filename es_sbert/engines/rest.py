@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 # A page of a scan is embedded and loaded before the next one is asked for: minutes on a slow machine.
 KEEP_ALIVE = "30m"
+# What an engine answers for an API of a module that it was built without, or that is switched off.
+_NO_SUCH_API = frozenset({400, 404, 405})
 
 
 class RestEngine(ABC):
@@ -161,6 +163,17 @@ class RestEngine(ABC):
                 body["search_after"] = hits[-1]["sort"]
         finally:
             self._release(pit_id)
+
+    def ask(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:
+        method = "GET" if body is None else "POST"
+        encoded = None if body is None else orjson.dumps(body)
+        status, answer = self._send(method, path, params or {}, encoded, ndjson=False)
+        if status in _NO_SUCH_API:
+            return None
+        if not 200 <= status < 300 or not isinstance(answer, dict):
+            label = f"{self.info.label} at {self.info.url}"
+            raise failed_request(status, answer, label=label, action=f"{method} {path}")
+        return answer
 
     def _release(self, pit_id: str) -> None:
         try:

@@ -19,6 +19,7 @@ _SPLIT = frozenset({400, 413})
 _OVERLOADED = frozenset({429, 503})
 # Read-only, by hand or by a disk that is nearly full: it passes once somebody has mended it.
 _BLOCKED = "cluster_block_exception"
+_BLOCKED_STATUS = 403  # of a request; a user who may not is an AccessDenied
 
 
 @dataclass
@@ -101,7 +102,7 @@ class BulkWriter:
             results = self._engine.bulk(self._index, body)
         except EngineError as error:
             status = error.status if isinstance(error, RequestFailed) else 0
-            if is_transient(error) or _BLOCKED in error.message:
+            if is_transient(error) or status == _BLOCKED_STATUS:
                 return _Refused(group, error.message, status in _OVERLOADED)
             if status == 413:
                 self._throttle.too_large(len(body))

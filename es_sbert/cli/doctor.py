@@ -1,0 +1,80 @@
+"""`es-sbert doctor`: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from es_sbert.cli.options import connection_options, encoder_options, engine_settings
+
+if TYPE_CHECKING:
+    from es_sbert.doctor.findings import Finding
+
+_MARKS = {"ok": "ok", "warning": "look", "error": "FAIL"}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--index", help="Index or alias to look at as well.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object a finding and line: level, about, message, remedy."
+)
+@connection_options
+@encoder_options
+def doctor(index: str | None, as_json: bool, model: str | None, device: str, precision: str, threads: int | None,
+           **connection: Any) -> int:  # fmt: skip
+    """Look at everything that a load or a search needs, and say what to do.
+
+    The model (does it open, and run on the device asked for?), the engine (version, health, licence, room on
+    the disks), and with --index the rights of this user and the index itself: its model, documents without a
+    vector, blocks, and settings that a load which was killed has left behind.
+
+    Exit codes: 0 everything works, 1 something does not.
+
+    \b
+    Examples:
+      es-sbert doctor
+      es-sbert doctor --index docs --url https://search.example:9200
+    """
+    import orjson
+
+    findings = examine(index, model, device, precision, connection)
+    for finding in findings:
+        if as_json:
+            click.echo(orjson.dumps(finding.as_json()))
+        else:
+            click.echo(f"{_MARKS[finding.level]:4}  {finding.about}: {finding.message}")
+            if finding.remedy:
+                click.echo(f"      {finding.remedy}")
+    return int(any(finding.level == "error" for finding in findings))
+
+
+def examine(
+    index: str | None, model: str | None, device: str, precision: str, connection: dict[str, Any]
+) -> list[Finding]:
+    """All findings; an engine that cannot be reached is one of them.
+
+    Raises:
+        UsageError: options that contradict each other.
+    """
+    from contextlib import closing
+
+    from es_sbert.doctor.engine import check_engine, check_permissions
+    from es_sbert.doctor.findings import Finding
+    from es_sbert.doctor.index import check_index
+    from es_sbert.doctor.model import check_model
+    from es_sbert.engines.connect import connect
+    from es_sbert.errors import EngineError
+
+    settings = engine_settings(**connection)
+    info, findings = check_model(model, device, precision)
+    try:
+        opened = connect(settings)
+    except EngineError as error:
+        return [*findings, Finding.of("engine", error)]
+    with closing(opened) as engine:
+        findings += check_engine(engine)
+        if index is not None:
+            findings += check_permissions(engine, index)
+            findings += check_index(engine, index, info)
+    return findings

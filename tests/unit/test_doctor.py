@@ -1,0 +1,89 @@
+"""The doctor's judgements, without an engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from es_sbert.doctor.engine import Disk, judge_disks
+from es_sbert.doctor.findings import Finding, Level
+from es_sbert.doctor.index import judge_field, judge_settings
+from es_sbert.encoder.types import EncoderInfo
+from es_sbert.engines.protocol import IndexState
+from es_sbert.errors import UsageError
+from es_sbert.index.describe import FieldSummary
+from es_sbert.index.meta import VectorFieldMeta
+
+GB = 10**9
+MARK = "cluster.routing.allocation.disk.watermark"
+INFO = EncoderInfo(
+    model="tiny", fingerprint="f" * 32, dimensions=16, max_tokens=24, variant="int8", precision="int8",
+    provider="CPUExecutionProvider", device="cpu", threads=2,
+)  # fmt: skip
+
+
+def disk(free: float, total: float = 100.0) -> Disk:
+    return Disk("node", int(total * GB), int(free * GB))
+
+
+@pytest.mark.parametrize(
+    ("free", "settings", "level", "words"),
+    [
+        (50, {}, Level.OK, "50.0 GB free of 100.0"),
+        (15, {}, Level.WARNING, "no new shards"),
+        (9, {}, Level.WARNING, "moved away"),
+        (4, {}, Level.ERROR, "read-only"),
+        (50, {f"{MARK}.flood_stage": "40%"}, Level.ERROR, "read-only"),
+        (50, {f"{MARK}.flood_stage": "0.4"}, Level.ERROR, "read-only"),
+        (50, {f"{MARK}.flood_stage": "60gb"}, Level.ERROR, "read-only"),
+        (50, {f"{MARK}.flood_stage": "10gb", f"{MARK}.high": "44GB", f"{MARK}.low": "46gb"}, Level.OK, "free"),
+        (50, {f"{MARK}.high": "not a number"}, Level.OK, "free"),
+    ],
+)
+def test_disks_are_judged_by_the_engines_own_watermarks(
+    free: float, settings: dict[str, Any], level: Level, words: str
+) -> None:
+    [finding] = judge_disks([disk(99), disk(free)], settings, guarded=True)
+    assert (finding.level, words in finding.message) == (level, True)
+    assert bool(finding.remedy) is (level is not Level.OK)
+
+
+def test_watermarks_that_are_off_and_nodes_that_do_not_tell() -> None:
+    [off] = judge_disks([disk(1)], {}, guarded=False)
+    assert (off.level, "switched off" in off.message) == (Level.OK, True)
+    [silent] = judge_disks([], {}, guarded=True)
+    assert silent.level is Level.WARNING
+
+
+def test_blocks_and_settings_left_behind() -> None:
+    meta = {"es_sbert": {"load": {"before": {"index.refresh_interval": None, "index.number_of_replicas": "1"}}}}
+    state = IndexState("docs", {"_meta": meta}, {"index.blocks.write": "true", "index.blocks.read": "false"})
+    blocked, left = judge_settings(state)
+    assert (blocked.level, "index.blocks.write" in blocked.message) == (Level.ERROR, True)
+    assert "docs/_settings" in blocked.remedy
+    assert (left.level, left.remedy) == (Level.WARNING, "If none is running now: `es-sbert index repair docs`.")
+    assert list(judge_settings(IndexState("docs", {}, {}))) == []
+
+
+def field(**counts: int) -> FieldSummary:
+    meta = VectorFieldMeta(fingerprint="f" * 32, model="tiny", dimensions=16, index_type="hnsw")
+    return FieldSummary("embedding", meta, **({"vectors": 10, "current": 10, "truncated": 0} | counts))
+
+
+def levels(findings: Any) -> list[Level]:
+    return [finding.level for finding in findings]
+
+
+def test_vector_fields() -> None:
+    assert levels(judge_field("docs", field(), 10, INFO)) == [Level.OK]
+    assert levels(judge_field("docs", field(), 12, INFO)) == [Level.WARNING]
+    assert levels(judge_field("docs", field(truncated=3), 10, None)) == [Level.OK, Level.WARNING]
+    assert levels(judge_field("docs", field(current=9), 10, INFO)) == [Level.ERROR, Level.OK]
+    [other, fine] = judge_field("docs", field(), 10, EncoderInfo(**{**INFO.__dict__, "fingerprint": "0" * 32}))
+    assert (other.level, fine.level) == (Level.WARNING, Level.OK)
+
+
+def test_an_error_is_a_finding() -> None:
+    finding = Finding.of("engine", UsageError("broken", "Mend it."))
+    assert finding.as_json() == {"level": "error", "about": "engine", "message": "broken", "remedy": "Mend it."}
