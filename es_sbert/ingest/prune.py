@@ -11,6 +11,7 @@ import orjson
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import RequestFailed
 from es_sbert.index.meta import document_meta_field
+from es_sbert.ingest.context import LoadContext, refresh
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.retry import Backoff, RetryPolicy, passes, with_retries
 from es_sbert.ingest.state import LoadState
@@ -33,6 +34,9 @@ class Gone:
     count: int
     loaded: int
     sample: tuple[str, ...]
+
+
+Confirm = Callable[[Gone], bool]
 
 
 class Pruner:
@@ -126,6 +130,28 @@ class Pruner:
             self._on_retry(len(again))
             hits = again
         return removed
+
+
+def prune(context: LoadContext, confirm: Confirm) -> tuple[int, list[str]]:
+    """How many documents were removed, and what must be said about those that were not."""
+    assert context.state is not None, "a load of files has a state"
+    settings = context.plan.settings
+    pruner = Pruner(
+        context.engine, settings.index, settings.vector_field, context.state, context.policy, context.control,
+        context.outcomes.ledger.add_retries,
+    )  # fmt: skip
+    gone = pruner.find()
+    if not gone.count:
+        return 0, []
+    kept = f"{gone.count:,} documents of the index are no longer in the source; none of them was removed"
+    if context.outcomes.rejected:
+        broken = f"{context.outcomes.rejected:,} records of the source cannot be used"
+        return 0, [f"{kept}, since {broken}: their documents would be taken for gone"]
+    if not confirm(gone):
+        return 0, [kept]
+    removed = pruner.remove()
+    refresh(context)
+    return removed, []
 
 
 def _delete_action(hit: Json) -> bytes:

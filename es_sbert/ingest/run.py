@@ -5,21 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
-from typing import TypeVar
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.errors import AccessDenied, EngineError, EsSbertError, IndexMismatch
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import EsSbertError
 from es_sbert.index.ensure import Outcome as FieldOutcome
 from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.index.load_settings import begin_load, left_behind, put_back
+from es_sbert.index.load_settings import left_behind
 from es_sbert.index.meta import document_meta_field
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
 from es_sbert.ingest.bulk import BulkWriter
+from es_sbert.ingest.context import LoadContext, check_index, open_letters, open_state, read_index, refresh
 from es_sbert.ingest.control import Control
-from es_sbert.ingest.dead_letters import DeadLetters, letter_keys, now
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.ledger import Ledger, Outcome
@@ -27,43 +25,18 @@ from es_sbert.ingest.load import WINDOW_BYTES, WRITERS, Loader, Sorted
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter, Snapshot, fraction_done
-from es_sbert.ingest.prune import Gone, Pruner
-from es_sbert.ingest.retry import RetryPolicy, with_retries
-from es_sbert.ingest.settings import IngestSettings, LoadSettings
+from es_sbert.ingest.prune import Confirm, prune
+from es_sbert.ingest.quiet_index import switch_back, switch_off, wants_load_settings
+from es_sbert.ingest.retry import RetryPolicy
 from es_sbert.ingest.sources.letters import take_aside, taken_aside
 from es_sbert.ingest.sources.raw import ByteCounter
 from es_sbert.ingest.sources.read import ReadSettings, read_records
-from es_sbert.ingest.state import LoadIdentity, LoadState
+from es_sbert.ingest.state import LoadState
 from es_sbert.ingest.summary import Summary
 from es_sbert.ingest.throttle import Throttle
 
-T = TypeVar("T")
-
 # How often documents that other writers keep changing are read and embedded anew.
 CONFLICT_ROUNDS = 3
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What the parts of one load share.
-
-    Attributes:
-        index: The index at the beginning.
-        state: What was met and acknowledged; None where the index is the source.
-    """
-
-    engine: Engine
-    encoder: Encoder
-    plan: Plan
-    control: Control
-    meter: Meter
-    outcomes: Outcomes
-    policy: RetryPolicy
-    index: IndexState
-    state: LoadState | None
-
-
-Confirm = Callable[[Gone], bool]
 
 
 def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter: Meter,
@@ -94,35 +67,35 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
     pruned = 0
     with ExitStack() as stack:
         stack.enter_context(closing(meter))
-        index = _index(engine, settings.index)
-        state = _open_state(wanted, index, encoder)
+        index = read_index(engine, settings.index)
+        state = open_state(wanted, index, encoder)
         if state is not None:
             stack.enter_context(closing(state))
-        letters = _open_letters(wanted, state)
+        letters = open_letters(wanted, state)
         stack.enter_context(closing(letters))
         outcomes = Outcomes(Ledger(), letters, state)
-        this = _Run(
+        context = LoadContext(
             engine, encoder, wanted, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index, state
         )
-        fast = _wants_load_settings(settings, created=field.outcome is FieldOutcome.CREATED)
+        fast = wants_load_settings(settings, created=field.outcome is FieldOutcome.CREATED)
         changed = fast or left_behind(index) is not None
         notes = [state.note] if state is not None and state.note is not None else []
         try:
             if fast:
-                notes += _begin_load(this)
-            (_load_files if wanted.sources else _load_index)(this)
+                notes += switch_off(context)
+            (_load_files if wanted.sources else _load_index)(context)
             if control.lost is None:
-                _refresh(this)
-                _check_index(this)
+                refresh(context)
+                check_index(context)
                 if settings.prune and not control.stop.is_set():
                     meter.close()
-                    pruned, note = _prune(this, confirm)
+                    pruned, note = prune(context, confirm)
                     notes += note
             if changed:
-                notes += _put_back(this)
+                notes += switch_back(context)
         except EsSbertError as error:
             if changed:
-                error.message += "".join(f"; {note}" for note in _put_back(this))
+                error.message += "".join(f"; {note}" for note in switch_back(context))
             written = sum(outcomes.ledger.counts()[outcome] for outcome in (Outcome.INDEXED, Outcome.UPDATED))
             error.message += f" (this came after {written:,} documents were written)"
             raise
@@ -140,95 +113,6 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
     )  # fmt: skip
 
 
-def _index(engine: Engine, name: str) -> IndexState:
-    state = engine.get_index(name)
-    if state is None:
-        raise IndexMismatch(f"the index {name!r} was deleted while the load began", "Run the command again.")
-    return state
-
-
-def _check_index(this: _Run) -> None:
-    """Engines make an index that is missing when a document comes, without our mapping."""
-    state = _patiently(this, lambda: this.engine.get_index(this.plan.settings.index))
-    if state is None or _uuid(state) != _uuid(this.index):
-        raise IndexMismatch(
-            f"the index {this.index.name} was deleted or replaced during the load",
-            f"Look at what stands under {this.plan.settings.index} now, delete it if only this load wrote there, and "
-            "run the same command again.",
-        )
-
-
-def _uuid(index: IndexState) -> str:
-    return index.settings["index.uuid"]
-
-
-def _open_state(wanted: Plan, index: IndexState, encoder: Encoder) -> LoadState | None:
-    if wanted.state_file is None:
-        return None
-    settings = wanted.settings
-    identity = LoadIdentity(
-        _uuid(index), settings.vector_field, encoder.info.fingerprint, wanted.template.template, settings.id_field
-    )
-    return LoadState(wanted.state_file, identity)
-
-
-def _open_letters(wanted: Plan, state: LoadState | None) -> DeadLetters:
-    if state is None:
-        return DeadLetters(wanted.dead_letters, now())
-    if not state.resumed:
-        return DeadLetters(wanted.dead_letters, state.run)
-    state.remember_letters(letter_keys(wanted.dead_letters, state.run))
-    return DeadLetters(wanted.dead_letters, state.run, state.has_letter)
-
-
-def _wants_load_settings(settings: IngestSettings, *, created: bool) -> bool:
-    return settings.load_settings is LoadSettings.FAST or (settings.load_settings is LoadSettings.AUTO and created)
-
-
-def _begin_load(this: _Run) -> list[str]:
-    """Change the index's settings for the load; what must be said about it."""
-    try:
-        begin_load(this.engine, this.index)
-    except AccessDenied as error:
-        return [f"Refreshes and replicas stay as they are during the load: {error.message}"]
-    return []
-
-
-def _put_back(this: _Run) -> list[str]:
-    """Put back what this load, or one that was killed, has changed in the settings; what must be said about it."""
-    name = this.plan.settings.index
-    try:
-        put_back(this.engine, name)
-    except EngineError as error:
-        return [
-            f"Refreshes and replicas of {name} are still as they were for the load ({error.message}): the next load "
-            f"puts them back, or `es-sbert index repair {name}`"
-        ]
-    return []
-
-
-def _prune(this: _Run, confirm: Confirm) -> tuple[int, list[str]]:
-    """How many documents were removed, and what must be said about those that were not."""
-    assert this.state is not None, "a load of files has a state"
-    settings = this.plan.settings
-    pruner = Pruner(
-        this.engine, settings.index, settings.vector_field, this.state, this.policy, this.control,
-        this.outcomes.ledger.add_retries,
-    )  # fmt: skip
-    gone = pruner.find()
-    if not gone.count:
-        return 0, []
-    kept = f"{gone.count:,} documents of the index are no longer in the source; none of them was removed"
-    if this.outcomes.rejected:
-        broken = f"{this.outcomes.rejected:,} records of the source cannot be used"
-        return 0, [f"{kept}, since {broken}: their documents would be taken for gone"]
-    if not confirm(gone):
-        return 0, [kept]
-    removed = pruner.remove()
-    _refresh(this)
-    return removed, []
-
-
 def _why_stopped(control: Control, state: LoadState | None) -> str | None:
     """Why the load did not come to its end, and how it goes on; None where it did."""
     reason = control.lost or control.cut_short or ("interrupted" if control.interrupted else None)
@@ -238,55 +122,43 @@ def _why_stopped(control: Control, state: LoadState | None) -> str | None:
     return f"{reason}; the same command goes on{where}"
 
 
-def _patiently(this: _Run, call: Callable[[], T]) -> T:
-    """The call's answer, with the load's patience."""
-    return with_retries(call, this.policy, this.control.aborted, lambda: this.outcomes.ledger.add_retries(1))
-
-
-def _refresh(this: _Run) -> None:
-    """Make the documents visible to searches."""
-    try:
-        _patiently(this, lambda: this.engine.refresh(this.plan.settings.index))
-    except EngineError as error:
-        # Everything is in; a load of hours is not declared failed for this.
-        this.control.cut(f"the last refresh failed, so searches see the documents a little later: {error.message}")
-
-
-def _load_files(this: _Run) -> None:
-    settings, outcomes, control = this.plan.settings, this.outcomes, this.control
-    assert this.state is not None, "a load of files has a state"
+def _load_files(context: LoadContext) -> None:
+    settings, outcomes, control = context.plan.settings, context.outcomes, context.control
+    assert context.state is not None, "a load of files has a state"
     if settings.retry is not None:
         take_aside(settings.retry)
-    this.engine.refresh(settings.index)
+    context.engine.refresh(settings.index)
     detect = ChangeDetection(
-        this.engine, settings.index, settings.vector_field, this.encoder.info.fingerprint, outcomes,
-        policy=this.policy, aborted=control.aborted, empty_index=this.engine.count(settings.index) == 0,
+        context.engine, settings.index, settings.vector_field, context.encoder.info.fingerprint, outcomes,
+        policy=context.policy, aborted=control.aborted, empty_index=context.engine.count(settings.index) == 0,
     )  # fmt: skip
     rules = DocumentRules(
-        this.plan.template, settings.id_field, (settings.vector_field, document_meta_field(settings.vector_field))
+        context.plan.template, settings.id_field, (settings.vector_field, document_meta_field(settings.vector_field))
     )
     counter = ByteCounter()
-    sizes = [source.size for source in this.plan.sources]
+    sizes = [source.size for source in context.plan.sources]
     total = None if None in sizes else sum(size or 0 for size in sizes)
-    reading = ReadSettings(settings.max_document_bytes, plain_field=this.plan.template.fields[0], index=settings.index)
-    records = read_records(this.plan.sources, reading, counter, control.stop)
-    documents = read_documents(records, rules, this.state, outcomes)
-    tick = _ticker(this, lambda: counter.bytes / total if total else None)
-    _loader(this, detect, _no_conflict).run(windows(documents, settings.batch_window, WINDOW_BYTES), tick)
+    reading = ReadSettings(
+        settings.max_document_bytes, plain_field=context.plan.template.fields[0], index=settings.index
+    )
+    records = read_records(context.plan.sources, reading, counter, control.stop)
+    documents = read_documents(records, rules, context.state, outcomes)
+    tick = _ticker(context, lambda: counter.bytes / total if total else None)
+    _loader(context, detect, _no_conflict).run(windows(documents, settings.batch_window, WINDOW_BYTES), tick)
 
 
-def _load_index(this: _Run) -> None:
-    engine, settings, outcomes = this.engine, this.plan.settings, this.outcomes
+def _load_index(context: LoadContext) -> None:
+    engine, settings, outcomes = context.engine, context.plan.settings, context.outcomes
     # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.
     engine.refresh(settings.index)
     total = engine.count(settings.index)
     conflicts, clearing = Conflicts(), Clearing(settings.vector_field)
     reader = IndexReader(
-        engine, settings.index, settings.vector_field, this.plan.template, this.encoder.info.fingerprint, outcomes,
-        this.control,
+        engine, settings.index, settings.vector_field, context.plan.template, context.encoder.info.fingerprint,
+        outcomes, context.control,
     )  # fmt: skip
-    loader = _loader(this, clearing, conflicts.add)
-    tick = _ticker(this, lambda: min(1.0, outcomes.ledger.read / total) if total else None)
+    loader = _loader(context, clearing, conflicts.add)
+    tick = _ticker(context, lambda: min(1.0, outcomes.ledger.read / total) if total else None)
     loader.run(windows(reader.documents(), settings.batch_window, WINDOW_BYTES), tick)
     for _ in range(CONFLICT_ROUNDS):
         changed = conflicts.take()
@@ -298,13 +170,17 @@ def _load_index(this: _Run) -> None:
         outcomes.dead(action.document.origin, reason, action.document.source, action.document.id, partial=True)
 
 
-def _loader(this: _Run, sort_out: Callable[[list[Document]], Sorted], on_conflict: Callable[[Action], None]) -> Loader:
-    settings = this.plan.settings
+def _loader(
+    context: LoadContext, sort_out: Callable[[list[Document]], Sorted], on_conflict: Callable[[Action], None]
+) -> Loader:
+    settings = context.plan.settings
     throttle = Throttle(settings.bulk_bytes, WRITERS)
-    writer = BulkWriter(this.engine, settings.index, this.policy, throttle, this.outcomes, this.control, on_conflict)
+    writer = BulkWriter(
+        context.engine, settings.index, context.policy, throttle, context.outcomes, context.control, on_conflict
+    )
     return Loader(
-        this.engine, this.encoder, settings.vector_field, throttle=throttle, sort_out=sort_out, writer=writer,
-        outcomes=this.outcomes, control=this.control,
+        context.engine, context.encoder, settings.vector_field, throttle=throttle, sort_out=sort_out, writer=writer,
+        outcomes=context.outcomes, control=context.control,
     )  # fmt: skip
 
 
@@ -312,13 +188,13 @@ def _no_conflict(action: Action) -> None:
     raise RuntimeError(f"{action.document.id} was sent without a version, yet conflicted")
 
 
-def _ticker(this: _Run, part_read: Callable[[], float | None]) -> Callable[[], None]:
+def _ticker(context: LoadContext, part_read: Callable[[], float | None]) -> Callable[[], None]:
     begin = time.monotonic()
-    ledger = this.outcomes.ledger
+    ledger = context.outcomes.ledger
 
     def tick() -> None:
         read, done = ledger.read, ledger.done
         fraction = fraction_done(read, done, part_read())
-        this.meter.show(Snapshot(read, done, fraction, time.monotonic() - begin, this.control.waiting))
+        context.meter.show(Snapshot(read, done, fraction, time.monotonic() - begin, context.control.waiting))
 
     return tick

@@ -19,7 +19,8 @@ from es_sbert.index.vectors import read_vector
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Meter, Silent
-from es_sbert.ingest.run import Confirm, run
+from es_sbert.ingest.prune import Confirm
+from es_sbert.ingest.run import run
 from es_sbert.ingest.settings import IngestSettings
 from es_sbert.ingest.summary import Summary
 

@@ -1,0 +1,118 @@
+"""What the parts of one load share, and what they all need of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.errors import EngineError, IndexMismatch
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.dead_letters import DeadLetters, letter_keys, now
+from es_sbert.ingest.outcomes import Outcomes
+from es_sbert.ingest.plan import Plan
+from es_sbert.ingest.progress import Meter
+from es_sbert.ingest.retry import RetryPolicy, with_retries
+from es_sbert.ingest.state import LoadIdentity, LoadState
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LoadContext:
+    """What the parts of one load share.
+
+    Attributes:
+        index: The index at the beginning.
+        state: What was met and acknowledged; None where the index is the source.
+    """
+
+    engine: Engine
+    encoder: Encoder
+    plan: Plan
+    control: Control
+    meter: Meter
+    outcomes: Outcomes
+    policy: RetryPolicy
+    index: IndexState
+    state: LoadState | None
+
+
+def patiently(context: LoadContext, call: Callable[[], T]) -> T:
+    """The call's answer, with the load's patience."""
+    return with_retries(call, context.policy, context.control.aborted, lambda: context.outcomes.ledger.add_retries(1))
+
+
+def refresh(context: LoadContext) -> None:
+    """Make the documents visible to searches."""
+    try:
+        patiently(context, lambda: context.engine.refresh(context.plan.settings.index))
+    except EngineError as error:
+        # Everything is in; a load of hours is not declared failed for this.
+        context.control.cut(f"the last refresh failed, so searches see the documents a little later: {error.message}")
+
+
+def read_index(engine: Engine, name: str) -> IndexState:
+    """The index that the load has made sure of.
+
+    Raises:
+        IndexMismatch: it is gone already.
+    """
+    state = engine.get_index(name)
+    if state is None:
+        raise IndexMismatch(f"the index {name!r} was deleted while the load began", "Run the command again.")
+    return state
+
+
+def check_index(context: LoadContext) -> None:
+    """Make sure that it still is the index that the load began with.
+
+    Engines make an index that is missing when a document comes, without our mapping.
+
+    Raises:
+        IndexMismatch: it was deleted or replaced.
+        EngineError: the engine failed.
+    """
+    state = patiently(context, lambda: context.engine.get_index(context.plan.settings.index))
+    if state is None or index_uuid(state) != index_uuid(context.index):
+        raise IndexMismatch(
+            f"the index {context.index.name} was deleted or replaced during the load",
+            f"Look at what stands under {context.plan.settings.index} now, delete it if only this load wrote there, "
+            "and run the same command again.",
+        )
+
+
+def index_uuid(index: IndexState) -> str:
+    """What tells an index from another one of the same name."""
+    return index.settings["index.uuid"]
+
+
+def open_state(wanted: Plan, index: IndexState, encoder: Encoder) -> LoadState | None:
+    """The state of a load from files; None where the index is its own.
+
+    Raises:
+        UsageError, OutputError: see `LoadState`.
+    """
+    if wanted.state_file is None:
+        return None
+    settings = wanted.settings
+    identity = LoadIdentity(
+        index_uuid(index), settings.vector_field, encoder.info.fingerprint, wanted.template.template, settings.id_field
+    )
+    return LoadState(wanted.state_file, identity)
+
+
+def open_letters(wanted: Plan, state: LoadState | None) -> DeadLetters:
+    """The dead-letter file, which gets no letter twice when a load goes on.
+
+    Raises:
+        OutputError: the state cannot be written.
+    """
+    if state is None:
+        return DeadLetters(wanted.dead_letters, now())
+    if not state.resumed:
+        return DeadLetters(wanted.dead_letters, state.run)
+    state.remember_letters(letter_keys(wanted.dead_letters, state.run))
+    return DeadLetters(wanted.dead_letters, state.run, state.has_letter)
