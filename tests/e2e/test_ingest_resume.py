@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +65,23 @@ class Loads:
 
     def end_in_the_middle(self, number: signal.Signals, seconds: float) -> tuple[int, str]:
         """Start, wait until it loads and then so long, send a signal; exit code and messages."""
+        before = self._stamp()
         process = self.start()
-        begun = self.state.stat().st_mtime_ns if self.state.exists() else 0
-        while process.poll() is None and not (self.state.exists() and self.state.stat().st_mtime_ns != begun):
+        while process.poll() is None and self._stamp() in (before, []):
             time.sleep(0.005)
         time.sleep(seconds)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
         return process.returncode, err.decode()
+
+    def _stamp(self) -> list[tuple[str, int, int]]:
+        """Changes with every write to the state."""
+        found = []
+        for path in (self.state, self.state.with_name(f"{self.state.name}-wal")):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found.append((path.name, status.st_mtime_ns, status.st_size))
+        return found
 
     def check(self, wanted: list[dict[str, Any]], encoder: Encoder) -> None:
         """The index holds what was wanted, each with its own text's vector, and each rejected one has one letter."""
