@@ -19,7 +19,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.loading import load_encoder
-from tests.engine.ingest_support import contents, letters, same_vectors, sentences, vector_of, write_jsonl
+from tests.engine.ingest_support import contents, letters, open_engine, same_vectors, sentences, vector_of, write_jsonl
 
 COMMAND = [sys.executable, "-m", "es_sbert", "ingest"]
 COUNT = 8000
@@ -64,15 +64,25 @@ class Loads:
         return summary
 
     def end_in_the_middle(self, number: signal.Signals, seconds: float) -> tuple[int, str]:
-        """Start, wait until it loads and then so long, send a signal; exit code and messages."""
+        """Start, wait until it loads, then so long and for the first document, send a signal; exit code, messages."""
         before = self._stamp()
         process = self.start()
         while process.poll() is None and self._stamp() in (before, []):
             time.sleep(0.005)
         time.sleep(seconds)
+        while process.poll() is None and not self._written():
+            time.sleep(0.02)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
         return process.returncode, err.decode()
+
+    def _written(self) -> int:
+        """Documents in the index."""
+        with open_engine(self.url) as engine:
+            if engine.get_index(self.index) is None:
+                return 0
+            engine.refresh(self.index)
+            return engine.count(self.index)
 
     def _stamp(self) -> list[tuple[str, int, int]]:
         """Changes with every write to the state."""
