@@ -63,14 +63,14 @@ class Loads:
         assert not self.state.exists()
         return summary
 
-    def end_in_the_middle(self, number: signal.Signals, seconds: float) -> tuple[int, str]:
-        """Start, wait until it loads, then so long and for the first document, send a signal; exit code, messages."""
+    def end_in_the_middle(self, number: signal.Signals, seconds: float, *, written: bool = True) -> tuple[int, str]:
+        """Start, wait until it loads, then so long, then for the first document; send a signal; exit code, messages."""
         before = self._stamp()
         process = self.start()
         while process.poll() is None and self._stamp() in (before, []):
             time.sleep(0.005)
         time.sleep(seconds)
-        while process.poll() is None and not self._written():
+        while written and process.poll() is None and not self._written():
             time.sleep(0.02)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
@@ -123,7 +123,7 @@ def loads(es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path
 def test_killed_at_ten_random_moments_a_load_ends_as_if_nothing_had_happened(loads: Loads, tiny: Encoder) -> None:
     chance = random.Random(0)
     for _ in range(10):
-        code, err = loads.end_in_the_middle(signal.SIGKILL, chance.uniform(0, 0.12))
+        code, err = loads.end_in_the_middle(signal.SIGKILL, chance.uniform(0, 0.08), written=False)
         assert code == -signal.SIGKILL, err
         assert loads.state.exists()  # else the load had ended, and the next would be another one
     summary = loads.to_the_end()
