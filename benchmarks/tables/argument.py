@@ -36,7 +36,7 @@ def make(lab: Lab) -> str:
             for place, part in enumerate(PARTS if not name.startswith("tf-idf") else ["no training"])
         ]  # fmt: skip
     for kind in ("bi-encoder", "cross-encoder"):
-        for part in ("10 folds", "across topics"):
+        for part in lab.profile.argument_parts:
             name = f"{lab.profile.base}, {kind}"
             lines.append([part, name, *cells(1, lambda kind=kind, part=part: [_tuned(lab, kind, part)])])
     order = list(PARTS)

@@ -15,10 +15,12 @@ class Profile:
         precision: Of training.
         evaluation: Number format of measured ONNX models.
         seeds: Of the runs whose mean and standard deviation are given.
-        pair_seeds: The same of models that read two texts together, which take longer.
+        pair_models: Which of the models that read two texts together are tuned on STSb.
+        pair_seeds: Their seeds; they take longer.
         ablation_seeds: The same for the ablation.
         base: Sentence-tuned encoder that runs start from.
         argument_epochs: Epochs of each fold of the argument table.
+        argument_parts: Splits of the argument table for which models are tuned: each fold is a run.
     """
 
     name: str
@@ -26,19 +28,24 @@ class Profile:
     precision: str
     evaluation: str
     seeds: tuple[int, ...]
+    pair_models: tuple[str, ...]
     pair_seeds: tuple[int, ...]
     ablation_seeds: tuple[int, ...]
     base: str
     argument_epochs: int
+    argument_parts: tuple[str, ...]
 
 
 PROFILES = {
     "cpu": Profile(
-        name="cpu", device="cpu", precision="bf16", evaluation="fp32", seeds=(1, 2, 3), pair_seeds=(1, 2),
-        ablation_seeds=(1, 2), base="all-MiniLM-L6-v2", argument_epochs=1,
+        name="cpu", device="cpu", precision="bf16", evaluation="fp32", seeds=(1, 2, 3),
+        pair_models=("cross-encoder",), pair_seeds=(1, 2), ablation_seeds=(1, 2), base="all-MiniLM-L6-v2",
+        argument_epochs=1, argument_parts=("across topics",),
     ),
     "gpu": Profile(
         name="gpu", device="cuda", precision="bf16", evaluation="fp16", seeds=tuple(range(1, 11)),
-        pair_seeds=tuple(range(1, 11)), ablation_seeds=tuple(range(1, 11)), base="all-mpnet-base-v2", argument_epochs=3,
+        pair_models=("cross-encoder", "poly-encoder"), pair_seeds=tuple(range(1, 11)),
+        ablation_seeds=tuple(range(1, 11)), base="all-mpnet-base-v2", argument_epochs=3,
+        argument_parts=("10 folds", "across topics"),
     ),
 }  # fmt: skip
