@@ -53,20 +53,27 @@ def cut_after(exchange: Exchange) -> tuple[int, bytes]:
     raise CutConnectionError
 
 
-def refuse_items(*positions: int) -> Fault:
-    """Pass on all but these actions of a bulk request and report 429 for them, as a full write queue does."""
+def refuse_items(*positions: int, status: int = 429) -> Fault:
+    """Pass on all but these actions of a bulk request and report 429 for them, as a full write queue does.
+
+    Args:
+        positions: Of the actions, from 0; those that the request does not have are passed over.
+        status: In place of 429.
+    """
 
     def fault(exchange: Exchange) -> tuple[int, bytes]:
         lines = exchange.body.splitlines(keepends=True)
         pairs = [lines[start : start + 2] for start in range(0, len(lines), 2)]
         exchange.body = b"".join(b"".join(pair) for n, pair in enumerate(pairs) if n not in positions)
-        status, raw = exchange.forward()
+        answer, raw = exchange.forward() if exchange.body else (200, b'{"items":[]}')
         items: list[Any] = orjson.loads(raw)["items"]
         error = {"type": "es_rejected_execution_exception", "reason": "made by the test"}
         for position in sorted(positions):
+            if position >= len(pairs):
+                continue
             [(kind, head)] = orjson.loads(pairs[position][0]).items()
-            items.insert(position, {kind: {"_id": head["_id"], "status": 429, "error": error}})
-        return status, orjson.dumps({"items": items})
+            items.insert(position, {kind: {"_id": head["_id"], "status": status, "error": error}})
+        return answer, orjson.dumps({"items": items})
 
     return fault
 

@@ -17,6 +17,8 @@ from es_sbert.ingest.throttle import Throttle
 # The whole request was refused because of something inside it: halve it until the culprit stands alone.
 _SPLIT = frozenset({400, 413})
 _OVERLOADED = frozenset({429, 503})
+# The engine itself stumbles over a document: it may pass, but must not hold up the others for ever.
+_STUMBLED = 500
 # Read-only, by hand or by a disk that is nearly full: it passes once somebody has mended it.
 _BLOCKED = "cluster_block_exception"
 _BLOCKED_STATUS = 403  # of a request; a user who may not is an AccessDenied
@@ -31,12 +33,14 @@ class _Refused:
         reason: Why, in one line.
         overloaded: Whether the engine has more to do than it can.
         answered: Whether the engine took the request, whatever became of its actions.
+        stumbled: Whether all of them made the engine stumble, while it took the request as such.
     """
 
     actions: list[Action] = field(default_factory=list)
     reason: str = ""
     overloaded: bool = False
     answered: bool = False
+    stumbled: bool = False
 
 
 class BulkWriter:
@@ -91,6 +95,10 @@ class BulkWriter:
             self._control.waits(refused.reason)
             if backoff.wait():
                 self._outcomes.ledger.add_retries(len(refused.actions))
+            elif refused.stumbled:
+                for action in refused.actions:
+                    self._give_up(action, f"the engine fails on it, for {self._policy.budget:g} s: {refused.reason}")
+                continue
             else:
                 self._control.lose(f"{refused.reason} (tried again for {self._policy.budget:g} s)")
             waiting.append(refused.actions)
@@ -117,12 +125,13 @@ class BulkWriter:
         self._outcomes.acknowledged(
             [action.document.id for action, result in zip(group, results, strict=True) if result.ok]
         )
-        refused = _Refused(answered=True)
+        refused = _Refused(answered=True, stumbled=True)
         for action, result in zip(group, results, strict=True):
             if passes(result.status) or result.reason.startswith(_BLOCKED):
                 refused.actions.append(action)
                 refused.reason = result.reason
                 refused.overloaded |= result.status in _OVERLOADED
+                refused.stumbled &= result.status == _STUMBLED
             else:
                 self._enter(action, result)
         return refused

@@ -16,7 +16,7 @@ from es_sbert.errors import EngineUnreachable, IndexMismatch, OutputError
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.progress import Snapshot
 from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
-from tests.faulty_proxy import Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
+from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
 COUNT = 40
 
@@ -106,6 +106,23 @@ def test_an_engine_that_goes_away_leaves_the_rest_to_the_next_load(
     assert again.resumed
     assert (again.unchanged, again.indexed) == (summary.indexed, COUNT - summary.indexed)
     assert_all_in_once(engine_url, index_name)
+
+
+def test_a_document_that_the_engine_fails_on_for_ever_does_not_hold_up_the_others(
+    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    def fault(exchange: Exchange) -> tuple[int, bytes]:
+        lines = exchange.body.splitlines()[::2]
+        heads = [orjson.loads(line)["index"]["_id"] for line in lines]
+        bad = [position for position, document_id in enumerate(heads) if document_id == "d9"]
+        return refuse_items(*bad, status=500)(exchange) if bad else exchange.forward()
+
+    proxy.always = fault
+    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, retry_seconds=1)
+    assert (summary.indexed, summary.dead, summary.left, summary.stopped) == (COUNT - 1, 1, 0, None)
+    [letter] = letters(tmp_path / "dead")
+    assert letter["id"] == "d9"
+    assert "the engine fails on it, for 1 s" in letter["reason"]
 
 
 def test_an_engine_that_never_takes_a_document_means_nothing_could_be_done(
