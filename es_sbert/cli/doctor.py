@@ -38,7 +38,7 @@ def doctor(index: str | None, as_json: bool, model: str | None, device: str, pre
     """
     import orjson
 
-    findings = examine(index, model, device, precision, connection)
+    findings = examine(index, model, device, precision, threads, connection)
     for finding in findings:
         if as_json:
             click.echo(orjson.dumps(finding.as_json()))
@@ -50,7 +50,7 @@ def doctor(index: str | None, as_json: bool, model: str | None, device: str, pre
 
 
 def examine(
-    index: str | None, model: str | None, device: str, precision: str, connection: dict[str, Any]
+    index: str | None, model: str | None, device: str, precision: str, threads: int | None, connection: dict[str, Any]
 ) -> list[Finding]:
     """All findings; an engine that cannot be reached is one of them.
 
@@ -67,7 +67,7 @@ def examine(
     from es_sbert.errors import EngineError
 
     settings = engine_settings(**connection)
-    info, findings = check_model(model, device, precision)
+    info, findings = check_model(model, device, precision, threads)
     try:
         opened = connect(settings)
     except EngineError as error:

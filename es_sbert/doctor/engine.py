@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from es_sbert.doctor.findings import Finding, failure, ok, warning
@@ -54,9 +54,9 @@ def check_permissions(engine: Engine, index: str) -> list[Finding]:
     return list(_guarded("permissions", engine, lambda engine: _permissions(engine, index)))
 
 
-def _guarded(about: str, engine: Engine, check: object) -> Iterator[Finding]:
+def _guarded(about: str, engine: Engine, check: Callable[[Engine], Iterator[Finding]]) -> Iterator[Finding]:
     try:
-        yield from check(engine)  # type: ignore[operator]
+        yield from check(engine)
     except AccessDenied as error:
         yield warning(about, f"this user may not look: {error.message}", "Give the user the cluster privilege monitor.")
     except EngineError as error:

@@ -14,18 +14,20 @@ from es_sbert.loading import load_encoder
 _TEXT = "Does this machine embed a sentence?"
 
 
-def check_model(name: str | None, device: str, precision: str) -> tuple[EncoderInfo | None, list[Finding]]:
+def check_model(
+    name: str | None, device: str, precision: str, threads: int | None
+) -> tuple[EncoderInfo | None, list[Finding]]:
     """Open the model and embed a sentence with it.
 
     Args:
         name: Of the model; None for the default.
-        device, precision: As for `load_encoder`.
+        device, precision, threads: As for `load_encoder`.
 
     Returns:
         What really ran, None where nothing did; and the findings.
     """
     try:
-        with load_encoder(name, device=device, precision=precision) as encoder:
+        with load_encoder(name, device=device, precision=precision, threads=threads) as encoder:
             vectors = encoder.encode([_TEXT]).vectors  # (1, dimensions)
             return encoder.info, list(_judged(encoder.info, vectors))
     except EsSbertError as error:

@@ -15,7 +15,7 @@ from es_sbert.ingest.load import Sorted
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.retry import RetryPolicy, with_retries
 from es_sbert.ingest.text import MISSING, find_field
-from es_sbert.ingest.triage import Triage, chunks, stored_meta, triage
+from es_sbert.ingest.triage import Triage, chunks, is_superseded, stored_meta, triage
 
 # Ids of one lookup: each answer holds the object beside the vector, a quarter of a kilobyte.
 _LOOKUP = 1000
@@ -64,7 +64,9 @@ class ChangeDetection:
         cleared = [
             Action(document, plain_action(document), Outcome.EMPTY, 0, "")
             for document in documents
-            if not document.text.strip() and stored.get(document.id) is not None
+            if not document.text.strip()
+            and stored.get(document.id) is not None
+            and not is_superseded(document, stored[document.id])
         ]
         if not found.rewrite:
             self._enter(found, len(documents) - len(with_text) - len(cleared))

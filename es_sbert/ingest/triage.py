@@ -58,7 +58,7 @@ def triage(documents: Sequence[Document], stored: Mapping[str, DocumentMeta | No
         current = is_current(meta, document.text_hash, fingerprint)
         if meta is not None and current and meta.document_hash == document.document_hash:
             result.unchanged.append(document.id)
-        elif meta is not None and document.written is not None and meta.embedded_at > document.written:
+        elif is_superseded(document, meta):
             result.superseded += 1
         elif meta is None or not current:
             result.embed.append(document)
@@ -76,6 +76,11 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 def is_current(meta: DocumentMeta | None, text_hash: str, fingerprint: str) -> bool:
     """Whether a vector with this meta is the one that the text would get now."""
     return meta is not None and meta.fingerprint == fingerprint and meta.text_hash == text_hash
+
+
+def is_superseded(document: Document, meta: DocumentMeta | None) -> bool:
+    """Whether the index holds a later version than this one, which is not the source's word of now (a dead letter)."""
+    return meta is not None and document.written is not None and meta.embedded_at > document.written
 
 
 def lost_tokens(tokens: int, max_tokens: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from es_sbert.index.meta import DocumentMeta
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.triage import is_source_disabled, stored_meta, triage
+from es_sbert.ingest.triage import is_source_disabled, is_superseded, stored_meta, triage
 
 DOCUMENT = Document(Origin("f", 1), "a", "text", "texthash", b"{}", "dochash")
 META: dict[str, Any] = {
@@ -55,3 +56,10 @@ def test_meta_is_read_back() -> None:
 )  # fmt: skip
 def test_disabled_source(mappings: dict[str, Any], disabled: bool) -> None:
     assert is_source_disabled(mappings) is disabled
+
+
+@pytest.mark.parametrize(("written", "later"), [(None, False), ("mow", True), ("now", False), ("of late", False)])
+def test_a_dead_letter_gives_way_to_a_later_version(written: str | None, later: bool) -> None:
+    document = replace(DOCUMENT, written=written)
+    assert is_superseded(document, DocumentMeta.model_validate(META)) is later
+    assert not is_superseded(document, None)
