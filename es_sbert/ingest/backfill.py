@@ -10,6 +10,7 @@ import orjson
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import EngineError
 from es_sbert.index.meta import document_meta_field, text_hash
+from es_sbert.index.text import NoText, TextTemplate
 from es_sbert.ingest.actions import Action, clear_action
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.documents import Document
@@ -17,7 +18,6 @@ from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.load import Sorted
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.text import NoText, TextTemplate
 from es_sbert.ingest.triage import chunks, is_current, stored_meta
 
 PAGE = 500

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from es_sbert.index.meta import document_hash, text_hash
+from es_sbert.index.text import MISSING, NoText, TextTemplate, find_field
 from es_sbert.ingest.ids import BadId, document_id
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.state import LoadState, Met
-from es_sbert.ingest.text import MISSING, NoText, TextTemplate, find_field
 
 
 @dataclass(frozen=True, slots=True)

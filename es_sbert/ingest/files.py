@@ -7,6 +7,7 @@ from functools import partial
 
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.index.meta import DocumentMeta, document_meta_field
+from es_sbert.index.text import MISSING, find_field
 from es_sbert.index.vectors import bulk_value, read_vector
 from es_sbert.ingest.actions import Action, index_action, plain_action
 from es_sbert.ingest.documents import Document
@@ -14,7 +15,6 @@ from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.load import Sorted
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.retry import RetryPolicy, with_retries
-from es_sbert.ingest.text import MISSING, find_field
 from es_sbert.ingest.triage import Triage, chunks, is_superseded, stored_meta, triage
 
 # Ids of one lookup: each answer holds the object beside the vector, a quarter of a kilobyte.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from es_sbert.ingest.text import MISSING, find_field
+from es_sbert.index.text import MISSING, find_field
 from es_sbert.streams.json_lines import json_type
 
 # Both engines refuse longer ids.

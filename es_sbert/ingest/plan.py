@@ -10,13 +10,13 @@ from es_sbert.errors import UsageError, VectorIndexError
 from es_sbert.index.ensure import missing_index
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.schema import vector_fields
+from es_sbert.index.text import TextTemplate
 from es_sbert.ingest.dead_letters import check_letters, default_path
 from es_sbert.ingest.settings import IngestSettings
 from es_sbert.ingest.sources.check import check_sources
 from es_sbert.ingest.sources.find import Source, find_sources
 from es_sbert.ingest.sources.letters import letters_source
 from es_sbert.ingest.state import default_state
-from es_sbert.ingest.text import TextTemplate
 from es_sbert.ingest.triage import is_source_disabled
 
 DEFAULT_TEXT_FIELD = "text"

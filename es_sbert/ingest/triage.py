@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from es_sbert.engines.protocol import Json
 from es_sbert.index.meta import DocumentMeta
+from es_sbert.index.text import MISSING, find_field
 from es_sbert.ingest.documents import Document
-from es_sbert.ingest.text import MISSING, find_field
 
 T = TypeVar("T")
 

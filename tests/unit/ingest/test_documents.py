@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.index.meta import document_hash, text_hash
+from es_sbert.index.text import TextTemplate
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.ledger import Ledger, LedgerError, Outcome
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.state import LoadIdentity, LoadState
-from es_sbert.ingest.text import TextTemplate
 
 RULES = DocumentRules(TextTemplate.of_fields(["text"]), "id", ("embedding", "embedding_meta"))
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
+from es_sbert.index.text import MISSING, NoText, TextTemplate, find_field
 from es_sbert.ingest.ids import BadId, document_id
-from es_sbert.ingest.text import MISSING, NoText, TextTemplate, find_field
 
 
 @pytest.mark.parametrize(
