@@ -153,6 +153,7 @@ def _field_lines(field: FieldSummary) -> list[str]:
         f"    dimensions   {meta.dimensions}",
         f"    index type   {meta.index_type}, {meta.similarity}",
         f"    text         {meta.text or 'not set before the first load'}",
+        f"    vectors of   {meta.passages or 'whole texts, as far as the model reads them'}",
         f"    vectors      {field.vectors:,} documents, {field.current:,} of this model, {field.truncated:,} truncated",
     ]
 

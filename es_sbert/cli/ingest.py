@@ -36,6 +36,27 @@ if TYPE_CHECKING:
     "[default: what the index was loaded with, else text]",
 )
 @click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'.")
+@click.option(
+    "--vector",
+    "vectors",
+    multiple=True,
+    metavar="NAME[=TEMPLATE]",
+    help="In place of --vector-field and --text-…: a vector field and its text, e.g. 'title_vector={title}'; repeat it "
+    "for several. TEMPLATE may be left out where the index has the field.",
+)
+@click.option(
+    "--passages",
+    multiple=True,
+    metavar="[NAME=]TOKENS",
+    help="Cut long texts, on ends of sentences, into passages of at most TOKENS tokens, each with a vector of its own; "
+    "for a new vector field.  [default: one vector of what the model reads]",
+)
+@click.option(
+    "--passage-overlap",
+    type=click.IntRange(min=0),
+    metavar="TOKENS",
+    help="Most tokens that a passage shares with the next.  [default: an eighth of --passages]",
+)
 @click.option("--id-field", help="Field of the id.  [default: a hash of the content]")
 @click.option(
     "--index-type", help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`."
@@ -103,6 +124,7 @@ if TYPE_CHECKING:
 @connection_options
 @encoder_options
 def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str, ...], text_template: str | None,
+           vectors: tuple[str, ...], passages: tuple[str, ...], passage_overlap: int | None,
            id_field: str | None, index_type: str | None, dead_letters: Path | None, state: Path | None,
            load_settings: str, prune: bool, yes: bool, retry: Path | None,
            max_document_bytes: int, batch_window: int, bulk_bytes: int, retry_seconds: float, quiet: bool,
@@ -127,6 +149,8 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
       es-sbert ingest --index docs 'parts/*.csv' --text-template '{title}. {body}'
       zcat docs.gz | es-sbert ingest --index docs - --format jsonl
       es-sbert ingest --index docs --text-field body
+      es-sbert ingest --index docs articles.jsonl --text-field body --passages 256
+      es-sbert ingest --index docs articles.jsonl --vector 'title_vector={title}' --vector 'body_vector={body}'
       es-sbert ingest --index docs --retry docs.dead-letters.jsonl
     """
     from es_sbert.engines.connect import connect
@@ -147,6 +171,9 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
         text_template=text_template,
         id_field=id_field,
         vector_field=vector_field,
+        vectors=vectors,
+        passages=passages,
+        passage_overlap=passage_overlap,
         index_type=index_type,
         batch_window=batch_window,
         bulk_bytes=bulk_bytes,
@@ -169,8 +196,9 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
 
     with closing(connect(engine_settings(**connection))) as engine:
         wanted = plan(engine, settings)
-        name = model or (wanted.stored.model if wanted.stored else None)
-        with load_encoder(name, device=device, precision=precision, threads=threads, report=say) as encoder:
+        with load_encoder(
+            model or wanted.model, device=device, precision=precision, threads=threads, report=say
+        ) as encoder:
             # Whoever sends the signal twice does not want to wait: the second goes to Python's own handler.
             def interrupt(number: int, frame: FrameType | None) -> None:
                 signal.signal(number, signal.default_int_handler)

@@ -13,6 +13,7 @@ from es_sbert.bundle.model import PromptKind
 from es_sbert.bundle.store import Bundle
 from es_sbert.encoder.batches import distinct, pad, plan_batches
 from es_sbert.encoder.device import Device
+from es_sbert.encoder.passages import PassageSplitter
 from es_sbert.encoder.session import run
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.encoder.types import Encoded, EncoderInfo, TokenizedTexts, Vectors
@@ -80,6 +81,18 @@ class Encoder(OwnsWorkers):
             UsageError: a text is not valid Unicode.
         """
         return self._tokenizer(texts, kind)
+
+    def splitter(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> PassageSplitter:
+        """What cuts long texts into passages that the model reads whole.
+
+        Args:
+            tokens: Most tokens of a passage, special tokens and the prompt of `kind` included.
+            overlap: Most tokens that two neighbouring passages share.
+
+        Raises:
+            UsageError: the model does not read so many tokens, or rules that leave no room.
+        """
+        return self._tokenizer.splitter(tokens, overlap, kind)
 
     def embed(self, tokenized: TokenizedTexts) -> Vectors:
         """The second half of `encode`: run the model. Identical texts run once.

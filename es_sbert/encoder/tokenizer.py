@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from es_sbert.bundle.model import PromptKind, SentenceModel
+from es_sbert.encoder.passages import PassageSplitter
 from es_sbert.encoder.types import TokenizedTexts
 from es_sbert.errors import BundleInvalid, UsageError
 
@@ -58,6 +59,19 @@ class SentenceTokenizer:
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))  # (texts,)
         maximum = self._model.max_tokens
         return TokenizedTexts([cut(row, maximum, self._suffix) for row in ids], lengths, maximum)
+
+    def splitter(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> PassageSplitter:
+        """What cuts texts into passages for this model; see there.
+
+        Raises:
+            UsageError: the model does not read so many tokens, or rules that leave no room.
+        """
+        if tokens > self._model.max_tokens:
+            raise UsageError(
+                f"{self._model.name} reads {self._model.max_tokens} tokens, not {tokens}",
+                f"Give --passages at most {self._model.max_tokens}.",
+            )
+        return PassageSplitter(self._tokenizer, tokens, overlap, self._model.prompt(kind))
 
     def _special_suffix(self) -> int:
         """How many special tokens stand after a text ([SEP] or </s>): a cut text must keep them."""

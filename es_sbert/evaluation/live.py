@@ -23,6 +23,8 @@ from es_sbert.evaluation.onnx import OnnxEmbedder
 from es_sbert.evaluation.report import Report
 from es_sbert.evaluation.retrieval import DEPTH, Run
 from es_sbert.evaluation.tasks import retrieval_row
+from es_sbert.index.ensure import read_vector_field
+from es_sbert.index.layout import has_vector
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Silent
@@ -60,7 +62,8 @@ def run_live(model: Embedder | PairScorer, data: Collection, index: str, engine:
         if opened.get_index(index) is None:
             progress(f"{data.name}: loading {len(data.documents):,} documents into {index}, which is kept")
             _load(opened, model.encoder, index, data, vector_field)
-        found = opened.count(index, {"exists": {"field": vector_field}})
+        field = read_vector_field(opened, index, vector_field)
+        found = opened.count(index, has_vector(field.name, field.meta))
         if found != len(data.documents):
             raise IndexMismatch(
                 f"{index} has vectors of {found:,} documents, {data.name} has {len(data.documents):,}",

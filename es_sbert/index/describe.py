@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.index.ensure import missing_index
+from es_sbert.index.layout import has_vector
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
 from es_sbert.index.schema import vector_fields
 
@@ -73,7 +74,7 @@ def describe_index(engine: Engine, index: str) -> IndexSummary:
     fields = []
     for name, meta in vector_fields(state.mappings, state.name).items():
         beside = document_meta_field(name)
-        exists: Json = {"exists": {"field": name}}
+        exists = has_vector(name, meta)
         fields.append(
             FieldSummary(
                 name=name,

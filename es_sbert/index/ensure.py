@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from es_sbert.engines.protocol import Engine, Flavour, IndexState
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
-from es_sbert.index.meta import VectorFieldMeta, document_meta_field
+from es_sbert.index.layout import has_vector
+from es_sbert.index.meta import PassageRules, VectorFieldMeta, document_meta_field
 from es_sbert.index.schema import (
     check_field_name,
     index_body,
@@ -46,8 +47,9 @@ class VectorField:
 
 
 def ensure_vector_field(engine: Engine, index: str, *, vector_field: str, fingerprint: str, model_name: str,
-                        dimensions: int, index_type: str | None = None, text: str | None = None, create: bool = True,
-                        shards: int | None = None, replicas: int | None = None) -> VectorField:  # fmt: skip
+                        dimensions: int, index_type: str | None = None, text: str | None = None,
+                        passages: PassageRules | None = None, create: bool = True, shards: int | None = None,
+                        replicas: int | None = None) -> VectorField:  # fmt: skip
     """Make sure that an index has a vector field which this model may fill.
 
     A missing index is created, a missing field is added, a field of the same model is left as it is. The text
@@ -58,13 +60,14 @@ def ensure_vector_field(engine: Engine, index: str, *, vector_field: str, finger
         index_type: For a new field (default: hnsw; on an OpenSearch index without `index.knn`: flat). Given
             for an existing field, it must be the field's own.
         text: Template of the text that is embedded; None leaves the field's template alone.
+        passages: For a new field: cut texts by these rules. Given for an existing field, they must be the field's own.
         create: Whether a missing index may be created.
         shards, replicas: For a new index.
 
     Raises:
         IndexMissing: there is no such index, and `create` is False.
-        IndexMismatch: another model, other dimensions, another similarity, text or index type, a field of
-            that name which is not ours, or an OpenSearch index that cannot take the index type.
+        IndexMismatch: another model, other dimensions, another similarity, text, index type or rules for
+            passages, a field of that name which is not ours, or an OpenSearch index that cannot take the index type.
         UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
         EngineError: the engine failed.
     """
@@ -73,6 +76,7 @@ def ensure_vector_field(engine: Engine, index: str, *, vector_field: str, finger
     wanted = VectorFieldMeta(
         fingerprint=fingerprint, model=model_name, dimensions=dimensions,
         index_type=chosen or read_index_type(DEFAULT_INDEX_TYPE, engine.info, dimensions), text=text,
+        passages=passages,
     )  # fmt: skip
     state = engine.get_index(index)
     if state is None:
@@ -179,9 +183,14 @@ def _check(engine: Engine, state: IndexState, vector_field: str, wanted: VectorF
             f"{state.name}.{vector_field} has the index type {meta.index_type}, not {chosen}",
             "The type is chosen with the field: leave --index-type out, or use another --vector-field or index.",
         )
+    if wanted.passages is not None and wanted.passages != meta.passages:
+        raise IndexMismatch(
+            f"{state.name}.{vector_field} holds {meta.passages or 'one vector a document'}, not {wanted.passages}",
+            "Leave --passages out, or use another --vector-field or index.",
+        )
     if wanted.text is None or wanted.text == meta.text:
         return field
-    if meta.text is not None and engine.count(state.name, {"exists": {"field": vector_field}}):
+    if meta.text is not None and engine.count(state.name, has_vector(vector_field, meta)):
         raise IndexMismatch(
             f"the vectors in {state.name}.{vector_field} stand for the text {meta.text!r}, not {wanted.text!r}",
             "Give the same --text-field as before, or another --vector-field.",
@@ -216,6 +225,12 @@ def _our_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFie
         raise IndexMismatch(
             f"{state.name}.{vector_field} is mapped with {dimensions} dimensions, but its _meta says "
             f"{meta.dimensions}: one of them was edited by hand",
+            "Load the documents into a new index.",
+        )
+    if (meta.passages is not None) != (field.get("type") == "nested"):
+        raise IndexMismatch(
+            f"the mapping and the _meta of {state.name}.{vector_field} do not agree about passages: one of them was "
+            "edited by hand",
             "Load the documents into a new index.",
         )
     return meta

@@ -6,9 +6,26 @@ import hashlib
 from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 META_KEY = "es_sbert"
+
+
+class PassageRules(BaseModel):
+    """How long texts are cut into passages, each with a vector of its own.
+
+    Attributes:
+        tokens: Most tokens of a passage as the model reads it, prompt and special tokens included.
+        overlap: Tokens of a passage's end that may stand again at the beginning of the next one, at most.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    tokens: int = Field(ge=1)
+    overlap: int = Field(ge=0)
+
+    def __str__(self) -> str:
+        return f"passages of {self.tokens} tokens, {self.overlap} of them shared"
 
 
 class VectorFieldMeta(BaseModel):
@@ -21,6 +38,7 @@ class VectorFieldMeta(BaseModel):
         similarity: Always `cosine`.
         index_type: `hnsw`, `int8_hnsw`, `flat`, ….
         text: Template of the text that is embedded, e.g. `{title}. {body}`, or None before the first load.
+        passages: How texts are cut; None where a document has one vector, of what the model reads of its text.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -31,6 +49,7 @@ class VectorFieldMeta(BaseModel):
     similarity: str = "cosine"
     index_type: str
     text: str | None = None
+    passages: PassageRules | None = None
 
 
 def document_meta_field(vector_field: str) -> str:
@@ -46,9 +65,10 @@ class DocumentMeta(BaseModel):
         text_hash: Hash of the text that was embedded, prompt left out.
         document_hash: Hash of the whole document as read from the source; None for documents that were
             embedded where they stood.
-        tokens: Tokens of the text, special tokens included, before any cut.
-        truncated: Whether the text was longer than the model reads.
+        tokens: Tokens that stand for the text, special tokens included, before any cut; of all passages together.
+        truncated: Whether the text, or one of its passages, was longer than the model reads.
         embedded_at: When, in UTC, ISO 8601.
+        passages: How many passages the text was cut into; None where it has one vector.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -59,6 +79,11 @@ class DocumentMeta(BaseModel):
     tokens: int
     truncated: bool
     embedded_at: str
+    passages: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands beside the vector."""
+        return self.model_dump(exclude={"passages"} if self.passages is None else None)
 
 
 def text_hash(text: str) -> str:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.layout import passages_property, vector_property
 from es_sbert.index.meta import META_KEY, VectorFieldMeta, document_meta_field
 from es_sbert.index.types import IndexType
 
@@ -45,10 +46,15 @@ def mapping_addition(flavour: Flavour, vector_field: str, meta: VectorFieldMeta,
     return {
         "_meta": merged_meta(existing_meta, vector_field, meta),
         "properties": {
-            vector_field: _vector_property(flavour, properties[_PLACEHOLDER], meta),
+            vector_field: _field_property(flavour, properties[_PLACEHOLDER], meta),
             document_meta_field(vector_field): copy.deepcopy(properties[document_meta_field(_PLACEHOLDER)]),
         },
     }
+
+
+def _field_property(flavour: Flavour, template: Json, meta: VectorFieldMeta) -> Json:
+    vector = _vector_property(flavour, template, meta)
+    return vector if meta.passages is None else passages_property(vector)
 
 
 def _vector_property(flavour: Flavour, template: Json, meta: VectorFieldMeta) -> Json:
@@ -69,7 +75,8 @@ def _vector_property(flavour: Flavour, template: Json, meta: VectorFieldMeta) ->
 def merged_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMeta) -> Json:
     """A mapping's `_meta` with this field's entry set; an update replaces `_meta` whole, so all else is kept."""
     ours = existing_meta.get(META_KEY, {})
-    entry = meta.model_dump(mode="json")
+    # Left out where it says nothing: indices of earlier versions stay as they are.
+    entry = meta.model_dump(mode="json", exclude={"passages"} if meta.passages is None else None)
     return existing_meta | {META_KEY: ours | {"fields": ours.get("fields", {}) | {vector_field: entry}}}
 
 
@@ -90,6 +97,7 @@ def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
 
 def stored_dimensions(flavour: Flavour, field: Json) -> int | None:
     """Dimensions of a vector field's mapping; None where the field holds no vectors."""
+    field = vector_property(field)
     if field.get("type") != VECTOR_TYPES[flavour]:
         return None
     dimensions = field.get("dims" if flavour is Flavour.ELASTICSEARCH else "dimension")
@@ -98,6 +106,7 @@ def stored_dimensions(flavour: Flavour, field: Json) -> int | None:
 
 def stored_similarity(flavour: Flavour, field: Json) -> str:
     """Similarity of a vector field's mapping in the engine's words."""
+    field = vector_property(field)
     if flavour is Flavour.ELASTICSEARCH:
         return str(field.get("similarity", "none"))
     return str(field.get("method", {}).get("space_type") or field.get("space_type") or "l2")

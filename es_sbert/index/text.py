@@ -95,16 +95,25 @@ class TextTemplate:
         Raises:
             NoText: all fields are missing or null, or one is not a string.
         """
+        if self.is_missing(document):
+            raise NoText("; ".join(self.problems(document)))
         values = {field: self._value(document, field) for field in self.fields}
         missing = [field for field, value in values.items() if value is None]
-        if len(missing) == len(values):
-            states = ["is null" if find_field(document, field) is None else "is missing" for field in missing]
-            raise NoText("; ".join(f"the text field {f} {s}" for f, s in zip(missing, states, strict=True)))
         if not any(values.values()):
             # The template's own words are no text of the document's.
             return ""
         text = "".join(literal + ((values[field] or "") if field else "") for literal, field in self.parts)
         return text.strip() if missing else text
+
+    def is_missing(self, document: Mapping[str, Any]) -> bool:
+        """Whether every field is missing or null."""
+        return all(find_field(document, field) in (MISSING, None) for field in self.fields)
+
+    def problems(self, document: Mapping[str, Any]) -> list[str]:
+        """What is the matter with each field that is missing or null."""
+        states = {MISSING: "is missing", None: "is null"}
+        values = ((field, find_field(document, field)) for field in self.fields)
+        return [f"the text field {field} {states[value]}" for field, value in values if value in (MISSING, None)]
 
     @staticmethod
     def _value(document: Mapping[str, Any], field: str) -> str | None:

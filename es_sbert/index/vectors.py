@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import orjson
@@ -10,9 +12,13 @@ from numpy.typing import NDArray
 
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import EngineInfo
+from es_sbert.index.layout import PASSAGE_END, PASSAGE_START, PASSAGE_VECTOR
 
 # Elasticsearch reads a base64 vector as big-endian numbers, whatever the machines involved.
 _WIRE = np.dtype(">f4")
+
+# What stands in a vector field of a document: a vector, or objects of passages that hold one each.
+FieldValue = str | Vectors | list[dict[str, Any]]
 
 
 def vector_value(info: EngineInfo, vector: Vectors) -> str | list[float]:
@@ -34,6 +40,30 @@ def bulk_value(info: EngineInfo, vector: Vectors) -> str | Vectors:
         vector: *Shape:* ``(dimensions,)`` float32.
     """
     return _base64(vector) if info.takes_base64_vectors else vector
+
+
+def passage_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: Vectors) -> list[dict[str, Any]]:
+    """The passages of a document, for bodies that orjson writes.
+
+    Args:
+        spans: First character of each passage in the document's text, and the one behind its last.
+        vectors: *Shape:* ``(passages, dimensions)`` float32.
+    """
+    return [
+        {PASSAGE_START: start, PASSAGE_END: end, PASSAGE_VECTOR: bulk_value(info, vector)}
+        for (start, end), vector in zip(spans, vectors, strict=True)
+    ]
+
+
+def sent_again(info: EngineInfo, value: Any) -> FieldValue:
+    """What stands in a vector field, as read from the engine, in the form in which it is written."""
+    if isinstance(value, dict):
+        value = [value]  # engines give a single passage back as they got it, other writers may not
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [
+            {**passage, PASSAGE_VECTOR: bulk_value(info, read_vector(passage[PASSAGE_VECTOR]))} for passage in value
+        ]
+    return bulk_value(info, read_vector(value))
 
 
 def vector_list(vector: Vectors) -> list[float]:

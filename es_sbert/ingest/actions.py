@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
+from es_sbert.engines.protocol import Json
 from es_sbert.index.meta import DocumentMeta, document_meta_field
+from es_sbert.index.vectors import FieldValue
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 
@@ -32,54 +33,57 @@ class Action:
     embedded_at: str
 
 
-def index_action(document: Document, vector_field: str, vector: Any, meta: DocumentMeta) -> bytes:
-    """Write the whole document: its own bytes, the vector and the object beside it put at the end.
+@dataclass(frozen=True, slots=True)
+class FilledField:
+    """A vector field of a document and the object beside it.
+
+    Attributes:
+        field: Its name.
+        value: As the engine takes it.
+        meta: The object beside it.
+    """
+
+    field: str
+    value: FieldValue
+    meta: DocumentMeta
+
+
+def index_action(document: Document, fields: Sequence[FilledField]) -> bytes:
+    """Write the whole document: its own bytes, the vectors and the objects beside them put at the end."""
+    head = orjson.dumps({"index": {"_id": document.id}})
+    if not fields:
+        return b"".join((head, b"\n", document.source, b"\n"))
+    return b"".join((head, b"\n", document.source[:-1], b",", _json(_added(fields))[1:], b"\n"))
+
+
+def update_action(document: Document, fields: Sequence[FilledField], cleared: Sequence[str]) -> bytes:
+    """Change vectors of a document of the index, unless it was written since it was read.
 
     Args:
-        vector: As the engine takes it: base64 or a one-dimensional float32 array.
-    """
-    head = orjson.dumps({"index": {"_id": document.id}})
-    added = _added(vector_field, vector, meta)
-    return b"".join((head, b"\n", document.source[:-1], b",", added[1:], b"\n"))
-
-
-def plain_action(document: Document) -> bytes:
-    """Write the whole document without a vector."""
-    return b"".join((orjson.dumps({"index": {"_id": document.id}}), b"\n", document.source, b"\n"))
-
-
-def update_action(document: Document, vector_field: str, vector: Any, meta: DocumentMeta) -> bytes:
-    """Add vector and meta to a document of the index, unless it was written since it was read.
+        cleared: Vector fields whose text the document has lost; they and the objects beside them are taken away.
 
     Raises:
         ValueError: the document was not read from an index.
     """
-    return _update(document, _added(vector_field, vector, meta))
-
-
-def clear_action(document: Document, vector_field: str) -> bytes:
-    """Take vector and meta away from a document of the index that has lost its text.
-
-    Raises:
-        ValueError: the document was not read from an index.
-    """
-    return _update(document, orjson.dumps({vector_field: None, document_meta_field(vector_field): None}))
-
-
-def _update(document: Document, part: bytes) -> bytes:
     if document.version is None:
         raise ValueError(f"{document.origin} has no version to update")
     sequence, term = document.version
     head = orjson.dumps({"update": {"_id": document.id, "if_seq_no": sequence, "if_primary_term": term}})
-    return b"".join((head, b'\n{"doc":', part, b"}\n"))
+    gone: Json = {name: None for field in cleared for name in (field, document_meta_field(field))}
+    return b"".join((head, b'\n{"doc":', _json(_added(fields) | gone), b"}\n"))
 
 
-def _added(vector_field: str, vector: Any, meta: DocumentMeta) -> bytes:
+def _added(fields: Sequence[FilledField]) -> Json:
+    added: Json = {}
+    for filled in fields:
+        added[filled.field] = filled.value
+        added[document_meta_field(filled.field)] = filled.meta.as_json()
+    return added
+
+
+def _json(value: Json) -> bytes:
     # orjson writes a float32 array with the fewest digits that give the same float32 again.
-    return orjson.dumps(
-        {vector_field: vector, document_meta_field(vector_field): meta.model_dump()},
-        option=orjson.OPT_SERIALIZE_NUMPY,
-    )
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def bodies(actions: Iterable[Action], max_bytes: int) -> Iterator[list[Action]]:

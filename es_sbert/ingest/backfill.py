@@ -9,25 +9,26 @@ import orjson
 
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import EngineError
-from es_sbert.index.meta import document_meta_field, text_hash
-from es_sbert.index.text import NoText, TextTemplate
-from es_sbert.ingest.actions import Action, clear_action
+from es_sbert.index.layout import has_vector
+from es_sbert.index.meta import DocumentMeta
+from es_sbert.index.text import NoText
+from es_sbert.ingest.actions import Action, update_action
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
-from es_sbert.ingest.load import Sorted
+from es_sbert.ingest.load import Sorted, Task, cleared_fields
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin
+from es_sbert.ingest.targets import Targets, texts_of
 from es_sbert.ingest.triage import chunks, is_current, stored_meta
 
 PAGE = 500
-HAS_VECTOR = "has_vector"
 
 
-def scan_query(vector_field: str) -> Json:
-    """All documents, each hit saying by a named query whether it has a vector."""
-    has_vector: Json = {"exists": {"field": vector_field, "_name": HAS_VECTOR}}
-    return {"bool": {"must": [{"match_all": {}}], "should": [has_vector]}}
+def scan_query(targets: Targets) -> Json:
+    """All documents, each hit saying by named queries which of the targets have a vector (their numbers)."""
+    should = [has_vector(target.field, target.meta, str(number)) for number, target in enumerate(targets)]
+    return {"bool": {"must": [{"match_all": {}}], "should": should}}
 
 
 class Clearing:
@@ -36,16 +37,17 @@ class Clearing:
     A search must not find a document by words that it no longer holds.
     """
 
-    def __init__(self, vector_field: str) -> None:
-        self._vector_field = vector_field
+    def __init__(self, targets: Targets) -> None:
+        self._targets = targets
 
     def __call__(self, documents: list[Document]) -> Sorted:
         found = Sorted([])
         for document in documents:
-            if document.text:
-                found.embed.append(document)
+            wanted = tuple(number for number in document.stale if document.texts[number])
+            if wanted:
+                found.embed.append(Task(document, wanted))
             else:
-                body = clear_action(document, self._vector_field)
+                body = update_action(document, [], cleared_fields(document, self._targets))
                 found.actions.append(Action(document, body, Outcome.EMPTY, 0, ""))
         return found
 
@@ -71,17 +73,18 @@ class Conflicts:
 class IndexReader:
     """Documents of an index that lack a current vector; all others are entered in `outcomes`.
 
-    Those that have a vector but no text any more come too, with an empty text.
+    Those that have a vector but no text any more come too.
+
+    Args:
+        targets: Vector fields, all of them filled by this load.
     """
 
-    def __init__(self, engine: Engine, index: str, vector_field: str, template: TextTemplate, fingerprint: str,
-                 outcomes: Outcomes, control: Control) -> None:  # fmt: skip
+    def __init__(self, engine: Engine, index: str, targets: Targets, outcomes: Outcomes,
+                 control: Control) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
-        self._vector_field = vector_field
-        self._meta_field = document_meta_field(vector_field)
-        self._template = template
-        self._fingerprint = fingerprint
+        self._targets = targets
+        self._meta_fields = [target.meta_field for target in targets]
         self._outcomes = outcomes
         self._control = control
         self._origin = Origin(f"index {index}")
@@ -89,7 +92,7 @@ class IndexReader:
     def documents(self) -> Iterator[Document]:
         """From one point in time. A scan that fails ends early: what was read is still loaded."""
         pages = self._engine.scan(
-            self._index, query=scan_query(self._vector_field), source_includes=self._includes, page=PAGE
+            self._index, query=scan_query(self._targets), source_includes=self._includes, page=PAGE
         )
         try:
             for page in pages:
@@ -109,7 +112,7 @@ class IndexReader:
         """
         self._engine.refresh(self._index)
         for ids in chunks(list(conflicts), PAGE):
-            query = scan_query(self._vector_field)
+            query = scan_query(self._targets)
             query["bool"]["filter"] = [{"ids": {"values": list(ids)}}]
             body: Json = {
                 "query": query, "_source": {"includes": self._includes}, "size": len(ids), "seq_no_primary_term": True,
@@ -126,35 +129,48 @@ class IndexReader:
 
     @property
     def _includes(self) -> list[str]:
-        return [*self._template.fields, self._meta_field]
+        fields = [field for target in self._targets for field in target.template.fields]
+        return list(dict.fromkeys([*fields, *self._meta_fields]))
 
     def _is_ours(self, hit: Json, action: Action) -> bool:
         """Whether the version that stood in the way was written by this very action: its answer got lost."""
-        meta = stored_meta(hit.get("_source", {}), self._meta_field)
-        return (
-            is_current(meta, action.document.text_hash, self._fingerprint)
-            and meta is not None
-            and meta.embedded_at == action.embedded_at
-            and HAS_VECTOR in hit.get("matched_queries", [])
-        )
+        document, metas = action.document, self._metas(hit)
+        wanted = [number for number in document.stale if document.texts[number]]
+
+        def wrote(number: int) -> bool:
+            meta = metas[number]
+            written = meta is not None and meta.embedded_at == action.embedded_at
+            return written and self._is_current(number, document.texts[number], hit, meta)
+
+        return bool(wanted) and all(map(wrote, wanted))
+
+    def _metas(self, hit: Json) -> list[DocumentMeta | None]:
+        return [stored_meta(hit.get("_source") or {}, field) for field in self._meta_fields]
+
+    def _is_current(self, number: int, text: str, hit: Json, meta: DocumentMeta | None) -> bool:
+        """Whether the hit has the vector that the text would get now."""
+        there = str(number) in hit.get("matched_queries", [])
+        return there and is_current(meta, text, self._targets[number].meta.fingerprint)
 
     def _lacking(self, hit: Json) -> Iterator[Document]:
         source: Json = hit.get("_source") or {}
-        plain = {key: value for key, value in source.items() if key != self._meta_field}
+        plain = {key: value for key, value in source.items() if key not in self._meta_fields}
         raw = orjson.dumps(plain)
         try:
-            text = self._template.render(source)
+            texts = texts_of(source, self._targets)
         except NoText as error:
             self._outcomes.dead(self._origin, str(error), raw, hit["_id"], partial=True)
             return
-        has_vector = HAS_VECTOR in hit.get("matched_queries", [])
-        if not text.strip():
-            if not has_vector:
-                self._outcomes.empty()
-                return
-            text = ""
-        hashed = text_hash(text)
-        if text and has_vector and is_current(stored_meta(source, self._meta_field), hashed, self._fingerprint):
+        metas, has = self._metas(hit), hit.get("matched_queries", [])
+        stale = tuple(
+            number
+            for number, text in enumerate(texts)
+            if (str(number) in has if not text else not self._is_current(number, text, hit, metas[number]))
+        )
+        if stale:
+            version = (hit["_seq_no"], hit["_primary_term"])
+            yield Document(self._origin, hit["_id"], texts, raw, None, version, stale=stale)
+        elif any(texts):
             self._outcomes.unchanged()
-            return
-        yield Document(self._origin, hit["_id"], text, hashed, raw, None, (hit["_seq_no"], hit["_primary_term"]))
+        else:
+            self._outcomes.empty()

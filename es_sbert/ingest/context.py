@@ -16,6 +16,7 @@ from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter
 from es_sbert.ingest.retry import RetryPolicy, with_retries
 from es_sbert.ingest.state import LoadIdentity, LoadState
+from es_sbert.ingest.targets import Targets, filled
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ class LoadContext:
     """What the parts of one load share.
 
     Attributes:
+        targets: The vector fields that it minds.
         index: The index at the beginning.
         state: What was met and acknowledged; None where the index is the source.
     """
@@ -32,6 +34,7 @@ class LoadContext:
     engine: Engine
     encoder: Encoder
     plan: Plan
+    targets: Targets
     control: Control
     meter: Meter
     outcomes: Outcomes
@@ -89,7 +92,7 @@ def index_uuid(index: IndexState) -> str:
     return index.settings["index.uuid"]
 
 
-def open_state(wanted: Plan, index: IndexState, encoder: Encoder) -> LoadState | None:
+def open_state(wanted: Plan, index: IndexState, targets: Targets, encoder: Encoder) -> LoadState | None:
     """The state of a load from files; None where the index is its own.
 
     Raises:
@@ -97,10 +100,11 @@ def open_state(wanted: Plan, index: IndexState, encoder: Encoder) -> LoadState |
     """
     if wanted.state_file is None:
         return None
-    settings = wanted.settings
-    identity = LoadIdentity(
-        index_uuid(index), settings.vector_field, encoder.info.fingerprint, wanted.template.template, settings.id_field
+    fields = tuple(
+        (target.field, target.template.template, None if target.meta.passages is None else str(target.meta.passages))
+        for target in filled(targets)
     )
+    identity = LoadIdentity(index_uuid(index), encoder.info.fingerprint, fields, wanted.settings.id_field)
     return LoadState(wanted.state_file, identity)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from es_sbert.index.meta import document_hash, text_hash
-from es_sbert.index.text import MISSING, NoText, TextTemplate, find_field
+from es_sbert.index.meta import document_hash
+from es_sbert.index.text import MISSING, NoText, find_field
 from es_sbert.ingest.ids import BadId, document_id
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.state import LoadState, Met
+from es_sbert.ingest.targets import Targets, texts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,27 +21,27 @@ class Document:
     Attributes:
         origin: Where it stands in the source.
         id: Its id.
-        text: The text to embed; nothing but white space where there is none.
-        text_hash: Hash of the text.
+        texts: The text of each of the load's targets; empty where there is none.
         source: The document as JSON in one line (of a document of the index: the part that was read).
         document_hash: Hash of the whole document; None for documents embedded where they stand.
         version: `_seq_no` and `_primary_term` of the version that was read; None for documents of files.
         written: When it was the document's last word; a later one in the index stays. None: now.
+        stale: Of a document of the index: the targets, by number, whose vector is not the one that belongs there.
     """
 
     origin: Origin
     id: str
-    text: str
-    text_hash: str
+    texts: tuple[str, ...]
     source: bytes
     document_hash: str | None
     version: tuple[int, int] | None = None
     written: str | None = None
+    stale: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
         """Bytes that it holds in memory, roughly."""
-        return len(self.source) + len(self.text) + 512
+        return len(self.source) + sum(map(len, self.texts)) + 512
 
 
 @dataclass(frozen=True)
@@ -48,18 +49,18 @@ class DocumentRules:
     """How documents are taken from records.
 
     Attributes:
-        template: Text to embed.
+        targets: Whose texts are taken.
         id_field: Field of the id; None takes the hash of the content.
         reserved: Fields that the load writes itself and that a source may therefore not hold.
     """
 
-    template: TextTemplate
+    targets: Targets
     id_field: str | None
     reserved: tuple[str, ...]
 
 
 def document_of(record: Record, rules: DocumentRules) -> Document | Reject:
-    """The document of a record; its text may be empty.
+    """The document of a record; its texts may be empty.
 
     A document that cannot be loaded becomes a reject with the reason.
     """
@@ -73,10 +74,10 @@ def document_of(record: Record, rules: DocumentRules) -> Document | Reject:
             if find_field(record.fields, field) is not MISSING:
                 reason = f"the document already has a field {field}, which this load would overwrite"
                 return Reject(record.origin, reason, document=record.source, id=known_id)
-        text = rules.template.render(record.fields)
+        texts = texts_of(record.fields, rules.targets)
     except (BadId, NoText) as error:
         return Reject(record.origin, str(error), document=record.source, id=known_id)
-    return Document(record.origin, identity, text, text_hash(text), record.source, content, written=record.written)
+    return Document(record.origin, identity, texts, record.source, content, written=record.written)
 
 
 def read_documents(

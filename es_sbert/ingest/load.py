@@ -13,9 +13,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import EngineError
-from es_sbert.index.meta import DocumentMeta
-from es_sbert.index.vectors import bulk_value
-from es_sbert.ingest.actions import Action, bodies, index_action, update_action
+from es_sbert.ingest.actions import Action, FilledField, bodies, index_action, update_action
 from es_sbert.ingest.bulk import BulkWriter
 from es_sbert.ingest.channel import Channel
 from es_sbert.ingest.control import Control
@@ -23,9 +21,10 @@ from es_sbert.ingest.dead_letters import now
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.outcomes import Outcomes
+from es_sbert.ingest.pieces import Cutter, Piece, WindowVectors
+from es_sbert.ingest.targets import Targets
 from es_sbert.ingest.threads import Stages
 from es_sbert.ingest.throttle import Throttle
-from es_sbert.ingest.triage import lost_tokens
 
 # Threads that send; how many of them do at a time is the throttle's.
 WRITERS = 4
@@ -33,47 +32,67 @@ WRITERS = 4
 WINDOW_BYTES = 16 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A document that gets vectors.
+
+    Attributes:
+        document: The document.
+        wanted: Targets, by number, that get one; at least one of them.
+        kept: Vector fields that it keeps, where it is written as a whole.
+    """
+
+    document: Document
+    wanted: tuple[int, ...]
+    kept: tuple[FilledField, ...] = ()
+
+
 @dataclass
 class Sorted:
     """A window after change detection.
 
     Attributes:
-        embed: Documents that need a vector.
-        actions: Actions that need none any more.
+        embed: Documents that get vectors.
+        actions: Actions of documents that get none any more.
     """
 
-    embed: list[Document]
+    embed: list[Task]
     actions: list[Action] = field(default_factory=list)
 
 
 @dataclass
 class _Tokenized:
     window: Sorted
-    texts: TokenizedTexts
+    pieces: list[list[Piece]]  # of each task
+    texts: TokenizedTexts  # of all pieces, one after another
 
 
 @dataclass
 class _Embedded:
-    window: Sorted
-    texts: TokenizedTexts
-    vectors: Vectors  # (documents to embed, dimensions)
+    tokenized: _Tokenized
+    vectors: Vectors  # (texts, dimensions)
 
 
 class Loader:
     """Runs windows of documents through the pipeline.
 
     Args:
+        targets: The load's vector fields.
         sort_out: Change detection; enters what needs nothing more in `outcomes` itself.
         writer: Takes groups of actions.
         throttle: Says how large a group may be.
+
+    Raises:
+        UsageError: rules for passages that do not go with the model.
     """
 
-    def __init__(self, engine: Engine, encoder: Encoder, vector_field: str, *, throttle: Throttle,
+    def __init__(self, engine: Engine, encoder: Encoder, targets: Targets, *, throttle: Throttle,
                  sort_out: Callable[[list[Document]], Sorted], writer: BulkWriter, outcomes: Outcomes,
                  control: Control) -> None:  # fmt: skip
         self._engine = engine
         self._encoder = encoder
-        self._vector_field = vector_field
+        self._targets = targets
+        self._cut = Cutter(encoder, targets)
         self._throttle = throttle
         self._sort_out = sort_out
         self._writer = writer
@@ -107,25 +126,26 @@ class Loader:
     def _tokenise(self, source: Iterable[list[Document]], out: Channel[_Tokenized]) -> None:
         for window in source:
             try:
-                wanted = self._sort_out(window) if self._control.lost is None else Sorted(window)
+                wanted = self._sort_out(window) if self._control.lost is None else None
             except EngineError as error:
                 # The lookup has its own retries: the engine is gone.
                 self._control.lose(error.message)
-                wanted = Sorted(window)
-            if self._control.lost is not None:
-                self._leave(wanted)
+                wanted = None
+            if wanted is None:
+                self._outcomes.left(len(window))
                 continue
-            texts = self._encoder.tokenize([document.text for document in wanted.embed], "document")
-            out.put(_Tokenized(wanted, texts))
+            pieces = self._cut([(task.document, task.wanted) for task in wanted.embed])
+            texts = [text for own in pieces for piece in own for text in piece.texts]
+            out.put(_Tokenized(wanted, pieces, self._encoder.tokenize(texts, "document")))
 
     def _embed(self, source: Iterable[_Tokenized], out: Channel[_Embedded]) -> None:
         for entry in source:
             if self._control.lost is not None:
                 # Vectors that nobody will take are not worth the electricity.
-                self._leave(entry.window)
+                self._outcomes.left(len(entry.window.embed) + len(entry.window.actions))
                 continue
-            vectors = self._encoder.embed(entry.texts)  # (documents to embed, dimensions)
-            out.put(_Embedded(entry.window, entry.texts, vectors))
+            vectors = self._encoder.embed(entry.texts)  # (texts, dimensions)
+            out.put(_Embedded(entry, vectors))
 
     def _pack(self, source: Iterable[_Embedded], out: Channel[list[Action]]) -> None:
         for entry in source:
@@ -137,22 +157,21 @@ class Loader:
             self._writer.send(group)
 
     def _actions(self, entry: _Embedded) -> Iterator[Action]:
-        info = self._engine.info
-        yield from entry.window.actions
-        embedded_at = now()
-        for row, document in enumerate(entry.window.embed):
-            tokens = int(entry.texts.tokens[row])
-            meta = DocumentMeta(
-                fingerprint=self._encoder.info.fingerprint, text_hash=document.text_hash,
-                document_hash=document.document_hash, tokens=tokens, truncated=bool(entry.texts.truncated[row]),
-                embedded_at=embedded_at,
-            )  # fmt: skip
-            vector = entry.vectors[row]  # (dimensions,)
-            value = bulk_value(info, vector)
-            build = index_action if document.version is None else update_action
-            body = build(document, self._vector_field, value, meta)
-            lost = lost_tokens(tokens, entry.texts.max_tokens)
-            yield Action(document, body, Outcome.INDEXED, lost, embedded_at)
+        tokenized, embedded_at = entry.tokenized, now()
+        yield from tokenized.window.actions
+        vectors = WindowVectors(self._engine.info, self._targets, tokenized.texts, entry.vectors, embedded_at)
+        for task, pieces in zip(tokenized.window.embed, tokenized.pieces, strict=True):
+            made = [vectors.field_of(task.document, piece) for piece in pieces]
+            body = self._body(task, [filled for filled, _ in made])
+            yield Action(task.document, body, Outcome.INDEXED, sum(lost for _, lost in made), embedded_at)
 
-    def _leave(self, window: Sorted) -> None:
-        self._outcomes.left(len(window.embed) + len(window.actions))
+    def _body(self, task: Task, fields: list[FilledField]) -> bytes:
+        document = task.document
+        if document.version is None:
+            return index_action(document, [*task.kept, *fields])
+        return update_action(document, fields, cleared_fields(document, self._targets))
+
+
+def cleared_fields(document: Document, targets: Targets) -> list[str]:
+    """Vector fields that a document of the index loses, because it lost their text."""
+    return [targets[number].field for number in document.stale if not document.texts[number]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.ledger import Ledger, Outcome
@@ -17,6 +18,11 @@ class Outcomes:
         ledger: Counts.
         letters: Where documents go that cannot be loaded.
         state: Remembers what the index holds; None where the index itself is the source.
+
+    Attributes:
+        rejected: Records that are no documents.
+        dropped: Vector field → documents whose vector there stood for a text that they no longer have, and that this
+            load does not fill.
     """
 
     def __init__(self, ledger: Ledger, letters: DeadLetters, state: LoadState | None = None) -> None:
@@ -24,6 +30,7 @@ class Outcomes:
         self.letters = letters
         self._state = state
         self.rejected = 0  # records that are no documents: which one of the index stands for them is not known
+        self.dropped: Counter[str] = Counter()
 
     def read(self) -> None:
         self.ledger.add_read()
@@ -51,6 +58,10 @@ class Outcomes:
 
     def superseded(self, count: int) -> None:
         self.ledger.enter(Outcome.SUPERSEDED, count)
+
+    def drop(self, fields: Iterable[str]) -> None:
+        """A document is written without these vectors."""
+        self.dropped.update(fields)
 
     def deleted(self) -> None:
         self.ledger.enter(Outcome.DELETED)

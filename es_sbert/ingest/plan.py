@@ -8,18 +8,15 @@ from pathlib import Path
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import UsageError, VectorIndexError
 from es_sbert.index.ensure import missing_index
-from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.schema import vector_fields
-from es_sbert.index.text import TextTemplate
 from es_sbert.ingest.dead_letters import check_letters, default_path
+from es_sbert.ingest.fields import PlannedField, planned_fields
 from es_sbert.ingest.settings import IngestSettings
 from es_sbert.ingest.sources.check import check_sources
 from es_sbert.ingest.sources.find import Source, find_sources
 from es_sbert.ingest.sources.letters import letters_source
 from es_sbert.ingest.state import default_state
 from es_sbert.ingest.triage import is_source_disabled
-
-DEFAULT_TEXT_FIELD = "text"
 
 
 @dataclass(frozen=True)
@@ -29,20 +26,28 @@ class Plan:
     Attributes:
         settings: What was asked for.
         sources: Files to load; none for documents of the index.
-        template: Text to embed.
+        fields: The vector fields to fill; at least one.
         state: The index as it stands; None where it does not exist yet.
-        stored: What the mapping says of the vector field; None where it has none.
         dead_letters: The dead-letter file.
         state_file: Where a killed load goes on from; None for documents of the index, which is its own state.
     """
 
     settings: IngestSettings
     sources: list[Source]
-    template: TextTemplate
+    fields: tuple[PlannedField, ...]
     state: IndexState | None
-    stored: VectorFieldMeta | None
     dead_letters: Path
     state_file: Path | None
+
+    @property
+    def model(self) -> str | None:
+        """Name of the model that fills the fields already; None where all of them are new."""
+        return next((field.stored.model for field in self.fields if field.stored is not None), None)
+
+    @property
+    def text_fields(self) -> tuple[str, ...]:
+        """All fields of all texts."""
+        return tuple(dict.fromkeys(name for field in self.fields for name in field.template.fields))
 
 
 def plan(engine: Engine, settings: IngestSettings) -> Plan:
@@ -66,7 +71,7 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
     letters = settings.dead_letters or default_path(settings.index)
     check_letters(letters)
     state = engine.get_index(settings.index)
-    stored = vector_fields(state.mappings, state.name).get(settings.vector_field) if state else None
+    fields = planned_fields(settings, vector_fields(state.mappings, state.name) if state else {})
     if not sources:
         if state is None:
             raise missing_index(settings.index, engine)
@@ -75,20 +80,8 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
                 f"the index {state.name} keeps no _source, so its documents cannot be read back",
                 "Load the documents from files into a new index.",
             )
-    template = _template(settings, stored)
-    if settings.retry is None:
-        check_sources(sources, settings.max_document_bytes, template.fields, settings.id_field)
     state_file = (settings.state or default_state(settings.index, sources)) if sources else None
-    return Plan(settings, sources, template, state, stored, letters, state_file)
-
-
-def _template(settings: IngestSettings, stored: VectorFieldMeta | None) -> TextTemplate:
-    if settings.text_template is not None:
-        if settings.text_fields:
-            raise UsageError("--text-field and --text-template exclude each other", "Give one of the two.")
-        return TextTemplate.parse(settings.text_template)
-    if settings.text_fields:
-        return TextTemplate.of_fields(settings.text_fields)
-    if stored is not None and stored.text is not None:
-        return TextTemplate.parse(stored.text)
-    return TextTemplate.of_fields([DEFAULT_TEXT_FIELD])
+    wanted = Plan(settings, sources, fields, state, letters, state_file)
+    if settings.retry is None:
+        check_sources(sources, settings.max_document_bytes, wanted.text_fields, settings.id_field)
+    return wanted

@@ -10,11 +10,11 @@ import orjson
 
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import RequestFailed
-from es_sbert.index.meta import document_meta_field
 from es_sbert.ingest.context import LoadContext, refresh
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.retry import Backoff, RetryPolicy, passes, with_retries
 from es_sbert.ingest.state import LoadState
+from es_sbert.ingest.targets import Targets, filled
 
 _SAMPLE = 5
 _PAGE = 1000
@@ -47,18 +47,19 @@ class Pruner:
     Args:
         engine: Where.
         index: Index or alias.
-        vector_field: Beside whose vectors the hashes stand.
+        targets: The load's vector fields, beside whose vectors the hashes stand.
         state: What was met.
         policy: How long transient failures are waited out.
         control: Told to stop.
         on_retry: Called with the number of documents that are sent again.
     """
 
-    def __init__(self, engine: Engine, index: str, vector_field: str, state: LoadState, policy: RetryPolicy,
+    def __init__(self, engine: Engine, index: str, targets: Targets, state: LoadState, policy: RetryPolicy,
                  control: Control, on_retry: Callable[[int], None]) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
-        self._query: Json = {"exists": {"field": f"{document_meta_field(vector_field)}.document_hash"}}
+        hashes = [{"exists": {"field": f"{target.meta_field}.document_hash"}} for target in filled(targets)]
+        self._query: Json = {"bool": {"should": hashes, "minimum_should_match": 1}}
         self._state = state
         self._policy = policy
         self._control = control
@@ -137,7 +138,7 @@ def prune(context: LoadContext, confirm: Confirm) -> tuple[int, list[str]]:
     assert context.state is not None, "a load of files has a state"
     settings = context.plan.settings
     pruner = Pruner(
-        context.engine, settings.index, settings.vector_field, context.state, context.policy, context.control,
+        context.engine, settings.index, context.targets, context.state, context.policy, context.control,
         context.outcomes.ledger.add_retries,
     )  # fmt: skip
     gone = pruner.find()

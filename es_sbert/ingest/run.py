@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import EsSbertError
 from es_sbert.index.ensure import Outcome as FieldOutcome
-from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.index.ensure import VectorField, ensure_vector_field
 from es_sbert.index.load_settings import left_behind
-from es_sbert.index.meta import document_meta_field
+from es_sbert.index.schema import vector_fields
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
 from es_sbert.ingest.bulk import BulkWriter
@@ -33,6 +33,7 @@ from es_sbert.ingest.sources.raw import ByteCounter
 from es_sbert.ingest.sources.read import ReadSettings, read_records
 from es_sbert.ingest.state import LoadState
 from es_sbert.ingest.summary import Summary
+from es_sbert.ingest.targets import Target, Targets, kept_targets
 from es_sbert.ingest.throttle import Throttle
 
 # How often documents that other writers keep changing are read and embedded anew.
@@ -58,26 +59,32 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
         OutputError: the dead letters or the state cannot be written.
     """
     settings = wanted.settings
-    field = ensure_vector_field(
-        engine, settings.index, vector_field=settings.vector_field, fingerprint=encoder.info.fingerprint,
-        model_name=encoder.info.model, dimensions=encoder.info.dimensions, index_type=settings.index_type,
-        text=wanted.template.template,
-    )  # fmt: skip
+    fields = _ensure_fields(engine, encoder, wanted)
     begin = time.monotonic()
     pruned = 0
     with ExitStack() as stack:
         stack.enter_context(closing(meter))
         index = read_index(engine, settings.index)
-        state = open_state(wanted, index, encoder)
+        targets = _targets(wanted, fields, index)
+        state = open_state(wanted, index, targets, encoder)
         if state is not None:
             stack.enter_context(closing(state))
         letters = open_letters(wanted, state)
         stack.enter_context(closing(letters))
         outcomes = Outcomes(Ledger(), letters, state)
         context = LoadContext(
-            engine, encoder, wanted, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index, state
+            engine,
+            encoder,
+            wanted,
+            targets,
+            control,
+            meter,
+            outcomes,
+            RetryPolicy(settings.retry_seconds),
+            index,
+            state,
         )
-        fast = wants_load_settings(settings, created=field.outcome is FieldOutcome.CREATED)
+        fast = wants_load_settings(settings, created=any(field.outcome is FieldOutcome.CREATED for field in fields))
         changed = fast or left_behind(index) is not None
         notes = [state.note] if state is not None and state.note is not None else []
         try:
@@ -104,6 +111,7 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
                 # Every letter has come to its end, be it as a new one.
                 taken_aside(settings.retry).unlink()
             state.finish()
+        notes += _dropped(context)
     return Summary.of(
         outcomes.ledger, encoder.info, index=settings.index, engine=engine.info.label,
         source="files" if wanted.sources else "index", dead_letters=str(wanted.dead_letters),
@@ -111,6 +119,44 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
         resumed=state is not None and state.resumed,
         notes=tuple(notes), pruned=pruned,
     )  # fmt: skip
+
+
+def _ensure_fields(engine: Engine, encoder: Encoder, wanted: Plan) -> list[VectorField]:
+    """The vector fields of the plan, fit for the model."""
+    for field in wanted.fields:
+        if field.passages is not None:
+            # Rules that do not go with the model are refused before an index is made for them.
+            encoder.splitter(field.passages.tokens, field.passages.overlap, "document")
+    settings = wanted.settings
+    return [
+        ensure_vector_field(
+            engine, settings.index, vector_field=field.field, fingerprint=encoder.info.fingerprint,
+            model_name=encoder.info.model, dimensions=encoder.info.dimensions, index_type=settings.index_type,
+            text=field.template.template, passages=field.passages,
+        )
+        for field in wanted.fields
+    ]  # fmt: skip
+
+
+def _targets(wanted: Plan, fields: Sequence[VectorField], index: IndexState) -> Targets:
+    """The fields that are filled, and those that documents from files keep."""
+    own = tuple(
+        Target(field.name, planned.template, field.meta)
+        for planned, field in zip(wanted.fields, fields, strict=True)
+    )  # fmt: skip
+    if not wanted.sources:
+        return own  # partial updates leave other fields alone
+    return own + kept_targets(vector_fields(index.mappings, index.name), [target.field for target in own])
+
+
+def _dropped(context: LoadContext) -> list[str]:
+    """What must be said about vectors that this load does not make and that no longer stand for their texts."""
+    name = context.plan.settings.index
+    return [
+        f"{count:,} documents lost their vector in {field}, since its text changed: "
+        f"`es-sbert ingest --index {name} --vector-field {field}` embeds it anew"
+        for field, count in sorted(context.outcomes.dropped.items())
+    ]
 
 
 def _why_stopped(control: Control, state: LoadState | None) -> str | None:
@@ -129,18 +175,15 @@ def _load_files(context: LoadContext) -> None:
         take_aside(settings.retry)
     context.engine.refresh(settings.index)
     detect = ChangeDetection(
-        context.engine, settings.index, settings.vector_field, context.encoder.info.fingerprint, outcomes,
-        policy=context.policy, aborted=control.aborted, empty_index=context.engine.count(settings.index) == 0,
+        context.engine, settings.index, context.targets, outcomes, policy=context.policy, aborted=control.aborted,
+        empty_index=context.engine.count(settings.index) == 0,
     )  # fmt: skip
-    rules = DocumentRules(
-        context.plan.template, settings.id_field, (settings.vector_field, document_meta_field(settings.vector_field))
-    )
+    reserved = tuple(name for target in context.targets for name in (target.field, target.meta_field))
+    rules = DocumentRules(context.targets, settings.id_field, reserved)
     counter = ByteCounter()
     sizes = [source.size for source in context.plan.sources]
     total = None if None in sizes else sum(size or 0 for size in sizes)
-    reading = ReadSettings(
-        settings.max_document_bytes, plain_field=context.plan.template.fields[0], index=settings.index
-    )
+    reading = ReadSettings(settings.max_document_bytes, plain_field=context.plan.text_fields[0], index=settings.index)
     records = read_records(context.plan.sources, reading, counter, control.stop)
     documents = read_documents(records, rules, context.state, outcomes)
     tick = _ticker(context, lambda: counter.bytes / total if total else None)
@@ -152,11 +195,8 @@ def _load_index(context: LoadContext) -> None:
     # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.
     engine.refresh(settings.index)
     total = engine.count(settings.index)
-    conflicts, clearing = Conflicts(), Clearing(settings.vector_field)
-    reader = IndexReader(
-        engine, settings.index, settings.vector_field, context.plan.template, context.encoder.info.fingerprint,
-        outcomes, context.control,
-    )  # fmt: skip
+    conflicts, clearing = Conflicts(), Clearing(context.targets)
+    reader = IndexReader(engine, settings.index, context.targets, outcomes, context.control)
     loader = _loader(context, clearing, conflicts.add)
     tick = _ticker(context, lambda: min(1.0, outcomes.ledger.read / total) if total else None)
     loader.run(windows(reader.documents(), settings.batch_window, WINDOW_BYTES), tick)
@@ -179,7 +219,7 @@ def _loader(
         context.engine, settings.index, context.policy, throttle, context.outcomes, context.control, on_conflict
     )
     return Loader(
-        context.engine, context.encoder, settings.vector_field, throttle=throttle, sort_out=sort_out, writer=writer,
+        context.engine, context.encoder, context.targets, throttle=throttle, sort_out=sort_out, writer=writer,
         outcomes=context.outcomes, control=context.control,
     )  # fmt: skip
 

@@ -32,6 +32,10 @@ class IngestSettings(BaseModel):
         text_template: Template in their place.
         id_field: Field of the id; None takes the hash of the content.
         vector_field: Field that takes the vector.
+        vectors: In place of it and of the text: several fields, each `NAME={field} …`, or `NAME` alone where the
+            index knows its text.
+        passages: Cut texts into passages: `TOKENS` for every vector field, or `NAME=TOKENS`.
+        passage_overlap: Tokens that neighbouring passages share; None takes an eighth of a passage.
         index_type: Index type of a field that does not exist yet.
         batch_window: Texts that are sorted by length and embedded together.
         bulk_bytes: Largest body of a bulk request.
@@ -53,6 +57,9 @@ class IngestSettings(BaseModel):
     text_template: str | None = None
     id_field: str | None = None
     vector_field: str = DEFAULT_VECTOR_FIELD
+    vectors: tuple[str, ...] = ()
+    passages: tuple[str, ...] = ()
+    passage_overlap: int | None = Field(default=None, ge=0)
     index_type: str | None = None
     batch_window: int = Field(default=2048, ge=1)
     bulk_bytes: int = Field(default=5 * MIB, ge=1024)

@@ -37,15 +37,14 @@ class LoadIdentity:
 
     Attributes:
         index_uuid: The index's own; another one of the same name has another.
-        vector_field, fingerprint: Which vectors are written, and by which model.
-        text: Template of the embedded text.
+        fingerprint: The model.
+        fields: Vector fields that it fills: name, template of the embedded text, rules for passages.
         id_field: Field of the id; None for hashes of the content.
     """
 
     index_uuid: str
-    vector_field: str
     fingerprint: str
-    text: str
+    fields: tuple[tuple[str, str, str | None], ...]
     id_field: str | None
 
 

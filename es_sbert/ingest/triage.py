@@ -1,36 +1,79 @@
-"""Change detection: what of a window needs a new vector, what only new fields, and what nothing."""
+"""Change detection: what of a document needs a new vector, what keeps the one it has, and what is as it should be."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from es_sbert.engines.protocol import Json
-from es_sbert.index.meta import DocumentMeta
+from es_sbert.index.meta import DocumentMeta, text_hash
 from es_sbert.index.text import MISSING, find_field
 from es_sbert.ingest.documents import Document
+from es_sbert.ingest.targets import Targets
 
 T = TypeVar("T")
 
 
-@dataclass
-class Triage:
-    """A window, sorted.
+class Verdict(Enum):
+    """What is to be done with a document."""
+
+    WRITE = auto()  # it is new, or has changed
+    CLEAR = auto()  # it has no text any more: it takes the place of the one in the index, without vectors
+    UNCHANGED = auto()
+    SUPERSEDED = auto()  # the index holds a later version
+    EMPTY = auto()  # no text, and the index holds no vector of it
+
+
+@dataclass(frozen=True)
+class Sorting:
+    """A document compared with what the index holds of it.
 
     Attributes:
-        embed: New documents, and those whose text or model changed.
-        rewrite: Documents whose text is as it was while other fields changed, with the meta they have.
-        unchanged: Ids of documents that stand in the index as they are.
-        superseded: Documents of which the index holds a later version.
+        verdict: What is to be done.
+        wanted: Targets, by number, that get a new vector.
+        kept: Targets whose vector stands for the text that the document has now.
+        dropped: Targets that this load does not fill and whose vector stands for another text.
     """
 
-    embed: list[Document] = field(default_factory=list)
-    rewrite: list[tuple[Document, DocumentMeta]] = field(default_factory=list)
-    unchanged: list[str] = field(default_factory=list)
-    superseded: int = 0
+    verdict: Verdict
+    wanted: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
+
+
+def triage(document: Document, stored: Sequence[DocumentMeta | None], targets: Targets) -> Sorting:
+    """Compare a document with the objects beside its vectors in the index.
+
+    Args:
+        stored: One a target; None where the index has none.
+    """
+    numbers = range(len(targets))
+    current = {
+        number
+        for number in numbers
+        if is_current(stored[number], document.texts[number], targets[number].meta.fingerprint)
+    }
+    filled = [number for number in numbers if targets[number].filled]
+    right = all(number in current if document.texts[number] else stored[number] is None for number in filled)
+    known = [meta for number in filled if (meta := stored[number]) is not None]
+    if right and known and all(meta.document_hash == document.document_hash for meta in known):
+        return Sorting(Verdict.UNCHANGED)
+    if any(is_superseded(document, meta) for meta in stored):
+        return Sorting(Verdict.SUPERSEDED)
+    wanted = tuple(number for number in filled if document.texts[number] and number not in current)
+    kept = tuple(number for number in numbers if number in current)
+    dropped = tuple(
+        number
+        for number in numbers
+        if not targets[number].filled and stored[number] is not None and number not in current
+    )
+    if any(document.texts[number] for number in filled):
+        return Sorting(Verdict.WRITE, wanted, kept, dropped)
+    return Sorting(Verdict.CLEAR, (), kept, dropped) if known else Sorting(Verdict.EMPTY)
 
 
 def stored_meta(source: Json, meta_field: str) -> DocumentMeta | None:
@@ -45,37 +88,15 @@ def stored_meta(source: Json, meta_field: str) -> DocumentMeta | None:
         return None
 
 
-def triage(documents: Sequence[Document], stored: Mapping[str, DocumentMeta | None], fingerprint: str) -> Triage:
-    """Compare documents with what the index holds under their ids.
-
-    Args:
-        stored: id → meta; ids that the index lacks are absent.
-        fingerprint: The model's.
-    """
-    result = Triage()
-    for document in documents:
-        meta = stored.get(document.id)
-        current = is_current(meta, document.text_hash, fingerprint)
-        if meta is not None and current and meta.document_hash == document.document_hash:
-            result.unchanged.append(document.id)
-        elif is_superseded(document, meta):
-            result.superseded += 1
-        elif meta is None or not current:
-            result.embed.append(document)
-        else:
-            result.rewrite.append((document, meta))
-    return result
-
-
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Slices of at most `size` items."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
-def is_current(meta: DocumentMeta | None, text_hash: str, fingerprint: str) -> bool:
-    """Whether a vector with this meta is the one that the text would get now."""
-    return meta is not None and meta.fingerprint == fingerprint and meta.text_hash == text_hash
+def is_current(meta: DocumentMeta | None, text: str, fingerprint: str) -> bool:
+    """Whether a vector with this meta is the one that the text would get now; an empty text gets none."""
+    return bool(text) and meta is not None and meta.fingerprint == fingerprint and meta.text_hash == text_hash(text)
 
 
 def is_superseded(document: Document, meta: DocumentMeta | None) -> bool:

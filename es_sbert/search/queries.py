@@ -11,6 +11,7 @@ import orjson
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import UsageError
+from es_sbert.index.layout import PASSAGE_VECTOR, passage_inner_hits
 from es_sbert.index.vectors import vector_list
 from es_sbert.search.scores import Method
 
@@ -25,6 +26,7 @@ class VectorQuery:
 
     Attributes:
         field: The vector field.
+        passages: Whether it holds one vector a passage; a document is then as near as its nearest passage.
         vector: *Shape:* ``(dimensions,)`` float32.
         k: How many hits.
         filter: Query in the engine's language that every hit must match, or None.
@@ -40,6 +42,7 @@ class VectorQuery:
     filter: Json | None = None
     num_candidates: int | None = None
     oversample: float | None = None
+    passages: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.k <= MAX_K:
@@ -53,6 +56,11 @@ class VectorQuery:
                 "the query vector has no direction: it is empty, all zeros, not finite, or not one vector",
                 "Give one vector of shape (dimensions,) as the model makes it.",
             )
+
+    @property
+    def path(self) -> str:
+        """Full name of the field that holds the numbers."""
+        return f"{self.field}.{PASSAGE_VECTOR}" if self.passages else self.field
 
     @property
     def candidates(self) -> int:
@@ -97,13 +105,15 @@ def search_body(flavour: Flavour, method: Method, query: VectorQuery) -> Json:
 
 def _elasticsearch_knn(query: VectorQuery) -> Json:
     knn: Json = {
-        "field": query.field,
+        "field": query.path,
         "query_vector": vector_list(query.vector),
         "k": query.k,
         "num_candidates": query.candidates,
     }
     if query.oversample is not None:
         knn["rescore_vector"] = {"oversample": query.oversample}
+    if query.passages:
+        knn["inner_hits"] = passage_inner_hits(query.field)
     return knn if query.filter is None else knn | {"filter": query.filter}
 
 
@@ -115,25 +125,38 @@ def _opensearch_knn(query: VectorQuery) -> Json:
     }
     if query.filter is not None:
         knn["filter"] = query.filter
-    section: Json = {"knn": {query.field: knn}}
-    # OpenSearch's own rescoring needs its native library; a script over what the graph found does the same.
-    return section if query.oversample is None else _script_score(Flavour.OPENSEARCH, query, section)
+    section: Json = {"knn": {query.path: knn}}
+    if query.oversample is not None:
+        # OpenSearch's own rescoring needs its native library; a script over what the graph found does the same.
+        section = _script_score(Flavour.OPENSEARCH, query, section)
+    return _nested(query, section) if query.passages else section
 
 
 def _exact(flavour: Flavour, query: VectorQuery) -> Json:
     """All documents that have a vector (the script fails, or scores 0, on others) and pass the filter."""
-    filters: list[Json] = [{"exists": {"field": query.field}}]
+    filters: list[Json] = [{"exists": {"field": query.path}}]
+    if query.passages:
+        passages = _nested(query, _script_score(flavour, query, filters[0]))
+        # Passages know nothing of the fields of their document, so the filter stands outside; it costs no hits, since
+        # every passage is scored.
+        return passages if query.filter is None else {"bool": {"must": [passages], "filter": [query.filter]}}
     if query.filter is not None:
         filters.append(query.filter)
     return _script_score(flavour, query, {"bool": {"filter": filters}})
+
+
+def _nested(query: VectorQuery, inner: Json) -> Json:
+    """A query over passages as one over documents."""
+    nested = {"path": query.field, "score_mode": "max", "query": inner, "inner_hits": passage_inner_hits(query.field)}
+    return {"nested": nested}
 
 
 def _script_score(flavour: Flavour, query: VectorQuery, documents: Json) -> Json:
     """The documents of a query, scored by the cosine of their float32 vectors."""
     vector = vector_list(query.vector)
     if flavour is Flavour.ELASTICSEARCH:
-        script: Json = {"source": f"cosineSimilarity(params.q, '{query.field}') + 1.0", "params": {"q": vector}}
+        script: Json = {"source": f"cosineSimilarity(params.q, '{query.path}') + 1.0", "params": {"q": vector}}
     else:
-        params = {"field": query.field, "query_value": vector, "space_type": "cosinesimil"}
+        params = {"field": query.path, "query_value": vector, "space_type": "cosinesimil"}
         script = {"lang": "knn", "source": "knn_score", "params": params}
     return {"script_score": {"query": documents, "script": script}}

@@ -129,7 +129,7 @@ class SemanticIndex:
                     "Search without exact, or load the documents with --index-type flat, where kNN is exact.",
                 ) from error
             raise
-        return read_answer(answer, self._engine.info.flavour, method)
+        return read_answer(answer, self._engine.info.flavour, method, self._field.name, self._field.meta)
 
     def body(self, text: str, k: int = 10, *, filter: Json | None = None, exact: bool = False,
              num_candidates: int | None = None) -> Json:  # fmt: skip
@@ -144,7 +144,8 @@ class SemanticIndex:
                 f"Make it with the model {self._field.meta.model}.",
             )
         oversample = OVERSAMPLE.get(IndexType(self._field.meta.index_type))
-        query = VectorQuery(self._field.name, vector, k, filter, num_candidates, oversample)
+        query = VectorQuery(self._field.name, vector, k, filter, num_candidates, oversample,
+                            passages=self._field.meta.passages is not None)  # fmt: skip
         return search_body(self._engine.info.flavour, method, query)
 
     def _method(self, exact: bool) -> Method:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import orjson
 from rich.table import Table
@@ -10,14 +11,15 @@ from rich.text import Text
 
 from es_sbert.engines.protocol import Json
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
-from es_sbert.search.results import SearchResult
+from es_sbert.search.results import Hit, SearchResult
 
 _TEMPLATE_FIELD = re.compile(r"\{([^{}]+)\}")
+SNIPPET = 300  # characters
 _WIDEST_ID = 40  # columns; a longer id is folded
 _VECTOR_MARK = "\ufdd0vector"  # a noncharacter: no text of a document or filter holds it
 
 
-def snippet(source: Json, vector_field: str, meta: VectorFieldMeta, length: int = 300) -> str:
+def snippet(source: Json, vector_field: str, meta: VectorFieldMeta, length: int = SNIPPET) -> str:
     """The beginning of a document on one line: the fields of its embedded text first, then other texts."""
     first = _TEMPLATE_FIELD.findall(meta.text or "")
     names = [name for name in first if name in source] + [name for name in source if name not in first]
@@ -26,10 +28,21 @@ def snippet(source: Json, vector_field: str, meta: VectorFieldMeta, length: int 
         for name in names
         if isinstance(source[name], str) and name not in (vector_field, document_meta_field(vector_field))
     ]
+    return _on_one_line(texts, length)
+
+
+def _on_one_line(texts: Sequence[str], length: int) -> str:
     line = " · ".join(" ".join(text.split()) for text in texts)
     # Documents come from anywhere: control characters must not reach a terminal.
     line = "".join(character for character in line if character.isprintable())
     return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def hit_text(hit: Hit, vector_field: str, meta: VectorFieldMeta) -> str:
+    """The nearest passage of a hit, else the beginning of its document, on one line."""
+    if hit.passage is None or hit.passage.text is None:
+        return snippet(hit.source, vector_field, meta)
+    return _on_one_line([hit.passage.text], SNIPPET)
 
 
 def hit_table(result: SearchResult, vector_field: str, meta: VectorFieldMeta) -> Table:
@@ -43,7 +56,7 @@ def hit_table(result: SearchResult, vector_field: str, meta: VectorFieldMeta) ->
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     for rank, hit in enumerate(result, start=1):
         # Text objects: square brackets in a document are no markup.
-        table.add_row(str(rank), f"{hit.cosine:.4f}", Text(hit.id), Text(snippet(hit.source, vector_field, meta)))
+        table.add_row(str(rank), f"{hit.cosine:.4f}", Text(hit.id), Text(hit_text(hit, vector_field, meta)))
     return table
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from es_sbert.engines.protocol import Flavour
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.meta import PassageRules, VectorFieldMeta
 from es_sbert.index.schema import (
     check_field_name,
     index_body,
@@ -118,3 +118,20 @@ def test_ordinary_field_names(name: str) -> None:
 def test_field_names_that_engines_read_otherwise(name: str) -> None:
     with pytest.raises(UsageError, match="no name for a vector field"):
         check_field_name(name)
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("index_type", [IndexType.HNSW, IndexType.FLAT])
+def test_passages_are_as_recorded_and_read_back(flavour: Flavour, index_type: IndexType) -> None:
+    rules = PassageRules(tokens=256, overlap=32)
+    body = index_body(flavour, "embedding", meta(index_type).model_copy(update={"passages": rules}))
+    assert_golden(flavour, f"index-passages-{index_type}", body)
+    field = body["mappings"]["properties"]["embedding"]
+    assert stored_dimensions(flavour, field) == 384
+    assert stored_similarity(flavour, field) in ("cosine", "cosinesimil")
+    assert vector_fields(body["mappings"], "docs")["embedding"].passages == rules
+
+
+def test_a_nested_object_of_somebody_else_holds_no_vectors() -> None:
+    for flavour in Flavour:
+        assert stored_dimensions(flavour, {"type": "nested", "properties": {"name": {"type": "keyword"}}}) is None

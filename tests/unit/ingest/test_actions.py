@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 from es_sbert.engines.protocol import EngineInfo, Flavour
 from es_sbert.index.meta import DocumentMeta
-from es_sbert.index.vectors import vector_value
-from es_sbert.ingest.actions import Action, bodies, halves, index_action, update_action
+from es_sbert.index.vectors import passage_values, vector_value
+from es_sbert.ingest.actions import Action, FilledField, bodies, halves, index_action, update_action
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.records import Origin
@@ -27,24 +28,38 @@ META = DocumentMeta(
 )  # fmt: skip
 VECTOR = np.array([0.1, -0.25, 1e-8, 1.0], dtype=np.float32)
 SOURCE = b'{"id": "a\\"b", "text": "caf\xc3\xa9\xe2\x80\xa8", "price": 1.10, "big": 123456789012345678901}'
-DOCUMENT = Document(Origin("f", 1), 'a"b', "café", "0" * 32, SOURCE, "1" * 32)
-STORED = Document(Origin("index docs"), "ü/1", "text", "0" * 32, b"{}", None, version=(41, 3))
+DOCUMENT = Document(Origin("f", 1), 'a"b', ("café",), SOURCE, "1" * 32)
+STORED = Document(Origin("index docs"), "ü/1", ("text",), b"{}", None, version=(41, 3))
+ES9 = EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), "")
+VECTORS = np.array([VECTOR, -VECTOR])  # (2, 4)
+FILLED = FilledField("embedding", VECTOR, META)
 
 
 @pytest.mark.parametrize(
     ("name", "body"),
     [
-        ("index-list.ndjson", index_action(DOCUMENT, "embedding", VECTOR, META)),
+        ("index-list.ndjson", index_action(DOCUMENT, [FILLED])),
+        ("index-base64.ndjson", index_action(DOCUMENT, [replace(FILLED, value=vector_value(ES9, VECTOR))])),
+        ("index-plain.ndjson", index_action(DOCUMENT, [])),
         (
-            "index-base64.ndjson",
+            "index-passages.ndjson",
             index_action(
-                DOCUMENT, "embedding", vector_value(EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), ""), VECTOR), META
+                DOCUMENT,
+                [
+                    FilledField(
+                        "body", passage_values(ES9, [(0, 7), (5, 12)], VECTORS), META.model_copy(update={"passages": 2})
+                    ),
+                    FILLED,
+                ],
             ),
         ),
         (
             "update-list.ndjson",
-            update_action(STORED, "body_vector", VECTOR, META.model_copy(update={"document_hash": None})),
+            update_action(
+                STORED, [FilledField("body_vector", VECTOR, META.model_copy(update={"document_hash": None}))], []
+            ),
         ),
+        ("update-cleared.ndjson", update_action(STORED, [FILLED], ["title_vector", "body_vector"])),
     ],
 )
 def test_bodies_are_as_they_were_reviewed(name: str, body: bytes) -> None:
@@ -54,19 +69,19 @@ def test_bodies_are_as_they_were_reviewed(name: str, body: bytes) -> None:
 
 
 def test_each_line_is_json_and_float32_comes_back_exactly() -> None:
-    head, document, rest = index_action(DOCUMENT, "embedding", VECTOR, META).split(b"\n")
+    head, document, rest = index_action(DOCUMENT, [FILLED]).split(b"\n")
     assert rest == b""
     assert orjson.loads(head) == {"index": {"_id": 'a"b'}}
     value = orjson.loads(document)
     assert np.array_equal(np.array(value["embedding"], dtype=np.float32), VECTOR)
-    assert value["embedding_meta"] == META.model_dump()
+    assert value["embedding_meta"] == META.as_json()
     # The document's own bytes, number for number.
     assert document.startswith(SOURCE[:-1])
 
 
 def test_only_documents_of_an_index_are_updated() -> None:
     with pytest.raises(ValueError, match="no version"):
-        update_action(DOCUMENT, "embedding", VECTOR, META)
+        update_action(DOCUMENT, [FILLED], [])
 
 
 def actions(sizes: list[int]) -> list[Action]:

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.index.meta import document_hash, text_hash
-from es_sbert.index.text import TextTemplate
+from es_sbert.index.meta import document_hash
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.ledger import Ledger, LedgerError, Outcome
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.state import LoadIdentity, LoadState
+from tests.unit.ingest.support import target
 
-RULES = DocumentRules(TextTemplate.of_fields(["text"]), "id", ("embedding", "embedding_meta"))
+RULES = DocumentRules((target(),), "id", ("embedding", "embedding_meta"))
 
 
 @pytest.fixture
@@ -42,7 +42,8 @@ def load(outcomes: Outcomes, *objects: dict[str, Any], rules: DocumentRules = RU
 
 
 def fresh_state(folder: Path) -> LoadState:
-    return LoadState(folder / f"{uuid.uuid4()}.state", LoadIdentity("uuid", "embedding", "model", "{text}", "id"))
+    identity = LoadIdentity("uuid", "model", (("embedding", "{text}", None),), "id")
+    return LoadState(folder / f"{uuid.uuid4()}.state", identity)
 
 
 def letters(outcomes: Outcomes) -> list[dict[str, Any]]:
@@ -53,7 +54,7 @@ def letters(outcomes: Outcomes) -> list[dict[str, Any]]:
 def test_a_document_carries_its_hashes_and_its_own_bytes(outcomes: Outcomes) -> None:
     [document] = load(outcomes, {"id": 7, "text": "hello"})
     assert document == Document(
-        Origin("f", 1), "7", "hello", text_hash("hello"), b'{"id":7,"text":"hello"}',
+        Origin("f", 1), "7", ("hello",), b'{"id":7,"text":"hello"}',
         document_hash({"text": "hello", "id": 7}),
     )  # fmt: skip
     assert outcomes.ledger.read == 1
@@ -61,7 +62,7 @@ def test_a_document_carries_its_hashes_and_its_own_bytes(outcomes: Outcomes) -> 
 
 
 def test_without_an_id_field_the_content_is_the_id(outcomes: Outcomes) -> None:
-    rules = DocumentRules(RULES.template, None, RULES.reserved)
+    rules = DocumentRules(RULES.targets, None, RULES.reserved)
     documents = load(outcomes, {"a": 1, "text": "x"}, {"text": "x", "a": 1}, {"text": "x", "a": 2}, rules=rules)
     assert [document.id for document in documents] == [
         document_hash({"text": "x", "a": 1}),
@@ -91,7 +92,7 @@ def test_a_repeated_document_is_skipped_a_contradicting_one_is_a_dead_letter(out
 
 def test_a_document_that_was_not_loaded_does_not_take_its_id(outcomes: Outcomes) -> None:
     documents = load(outcomes, {"id": "a"}, {"id": "a", "text": "x"})
-    assert [document.text for document in documents] == ["x"]
+    assert [document.texts for document in documents] == [("x",)]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_a_ledger_that_does_not_add_up_is_no_small_matter() -> None:
 
 @given(st.lists(st.integers(0, 3000)), st.integers(1, 5), st.integers(1, 5000))
 def test_windows_are_bounded_by_count_and_bytes(sizes: list[int], count: int, max_bytes: int) -> None:
-    documents = [Document(Origin("f"), str(n), "", "", b"x" * size, None) for n, size in enumerate(sizes)]
+    documents = [Document(Origin("f"), str(n), ("",), b"x" * size, None) for n, size in enumerate(sizes)]
     groups = list(windows(documents, count, max_bytes))
     assert [document for group in groups for document in group] == documents
     for group in groups:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ from es_sbert.ingest.records import Origin
 from es_sbert.ingest.sources.find import Format, Source
 from es_sbert.ingest.state import LoadIdentity, LoadState, Met, default_state
 
-IDENTITY = LoadIdentity("uuid", "embedding", "model", "{text}", "id")
+IDENTITY = LoadIdentity("uuid", "model", (("embedding", "{text}", None),), "id")
 A, B = "aa" * 16, "bb" * 16
 
 
@@ -129,10 +130,17 @@ def test_a_document_counts_as_acknowledged_only_as_it_was_when_it_was(
 
 @pytest.mark.parametrize(
     "change",
-    [{"index_uuid": "other"}, {"fingerprint": "other"}, {"text": "{title}"}, {"id_field": None}, {"vector_field": "v"}],
+    [
+        {"index_uuid": "other"},
+        {"fingerprint": "other"},
+        {"id_field": None},
+        {"fields": (("embedding", "{title}", None),)},
+        {"fields": (("v", "{text}", None),)},
+        {"fields": (("embedding", "{text}", "passages of 256 tokens"),)},
+    ],
     ids=str,
 )
-def test_the_state_of_another_load_is_not_believed(tmp_path: Path, change: dict[str, str | None]) -> None:
+def test_the_state_of_another_load_is_not_believed(tmp_path: Path, change: dict[str, Any]) -> None:
     with opened(tmp_path / "state") as state:
         meet(state, "x")
         state.acknowledge(["x"])

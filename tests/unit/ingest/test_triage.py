@@ -6,37 +6,89 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from es_sbert.index.meta import DocumentMeta
+from es_sbert.index.meta import DocumentMeta, text_hash
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.triage import is_source_disabled, is_superseded, stored_meta, triage
+from es_sbert.ingest.triage import Sorting, Verdict, is_source_disabled, is_superseded, stored_meta, triage
+from tests.unit.ingest.support import target
 
-DOCUMENT = Document(Origin("f", 1), "a", "text", "texthash", b"{}", "dochash")
+DOCUMENT = Document(Origin("f", 1), "a", ("text",), b"{}", "dochash")
 META: dict[str, Any] = {
-    "fingerprint": "model", "text_hash": "texthash", "document_hash": "dochash", "tokens": 3, "truncated": False,
-    "embedded_at": "now",
+    "fingerprint": "model", "text_hash": text_hash("text"), "document_hash": "dochash", "tokens": 3,
+    "truncated": False, "embedded_at": "now",
 }  # fmt: skip
+# A title of this load's model, a body of the same, a summary of another's.
+THREE = (target("title", "{title}"), target("body", "{body}"), target("other", "{summary}", filled=False, model="old"))
+
+
+def meta(**change: Any) -> DocumentMeta:
+    return DocumentMeta.model_validate(META | change)
 
 
 @pytest.mark.parametrize(
-    ("change", "embed", "rewrite", "unchanged"),
+    ("stored", "sorting"),
     [
-        ({}, 0, 0, 1),
-        ({"document_hash": "other"}, 0, 1, 0),
-        ({"document_hash": None}, 0, 1, 0),
-        ({"text_hash": "other"}, 1, 0, 0),
-        ({"fingerprint": "other"}, 1, 0, 0),
+        (meta(), Sorting(Verdict.UNCHANGED)),
+        (meta(document_hash="other"), Sorting(Verdict.WRITE, (), (0,))),
+        (meta(document_hash=None), Sorting(Verdict.WRITE, (), (0,))),
+        (meta(text_hash="other"), Sorting(Verdict.WRITE, (0,))),
+        (meta(fingerprint="other"), Sorting(Verdict.WRITE, (0,))),
+        (None, Sorting(Verdict.WRITE, (0,))),
     ],
 )
-def test_what_changed_decides(change: dict[str, Any], embed: int, rewrite: int, unchanged: int) -> None:
-    found = triage([DOCUMENT], {"a": DocumentMeta.model_validate(META | change)}, "model")
-    assert (len(found.embed), len(found.rewrite), len(found.unchanged)) == (embed, rewrite, unchanged)
+def test_what_changed_decides(stored: DocumentMeta | None, sorting: Sorting) -> None:
+    assert triage(DOCUMENT, [stored], (target(),)) == sorting
 
 
-@pytest.mark.parametrize("stored", [{}, {"a": None}, {"b": DocumentMeta.model_validate(META)}])
-def test_what_is_not_there_or_has_no_meta_is_embedded(stored: dict[str, DocumentMeta | None]) -> None:
-    assert triage([DOCUMENT], stored, "model").embed == [DOCUMENT]
+def test_a_document_without_text_is_cleared_where_the_index_has_its_vector() -> None:
+    empty = replace(DOCUMENT, texts=("",))
+    assert triage(empty, [None], (target(),)) == Sorting(Verdict.EMPTY)
+    assert triage(empty, [meta()], (target(),)) == Sorting(Verdict.CLEAR)
+    letter = replace(empty, written="earlier")
+    assert triage(letter, [meta()], (target(),)) == Sorting(Verdict.SUPERSEDED)
+
+
+def test_each_field_is_embedded_kept_or_dropped_for_itself() -> None:
+    document = replace(DOCUMENT, texts=("a title", "a body", "a summary"))
+    title, body = meta(text_hash=text_hash("a title")), meta(text_hash=text_hash("a body"))
+    other = meta(text_hash=text_hash("a summary"), fingerprint="old")
+    assert triage(document, [title, body, other], THREE) == Sorting(Verdict.UNCHANGED)
+    # A vector of another model is no matter of this load's, as long as the document stays as it is.
+    assert triage(document, [title, body, None], THREE) == Sorting(Verdict.UNCHANGED)
+    assert triage(document, [title, None, other], THREE) == Sorting(Verdict.WRITE, (1,), (0, 2))
+    changed = replace(document, texts=("a title", "a new body", "a new summary"), document_hash="new")
+    assert triage(changed, [title, body, other], THREE) == Sorting(Verdict.WRITE, (1,), (0,), (2,))
+    lost = replace(document, texts=("a title", "", "a summary"), document_hash="new")
+    assert triage(lost, [title, body, other], THREE) == Sorting(Verdict.WRITE, (), (0, 2))
+    gone = replace(document, texts=("", "", "a summary"), document_hash="new")
+    assert triage(gone, [title, body, other], THREE) == Sorting(Verdict.CLEAR, (), (2,))
+
+
+@given(
+    st.lists(st.sampled_from(["", "x", "y"]), min_size=3, max_size=3),
+    st.lists(st.sampled_from([None, "x", "y"]), min_size=3, max_size=3),
+    st.booleans(),
+)
+def test_afterwards_every_text_has_its_vector_and_no_other(
+    texts: list[str], stored: list[str | None], same: bool
+) -> None:
+    document = replace(DOCUMENT, texts=tuple(texts), document_hash="dochash" if same else "new")
+    metas = [
+        None if text is None else meta(text_hash=text_hash(text), fingerprint=one.meta.fingerprint)
+        for text, one in zip(stored, THREE, strict=True)
+    ]
+    sorting = triage(document, metas, THREE)
+    if sorting.verdict in (Verdict.WRITE, Verdict.CLEAR):
+        after = {number: texts[number] for number in (*sorting.wanted, *sorting.kept)}
+    else:
+        after = {number: text for number, text in enumerate(stored) if text is not None}
+    for number in (0, 1):
+        assert after.get(number, "") == texts[number]
+    if sorting.verdict in (Verdict.WRITE, Verdict.CLEAR):
+        assert after.get(2, "") in ("", texts[2])
 
 
 @pytest.mark.parametrize("value", [None, "text", {}, {**META, "tokens": "many"}, [META]])

@@ -20,6 +20,8 @@ QUERIES = {
     "plain": VectorQuery("embedding", VECTOR, k=5),
     "filter": VectorQuery("embedding", VECTOR, k=5, filter=FILTER),
     "candidates": VectorQuery("embedding", VECTOR, k=5, num_candidates=500),
+    "passages": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, passages=True),
+    "quantised-passages": VectorQuery("embedding", VECTOR, k=5, oversample=1.5, passages=True),
     "quantised": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, oversample=1.5),
 }
 

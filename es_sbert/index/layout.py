@@ -1,0 +1,50 @@
+"""Where a field's vectors stand: one in the field itself, or one a passage in nested objects."""
+
+from __future__ import annotations
+
+from es_sbert.engines.protocol import Json
+from es_sbert.index.meta import VectorFieldMeta
+
+# Names inside the nested object of a passage. Offsets are in characters of the document's text, the end not included.
+PASSAGE_VECTOR = "vector"
+PASSAGE_START = "start"
+PASSAGE_END = "end"
+
+
+def vector_path(field: str, meta: VectorFieldMeta) -> str:
+    """Full name of the field that holds the numbers."""
+    return field if meta.passages is None else f"{field}.{PASSAGE_VECTOR}"
+
+
+def passage_inner_hits(field: str) -> Json:
+    """What a search is asked to tell of the best passage of each document."""
+    return {"size": 1, "_source": {"includes": [f"{field}.{PASSAGE_START}", f"{field}.{PASSAGE_END}"]}}
+
+
+def has_vector(field: str, meta: VectorFieldMeta, name: str | None = None) -> Json:
+    """Query for the documents that have a vector in this field.
+
+    Args:
+        name: What a hit's `matched_queries` calls it.
+    """
+    named = {} if name is None else {"_name": name}
+    if meta.passages is None:
+        return {"exists": {"field": field, **named}}
+    inner: Json = {"exists": {"field": vector_path(field, meta)}}
+    return {"nested": {"path": field, "query": inner, **named}}
+
+
+def passages_property(vector: Json) -> Json:
+    """The mapping of a field of passages, around the mapping of one vector."""
+    # Offsets are read from `_source` alone: nobody searches by them.
+    offset: Json = {"type": "integer", "index": False, "doc_values": False}
+    properties = {PASSAGE_VECTOR: vector, PASSAGE_START: offset, PASSAGE_END: dict(offset)}
+    return {"type": "nested", "properties": properties}
+
+
+def vector_property(field: Json) -> Json:
+    """The inverse: the mapping of the vector, whether it stands in the field itself or in its passages."""
+    if field.get("type") != "nested":
+        return field
+    inner: Json = field.get("properties", {}).get(PASSAGE_VECTOR, {})
+    return inner

@@ -1,0 +1,107 @@
+"""Which vector fields a load fills, and from what: the options of a command beside what the index says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from es_sbert.errors import UsageError
+from es_sbert.index.meta import PassageRules, VectorFieldMeta
+from es_sbert.index.schema import check_field_name
+from es_sbert.index.text import TextTemplate
+from es_sbert.ingest.settings import IngestSettings
+
+DEFAULT_TEXT_FIELD = "text"
+# Of a passage, where nothing is said: enough for a sentence that both neighbours need.
+_OVERLAP = 1 / 8
+
+
+@dataclass(frozen=True)
+class PlannedField:
+    """A vector field that a load is to fill.
+
+    Attributes:
+        field: Its name.
+        template: The text of its vectors.
+        passages: Rules that were asked for; None leaves them to the index.
+        stored: What the mapping says of it; None where it is new.
+    """
+
+    field: str
+    template: TextTemplate
+    passages: PassageRules | None
+    stored: VectorFieldMeta | None
+
+
+def planned_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> tuple[PlannedField, ...]:
+    """The vector fields that the settings ask for.
+
+    Args:
+        stored: The index's own.
+
+    Raises:
+        UsageError: options that contradict each other or cannot be read, or a new field without a text.
+    """
+    texts = _texts(settings, stored)
+    passages = _passages(settings, list(texts))
+    return tuple(
+        PlannedField(field, template, passages.get(field), stored.get(field)) for field, template in texts.items()
+    )
+
+
+def _texts(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> dict[str, TextTemplate]:
+    if not settings.vectors:
+        field = settings.vector_field
+        return {field: _template(settings, stored.get(field))}
+    if settings.text_fields or settings.text_template is not None:
+        raise UsageError("--vector says itself which text it stands for", "Leave --text-field and --text-template out.")
+    texts: dict[str, TextTemplate] = {}
+    for given in settings.vectors:
+        field, equals, template = given.partition("=")
+        check_field_name(field)
+        known = stored.get(field)
+        if field in texts:
+            raise UsageError(f"the vector field {field} is named twice", "Name each --vector once.")
+        if equals:
+            texts[field] = TextTemplate.parse(template)
+        elif known is not None and known.text is not None:
+            texts[field] = TextTemplate.parse(known.text)
+        else:
+            raise UsageError(
+                f"the index does not say which text {field} stands for", f"Write --vector '{field}={{FIELD}}'."
+            )
+    return texts
+
+
+def _template(settings: IngestSettings, stored: VectorFieldMeta | None) -> TextTemplate:
+    if settings.text_template is not None:
+        if settings.text_fields:
+            raise UsageError("--text-field and --text-template exclude each other", "Give one of the two.")
+        return TextTemplate.parse(settings.text_template)
+    if settings.text_fields:
+        return TextTemplate.of_fields(settings.text_fields)
+    if stored is not None and stored.text is not None:
+        return TextTemplate.parse(stored.text)
+    return TextTemplate.of_fields([DEFAULT_TEXT_FIELD])
+
+
+def _passages(settings: IngestSettings, fields: list[str]) -> dict[str, PassageRules]:
+    """Vector field → the rules asked for: `256` for all of them, `body=256` for one."""
+    if settings.passage_overlap is not None and not settings.passages:
+        raise UsageError("--passage-overlap is for passages", "Give --passages TOKENS too.")
+    rules: dict[str, PassageRules] = {}
+    for given in settings.passages:
+        field, _, number = given.rpartition("=")
+        if not number.isascii() or not number.isdigit() or int(number) < 1:
+            raise UsageError(
+                f"--passages {given!r} is no number of tokens", "Write --passages 256, or --passages FIELD=256."
+            )
+        if field and field not in fields:
+            raise UsageError(
+                f"--passages names {field}, which this load does not fill", f"Name one of: {', '.join(fields)}."
+            )
+        tokens = int(number)
+        overlap = int(tokens * _OVERLAP) if settings.passage_overlap is None else settings.passage_overlap
+        for name in [field] if field else fields:
+            rules[name] = PassageRules(tokens=tokens, overlap=overlap)
+    return rules

@@ -1,0 +1,80 @@
+"""The vector fields that a load minds: which text each stands for, and whether this load's model fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from es_sbert.index.meta import VectorFieldMeta, document_meta_field
+from es_sbert.index.text import NoText, TextTemplate
+
+
+@dataclass(frozen=True)
+class Target:
+    """A vector field and the text that its vectors stand for.
+
+    Attributes:
+        field: Its name.
+        template: The text.
+        meta: What the mapping says about it.
+        filled: Whether this load makes its vectors. The others are of another model, or not asked for: a document
+            that is written anew keeps such a vector as long as it stands for the document's text.
+    """
+
+    field: str
+    template: TextTemplate
+    meta: VectorFieldMeta
+    filled: bool = True
+
+    @property
+    def meta_field(self) -> str:
+        """Name of the object beside the vector."""
+        return document_meta_field(self.field)
+
+
+Targets = tuple[Target, ...]
+
+
+def filled(targets: Targets) -> Targets:
+    """Those that this load fills."""
+    return tuple(target for target in targets if target.filled)
+
+
+def kept_targets(fields: Mapping[str, VectorFieldMeta], filled_fields: Sequence[str]) -> Targets:
+    """The other vector fields of an index whose text is known.
+
+    Args:
+        fields: All vector fields of the index.
+        filled_fields: Names of those that the load fills.
+    """
+    return tuple(
+        Target(name, TextTemplate.parse(meta.text), meta, filled=False)
+        for name, meta in fields.items()
+        if name not in filled_fields and meta.text is not None
+    )
+
+
+def texts_of(fields: Mapping[str, Any], targets: Targets) -> tuple[str, ...]:
+    """A document's text for each target, in their order; empty where there is nothing to embed.
+
+    Raises:
+        NoText: no field of any text is there, or one that the load fills is not a string.
+    """
+    wanted = filled(targets)
+    if all(target.template.is_missing(fields) for target in wanted):
+        problems = [problem for target in wanted for problem in target.template.problems(fields)]
+        raise NoText("; ".join(dict.fromkeys(problems)))
+    return tuple(_text_of(fields, target) for target in targets)
+
+
+def _text_of(fields: Mapping[str, Any], target: Target) -> str:
+    if target.template.is_missing(fields):
+        return ""
+    try:
+        text = target.template.render(fields)
+    except NoText:
+        if target.filled:
+            raise
+        return ""  # whatever its vector stands for, it is not this
+    return text if text.strip() else ""

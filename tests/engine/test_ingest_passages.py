@@ -1,0 +1,226 @@
+"""Long documents as passages, and several vector fields of one document, on real engines."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import Flavour
+from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.describe import describe_index
+from es_sbert.loading import load_encoder
+from es_sbert.search import SemanticIndex
+from tests.engine.ingest_support import (
+    contents,
+    letters,
+    load,
+    open_engine,
+    same_vectors,
+    sentences,
+    vector_of,
+    write_jsonl,
+)
+from tests.tiny import write_tiny_bert
+
+RULES: dict[str, Any] = {"passages": ("48",), "passage_overlap": 12}
+
+
+def long_documents(count: int) -> list[dict[str, Any]]:
+    """Documents of one to thirty sentences."""
+    chance = random.Random(0)
+    lines = [document["text"] for document in sentences(400)]
+    return [
+        {
+            "id": f"d{number}",
+            "title": lines[number],
+            "body": " ".join(chance.sample(lines, chance.choice([1, 2, 8, 30]))) if number % 9 else " ",
+            "even": number % 2 == 0,
+        }
+        for number in range(count)
+    ]
+
+
+def expected_passages(encoder: Encoder, text: str) -> tuple[list[tuple[int, int]], Vectors]:
+    """Offsets, and the vectors of the texts that stand there."""
+    [spans] = encoder.splitter(48, 12, "document")([text])
+    return spans, encoder.encode([text[start:end] for start, end in spans], "document").vectors
+
+
+def check_passages(encoder: Encoder, source: dict[str, Any], text: str) -> None:
+    spans, vectors = expected_passages(encoder, text)
+    value = source["embedding"]
+    stored = [value] if isinstance(value, dict) else value
+    assert [(passage["start"], passage["end"]) for passage in stored] == spans
+    for passage, vector in zip(stored, vectors, strict=True):
+        assert same_vectors(vector_of(passage, "vector"), vector)
+    assert source["embedding_meta"]["passages"] == len(spans)
+    assert source["embedding_meta"]["truncated"] is False
+
+
+@pytest.fixture(scope="module")
+def other_encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    """Another model, of other dimensions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
+        with load_encoder(str(folder), precision="fp32", threads=1) as encoder:
+            yield encoder
+
+
+@pytest.mark.parametrize("index_type", ["hnsw", "int8_hnsw", "flat"])
+def test_a_document_is_as_near_as_its_nearest_passage(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, index_type: str
+) -> None:
+    documents = [document for document in long_documents(80) if document["body"].strip()]
+    path = write_jsonl(tmp_path / "docs.jsonl", documents)
+    summary = load(
+        engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_fields=("body",),
+        index_type=index_type, batch_window=16, **RULES,
+    )  # fmt: skip
+    assert (summary.indexed, summary.truncated, summary.dead) == (len(documents), 0, 0)
+    stored = contents(engine_url, index_name)
+    nearest: dict[str, tuple[float, tuple[int, int]]] = {}
+    query = "The violin met the storm."
+    vector = encoder.encode([query], "query").vectors[0]
+    for document in documents:
+        check_passages(encoder, stored[document["id"]], document["body"])
+        spans, vectors = expected_passages(encoder, document["body"])
+        cosines = vectors @ vector  # (passages,)
+        nearest[document["id"]] = (float(cosines.max()), spans[int(cosines.argmax())])
+    ranked = sorted(nearest, key=lambda key: -nearest[key][0])
+    even = {document["id"] for document in documents if document["even"]}
+    with open_engine(engine_url) as engine, SemanticIndex(index_name, engine, encoder=encoder) as index:
+        # Without scripting (es9) only what needs none.
+        exacts = (
+            [False] if engine.info.version[0] >= 9 and engine.info.flavour is Flavour.ELASTICSEARCH else [False, True]
+        )
+        for exact in exacts:
+            for chosen, filter in ((ranked, None), ([key for key in ranked if key in even], {"term": {"even": True}})):
+                hits = index.search(query, 5, filter=filter, exact=exact).hits
+                assert [hit.id for hit in hits] == chosen[:5]
+                for hit in hits:
+                    cosine, span = nearest[hit.id]
+                    assert hit.cosine == pytest.approx(cosine, abs=1e-5)
+                    assert "embedding" not in hit.source
+                    assert hit.passage is not None
+                    if index_type != "int8_hnsw":
+                        assert (hit.passage.start, hit.passage.end) == span
+                    assert hit.passage.text == hit.source["body"][hit.passage.start : hit.passage.end]
+        summary_of_index = describe_index(engine, index_name)
+    [field] = summary_of_index.fields
+    assert (field.vectors, field.current) == (len(documents), len(documents))
+
+
+def test_passages_are_made_where_documents_stand_and_kept_until_their_text_changes(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    documents = long_documents(30)
+    path = write_jsonl(tmp_path / "docs.jsonl", documents)
+    dead = tmp_path / "dead"
+    # Another field first, so that the index holds the documents without passages.
+    load(engine_url, encoder, index_name, path, dead=dead, id_field="id", vectors=("title_vector={title}",))
+    filled = load(engine_url, encoder, index_name, dead=dead, text_fields=("body",), **RULES)
+    empty = [document for document in documents if not document["body"].strip()]
+    assert (filled.indexed, filled.skipped.empty) == (len(documents) - len(empty), len(empty))
+    again = load(engine_url, encoder, index_name, dead=dead)
+    assert (again.unchanged, again.indexed) == (filled.indexed, 0)
+
+    fields: dict[str, Any] = {"vectors": ("title_vector", "embedding"), "id_field": "id"}
+    # The documents that stood there had no hash of the whole: they are written once more, with the vectors they have.
+    before = contents(engine_url, index_name)
+    same = load(engine_url, encoder, index_name, path, dead=dead, **fields)
+    assert (same.indexed, same.updated + same.unchanged) == (0, len(documents))
+    after = contents(engine_url, index_name)
+    for document in documents:
+        assert vectors_of(after[document["id"]]) == vectors_of(before[document["id"]])
+
+    documents[1]["body"] = documents[2]["body"]
+    documents[2]["body"] = ""
+    documents[3]["title"] = "Something else."
+    documents[4]["even"] = "neither"
+    del documents[5]["title"]
+    write_jsonl(path, documents)
+    changed = load(engine_url, encoder, index_name, path, dead=dead, **fields)
+    # `even` is a boolean in the mapping.
+    assert (changed.indexed, changed.updated, changed.dead) == (2, 2, 1)
+    assert [letter["id"] for letter in letters(dead)] == ["d4"]
+    stored = contents(engine_url, index_name)
+    assert "embedding" not in stored["d2"]
+    assert "title_vector" not in stored["d5"]
+    titles = encoder.encode([document.get("title", "") for document in documents], "document").vectors
+    for row, document in enumerate(documents):
+        source = stored[document["id"]]
+        if document["body"].strip():
+            check_passages(encoder, source, document["body"])
+        if "title" in document:
+            assert same_vectors(vector_of(source, "title_vector"), titles[row])
+
+
+def vectors_of(source: dict[str, Any]) -> dict[str, Any]:
+    """Vectors as bytes."""
+    found: dict[str, Any] = {"title_vector": vector_of(source, "title_vector").tobytes()}
+    if "embedding" in source:
+        value = source["embedding"]
+        passages = [value] if isinstance(value, dict) else value
+        found["embedding"] = [(p["start"], p["end"], vector_of(p, "vector").tobytes()) for p in passages]
+    return found
+
+
+def test_vectors_of_another_model_are_kept_as_long_as_they_are_right(
+    engine_url: str, index_name: str, encoder: Encoder, other_encoder: Encoder, tmp_path: Path
+) -> None:
+    documents = sentences(20)
+    path = write_jsonl(tmp_path / "docs.jsonl", documents)
+    dead = tmp_path / "dead"
+    load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+    load(engine_url, other_encoder, index_name, dead=dead, vector_field="other", text_fields=("text",))
+    before = contents(engine_url, index_name)
+    for document in documents[:5]:
+        document["price"] += 1
+    for document in documents[5:8]:
+        document["text"] += " Once more."
+    write_jsonl(path, documents)
+    summary = load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+    assert (summary.indexed, summary.updated, summary.unchanged) == (3, 5, 12)
+    [note] = summary.notes
+    assert note.startswith("3 documents lost their vector in other, since its text changed")
+    stored = contents(engine_url, index_name)
+    for document in documents[5:8]:
+        assert "other" not in stored[document["id"]]
+        assert "other_meta" not in stored[document["id"]]
+    for document in [*documents[:5], *documents[8:]]:
+        assert same_vectors(vector_of(stored[document["id"]], "other"), vector_of(before[document["id"]], "other"))
+        assert stored[document["id"]]["price"] == document["price"]
+    # As the note says.
+    filled = load(engine_url, other_encoder, index_name, dead=dead, vector_field="other")
+    assert (filled.indexed, filled.unchanged) == (3, 17)
+    wanted = other_encoder.encode([document["text"] for document in documents], "document").vectors
+    stored = contents(engine_url, index_name)
+    for row, document in enumerate(documents):
+        assert np.allclose(vector_of(stored[document["id"]], "other"), wanted[row], atol=1e-6)
+
+
+def test_other_rules_are_refused_with_the_way_out(
+    es9_url: str, fresh_index: Any, encoder: Encoder, tmp_path: Path
+) -> None:
+    index = fresh_index(es9_url)
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
+    options: dict[str, Any] = {"dead": tmp_path / "dead", "id_field": "id"}
+    with pytest.raises(UsageError, match="reads 256 tokens, not 300"):
+        load(es9_url, encoder, index, path, passages=("300",), **options)
+    with open_engine(es9_url) as engine:
+        assert engine.get_index(index) is None  # nothing was made for it
+    load(es9_url, encoder, index, path, passages=("64",), **options)
+    assert load(es9_url, encoder, index, path, passages=("64",), **options).unchanged == 3
+    with pytest.raises(IndexMismatch, match=r"passages of 64 tokens, 8 of them shared, not passages of 32 tokens"):
+        load(es9_url, encoder, index, path, passages=("32",), **options)
+    load(es9_url, encoder, index, path, vectors=("whole={text}",), **options)
+    with pytest.raises(IndexMismatch, match="holds one vector a document, not passages of 32"):
+        load(es9_url, encoder, index, path, vectors=("whole",), passages=("32",), **options)

@@ -1,0 +1,88 @@
+"""Passages: what the model reads whole, on ends of sentences, with nothing of the text lost."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.errors import UsageError
+from tests.tiny import WORDS, write_tiny_bert
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SentenceTokenizer:
+    folder = write_tiny_bert(tmp_path_factory.mktemp("m") / "tiny", max_tokens=24, prompts={"document": "passage: "})
+    return SentenceTokenizer(read_model(folder))
+
+
+def passages(tokenizer: SentenceTokenizer, text: str, tokens: int = 24, overlap: int = 0) -> list[str]:
+    [spans] = tokenizer.splitter(tokens, overlap)([text])
+    return [text[start:end] for start, end in spans]
+
+
+def test_cuts_stand_at_ends_of_sentences(tokenizer: SentenceTokenizer) -> None:
+    text = "The cat sleeps on the mat. A man plays the guitar. The cat plays.\n\nA man sleeps."
+    assert passages(tokenizer, text, 9) == [
+        "The cat sleeps on the mat.",
+        "A man plays the guitar.",
+        "The cat plays.",
+        "A man sleeps.",
+    ]
+    assert passages(tokenizer, text, 20) == [text[: text.index("\n")], "A man sleeps."]
+    assert passages(tokenizer, text) == [text]
+    assert passages(tokenizer, "A man sleeps.") == ["A man sleeps."]
+    assert passages(tokenizer, " \n ") == []
+
+
+def test_a_sentence_that_is_too_long_is_cut_between_words(tokenizer: SentenceTokenizer) -> None:
+    found = passages(tokenizer, "cat " * 30, 10)
+    assert " ".join(found).split() == ["cat"] * 30
+    assert [len(passage.split()) for passage in found] == [8, 8, 8, 6]
+
+
+def test_neighbours_share_at_most_the_overlap(tokenizer: SentenceTokenizer) -> None:
+    text = "The cat sleeps. A man plays. The cat plays. A man sleeps. The mat sleeps."
+    [spans] = tokenizer.splitter(14, 4)([text])
+    shared = [text[second[0] : first[1]] for first, second in pairwise(spans)]
+    assert all(len(tokenizer([piece]).ids[0]) - 2 <= 4 for piece in shared)
+    assert any(shared)
+
+
+def test_the_prompt_takes_its_share(tokenizer: SentenceTokenizer) -> None:
+    text = "cat " * 40
+    [spans] = tokenizer.splitter(10, 0, "document")([text])
+    read = tokenizer([text[start:end] for start, end in spans], "document")
+    assert read.tokens.max() == 10
+    assert len(spans) == 7  # six words each beside two special tokens and the two of the prompt
+
+
+@given(
+    st.lists(st.sampled_from([*WORDS, "unknown", "é", "句子。", "\n\n", "! ", "a-b", "\t", "😀"]), max_size=80),
+    st.integers(6, 24),
+    st.integers(0, 3),
+    st.sampled_from(["", " "]),
+)
+def test_nothing_is_lost_and_nothing_is_cut_off(
+    tokenizer: SentenceTokenizer, words: list[str], tokens: int, overlap: int, between: str
+) -> None:
+    text = between.join(words)
+    [spans] = tokenizer.splitter(tokens, overlap)([text])
+    covered = {place for start, end in spans for place in range(start, end)}
+    assert not "".join(character for place, character in enumerate(text) if place not in covered).strip()
+    assert all(first[0] < second[0] and first[1] < second[1] for first, second in pairwise(spans))
+    if spans:
+        assert tokenizer([text[start:end] for start, end in spans]).tokens.max() <= tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "overlap", "message"),
+    [(25, 0, "reads 24 tokens, not 25"), (2, 0, "hold no text"), (10, 8, "cannot share 8")],
+)
+def test_rules_that_make_no_sense(tokenizer: SentenceTokenizer, tokens: int, overlap: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tokenizer.splitter(tokens, overlap)

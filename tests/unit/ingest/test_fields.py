@@ -1,0 +1,85 @@
+"""Options of a load and what the index says become vector fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from es_sbert.errors import UsageError
+from es_sbert.index.meta import PassageRules, VectorFieldMeta
+from es_sbert.index.text import NoText
+from es_sbert.ingest.fields import planned_fields
+from es_sbert.ingest.settings import IngestSettings
+from es_sbert.ingest.targets import kept_targets, texts_of
+from tests.unit.ingest.support import target
+
+STORED = {
+    name: VectorFieldMeta(fingerprint="f", model="m", dimensions=4, index_type="hnsw", text=text)
+    for name, text in (("embedding", "{title}. {body}"), ("summary_vector", "{summary}"), ("unfilled", None))
+}
+
+
+def planned(**options: Any) -> list[tuple[str, str, PassageRules | None]]:
+    fields = planned_fields(IngestSettings(index="docs", **options), STORED)
+    return [(field.field, field.template.template, field.passages) for field in fields]
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({}, [("embedding", "{title}. {body}", None)]),
+        ({"text_fields": ("a", "b")}, [("embedding", "{a}\n{b}", None)]),
+        ({"text_template": "{a}!"}, [("embedding", "{a}!", None)]),
+        ({"vector_field": "new"}, [("new", "{text}", None)]),
+        ({"vector_field": "unfilled"}, [("unfilled", "{text}", None)]),
+        ({"passages": ("256",)}, [("embedding", "{title}. {body}", PassageRules(tokens=256, overlap=32))]),
+        (
+            {"passages": ("100",), "passage_overlap": 0},
+            [("embedding", "{title}. {body}", PassageRules(tokens=100, overlap=0))],
+        ),
+        (
+            {"vectors": ("t={title}", "summary_vector"), "passages": ("summary_vector=64",)},
+            [("t", "{title}", None), ("summary_vector", "{summary}", PassageRules(tokens=64, overlap=8))],
+        ),
+    ],
+)
+def test_fields(options: dict[str, Any], fields: list[tuple[str, str, PassageRules | None]]) -> None:
+    assert planned(**options) == fields
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vectors": ("a={x}", "a={y}")}, "named twice"),
+        ({"vectors": ("a",)}, "does not say which text a stands for"),
+        ({"vectors": ("unfilled",)}, "does not say which text unfilled stands for"),
+        ({"vectors": ("a={x}",), "text_fields": ("y",)}, "says itself which text"),
+        ({"vectors": ("_a={x}",)}, "no name for a vector field"),
+        ({"vectors": ("a=x",)}, "names no field"),
+        ({"text_fields": ("a",), "text_template": "{a}"}, "exclude each other"),
+        ({"passages": ("many",)}, "is no number of tokens"),
+        ({"passages": ("0",)}, "is no number of tokens"),
+        ({"passages": ("٣",)}, "is no number of tokens"),
+        ({"passages": ("other=64",)}, "names other, which this load does not fill"),
+        ({"passage_overlap": 8}, "is for passages"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        planned(**options)
+
+
+def test_other_fields_are_kept_where_their_text_is_known() -> None:
+    [kept] = kept_targets(STORED, ["embedding"])
+    assert (kept.field, kept.template.template, kept.filled) == ("summary_vector", "{summary}", False)
+
+
+def test_one_text_of_several_is_enough() -> None:
+    targets = (target("t", "{title}"), target("b", "{body}"), target("k", "{kept}", filled=False))
+    assert texts_of({"title": "x", "kept": "z"}, targets) == ("x", "", "z")
+    assert texts_of({"body": "y", "title": " ", "kept": 5}, targets) == ("", "y", "")
+    with pytest.raises(NoText, match="the text field title is missing; the text field body is null"):
+        texts_of({"body": None, "kept": "z"}, targets)
+    with pytest.raises(NoText, match="body is a JSON number"):
+        texts_of({"title": "x", "body": 5}, targets)
