@@ -85,6 +85,14 @@ if TYPE_CHECKING:
 )
 @click.option("--yes", is_flag=True, help="Do not ask before --prune removes documents.")
 @click.option(
+    "--watch",
+    is_flag=False,
+    flag_value=5.0,
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="[SECONDS]",
+    help="With no FILE: afterwards, go on embedding what other writers add or change, looking every SECONDS (5).",
+)
+@click.option(
     "--retry",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -126,7 +134,7 @@ if TYPE_CHECKING:
 def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str, ...], text_template: str | None,
            vectors: tuple[str, ...], passages: tuple[str, ...], passage_overlap: int | None,
            id_field: str | None, index_type: str | None, dead_letters: Path | None, state: Path | None,
-           load_settings: str, prune: bool, yes: bool, retry: Path | None,
+           load_settings: str, prune: bool, yes: bool, watch: float | None, retry: Path | None,
            max_document_bytes: int, batch_window: int, bulk_bytes: int, retry_seconds: float, quiet: bool,
            as_json: bool, vector_field: str, model: str | None, device: str, precision: str, threads: int | None,
            **connection: Any) -> int:  # fmt: skip
@@ -156,6 +164,7 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
     from es_sbert.engines.connect import connect
     from es_sbert.errors import UsageError
     from es_sbert.ingest.control import Control
+    from es_sbert.ingest.local import LocalRunner
     from es_sbert.ingest.plan import plan
     from es_sbert.ingest.progress import meter_for
     from es_sbert.ingest.run import run
@@ -184,6 +193,7 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
         load_settings=LoadSettings(load_settings),
         prune=prune,
         retry=retry,
+        watch_seconds=watch,
     )
     if prune and not yes and (STDIN in files or not sys.stdin.isatty()):
         raise UsageError("--prune asks before it removes documents, and nobody is there to answer", "Add --yes.")
@@ -208,7 +218,7 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
             before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
             try:
                 meter = meter_for(sys.stderr, quiet=quiet)
-                summary = run(engine, encoder, wanted, control, meter, _always if yes else _ask)
+                summary = run(engine, LocalRunner(encoder), wanted, control, meter, _always if yes else _ask)
             finally:
                 for number, handler in before.items():
                     signal.signal(number, handler)

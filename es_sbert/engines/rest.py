@@ -164,6 +164,33 @@ class RestEngine(ABC):
         finally:
             self._release(pit_id)
 
+    def checkpoints(self, name: str) -> dict[int, int]:
+        shards = "indices.*.shards.*"
+        params = {"level": "shards", "filter_path": f"{shards}.routing.primary,{shards}.seq_no.global_checkpoint"}
+        answer = self._request("GET", f"/{quoted(name)}/_stats", params)
+        copies = (
+            (int(shard), copy)
+            for index in answer.get("indices", {}).values()
+            for shard, copies in index["shards"].items()
+            for copy in copies
+        )
+        return {shard: copy["seq_no"]["global_checkpoint"] for shard, copy in copies if copy["routing"]["primary"]}
+
+    def written(self, name: str, shard: int, after: int, up_to: int, *, query: Json, source_includes: Sequence[str],
+                page: int = 500) -> list[Json]:  # fmt: skip
+        body: Json = {
+            "query": {"bool": {"must": [query], "filter": [{"range": {"_seq_no": {"gt": after, "lte": up_to}}}]}},
+            "sort": [{"_seq_no": "asc"}],
+            "size": page,
+            "_source": {"includes": list(source_includes)} if source_includes else False,
+            "seq_no_primary_term": True,
+            "track_total_hits": False,
+        }
+        answer = self._request("POST", f"/{quoted(name)}/_search", {"preference": f"_shards:{shard}"}, body)
+        self._check_shards(answer, name)
+        hits: list[Json] = answer["hits"]["hits"]
+        return hits
+
     def ask(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:
         method = "GET" if body is None else "POST"
         encoded = None if body is None else orjson.dumps(body)

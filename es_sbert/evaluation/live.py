@@ -26,6 +26,7 @@ from es_sbert.evaluation.tasks import retrieval_row
 from es_sbert.index.ensure import read_vector_field
 from es_sbert.index.layout import has_vector
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.local import LocalRunner
 from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Silent
 from es_sbert.ingest.run import run
@@ -86,7 +87,7 @@ def _load(engine: Engine, encoder: Encoder, index: str, data: Collection, vector
                 out.write(orjson.dumps({"id": identifier, "text": text}) + b"\n")
         wanted = IngestSettings(index=index, files=(str(file),), id_field="id", text_fields=("text",),
                                 vector_field=vector_field, dead_letters=dead)  # fmt: skip
-        summary = run(engine, encoder, plan(engine, wanted), Control(), Silent())
+        summary = run(engine, LocalRunner(encoder), plan(engine, wanted), Control(), Silent())
         if summary.indexed != len(data.documents):
             letters = dead.read_bytes().splitlines() if dead.exists() else []
             reason = f": {orjson.loads(letters[0])['reason']}" if letters else ""

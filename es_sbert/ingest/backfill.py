@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import orjson
 
@@ -92,7 +92,7 @@ class IndexReader:
     def documents(self) -> Iterator[Document]:
         """From one point in time. A scan that fails ends early: what was read is still loaded."""
         pages = self._engine.scan(
-            self._index, query=scan_query(self._targets), source_includes=self._includes, page=PAGE
+            self._index, query=scan_query(self._targets), source_includes=self.includes, page=PAGE
         )
         try:
             for page in pages:
@@ -115,7 +115,7 @@ class IndexReader:
             query = scan_query(self._targets)
             query["bool"]["filter"] = [{"ids": {"values": list(ids)}}]
             body: Json = {
-                "query": query, "_source": {"includes": self._includes}, "size": len(ids), "seq_no_primary_term": True,
+                "query": query, "_source": {"includes": self.includes}, "size": len(ids), "seq_no_primary_term": True,
             }  # fmt: skip
             hits = {hit["_id"]: hit for hit in self._engine.search(self._index, body)["hits"]["hits"]}
             for document_id in ids:
@@ -128,7 +128,8 @@ class IndexReader:
                     yield from self._lacking(hit)
 
     @property
-    def _includes(self) -> list[str]:
+    def includes(self) -> list[str]:
+        """Fields of a hit that are needed."""
         fields = [field for target in self._targets for field in target.template.fields]
         return list(dict.fromkeys([*fields, *self._meta_fields]))
 
@@ -152,15 +153,35 @@ class IndexReader:
         there = str(number) in hit.get("matched_queries", [])
         return there and is_current(meta, text, self._targets[number].meta.fingerprint)
 
+    def changed(self, hits: Iterable[Json]) -> Iterator[Document]:
+        """Those of a page that lack a current vector; they alone are counted as read.
+
+        A watcher meets its own writes here, which are as they should be.
+        """
+        for hit in hits:
+            found = self._examined(hit)
+            if not isinstance(found, Outcome):
+                self._outcomes.read()
+                yield from self._entered(hit, found)
+
     def _lacking(self, hit: Json) -> Iterator[Document]:
-        source: Json = hit.get("_source") or {}
-        plain = {key: value for key, value in source.items() if key not in self._meta_fields}
-        raw = orjson.dumps(plain)
+        yield from self._entered(hit, self._examined(hit))
+
+    def _entered(self, hit: Json, found: Document | NoText | Outcome) -> Iterator[Document]:
+        """A document that lacks a vector is handed on; the end of any other is entered."""
+        if isinstance(found, Document):
+            yield found
+        elif isinstance(found, NoText):
+            self._outcomes.dead(self._origin, str(found), self._plain(hit), hit["_id"], partial=True)
+        else:
+            self._outcomes.ledger.enter(found)
+
+    def _examined(self, hit: Json) -> Document | NoText | Outcome:
+        """What is to be done: embed the document, put it aside, or nothing."""
         try:
-            texts = texts_of(source, self._targets)
+            texts = texts_of(hit.get("_source") or {}, self._targets)
         except NoText as error:
-            self._outcomes.dead(self._origin, str(error), raw, hit["_id"], partial=True)
-            return
+            return error
         metas, has = self._metas(hit), hit.get("matched_queries", [])
         stale = tuple(
             number
@@ -169,8 +190,10 @@ class IndexReader:
         )
         if stale:
             version = (hit["_seq_no"], hit["_primary_term"])
-            yield Document(self._origin, hit["_id"], texts, raw, None, version, stale=stale)
-        elif any(texts):
-            self._outcomes.unchanged()
-        else:
-            self._outcomes.empty()
+            return Document(self._origin, hit["_id"], texts, self._plain(hit), None, version, stale=stale)
+        return Outcome.UNCHANGED if any(texts) else Outcome.EMPTY
+
+    def _plain(self, hit: Json) -> bytes:
+        """The part of the document that was read."""
+        source: Json = hit.get("_source") or {}
+        return orjson.dumps({key: value for key, value in source.items() if key not in self._meta_fields})

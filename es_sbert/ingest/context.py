@@ -6,16 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.dead_letters import DeadLetters, letter_keys, now
+from es_sbert.ingest.memory import LoadIdentity, LoadMemory
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter
 from es_sbert.ingest.retry import RetryPolicy, with_retries
-from es_sbert.ingest.state import LoadIdentity, LoadState
 from es_sbert.ingest.targets import Targets, filled
 
 T = TypeVar("T")
@@ -28,11 +27,10 @@ class LoadContext:
     Attributes:
         targets: The vector fields that it minds.
         index: The index at the beginning.
-        state: What was met and acknowledged; None where the index is the source.
+        memory: What was met and acknowledged; None where the index is the source.
     """
 
     engine: Engine
-    encoder: Encoder
     plan: Plan
     targets: Targets
     control: Control
@@ -40,7 +38,7 @@ class LoadContext:
     outcomes: Outcomes
     policy: RetryPolicy
     index: IndexState
-    state: LoadState | None
+    memory: LoadMemory | None
 
 
 def patiently(context: LoadContext, call: Callable[[], T]) -> T:
@@ -92,31 +90,25 @@ def index_uuid(index: IndexState) -> str:
     return index.settings["index.uuid"]
 
 
-def open_state(wanted: Plan, index: IndexState, targets: Targets, encoder: Encoder) -> LoadState | None:
-    """The state of a load from files; None where the index is its own.
-
-    Raises:
-        UsageError, OutputError: see `LoadState`.
-    """
-    if wanted.state_file is None:
-        return None
+def load_identity(wanted: Plan, index: IndexState, targets: Targets) -> LoadIdentity:
+    """What must be the same for a load to go on where another one ended."""
+    own = filled(targets)
     fields = tuple(
         (target.field, target.template.template, None if target.meta.passages is None else str(target.meta.passages))
-        for target in filled(targets)
+        for target in own
     )
-    identity = LoadIdentity(index_uuid(index), encoder.info.fingerprint, fields, wanted.settings.id_field)
-    return LoadState(wanted.state_file, identity)
+    return LoadIdentity(index_uuid(index), own[0].meta.fingerprint, fields, wanted.settings.id_field)
 
 
-def open_letters(wanted: Plan, state: LoadState | None) -> DeadLetters:
+def open_letters(wanted: Plan, memory: LoadMemory | None) -> DeadLetters:
     """The dead-letter file, which gets no letter twice when a load goes on.
 
     Raises:
-        OutputError: the state cannot be written.
+        OutputError: the memory cannot be written.
     """
-    if state is None:
+    if memory is None:
         return DeadLetters(wanted.dead_letters, now())
-    if not state.resumed:
-        return DeadLetters(wanted.dead_letters, state.run)
-    state.remember_letters(letter_keys(wanted.dead_letters, state.run))
-    return DeadLetters(wanted.dead_letters, state.run, state.has_letter)
+    if not memory.resumed:
+        return DeadLetters(wanted.dead_letters, memory.run)
+    memory.remember_letters(letter_keys(wanted.dead_letters, memory.run))
+    return DeadLetters(wanted.dead_letters, memory.run, memory.has_letter)

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from es_sbert.index.meta import document_hash
 from es_sbert.index.text import MISSING, NoText, find_field
 from es_sbert.ingest.ids import BadId, document_id
+from es_sbert.ingest.memory import LoadMemory, Meeting, Met
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.ingest.state import LoadState, Met
 from es_sbert.ingest.targets import Targets, texts_of
+
+# Documents that the load's memory is asked about at a time: where it stands on another machine, each question travels.
+_MEETINGS = 256
+_MEETING_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ def document_of(record: Record, rules: DocumentRules) -> Document | Reject:
 
 
 def read_documents(
-    records: Iterable[Record | Reject], rules: DocumentRules, state: LoadState, outcomes: Outcomes
+    records: Iterable[Record | Reject], rules: DocumentRules, memory: LoadMemory, outcomes: Outcomes
 ) -> Iterator[Document]:
     """Documents worth loading; all others are entered in `outcomes` with the reason.
 
@@ -89,6 +93,23 @@ def read_documents(
     two is meant cannot be known. Documents without text come too: the index may hold them with one. What the engine
     acknowledged before the load was killed is left alone.
     """
+    for group in windows(_sound(records, rules, outcomes), _MEETINGS, _MEETING_BYTES):
+        known = memory.meet([Meeting(doc.id, doc.document_hash or "", doc.origin) for doc in group])
+        for document, (met, first) in zip(group, known, strict=True):
+            match met:
+                case Met.NEW:
+                    yield document
+                case Met.ACKNOWLEDGED:
+                    outcomes.unchanged()
+                case Met.REPEATED:
+                    outcomes.duplicate()
+                case Met.CONTRADICTED:
+                    reason = f"the id {document.id} stands in {first} already, with another content"
+                    outcomes.dead(document.origin, reason, document.source, document.id)
+
+
+def _sound(records: Iterable[Record | Reject], rules: DocumentRules, outcomes: Outcomes) -> Iterator[Document]:
+    """Documents that can be loaded."""
     for record in records:
         outcomes.read()
         if isinstance(record, Reject):
@@ -100,18 +121,8 @@ def read_documents(
         document = document_of(record, rules)
         if isinstance(document, Reject):
             outcomes.reject(document)
-            continue
-        met, first = state.meet(document.id, document.document_hash or "", document.origin)
-        match met:
-            case Met.NEW:
-                yield document
-            case Met.ACKNOWLEDGED:
-                outcomes.unchanged()
-            case Met.REPEATED:
-                outcomes.duplicate()
-            case Met.CONTRADICTED:
-                reason = f"the id {document.id} stands in {first} already, with another content"
-                outcomes.dead(document.origin, reason, document.source, document.id)
+        else:
+            yield document
 
 
 def windows(documents: Iterable[Document], count: int, max_bytes: int) -> Iterator[list[Document]]:

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.ledger import Ledger, Outcome
+from es_sbert.ingest.memory import LoadMemory
 from es_sbert.ingest.records import Origin, Reject
-from es_sbert.ingest.state import LoadState
 
 
 class Outcomes:
-    """Ledger, state and dead letters as one, so that none is ever written without the others. Thread-safe.
+    """Ledger, memory and dead letters as one, so that none is ever written without the others. Thread-safe.
 
     Args:
         ledger: Counts.
         letters: Where documents go that cannot be loaded.
-        state: Remembers what the index holds; None where the index itself is the source.
+        memory: Remembers what the index holds; None where the index itself is the source.
 
     Attributes:
         rejected: Records that are no documents.
@@ -25,10 +25,10 @@ class Outcomes:
             load does not fill.
     """
 
-    def __init__(self, ledger: Ledger, letters: DeadLetters, state: LoadState | None = None) -> None:
+    def __init__(self, ledger: Ledger, letters: DeadLetters, memory: LoadMemory | None = None) -> None:
         self.ledger = ledger
         self.letters = letters
-        self._state = state
+        self._memory = memory
         self.rejected = 0  # records that are no documents: which one of the index stands for them is not known
         self.dropped: Counter[str] = Counter()
 
@@ -37,8 +37,8 @@ class Outcomes:
 
     def acknowledged(self, document_ids: Sequence[str]) -> None:
         """The index holds these documents as they stand in the source."""
-        if self._state is not None and document_ids:
-            self._state.acknowledge(document_ids)
+        if self._memory is not None and document_ids:
+            self._memory.acknowledge(document_ids)
 
     def indexed(self, lost_tokens: int) -> None:
         self.ledger.enter_indexed(lost_tokens)

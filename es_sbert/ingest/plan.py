@@ -11,7 +11,7 @@ from es_sbert.index.ensure import missing_index
 from es_sbert.index.schema import vector_fields
 from es_sbert.ingest.dead_letters import check_letters, default_path
 from es_sbert.ingest.fields import PlannedField, planned_fields
-from es_sbert.ingest.settings import IngestSettings
+from es_sbert.ingest.settings import IngestSettings, LoadSettings
 from es_sbert.ingest.sources.check import check_sources
 from es_sbert.ingest.sources.find import Source, find_sources
 from es_sbert.ingest.sources.letters import letters_source
@@ -66,6 +66,13 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
         raise UsageError("--retry takes the place of FILE", "Give one of the two.")
     if settings.prune and (settings.retry is not None or not sources):
         raise UsageError("--prune compares the index with files", "Give all files that the index is loaded from.")
+    if settings.watch_seconds is not None and sources:
+        raise UsageError(
+            "--watch looks at documents that are written to the index",
+            "Leave FILE out; load it by a command of its own.",
+        )
+    if settings.watch_seconds is not None and settings.load_settings is LoadSettings.FAST:
+        raise UsageError("--watch goes on for ever, so the settings of a load would stay", "Leave out --load-settings.")
     if not sources and settings.id_field is not None:
         raise UsageError("--id-field is for documents from files", "Leave it out: documents of the index have ids.")
     letters = settings.dead_letters or default_path(settings.index)

@@ -12,8 +12,8 @@ from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import RequestFailed
 from es_sbert.ingest.context import LoadContext, refresh
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.memory import LoadMemory
 from es_sbert.ingest.retry import Backoff, RetryPolicy, passes, with_retries
-from es_sbert.ingest.state import LoadState
 from es_sbert.ingest.targets import Targets, filled
 
 _SAMPLE = 5
@@ -48,19 +48,19 @@ class Pruner:
         engine: Where.
         index: Index or alias.
         targets: The load's vector fields, beside whose vectors the hashes stand.
-        state: What was met.
+        memory: What was met.
         policy: How long transient failures are waited out.
         control: Told to stop.
         on_retry: Called with the number of documents that are sent again.
     """
 
-    def __init__(self, engine: Engine, index: str, targets: Targets, state: LoadState, policy: RetryPolicy,
+    def __init__(self, engine: Engine, index: str, targets: Targets, memory: LoadMemory, policy: RetryPolicy,
                  control: Control, on_retry: Callable[[int], None]) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
         hashes = [{"exists": {"field": f"{target.meta_field}.document_hash"}} for target in filled(targets)]
         self._query: Json = {"bool": {"should": hashes, "minimum_should_match": 1}}
-        self._state = state
+        self._memory = memory
         self._policy = policy
         self._control = control
         self._on_retry = on_retry
@@ -95,7 +95,8 @@ class Pruner:
         return removed
 
     def _gone(self, page: list[Json]) -> Iterator[Json]:
-        return (hit for hit in page if not self._state.holds(hit["_id"]))
+        there = self._memory.holds([hit["_id"] for hit in page])
+        return (hit for hit in page if hit["_id"] not in there)
 
     def _delete(self, hits: list[Json]) -> int:
         removed = 0
@@ -135,10 +136,10 @@ class Pruner:
 
 def prune(context: LoadContext, confirm: Confirm) -> tuple[int, list[str]]:
     """How many documents were removed, and what must be said about those that were not."""
-    assert context.state is not None, "a load of files has a state"
+    assert context.memory is not None, "a load of files remembers what it met"
     settings = context.plan.settings
     pruner = Pruner(
-        context.engine, settings.index, context.targets, context.state, context.policy, context.control,
+        context.engine, settings.index, context.targets, context.memory, context.policy, context.control,
         context.outcomes.ledger.add_retries,
     )  # fmt: skip
     gone = pruner.find()

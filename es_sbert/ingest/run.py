@@ -3,50 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import EsSbertError
 from es_sbert.index.ensure import Outcome as FieldOutcome
 from es_sbert.index.ensure import VectorField, ensure_vector_field
 from es_sbert.index.load_settings import left_behind
 from es_sbert.index.schema import vector_fields
-from es_sbert.ingest.actions import Action
-from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
-from es_sbert.ingest.bulk import BulkWriter
-from es_sbert.ingest.context import LoadContext, check_index, open_letters, open_state, read_index, refresh
+from es_sbert.ingest.context import LoadContext, check_index, load_identity, open_letters, read_index, refresh
 from es_sbert.ingest.control import Control
-from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
-from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.ledger import Ledger, Outcome
-from es_sbert.ingest.load import WINDOW_BYTES, WRITERS, Loader, Sorted
+from es_sbert.ingest.memory import LoadMemory
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.plan import Plan
-from es_sbert.ingest.progress import Meter, Snapshot, fraction_done
+from es_sbert.ingest.progress import Meter
 from es_sbert.ingest.prune import Confirm, prune
 from es_sbert.ingest.quiet_index import switch_back, switch_off, wants_load_settings
 from es_sbert.ingest.retry import RetryPolicy
-from es_sbert.ingest.sources.letters import take_aside, taken_aside
-from es_sbert.ingest.sources.raw import ByteCounter
-from es_sbert.ingest.sources.read import ReadSettings, read_records
-from es_sbert.ingest.state import LoadState
+from es_sbert.ingest.runner import Runner
+from es_sbert.ingest.sources.letters import taken_aside
 from es_sbert.ingest.summary import Summary
 from es_sbert.ingest.targets import Target, Targets, kept_targets
-from es_sbert.ingest.throttle import Throttle
-
-# How often documents that other writers keep changing are read and embedded anew.
-CONFLICT_ROUNDS = 3
 
 
-def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter: Meter,
+def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: Meter,
         confirm: Confirm = lambda gone: True) -> Summary:  # fmt: skip
     """Carry out a plan.
 
     Args:
         engine: Where to load.
-        encoder: What embeds.
+        runner: Where the pipeline runs.
         wanted: The plan.
         control: Stops the load from outside.
         meter: Shows how far it is.
@@ -59,38 +47,30 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
         OutputError: the dead letters or the state cannot be written.
     """
     settings = wanted.settings
-    fields = _ensure_fields(engine, encoder, wanted)
+    fields = _ensure_fields(engine, runner, wanted)
     begin = time.monotonic()
     pruned = 0
     with ExitStack() as stack:
         stack.enter_context(closing(meter))
         index = read_index(engine, settings.index)
         targets = _targets(wanted, fields, index)
-        state = open_state(wanted, index, targets, encoder)
-        if state is not None:
-            stack.enter_context(closing(state))
-        letters = open_letters(wanted, state)
+        memory = None
+        if wanted.state_file is not None:
+            memory = runner.open_memory(wanted.state_file, load_identity(wanted, index, targets))
+            stack.enter_context(closing(memory))
+        letters = open_letters(wanted, memory)
         stack.enter_context(closing(letters))
-        outcomes = Outcomes(Ledger(), letters, state)
+        outcomes = Outcomes(Ledger(), letters, memory)
         context = LoadContext(
-            engine,
-            encoder,
-            wanted,
-            targets,
-            control,
-            meter,
-            outcomes,
-            RetryPolicy(settings.retry_seconds),
-            index,
-            state,
+            engine, wanted, targets, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index, memory
         )
         fast = wants_load_settings(settings, created=any(field.outcome is FieldOutcome.CREATED for field in fields))
         changed = fast or left_behind(index) is not None
-        notes = [state.note] if state is not None and state.note is not None else []
+        notes = [memory.note] if memory is not None and memory.note is not None else []
         try:
             if fast:
                 notes += switch_off(context)
-            (_load_files if wanted.sources else _load_index)(context)
+            info = runner.load(context)
             if control.lost is None:
                 refresh(context)
                 check_index(context)
@@ -106,32 +86,32 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
             written = sum(outcomes.ledger.counts()[outcome] for outcome in (Outcome.INDEXED, Outcome.UPDATED))
             error.message += f" (this came after {written:,} documents were written)"
             raise
-        if state is not None and not control.stop.is_set():
+        if memory is not None and not control.stop.is_set():
             if settings.retry is not None:
                 # Every letter has come to its end, be it as a new one.
                 taken_aside(settings.retry).unlink()
-            state.finish()
+            memory.finish()
         notes += _dropped(context)
     return Summary.of(
-        outcomes.ledger, encoder.info, index=settings.index, engine=engine.info.label,
+        outcomes.ledger, info, index=settings.index, engine=engine.info.label,
         source="files" if wanted.sources else "index", dead_letters=str(wanted.dead_letters),
-        seconds=time.monotonic() - begin, interrupted=control.interrupted, stopped=_why_stopped(control, state),
-        resumed=state is not None and state.resumed,
+        seconds=time.monotonic() - begin, interrupted=_is_interrupted(control, wanted),
+        stopped=_why_stopped(control, wanted, memory), resumed=memory is not None and memory.resumed,
         notes=tuple(notes), pruned=pruned,
     )  # fmt: skip
 
 
-def _ensure_fields(engine: Engine, encoder: Encoder, wanted: Plan) -> list[VectorField]:
+def _ensure_fields(engine: Engine, runner: Runner, wanted: Plan) -> list[VectorField]:
     """The vector fields of the plan, fit for the model."""
     for field in wanted.fields:
         if field.passages is not None:
             # Rules that do not go with the model are refused before an index is made for them.
-            encoder.splitter(field.passages.tokens, field.passages.overlap, "document")
-    settings = wanted.settings
+            runner.check_passages(field.passages)
+    settings, model = wanted.settings, runner.model
     return [
         ensure_vector_field(
-            engine, settings.index, vector_field=field.field, fingerprint=encoder.info.fingerprint,
-            model_name=encoder.info.model, dimensions=encoder.info.dimensions, index_type=settings.index_type,
+            engine, settings.index, vector_field=field.field, fingerprint=model.fingerprint,
+            model_name=model.name, dimensions=model.dimensions, index_type=settings.index_type,
             text=field.template.template, passages=field.passages,
         )
         for field in wanted.fields
@@ -159,82 +139,15 @@ def _dropped(context: LoadContext) -> list[str]:
     ]
 
 
-def _why_stopped(control: Control, state: LoadState | None) -> str | None:
+def _is_interrupted(control: Control, wanted: Plan) -> bool:
+    """Whether the user stopped the load before its end; a watch has no other end."""
+    return control.interrupted and wanted.settings.watch_seconds is None
+
+
+def _why_stopped(control: Control, wanted: Plan, memory: LoadMemory | None) -> str | None:
     """Why the load did not come to its end, and how it goes on; None where it did."""
-    reason = control.lost or control.cut_short or ("interrupted" if control.interrupted else None)
+    reason = control.lost or control.cut_short or ("interrupted" if _is_interrupted(control, wanted) else None)
     if reason is None:
         return None
-    where = f" where it was ({state.path})" if state is not None else ", leaving alone what has a vector"
+    where = f" where it was ({memory.path})" if memory is not None else ", leaving alone what has a vector"
     return f"{reason}; the same command goes on{where}"
-
-
-def _load_files(context: LoadContext) -> None:
-    settings, outcomes, control = context.plan.settings, context.outcomes, context.control
-    assert context.state is not None, "a load of files has a state"
-    if settings.retry is not None:
-        take_aside(settings.retry)
-    context.engine.refresh(settings.index)
-    detect = ChangeDetection(
-        context.engine, settings.index, context.targets, outcomes, policy=context.policy, aborted=control.aborted,
-        empty_index=context.engine.count(settings.index) == 0,
-    )  # fmt: skip
-    reserved = tuple(name for target in context.targets for name in (target.field, target.meta_field))
-    rules = DocumentRules(context.targets, settings.id_field, reserved)
-    counter = ByteCounter()
-    sizes = [source.size for source in context.plan.sources]
-    total = None if None in sizes else sum(size or 0 for size in sizes)
-    reading = ReadSettings(settings.max_document_bytes, plain_field=context.plan.text_fields[0], index=settings.index)
-    records = read_records(context.plan.sources, reading, counter, control.stop)
-    documents = read_documents(records, rules, context.state, outcomes)
-    tick = _ticker(context, lambda: counter.bytes / total if total else None)
-    _loader(context, detect, _no_conflict).run(windows(documents, settings.batch_window, WINDOW_BYTES), tick)
-
-
-def _load_index(context: LoadContext) -> None:
-    engine, settings, outcomes = context.engine, context.plan.settings, context.outcomes
-    # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.
-    engine.refresh(settings.index)
-    total = engine.count(settings.index)
-    conflicts, clearing = Conflicts(), Clearing(context.targets)
-    reader = IndexReader(engine, settings.index, context.targets, outcomes, context.control)
-    loader = _loader(context, clearing, conflicts.add)
-    tick = _ticker(context, lambda: min(1.0, outcomes.ledger.read / total) if total else None)
-    loader.run(windows(reader.documents(), settings.batch_window, WINDOW_BYTES), tick)
-    for _ in range(CONFLICT_ROUNDS):
-        changed = conflicts.take()
-        if not changed:
-            return
-        loader.run(windows(reader.again(changed), settings.batch_window, WINDOW_BYTES), tick)
-    for action in conflicts.take().values():
-        reason = "other writers kept changing it while it was being embedded: run again"
-        outcomes.dead(action.document.origin, reason, action.document.source, action.document.id, partial=True)
-
-
-def _loader(
-    context: LoadContext, sort_out: Callable[[list[Document]], Sorted], on_conflict: Callable[[Action], None]
-) -> Loader:
-    settings = context.plan.settings
-    throttle = Throttle(settings.bulk_bytes, WRITERS)
-    writer = BulkWriter(
-        context.engine, settings.index, context.policy, throttle, context.outcomes, context.control, on_conflict
-    )
-    return Loader(
-        context.engine, context.encoder, context.targets, throttle=throttle, sort_out=sort_out, writer=writer,
-        outcomes=context.outcomes, control=context.control,
-    )  # fmt: skip
-
-
-def _no_conflict(action: Action) -> None:
-    raise RuntimeError(f"{action.document.id} was sent without a version, yet conflicted")
-
-
-def _ticker(context: LoadContext, part_read: Callable[[], float | None]) -> Callable[[], None]:
-    begin = time.monotonic()
-    ledger = context.outcomes.ledger
-
-    def tick() -> None:
-        read, done = ledger.read, ledger.done
-        fraction = fraction_done(read, done, part_read())
-        context.meter.show(Snapshot(read, done, fraction, time.monotonic() - begin, context.control.waiting))
-
-    return tick

@@ -45,6 +45,7 @@ class IngestSettings(BaseModel):
         load_settings: Whether to switch refreshes and replicas off while loading.
         prune: Remove documents that an earlier load wrote and that the files no longer have.
         retry: Dead-letter file whose documents are tried once more, in place of `files`.
+        watch_seconds: With no files: go on with what other writers add or change, looking every so many seconds.
         state: File that a killed load goes on from; None puts it beside the first source.
     """
 
@@ -69,4 +70,5 @@ class IngestSettings(BaseModel):
     load_settings: LoadSettings = LoadSettings.AUTO
     prune: bool = False
     retry: Path | None = None
+    watch_seconds: float | None = Field(default=None, gt=0)
     state: Path | None = None

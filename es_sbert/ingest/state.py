@@ -13,14 +13,14 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from enum import Enum, auto
+from dataclasses import asdict
 from pathlib import Path
 
 import orjson
 
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.ingest.dead_letters import now, safe_name
+from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
 from es_sbert.ingest.records import Origin
 from es_sbert.ingest.sources.find import Source
 
@@ -29,32 +29,6 @@ _CACHE_KIB = 32 * 1024
 # Documents met between two commits while nothing is acknowledged.
 _COMMIT_EVERY = 4096
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
-
-
-@dataclass(frozen=True)
-class LoadIdentity:
-    """What must be the same for a load to go on where another one ended.
-
-    Attributes:
-        index_uuid: The index's own; another one of the same name has another.
-        fingerprint: The model.
-        fields: Vector fields that it fills: name, template of the embedded text, rules for passages.
-        id_field: Field of the id; None for hashes of the content.
-    """
-
-    index_uuid: str
-    fingerprint: str
-    fields: tuple[tuple[str, str, str | None], ...]
-    id_field: str | None
-
-
-class Met(Enum):
-    """What a load knows of a document that comes out of its source."""
-
-    NEW = auto()  # not met before, or with another content before the load was killed
-    ACKNOWLEDGED = auto()  # the engine has taken it, before the load was killed
-    REPEATED = auto()  # the very document was met earlier in this source
-    CONTRADICTED = auto()  # its id was met earlier in this source, with another content
 
 
 def default_state(index: str, sources: Sequence[Source]) -> Path:
@@ -71,14 +45,7 @@ def default_state(index: str, sources: Sequence[Source]) -> Path:
 
 
 class LoadState:
-    """The state file of a load, open. Thread-safe; locked against other processes while it is open.
-
-    Attributes:
-        path: The file.
-        run: When the load was first started: tells its dead letters from others'.
-        resumed: Whether it goes on with an earlier process's work.
-        note: What must be said about an earlier file that is not gone on with; None where there is nothing.
-    """
+    """The state file of a load, open: a `LoadMemory`. Locked against other processes while it is open."""
 
     def __init__(self, path: Path, identity: LoadIdentity) -> None:
         """Open the state of a load, or begin one.
@@ -132,93 +99,60 @@ class LoadState:
         db.execute("CREATE TABLE letters (key BLOB PRIMARY KEY) WITHOUT ROWID")
         return db, None
 
-    def meet(self, document_id: str, content_hash: str, origin: Origin) -> tuple[Met, Origin]:
-        """Enter a document that comes out of the source.
-
-        Args:
-            document_id: Its id.
-            content_hash: Hash of the whole document, in hex digits.
-            origin: Where it stands.
-
-        Returns:
-            What is known of it, and where its id was met first.
-
-        Raises:
-            OutputError: the state cannot be written.
-        """
-        key, content = _key(document_id), bytes.fromhex(content_hash)
+    def meet(self, meetings: Sequence[Meeting]) -> list[tuple[Met, Origin]]:
         with self._explained():
-            if not self._sources or self._sources[-1] != origin.source:
-                self._sources.append(origin.source)
-            place = (len(self._sources) - 1, origin.line, self._pass)
-            row = self._db.execute(
-                "SELECT content, source, line, pass, acknowledged FROM documents WHERE id = ?", (key,)
-            ).fetchone()
-            if row is not None and row[3] == self._pass:
-                first = Origin(self._sources[row[1]], row[2])
-                return (Met.REPEATED if row[0] == content else Met.CONTRADICTED), first
-            acknowledged = row is not None and row[0] == content and bool(row[4])
-            self._db.execute(
-                "REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?)", (key, content, *place, int(acknowledged))
-            )
-            self._pending += 1
-            if self._pending >= _COMMIT_EVERY:
-                self._commit()
+            return [self._meet(meeting) for meeting in meetings]
+
+    def _meet(self, meeting: Meeting) -> tuple[Met, Origin]:
+        origin = meeting.origin
+        key, content = _key(meeting.id), bytes.fromhex(meeting.content)
+        if not self._sources or self._sources[-1] != origin.source:
+            self._sources.append(origin.source)
+        place = (len(self._sources) - 1, origin.line, self._pass)
+        row = self._db.execute(
+            "SELECT content, source, line, pass, acknowledged FROM documents WHERE id = ?", (key,)
+        ).fetchone()
+        if row is not None and row[3] == self._pass:
+            first = Origin(self._sources[row[1]], row[2])
+            return (Met.REPEATED if row[0] == content else Met.CONTRADICTED), first
+        acknowledged = row is not None and row[0] == content and bool(row[4])
+        self._db.execute("REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?)", (key, content, *place, int(acknowledged)))
+        self._pending += 1
+        if self._pending >= _COMMIT_EVERY:
+            self._commit()
         return (Met.ACKNOWLEDGED if acknowledged else Met.NEW), origin
 
-    def acknowledge(self, document_ids: Iterable[str]) -> None:
-        """The engine holds these documents as they were met; on the disk when this returns, but for a power cut.
-
-        Raises:
-            OutputError: the state cannot be written.
-        """
+    def acknowledge(self, document_ids: Sequence[str]) -> None:
         keys = [(_key(document_id),) for document_id in document_ids]
         with self._explained():
             self._db.executemany("UPDATE documents SET acknowledged = 1 WHERE id = ?", keys)
             self._commit()
 
-    def holds(self, document_id: str) -> bool:
-        """Whether the id was met in this pass over the source.
-
-        Raises:
-            OutputError: the state cannot be read.
-        """
+    def holds(self, document_ids: Sequence[str]) -> set[str]:
+        find = "SELECT 1 FROM documents WHERE id = ? AND pass = ?"
         with self._explained():
-            row = self._db.execute("SELECT pass FROM documents WHERE id = ?", (_key(document_id),)).fetchone()
-        return row is not None and row[0] == self._pass
+            return {
+                document_id
+                for document_id in document_ids
+                if self._db.execute(find, (_key(document_id), self._pass)).fetchone() is not None
+            }
 
     def remember_letters(self, keys: Iterable[bytes]) -> None:
-        """Dead letters that this load has written already.
-
-        Raises:
-            OutputError: the state cannot be written.
-        """
         with self._explained():
             self._db.executemany("INSERT OR IGNORE INTO letters VALUES (?)", ((key,) for key in keys))
             self._commit()
 
     def has_letter(self, key: bytes) -> bool:
-        """Whether a dead letter was written before the load was killed.
-
-        Raises:
-            OutputError: the state cannot be read.
-        """
         with self._explained():
             return self._db.execute("SELECT 1 FROM letters WHERE key = ?", (key,)).fetchone() is not None
 
     def close(self) -> None:
-        """Close the file; it stays for a load that goes on. Does nothing after `finish`.
-
-        Raises:
-            OutputError: what is pending cannot be written.
-        """
         with self._explained():
             if not self._finished:
                 self._db.execute("COMMIT")
                 self._db.close()
 
     def finish(self) -> None:
-        """The load has come to its end: nothing is left to go on with."""
         with self._lock:
             self._finished = True
             self._db.close()

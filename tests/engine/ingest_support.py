@@ -17,6 +17,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.index.vectors import read_vector
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.local import LocalRunner
 from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Meter, Silent
 from es_sbert.ingest.prune import Confirm
@@ -58,7 +59,9 @@ def load(url: str, encoder: Encoder, index: str, *files: Path | str, dead: Path,
     """One load, as the command line makes it; its counts must add up."""
     settings = IngestSettings(index=index, files=tuple(map(str, files)), dead_letters=dead, **options)
     with open_engine(url) as engine:
-        summary = run(engine, encoder, plan(engine, settings), control or Control(), meter or Silent(), confirm)
+        summary = run(
+            engine, LocalRunner(encoder), plan(engine, settings), control or Control(), meter or Silent(), confirm
+        )
     s = summary
     assert s.read == (
         s.indexed

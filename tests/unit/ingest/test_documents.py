@@ -17,9 +17,10 @@ from es_sbert.index.meta import document_hash
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.ledger import Ledger, LedgerError, Outcome
+from es_sbert.ingest.memory import LoadIdentity
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.ingest.state import LoadIdentity, LoadState
+from es_sbert.ingest.state import LoadState
 from tests.unit.ingest.support import target
 
 RULES = DocumentRules((target(),), "id", ("embedding", "embedding_meta"))

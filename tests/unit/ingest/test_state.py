@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_sbert.errors import OutputError, UsageError
+from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
 from es_sbert.ingest.records import Origin
 from es_sbert.ingest.sources.find import Format, Source
-from es_sbert.ingest.state import LoadIdentity, LoadState, Met, default_state
+from es_sbert.ingest.state import LoadState, default_state
 
 IDENTITY = LoadIdentity("uuid", "model", (("embedding", "{text}", None),), "id")
 A, B = "aa" * 16, "bb" * 16
@@ -34,18 +35,23 @@ def opened(path: Path, identity: LoadIdentity = IDENTITY) -> Iterator[LoadState]
         state.close()
 
 
+def meet_at(state: LoadState, document_id: str, content: str, origin: Origin) -> tuple[Met, Origin]:
+    [met] = state.meet([Meeting(document_id, content, origin)])
+    return met
+
+
 def meet(state: LoadState, document_id: str, content: str = A, line: int = 1) -> Met:
-    return state.meet(document_id, content, Origin("f", line))[0]
+    return meet_at(state, document_id, content, Origin("f", line))[0]
 
 
 def test_repetitions_are_told_from_contradictions_and_say_where_they_stood_first(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         for number in range(5000):
-            met, _ = state.meet(f"id {number}", A, Origin(f"file {number // 2000}", number))
+            met, _ = meet_at(state, f"id {number}", A, Origin(f"file {number // 2000}", number))
             assert met is Met.NEW
-        assert state.meet("id 1999", A, Origin("other", 1)) == (Met.REPEATED, Origin("file 0", 1999))
-        assert state.meet("id 4000", B, Origin("other", 2)) == (Met.CONTRADICTED, Origin("file 2", 4000))
-        assert state.meet("id 2000", A, Origin("file 0", 3)) == (Met.REPEATED, Origin("file 1", 2000))
+        assert meet_at(state, "id 1999", A, Origin("other", 1)) == (Met.REPEATED, Origin("file 0", 1999))
+        assert meet_at(state, "id 4000", B, Origin("other", 2)) == (Met.CONTRADICTED, Origin("file 2", 4000))
+        assert meet_at(state, "id 2000", A, Origin("file 0", 3)) == (Met.REPEATED, Origin("file 1", 2000))
 
 
 def test_what_was_acknowledged_is_known_afterwards_with_this_content_alone(tmp_path: Path) -> None:
@@ -61,12 +67,11 @@ def test_what_was_acknowledged_is_known_afterwards_with_this_content_alone(tmp_p
         assert meet(state, "changed", B) is Met.NEW
         assert meet(state, "unsent") is Met.NEW
         assert meet(state, "new") is Met.NEW
-        assert state.meet("in", A, Origin("f", 9)) == (Met.REPEATED, Origin("f", 7))
+        assert meet_at(state, "in", A, Origin("f", 9)) == (Met.REPEATED, Origin("f", 7))
         assert meet(state, "in", B) is Met.CONTRADICTED
     with opened(tmp_path / "state") as state:
         assert [meet(state, name, B) for name in ("changed", "in")] == [Met.NEW, Met.NEW]
-        assert state.holds("in")
-        assert not state.holds("unsent")
+        assert state.holds(["in", "unsent"]) == {"in"}
 
 
 def test_the_end_of_a_load_leaves_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""The two ways of documents into an index: from sources, and where they stand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.ingest.actions import Action
+from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
+from es_sbert.ingest.bulk import BulkWriter
+from es_sbert.ingest.context import LoadContext
+from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
+from es_sbert.ingest.files import ChangeDetection
+from es_sbert.ingest.load import WINDOW_BYTES, WRITERS, Loader, Sorted
+from es_sbert.ingest.progress import Snapshot, fraction_done
+from es_sbert.ingest.sources.raw import ByteCounter
+from es_sbert.ingest.sources.read import ReadSettings, read_records
+from es_sbert.ingest.throttle import Throttle
+
+# How often documents that other writers keep changing are read and embedded anew.
+CONFLICT_ROUNDS = 3
+
+
+def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, tick: Callable[[], None], *,
+                 empty_index: bool) -> None:  # fmt: skip
+    """Bring every document of the plan's sources to its end.
+
+    Args:
+        counter: Told how much of the sources was read.
+        tick: Called several times a second.
+        empty_index: Whether the index held nothing when the load began.
+
+    Raises:
+        EsSbertError: a stage failed (never because of a single document).
+    """
+    assert context.memory is not None, "a load of files remembers what it met"
+    settings, outcomes, control = context.plan.settings, context.outcomes, context.control
+    detect = ChangeDetection(
+        context.engine, settings.index, context.targets, outcomes, policy=context.policy, aborted=control.aborted,
+        empty_index=empty_index,
+    )  # fmt: skip
+    reserved = tuple(name for target in context.targets for name in (target.field, target.meta_field))
+    rules = DocumentRules(context.targets, settings.id_field, reserved)
+    reading = ReadSettings(
+        settings.max_document_bytes, plain_field=context.plan.text_fields[0], index=settings.index
+    )  # fmt: skip
+    records = read_records(context.plan.sources, reading, counter, control.stop)
+    documents = read_documents(records, rules, context.memory, outcomes)
+    loader = _loader(context, encoder, detect, _no_conflict)
+    loader.run(windows(documents, settings.batch_window, WINDOW_BYTES), tick)
+
+
+def embed_in_place(context: LoadContext, encoder: Encoder, reader: IndexReader,
+                   documents: Callable[[], Iterable[Document]], tick: Callable[[], None]) -> None:  # fmt: skip
+    """Give documents of the index their vectors.
+
+    Args:
+        documents: Gives those that lack one, as `reader` finds them.
+        tick: Called several times a second.
+
+    Raises:
+        EsSbertError: a stage failed (never because of a single document).
+    """
+    window = context.plan.settings.batch_window
+    conflicts = Conflicts()
+    loader = _loader(context, encoder, Clearing(context.targets), conflicts.add)
+    loader.run(windows(documents(), window, WINDOW_BYTES), tick)
+    for _ in range(CONFLICT_ROUNDS):
+        changed = conflicts.take()
+        if not changed:
+            return
+        loader.run(windows(reader.again(changed), window, WINDOW_BYTES), tick)
+    for action in conflicts.take().values():
+        reason = "other writers kept changing it while it was being embedded: run again"
+        document = action.document
+        context.outcomes.dead(document.origin, reason, document.source, document.id, partial=True)
+
+
+def ticker(context: LoadContext, part_read: Callable[[], float | None]) -> Callable[[], None]:
+    """What shows how far the load is.
+
+    Args:
+        part_read: Part of the source that was read, 0 to 1; None where its size is not known.
+    """
+    begin = time.monotonic()
+    ledger = context.outcomes.ledger
+
+    def tick() -> None:
+        read, done = ledger.read, ledger.done
+        fraction = fraction_done(read, done, part_read())
+        context.meter.show(Snapshot(read, done, fraction, time.monotonic() - begin, context.control.waiting))
+
+    return tick
+
+
+def _loader(context: LoadContext, encoder: Encoder, sort_out: Callable[[list[Document]], Sorted],
+            on_conflict: Callable[[Action], None]) -> Loader:  # fmt: skip
+    settings = context.plan.settings
+    throttle = Throttle(settings.bulk_bytes, WRITERS)
+    writer = BulkWriter(
+        context.engine, settings.index, context.policy, throttle, context.outcomes, context.control, on_conflict
+    )
+    return Loader(
+        context.engine, encoder, context.targets, throttle=throttle, sort_out=sort_out, writer=writer,
+        outcomes=context.outcomes, control=context.control,
+    )  # fmt: skip
+
+
+def _no_conflict(action: Action) -> None:
+    raise RuntimeError(f"{action.document.id} was sent without a version, yet conflicted")

@@ -1,0 +1,84 @@
+"""A load that runs in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import EncoderInfo
+from es_sbert.index.meta import PassageRules
+from es_sbert.ingest.backfill import IndexReader
+from es_sbert.ingest.context import LoadContext, check_index
+from es_sbert.ingest.flows import embed_in_place, load_sources, ticker
+from es_sbert.ingest.memory import LoadIdentity, LoadMemory
+from es_sbert.ingest.runner import ModelIdentity
+from es_sbert.ingest.sources.letters import take_aside
+from es_sbert.ingest.sources.raw import ByteCounter
+from es_sbert.ingest.state import LoadState
+from es_sbert.ingest.watch import Changes
+
+
+class LocalRunner:
+    """Runs a load with one encoder, on this machine's processors or one of its GPUs.
+
+    Args:
+        encoder: What embeds; it stays open.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    @property
+    def model(self) -> ModelIdentity:
+        info = self._encoder.info
+        return ModelIdentity(info.model, info.fingerprint, info.dimensions)
+
+    def check_passages(self, rules: PassageRules) -> None:
+        self._encoder.splitter(rules.tokens, rules.overlap, "document")
+
+    def open_memory(self, path: Path, identity: LoadIdentity) -> LoadMemory:
+        return LoadState(path, identity)
+
+    def load(self, context: LoadContext) -> EncoderInfo:
+        if context.plan.sources:
+            self._load_sources(context)
+        elif context.plan.settings.watch_seconds is None:
+            self._load_index(context, self._reader(context))
+        else:
+            self._watch(context, context.plan.settings.watch_seconds)
+        return self._encoder.info
+
+    def _load_sources(self, context: LoadContext) -> None:
+        settings = context.plan.settings
+        if settings.retry is not None:
+            take_aside(settings.retry)
+        context.engine.refresh(settings.index)
+        empty = context.engine.count(settings.index) == 0
+        counter = ByteCounter()
+        sizes = [source.size for source in context.plan.sources]
+        total = None if None in sizes else sum(size or 0 for size in sizes)
+        tick = ticker(context, lambda: counter.bytes / total if total else None)
+        load_sources(context, self._encoder, counter, tick, empty_index=empty)
+
+    def _reader(self, context: LoadContext) -> IndexReader:
+        index = context.plan.settings.index
+        return IndexReader(context.engine, index, context.targets, context.outcomes, context.control)
+
+    def _load_index(self, context: LoadContext, reader: IndexReader) -> None:
+        # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.
+        context.engine.refresh(context.plan.settings.index)
+        total = context.engine.count(context.plan.settings.index)
+        ledger = context.outcomes.ledger
+        tick = ticker(context, lambda: min(1.0, ledger.read / total) if total else None)
+        embed_in_place(context, self._encoder, reader, reader.documents, tick)
+
+    def _watch(self, context: LoadContext, seconds: float) -> None:
+        reader = self._reader(context)
+        # Noted before the first look at everything, so that nothing falls between the two.
+        changes = Changes(context, reader)
+        self._load_index(context, reader)
+        tick = ticker(context, lambda: None)
+        while not context.control.stop.wait(seconds):
+            if changes.are_there():
+                check_index(context)
+                embed_in_place(context, self._encoder, reader, changes.documents, tick)

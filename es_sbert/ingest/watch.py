@@ -1,0 +1,73 @@
+"""Embedding what other writers add to an index or change in it, as it happens.
+
+Every write to a shard has a number one above the write before (`_seq_no`). A round reads the documents whose last
+write has a number that was not looked at yet, so it finds partial updates too, which leave a stale vector behind, and
+its cost is that of the writes, not of the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import EngineError
+from es_sbert.ingest.backfill import PAGE, IndexReader, scan_query
+from es_sbert.ingest.context import LoadContext, patiently
+from es_sbert.ingest.documents import Document
+
+
+class Changes:
+    """What was written to an index since it was last looked at.
+
+    Args:
+        context: The load.
+        reader: Tells which documents lack a current vector.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+
+    def __init__(self, context: LoadContext, reader: IndexReader) -> None:
+        self._context = context
+        self._reader = reader
+        self._index = context.index.name
+        self._query: Json = scan_query(context.targets)
+        self._seen = self._checkpoints()
+        self._there = dict(self._seen)
+
+    def are_there(self) -> bool:
+        """Whether anything was written that was not looked at. An engine that fails ends the watch."""
+        try:
+            self._there = self._checkpoints()
+        except EngineError as error:
+            self._lost(error)
+        return self._there != self._seen
+
+    def documents(self) -> Iterator[Document]:
+        """Documents that lack a current vector; the writes up to the last `are_there` count as seen.
+
+        An engine that fails ends the watch: what was read is still embedded.
+        """
+        try:
+            patiently(self._context, lambda: self._context.engine.refresh(self._index))
+            for shard, up_to in self._there.items():
+                yield from self._of_shard(shard, up_to)
+        except EngineError as error:
+            self._lost(error)
+
+    def _lost(self, error: EngineError) -> None:
+        self._context.control.cut(f"reading the index failed: {error.message}")
+
+    def _checkpoints(self) -> dict[int, int]:
+        return patiently(self._context, lambda: self._context.engine.checkpoints(self._index))
+
+    def _of_shard(self, shard: int, up_to: int) -> Iterator[Document]:
+        while self._seen.get(shard, -1) < up_to and not self._context.control.stop.is_set():
+            ask = partial(
+                self._context.engine.written, self._index, shard, self._seen.get(shard, -1), up_to, query=self._query,
+                source_includes=self._reader.includes, page=PAGE,
+            )  # fmt: skip
+            hits = patiently(self._context, ask)
+            yield from self._reader.changed(hits)
+            self._seen[shard] = hits[-1]["_seq_no"] if len(hits) == PAGE else up_to

@@ -1,0 +1,146 @@
+"""Watching an index: what other writers add or change gets its vector, whatever way they write."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import IndexMissing, UsageError, VectorIndexError
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.summary import Summary
+from tests.engine.ingest_support import (
+    contents,
+    letters,
+    load,
+    open_engine,
+    same_vectors,
+    sentences,
+    vector_of,
+    write_jsonl,
+)
+
+PATIENCE = 60.0  # seconds
+
+
+@contextmanager
+def watching(url: str, encoder: Encoder, index: str, dead: Path) -> Iterator[list[Summary | BaseException]]:
+    """A watch in another thread, ended with the block; its result stands in the list afterwards."""
+    control = Control()
+    done: list[Summary | BaseException] = []
+
+    def work() -> None:
+        try:
+            done.append(load(url, encoder, index, dead=dead, control=control, watch_seconds=0.1))
+        except BaseException as error:  # for the test's thread
+            done.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield done
+    finally:
+        control.interrupt()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def until(condition: Callable[[], bool], watch: list[Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert not watch, watch
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def send(engine: Engine, index: str, *lines: dict[str, Any]) -> None:
+    results = engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    assert all(result.ok for result in results), results
+
+
+def test_whatever_is_written_gets_its_vector(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    dead = tmp_path / "dead"
+    documents = {document["id"]: document for document in sentences(30)}
+    path = write_jsonl(tmp_path / "docs.jsonl", list(documents.values())[:20])
+    load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+
+    def is_right() -> bool:
+        stored = contents(engine_url, index_name)
+        texts = [document["text"] for document in documents.values()]
+        vectors = encoder.encode(texts, "document").vectors
+        return all(
+            "embedding" in stored[key] and same_vectors(vector_of(stored[key]), vector)
+            for key, vector in zip(documents, vectors, strict=True)
+        )
+
+    with open_engine(engine_url) as engine, watching(engine_url, encoder, index_name, dead) as done:
+        # New documents, one after another.
+        for key in list(documents)[20:]:
+            send(engine, index_name, {"index": {"_id": key}}, documents[key])
+        until(is_right, done)
+        # A partial update leaves the old vector where it is.
+        documents["d3"]["text"] = "It has changed."
+        send(engine, index_name, {"update": {"_id": "d3"}}, {"doc": {"text": "It has changed."}})
+        # A replaced document has none.
+        documents["d4"]["text"] = "It was replaced."
+        send(engine, index_name, {"index": {"_id": "d4"}}, documents["d4"])
+        # One that no longer can be found by its words, one that goes, one that cannot be embedded.
+        send(engine, index_name, {"update": {"_id": "d5"}}, {"doc": {"text": " "}})
+        send(engine, index_name, {"delete": {"_id": "d6"}})
+        send(engine, index_name, {"index": {"_id": "odd"}}, {"text": ["a", "list"]})
+        del documents["d5"], documents["d6"]
+        until(is_right, done)
+        until(lambda: "embedding" not in contents(engine_url, index_name)["d5"], done)
+        until(lambda: bool(letters(dead)), done)
+        quiet = {key: value["_version"] for key, value in contents(engine_url, index_name).items()}
+        time.sleep(1)  # ten rounds in which nothing is to be done
+        assert {key: value["_version"] for key, value in contents(engine_url, index_name).items()} == quiet
+    [summary] = done
+    assert isinstance(summary, Summary)
+    assert (summary.interrupted, summary.stopped, summary.exit_code) == (False, None, 1)
+    assert [letter["id"] for letter in letters(dead)] == ["odd"]
+    # The first look at everything, then the ones that lacked a vector: its own writes are not counted again.
+    assert summary.unchanged == 20
+    assert summary.indexed >= 12
+    assert "d6" not in contents(engine_url, index_name)
+
+
+def test_an_index_that_is_deleted_ends_the_watch(
+    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
+) -> None:
+    index = fresh_index(es9_url)
+    load(es9_url, encoder, index, write_jsonl(tmp_path / "docs.jsonl", sentences(2)), dead=tmp_path / "dead")
+    with open_engine(es9_url) as engine, watching(es9_url, encoder, index, tmp_path / "dead") as done:
+        until(lambda: engine.count(index) == 2, done)
+        time.sleep(0.5)
+        engine._request("DELETE", f"/{index}")  # type: ignore[attr-defined]
+        deadline = time.monotonic() + PATIENCE
+        while not done and time.monotonic() < deadline:
+            time.sleep(0.05)
+    [error] = done
+    assert isinstance(error, IndexMissing | VectorIndexError)
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "message"),
+    [(("docs.jsonl",), {}, "--watch looks at documents"), ((), {"load_settings": "fast"}, "--watch goes on for ever")],
+)
+def test_a_watch_goes_without_files_and_load_settings(
+    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path, files: tuple[str, ...],
+    options: dict[str, Any], message: str,
+) -> None:  # fmt: skip
+    write_jsonl(tmp_path / "docs.jsonl", sentences(2))
+    index = fresh_index(es9_url)
+    paths = [tmp_path / name for name in files]
+    with pytest.raises(UsageError, match=message):
+        load(es9_url, encoder, index, *paths, dead=tmp_path / "dead", watch_seconds=1.0, **options)
