@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from es_sbert.cli.logs import is_json, log_format_option, only_errors
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
 
 if TYPE_CHECKING:
     from es_sbert.ingest.prune import Gone
+    from es_sbert.ingest.watch import Watch
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -118,8 +121,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long to wait for an engine that is overloaded or does not answer.",
 )
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve Prometheus metrics of the load at this port, to this machine alone where no host is given.",
+)
 @click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout.")
+@log_format_option
 @vector_field_option
 @connection_options
 @encoder_options
@@ -127,9 +136,9 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
            vectors: tuple[str, ...], passages: tuple[str, ...], passage_overlap: int | None,
            id_field: str | None, index_type: str | None, dead_letters: Path | None, state: Path | None,
            load_settings: str, prune: bool, yes: bool, retry: Path | None,
-           max_document_bytes: int, batch_window: int, bulk_bytes: int, retry_seconds: float, quiet: bool,
-           as_json: bool, vector_field: str, model: str | None, device: str, precision: str, threads: int | None,
-           **connection: Any) -> int:  # fmt: skip
+           max_document_bytes: int, batch_window: int, bulk_bytes: int, retry_seconds: float, metrics: str | None,
+           quiet: bool, as_json: bool, vector_field: str, model: str | None, device: str, precision: str,
+           threads: int | None, **connection: Any) -> int:  # fmt: skip
     """Embed documents and load them into an index.
 
     FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header) or plain text with one document
@@ -155,6 +164,7 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
     """
     from es_sbert.engines.connect import connect
     from es_sbert.errors import UsageError
+    from es_sbert.events import say
     from es_sbert.ingest.control import Control
     from es_sbert.ingest.plan import plan
     from es_sbert.ingest.progress import meter_for
@@ -185,16 +195,15 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
         prune=prune,
         retry=retry,
     )
-    if prune and not yes and (STDIN in files or not sys.stdin.isatty()):
+    if prune and not yes and (STDIN in files or not sys.stdin.isatty() or is_json()):
         raise UsageError("--prune asks before it removes documents, and nobody is there to answer", "Add --yes.")
 
+    if quiet:
+        only_errors()
     control = Control()
-
-    def say(message: str) -> None:
-        if not quiet:
-            click.echo(message, err=True)
-
-    with closing(connect(engine_settings(**connection))) as engine:
+    with ExitStack() as stack:
+        watch = stack.enter_context(_watched(metrics)) if metrics is not None else None
+        engine = stack.enter_context(closing(connect(engine_settings(**connection))))
         wanted = plan(engine, settings)
         with load_encoder(
             model or wanted.model, device=device, precision=precision, threads=threads, report=say
@@ -207,16 +216,33 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
 
             before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
             try:
-                meter = meter_for(sys.stderr, quiet=quiet)
-                summary = run(engine, encoder, wanted, control, meter, _always if yes else _ask)
+                meter = meter_for(sys.stderr, quiet=quiet, events=is_json())
+                summary = run(engine, encoder, wanted, control, meter, _always if yes else _ask, watch)
             finally:
                 for number, handler in before.items():
                     signal.signal(number, handler)
-    for line in summary.lines():
-        say(line)
     if as_json:
         click.echo(summary.model_dump_json())
     return summary.exit_code
+
+
+@contextmanager
+def _watched(address: str) -> Iterator[Watch]:
+    """Metrics, served until the load ends.
+
+    Raises:
+        UsageError: the extra is not installed, or the address is taken or no address.
+    """
+    from es_sbert.events import record
+    from es_sbert.extras import require
+
+    require("metrics", "prometheus_client")
+    from es_sbert.ingest.metrics import LoadMetrics, served
+
+    metrics = LoadMetrics()
+    with served(metrics, address) as url:
+        record("metrics_served", f"metrics at {url}", text=f"Metrics at {url}", url=url)
+        yield metrics
 
 
 def _always(gone: Gone) -> bool:
@@ -225,6 +251,8 @@ def _always(gone: Gone) -> bool:
 
 def _ask(gone: Gone) -> bool:
     """Whether the user wants these documents removed."""
-    shown = ", ".join(gone.sample) + (", …" if gone.count > len(gone.sample) else "")
+    from es_sbert.printable import printable
+
+    shown = printable(", ".join(gone.sample)) + (", …" if gone.count > len(gone.sample) else "")
     question = f"{gone.count:,} of {gone.loaded:,} loaded documents are no longer in the source ({shown}). Remove them?"
     return click.confirm(question, err=True)

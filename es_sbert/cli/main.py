@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from es_sbert import __version__
+from es_sbert.cli.logs import report, start_logging
 from es_sbert.errors import EsSbertError
 
 # command name → (module, attribute, one line for `es-sbert --help`)
@@ -52,10 +53,11 @@ def cli() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line; expected errors end as two lines on stderr and exit code 2."""
+    start_logging()
     try:
         result: Any = cli.main(args, standalone_mode=False)
     except EsSbertError as error:
-        click.echo(f"Error: {error}", err=True)
+        report(error)
         sys.exit(2)
     except click.exceptions.Abort:
         click.echo("Interrupted.", err=True)

@@ -17,6 +17,8 @@ from es_sbert.ingest.progress import Meter
 from es_sbert.ingest.retry import RetryPolicy, with_retries
 from es_sbert.ingest.state import LoadIdentity, LoadState
 from es_sbert.ingest.targets import Targets, filled
+from es_sbert.ingest.throttle import Throttle
+from es_sbert.ingest.watch import Watch
 
 T = TypeVar("T")
 
@@ -29,6 +31,8 @@ class LoadContext:
         targets: The vector fields that it minds.
         index: The index at the beginning.
         state: What was met and acknowledged; None where the index is the source.
+        throttle: How much is sent at a time.
+        watch: Sees the load from outside.
     """
 
     engine: Engine
@@ -41,6 +45,8 @@ class LoadContext:
     policy: RetryPolicy
     index: IndexState
     state: LoadState | None
+    throttle: Throttle
+    watch: Watch
 
 
 def patiently(context: LoadContext, call: Callable[[], T]) -> T:

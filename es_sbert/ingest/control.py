@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+
+from es_sbert.events import record
 
 
 class Control:
@@ -20,6 +24,7 @@ class Control:
         self._lost: str | None = None
         self._cut_short: str | None = None
         self._waiting: str | None = None
+        self._waiting_since = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -31,7 +36,10 @@ class Control:
     def lose(self, reason: str) -> None:
         """The engine takes no more: whatever is unsent becomes a dead letter. The first reason counts."""
         with self._lock:
+            first = self._lost is None
             self._lost = self._lost or reason
+        if first:
+            record("engine_lost", reason, logging.ERROR, text="", reason=reason)
         self.stop.set()
 
     @property
@@ -55,12 +63,22 @@ class Control:
     def waits(self, reason: str) -> None:
         """A request was refused and is tried again."""
         with self._lock:
+            begins = self._waiting is None
             self._waiting = reason
+            if begins:
+                self._waiting_since = time.monotonic()
+        if begins:
+            record("waiting_began", f"waiting for the engine: {reason}", logging.WARNING, reason=reason)
 
     def goes_on(self) -> None:
         """A request went through."""
         with self._lock:
+            ended = self._waiting is not None
             self._waiting = None
+            seconds = time.monotonic() - self._waiting_since
+        if ended:
+            message = f"the engine takes documents again after {seconds:,.1f} s"
+            record("waiting_ended", message, logging.WARNING, seconds=round(seconds, 3))
 
     def interrupt(self) -> None:
         """The user wants to stop: finish what is in flight."""

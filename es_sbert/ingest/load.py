@@ -25,6 +25,7 @@ from es_sbert.ingest.pieces import Cutter, Piece, WindowVectors
 from es_sbert.ingest.targets import Targets
 from es_sbert.ingest.threads import Stages
 from es_sbert.ingest.throttle import Throttle
+from es_sbert.ingest.watch import Watch
 
 # Threads that send; how many of them do at a time is the throttle's.
 WRITERS = 4
@@ -88,7 +89,7 @@ class Loader:
 
     def __init__(self, engine: Engine, encoder: Encoder, targets: Targets, *, throttle: Throttle,
                  sort_out: Callable[[list[Document]], Sorted], writer: BulkWriter, outcomes: Outcomes,
-                 control: Control) -> None:  # fmt: skip
+                 control: Control, watch: Watch) -> None:  # fmt: skip
         self._engine = engine
         self._encoder = encoder
         self._targets = targets
@@ -98,6 +99,7 @@ class Loader:
         self._writer = writer
         self._outcomes = outcomes
         self._control = control
+        self._watch = watch
 
     def run(self, windows: Iterable[list[Document]], tick: Callable[[], None]) -> None:
         """Load all windows; returns when every document has come to an end.
@@ -144,7 +146,8 @@ class Loader:
                 # Vectors that nobody will take are not worth the electricity.
                 self._outcomes.left(len(entry.window.embed) + len(entry.window.actions))
                 continue
-            vectors = self._encoder.embed(entry.texts)  # (texts, dimensions)
+            with self._watch.embed():
+                vectors = self._encoder.embed(entry.texts)  # (texts, dimensions)
             out.put(_Embedded(entry, vectors))
 
     def _pack(self, source: Iterable[_Embedded], out: Channel[list[Action]]) -> None:

@@ -22,6 +22,7 @@ from es_sbert.ingest.documents import Document, DocumentRules, read_documents, w
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.ledger import Ledger, Outcome
 from es_sbert.ingest.load import WINDOW_BYTES, WRITERS, Loader, Sorted
+from es_sbert.ingest.milestones import record_end, record_start
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter, Snapshot, fraction_done
@@ -35,13 +36,14 @@ from es_sbert.ingest.state import LoadState
 from es_sbert.ingest.summary import Summary
 from es_sbert.ingest.targets import Target, Targets, kept_targets
 from es_sbert.ingest.throttle import Throttle
+from es_sbert.ingest.watch import Unwatched, Watch
 
 # How often documents that other writers keep changing are read and embedded anew.
 CONFLICT_ROUNDS = 3
 
 
 def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter: Meter,
-        confirm: Confirm = lambda gone: True) -> Summary:  # fmt: skip
+        confirm: Confirm = lambda gone: True, watch: Watch | None = None) -> Summary:  # fmt: skip
     """Carry out a plan.
 
     Args:
@@ -51,6 +53,7 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
         control: Stops the load from outside.
         meter: Shows how far it is.
         confirm: Asked before documents are removed that the source no longer has.
+        watch: Sees the load from outside.
 
     Raises:
         UsageError: another process is loading the same source into the same index.
@@ -73,17 +76,11 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
         stack.enter_context(closing(letters))
         outcomes = Outcomes(Ledger(), letters, state)
         context = LoadContext(
-            engine,
-            encoder,
-            wanted,
-            targets,
-            control,
-            meter,
-            outcomes,
-            RetryPolicy(settings.retry_seconds),
-            index,
-            state,
-        )
+            engine, encoder, wanted, targets, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index,
+            state, Throttle(settings.bulk_bytes, WRITERS), watch or Unwatched(),
+        )  # fmt: skip
+        context.watch.began(settings.index, engine.info, encoder.info, outcomes.ledger, context.throttle)
+        record_start(context)
         fast = wants_load_settings(settings, created=any(field.outcome is FieldOutcome.CREATED for field in fields))
         changed = fast or left_behind(index) is not None
         notes = [state.note] if state is not None and state.note is not None else []
@@ -112,13 +109,15 @@ def run(engine: Engine, encoder: Encoder, wanted: Plan, control: Control, meter:
                 taken_aside(settings.retry).unlink()
             state.finish()
         notes += _dropped(context)
-    return Summary.of(
+    summary = Summary.of(
         outcomes.ledger, encoder.info, index=settings.index, engine=engine.info.label,
         source="files" if wanted.sources else "index", dead_letters=str(wanted.dead_letters),
         seconds=time.monotonic() - begin, interrupted=control.interrupted, stopped=_why_stopped(control, state),
         resumed=state is not None and state.resumed,
         notes=tuple(notes), pruned=pruned,
     )  # fmt: skip
+    record_end(summary)
+    return summary
 
 
 def _ensure_fields(engine: Engine, encoder: Encoder, wanted: Plan) -> list[VectorField]:
@@ -214,13 +213,13 @@ def _loader(
     context: LoadContext, sort_out: Callable[[list[Document]], Sorted], on_conflict: Callable[[Action], None]
 ) -> Loader:
     settings = context.plan.settings
-    throttle = Throttle(settings.bulk_bytes, WRITERS)
     writer = BulkWriter(
-        context.engine, settings.index, context.policy, throttle, context.outcomes, context.control, on_conflict
-    )
+        context.engine, settings.index, context.policy, context.throttle, context.outcomes, context.control,
+        on_conflict, context.watch,
+    )  # fmt: skip
     return Loader(
-        context.engine, context.encoder, context.targets, throttle=throttle, sort_out=sort_out, writer=writer,
-        outcomes=context.outcomes, control=context.control,
+        context.engine, context.encoder, context.targets, throttle=context.throttle, sort_out=sort_out,
+        writer=writer, outcomes=context.outcomes, control=context.control, watch=context.watch,
     )  # fmt: skip
 
 
@@ -235,6 +234,8 @@ def _ticker(context: LoadContext, part_read: Callable[[], float | None]) -> Call
     def tick() -> None:
         read, done = ledger.read, ledger.done
         fraction = fraction_done(read, done, part_read())
-        context.meter.show(Snapshot(read, done, fraction, time.monotonic() - begin, context.control.waiting))
+        snapshot = Snapshot(read, done, fraction, time.monotonic() - begin, context.control.waiting)
+        context.meter.show(snapshot)
+        context.watch.show(snapshot)
 
     return tick
