@@ -23,6 +23,7 @@ from es_sbert.ingest.prune import Confirm
 from es_sbert.ingest.run import run
 from es_sbert.ingest.settings import IngestSettings
 from es_sbert.ingest.summary import Summary
+from es_sbert.ingest.watch import Watch
 
 WORDS = [
     "river", "guitar", "storm", "bread", "engine", "winter", "doctor", "market", "violin", "forest", "planet",
@@ -54,11 +55,12 @@ def open_engine(url: str) -> closing[Engine]:
 
 
 def load(url: str, encoder: Encoder, index: str, *files: Path | str, dead: Path, control: Control | None = None,
-         meter: Meter | None = None, confirm: Confirm = lambda gone: True, **options: Any) -> Summary:  # fmt: skip
+         meter: Meter | None = None, confirm: Confirm = lambda gone: True, watch: Watch | None = None,
+         **options: Any) -> Summary:  # fmt: skip
     """One load, as the command line makes it; its counts must add up."""
     settings = IngestSettings(index=index, files=tuple(map(str, files)), dead_letters=dead, **options)
     with open_engine(url) as engine:
-        summary = run(engine, encoder, plan(engine, settings), control or Control(), meter or Silent(), confirm)
+        summary = run(engine, encoder, plan(engine, settings), control or Control(), meter or Silent(), confirm, watch)
     s = summary
     assert s.read == (
         s.indexed
