@@ -16,10 +16,11 @@ def record_start(context: LoadContext) -> None:
     settings = plan.settings.model_dump(
         mode="json", include={"id_field", "batch_window", "bulk_bytes", "retry_seconds", "prune"}
     )
+    texts = {target.field: target.template.template for target in filled(context.targets)}
     record(
         "load_started", f"loading into {context.index.name} on {engine.label}", index=context.index.name,
         engine=engine.label, url=engine.url, sources=[source.name for source in plan.sources],
-        texts={target.field: target.template.template for target in filled(context.targets)}, model=encoder.model, fingerprint=encoder.fingerprint,
+        texts=texts, model=encoder.model, fingerprint=encoder.fingerprint,
         precision=encoder.precision, provider=encoder.provider, device=encoder.device, threads=encoder.threads,
         state=None if context.state is None else str(context.state.path),
         resumed=context.state is not None and context.state.resumed, dead_letters=str(plan.dead_letters), **settings,
