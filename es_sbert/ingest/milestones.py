@@ -8,6 +8,7 @@ from es_sbert.events import record
 from es_sbert.ingest.context import LoadContext
 from es_sbert.ingest.summary import Summary
 from es_sbert.ingest.targets import filled
+from es_sbert.printable import printable
 
 
 def record_start(context: LoadContext) -> None:
@@ -36,5 +37,5 @@ def record_end(summary: Summary) -> None:
         )  # fmt: skip
     level = logging.INFO if summary.exit_code == 0 else logging.WARNING
     lines = summary.lines()
-    record("load_ended", lines[0], level, text="\n".join(lines), exit_code=summary.exit_code,
+    record("load_ended", lines[0], level, text="\n".join(map(printable, lines)), exit_code=summary.exit_code,
            **summary.model_dump(mode="json"))  # fmt: skip

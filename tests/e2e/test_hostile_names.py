@@ -37,7 +37,7 @@ def test_ids_go_in_and_out_and_are_pruned_as_they_are(
     again = cli("ingest", *options, "docs.jsonl", "--id-field", "id", "--json").summary
     assert again["unchanged"] == len(IDS)
     found = cli("search", *options, "the cat", "-k", len(IDS), "--json").out
-    assert {orjson.loads(line)["id"] for line in found.splitlines()} == set(IDS)
+    assert {orjson.loads(line)["id"] for line in found.rstrip("\n").split("\n")} == set(IDS)
     assert "\x1b" not in cli("search", *options, "the cat", "-k", len(IDS)).out
     write_jsonl(Path("docs.jsonl"), documents[::2])
     done = cli("ingest", *options, "docs.jsonl", "--id-field", "id", "--prune", "--yes", "--json")

@@ -85,7 +85,9 @@ def _expanded(argument: str) -> list[str]:
         return [argument]
     names = sorted(name for name in glob.glob(argument, recursive=True) if not os.path.isdir(name))
     if not names:
-        raise SourceError(f"no file matches {_printable(argument)}", "Check the pattern; ** stands for any folders in between.")
+        raise SourceError(
+            f"no file matches {_printable(argument)}", "Check the pattern; ** stands for any folders in between."
+        )
     return names
 
 

@@ -19,7 +19,7 @@ from es_sbert.search.queries import VectorQuery, search_body
 from es_sbert.search.scores import Method
 
 HOSTILE = ["../x", "a/b", "a?b=c", "a#b", "_all", "_search", "*", "a*", "a,b", "-a", "+a", ".", "..", "", "a\\b", 'a"b',
-           "<a>", "a|b", "a:b", "a b"]  # fmt: skip
+           "<a>", "a|b", "a:b", "a b", "a\nb", "a\r", "a\x00b", "a\u202eb"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -28,7 +28,7 @@ def test_names_that_would_be_something_else_in_a_path(name: str) -> None:
         quoted(name)
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a%2Fb", "a\rb", "日本", "a;b", "a&b=c", "a\x00b", "%2e%2e"])
+@pytest.mark.parametrize("name", ["a%2Fb", "日本", "a;b", "a&b=c", "%2e%2e"])
 def test_names_that_are_escaped(name: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_.~%-]+", quoted(name))
     assert unquote(quoted(name)) == name
