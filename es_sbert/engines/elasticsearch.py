@@ -61,7 +61,7 @@ class ElasticsearchEngine(RestEngine):
             raise EngineUnreachable(
                 f"{self.info.url} sent an answer that is not JSON", "Check for a proxy between here and the engine."
             ) from error
-        self._log_warnings(answer.meta.headers.get("warning", ""))
+        self._log_warnings(answer.meta.headers.get("warning") or "")
         return answer.meta.status, answer.body
 
     def _log_warnings(self, header: str) -> None:

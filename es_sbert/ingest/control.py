@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from es_sbert.events import record
+
+# Seconds without a request that went through. Shorter waits are a busy engine's everyday, several in a second.
+WORTH_TELLING = 5.0
 
 
 class Control:
@@ -17,7 +21,8 @@ class Control:
         aborted: Set: every thread ends at once, because one of them failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
+        self._timer = timer
         self.stop = threading.Event()
         self.aborted = threading.Event()
         self.interrupted = False
@@ -25,6 +30,7 @@ class Control:
         self._cut_short: str | None = None
         self._waiting: str | None = None
         self._waiting_since = 0.0
+        self._waiting_told = False
         self._lock = threading.Lock()
 
     @property
@@ -62,20 +68,22 @@ class Control:
 
     def waits(self, reason: str) -> None:
         """A request was refused and is tried again."""
+        now = self._timer()
         with self._lock:
-            begins = self._waiting is None
+            if self._waiting is None:
+                self._waiting_since = now
             self._waiting = reason
-            if begins:
-                self._waiting_since = time.monotonic()
-        if begins:
+            tell = not self._waiting_told and now - self._waiting_since >= WORTH_TELLING
+            self._waiting_told |= tell
+        if tell:
             record("waiting_began", f"waiting for the engine: {reason}", logging.WARNING, reason=reason)
 
     def goes_on(self) -> None:
         """A request went through."""
         with self._lock:
-            ended = self._waiting is not None
-            self._waiting = None
-            seconds = time.monotonic() - self._waiting_since
+            ended = self._waiting_told
+            self._waiting, self._waiting_told = None, False
+            seconds = self._timer() - self._waiting_since
         if ended:
             message = f"the engine takes documents again after {seconds:,.1f} s"
             record("waiting_ended", message, logging.WARNING, seconds=round(seconds, 3))

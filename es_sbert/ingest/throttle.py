@@ -78,11 +78,14 @@ class Throttle:
     def overloaded(self) -> None:
         """The engine has more than it can do: half of everything."""
         with self._changed:
+            before = (self._body, self._allowed)
             self._body = max(self._smallest, self._body // 2)
             self._allowed = max(1, self._allowed // 2)
             self._taken = 0
             self._halved = True
-        self._record("the engine is overloaded: half as much is sent")
+            changed = before != (self._body, self._allowed)
+        if changed:
+            self._record("the engine is overloaded: half as much is sent")
 
     def too_large(self, size: int) -> None:
         """A body of this size is over the server's limit: no later one will be larger than half of it."""

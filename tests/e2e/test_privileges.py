@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,14 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import AccessDenied
 from es_sbert.index.privileges import CLUSTER_PRIVILEGE, CREATE, LOAD, LOAD_SETTINGS, PRUNE, SEARCH
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.plan import plan
+from es_sbert.ingest.progress import Silent
+from es_sbert.ingest.run import run
+from es_sbert.ingest.settings import IngestSettings
+from es_sbert.ingest.summary import Summary
+from es_sbert.ingest.watch import Unwatched, Watch
+from es_sbert.loading import load_encoder
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import sentences, write_jsonl
 from tests.engine.secured import PASSWORD, Secured
@@ -212,3 +222,96 @@ def test_asking_for_what_a_key_may_not_is_no_missing_api(desk: Desk) -> None:
             engine.ask("/_security/role")
         assert "cluster privilege" in caught.value.remedy
         assert engine.ask("/_no/such/api") is None
+
+
+class AtTheThirdRequest(Unwatched):
+    """Does something while a load is under way."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self._lock = threading.Lock()
+        self._requests = 0
+
+    @contextmanager
+    def bulk(self, body_bytes: int) -> Iterator[None]:
+        with self._lock:
+            self._requests += 1
+            if self._requests == 3:
+                self._act()
+        yield
+
+
+def key_id(encoded: str) -> str:
+    return b64decode(encoded).decode().partition(":")[0]
+
+
+@pytest.mark.parametrize("how", ["invalidated", "narrowed"])
+def test_a_key_that_loses_its_rights_during_a_load_leaves_documents_but_kills_none(
+    desk: Desk, model: Path, how: str, tmp_path: Path
+) -> None:
+    index = desk.fresh()
+    documents = write_jsonl(tmp_path / "many.jsonl", sentences(400))
+    wanted = IngestSettings(index=index, files=(str(documents),), id_field="id", batch_window=16, retry_seconds=5)
+    key = desk.server.api_key(cluster=["monitor"], index={"docs*": ["all"]})
+
+    def take_away() -> None:
+        if how == "invalidated":
+            desk.server.ask("DELETE", "/_security/api_key", {"ids": [key_id(key)]})
+        else:
+            # Bulk requests are let in, but not what is inside them.
+            privileges = ["read", "view_index_metadata", "maintenance", "create_doc"]
+            role = {"cluster": ["monitor"], "indices": [{"names": ["docs*"], "privileges": privileges}]}
+            desk.server.ask("PUT", f"/_security/api_key/{key_id(key)}", {"role_descriptors": {"role": role}})
+
+    def load(key: str, watch: Watch) -> Summary:
+        with closing(connect(desk.settings(api_key=SecretStr(key)))) as engine:
+            return run(engine, encoder, plan(engine, wanted), Control(), Silent(), watch=watch)
+
+    with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+        first = load(key, AtTheThirdRequest(take_away))
+        assert first.stopped is not None
+        reason = (
+            "refused the credentials"
+            if how == "invalidated"
+            else f"index privilege create on {index} (or a wider one: index, write"
+        )
+        assert reason in first.stopped
+        assert (first.dead, first.left > 0, first.exit_code) == (0, True, 1)
+        second = load(desk.server.api_key(cluster=["monitor"], index={"docs*": ["all"]}), Unwatched())
+    assert second.exit_code == 0
+    assert second.resumed
+    assert second.indexed == 400 - first.indexed
+    with desk.admin() as engine:
+        engine.refresh(index)
+        assert engine.count(index) == 400
+        state = engine.get_index(index)
+        assert state is not None
+        assert state.settings.get("index.refresh_interval") is None  # put back by the second
+    assert not Path(f"{index}.dead-letters.jsonl").exists()
+
+
+def test_the_doctor_tells_a_narrow_user_of_elasticsearch_9_what_it_may_do(
+    secured_es9: Secured, cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ES_SBERT_PASSWORD", PASSWORD)
+    options = ["--url", secured_es9.url, "--ca-certs", secured_es9.ca_certs, "--model", model, "--precision", "fp32"]
+    secured_es9.ask("PUT", "/mine-too", {})
+    done = cli("doctor", "--index", "mine", *options, "--username", "anna")
+    assert (done.code, done.err) == (0, "")
+    assert "ok    permissions: this user or API key may search and show mine" in done.out
+    assert "it may not load documents into mine: it lacks index and maintenance" in done.out
+    for about in ("engine", "health", "licence", "disk"):
+        assert f"ok    {about}: " in done.out
+    other = cli("doctor", "--index", "mine-too", *options, "--username", "anna")
+    assert other.code == 1
+    assert "FAIL  index: Elasticsearch 9" in other.out
+    assert "the index privilege view_index_metadata on mine-too" in other.out
+    everything = cli("doctor", "--index", "mine", *options, "--username", "elastic")
+    assert "may not" not in everything.out
+    stopped = cli("ingest", "--index", "mine-too", *options, "--username", "anna")
+    assert (stopped.code, "does not allow GET /mine-too" in stopped.err) == (2, True)
+
+
+def test_the_doctor_says_where_nobody_tells(cli: Cli, opensearch_url: str, model: Path) -> None:
+    done = cli("doctor", "--index", "docs-none", "--url", opensearch_url, "--model", model, "--precision", "fp32")
+    assert (done.code, "OpenSearch does not tell a user what it may do" in done.out) == (0, True)

@@ -22,7 +22,7 @@ from es_sbert.ingest.summary import Summary
 from es_sbert.loading import load_encoder
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import load, sentences, write_jsonl
-from tests.faulty_proxy import Exchange, FaultyProxy, answer
+from tests.faulty_proxy import FaultyProxy, answer
 
 COMMAND = [sys.executable, "-m", "es_sbert", "ingest"]
 Sample = tuple[str, tuple[tuple[str, str], ...]]
@@ -141,13 +141,7 @@ def test_a_running_load_is_scraped_and_tells_what_happens(
     es9_url: str, fresh_index: Callable[[str], str], docs: Path, model: Path, tmp_path: Path
 ) -> None:
     index = fresh_index(es9_url)
-    held = threading.Event()
-
-    def hold(exchange: Exchange) -> tuple[int, bytes]:
-        held.wait(120)
-        return answer(429)(exchange)
-
-    with FaultyProxy(es9_url, faults=[hold, hold, hold]) as proxy:
+    with FaultyProxy(es9_url, always=answer(429)) as proxy:
         running = Running(
             "--index", index, "--url", proxy.url, "--model", str(model), "--precision", "fp32", "--threads", "1",
             "--id-field", "id", "--batch-window", "32", "--bulk-bytes", "20000", "--log-format", "json", "--json",
@@ -156,9 +150,12 @@ def test_a_running_load_is_scraped_and_tells_what_happens(
         url = running.wait_for("metrics_served")["url"]
         assert url.startswith("http://127.0.0.1:")
         running.wait_for("load_started")
+        assert "429" in running.wait_for("waiting_began")["reason"]
         during = scrape(url)
-        assert value(during, "es_sbert_documents_total", outcome="indexed") < 300
-        held.set()
+        assert value(during, "es_sbert_documents_total", outcome="indexed") == 0
+        assert value(during, "es_sbert_waiting") == 1
+        assert value(during, "es_sbert_bulk_requests_allowed") == 1
+        proxy.always = None
         code, out = running.end()
     assert code == 1
     events = running.events
@@ -171,8 +168,8 @@ def test_a_running_load_is_scraped_and_tells_what_happens(
     assert names.index("settings_changed") < names.index("settings_put_back") < names.index("load_ended")
     assert names[-1] == "load_ended"
     started, ended = running.wait_for("load_started"), running.wait_for("load_ended")
-    assert (started["index"], started["provider"], started["template"]) == (index, "CPUExecutionProvider", "{text}")
-    assert started["sources"] == [str(docs)]
+    assert (started["index"], started["provider"]) == (index, "CPUExecutionProvider")
+    assert (started["sources"], started["texts"]) == ([str(docs)], {"embedding": "{text}"})
     summary = orjson.loads(out)
     assert {name: ended[name] for name in summary} == summary
     assert (ended["level"], ended["exit_code"]) == ("warning", 1)
@@ -188,6 +185,12 @@ def test_an_error_is_an_event_too(cli: Cli, tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in event["message"]
     assert "another port" in event["remedy"]
     assert not os.listdir(tmp_path)
+
+
+def test_an_impossible_value_is_an_event_too(cli: Cli) -> None:
+    done = cli("ingest", "--log-format", "json", "--bulk-bytes", "1")
+    [event] = [orjson.loads(line) for line in done.err.splitlines()]
+    assert (done.code, event["event"], event["error"]) == (2, "failed", "BadParameter")
 
 
 @pytest.mark.parametrize("address", ["", "x", "70000", "1.2.3.4", "host:", ":1", "a b:1", "[::1]", "-1"])
