@@ -13,9 +13,13 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from tests.engine.secured import Secured
 
 # A change is judged by the same examples on every machine, however slow; `--hypothesis-profile explore` looks for more.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
@@ -23,7 +27,7 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000
 hypothesis.settings.load_profile("steady")
 
 ENGINES = ("es9", "es8", "opensearch")
-ENGINE_FIXTURES = {f"{name}_url" for name in ENGINES} | {"engine_url"}
+ENGINE_FIXTURES = {f"{name}_url" for name in ENGINES} | {"engine_url", "secured_es9", "secured_es8"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,6 +77,24 @@ def es8_url() -> Iterator[str]:
 def opensearch_url() -> Iterator[str]:
     """Address of an OpenSearch 3.x with the k-NN plugin."""
     yield from _server("opensearch")
+
+
+@pytest.fixture(scope="session")
+def secured_es9(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """An Elasticsearch 9.x with TLS and users."""
+    from tests.engine.secured import secured_elasticsearch
+
+    with secured_elasticsearch(tmp_path_factory.mktemp("secured-es9"), "es9") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def secured_es8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """An Elasticsearch 8.19 with TLS, users and API keys."""
+    from tests.engine.secured import secured_elasticsearch
+
+    with secured_elasticsearch(tmp_path_factory.mktemp("secured-es8"), "es8") as server:
+        yield server
 
 
 @pytest.fixture(scope="session", params=ENGINES)

@@ -38,14 +38,16 @@ def doctor(index: str | None, as_json: bool, model: str | None, device: str, pre
     """
     import orjson
 
+    from es_sbert.printable import printable
+
     findings = examine(index, model, device, precision, threads, connection)
     for finding in findings:
         if as_json:
             click.echo(orjson.dumps(finding.as_json()))
         else:
-            click.echo(f"{_MARKS[finding.level]:4}  {finding.about}: {finding.message}")
+            click.echo(printable(f"{_MARKS[finding.level]:4}  {finding.about}: {finding.message}"))
             if finding.remedy:
-                click.echo(f"      {finding.remedy}")
+                click.echo(printable(f"      {finding.remedy}"))
     return int(any(finding.level == "error" for finding in findings))
 
 

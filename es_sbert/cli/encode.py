@@ -8,7 +8,9 @@ from typing import Any, BinaryIO
 
 import click
 
+from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import encoder_options
+from es_sbert.events import say as report
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,6 +38,7 @@ from es_sbert.cli.options import encoder_options
     help="Put the model's prompt for queries or documents in front.",
 )
 @encoder_options  # fmt: skip
+@log_format_option
 def encode(
     file: BinaryIO, output: Path | None, form: str, text_field: str, kind: Any, model: str | None, device: str,
     precision: str, threads: int | None,
@@ -54,9 +57,6 @@ def encode(
     """
     from es_sbert.encoder.files import encode_file
     from es_sbert.loading import load_encoder
-
-    def report(message: str) -> None:
-        click.echo(message, err=True)
 
     with load_encoder(model, device=device, precision=precision, threads=threads, report=report) as encoder:
         summary = encode_file(encoder, file, output or sys.stdout.buffer, form=form, text_field=text_field, kind=kind)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import connection_options, engine_settings, vector_field_option
 from es_sbert.errors import UsageError
+from es_sbert.events import say as report
 
 if TYPE_CHECKING:
     from es_sbert.evaluation.card import TrainingRecord
@@ -81,6 +83,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
 )
 @vector_field_option
 @connection_options  # fmt: skip
+@log_format_option
 def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple[Path, ...], limit: int | None,
              backend: Any, device: str, precision: str, threads: int | None, as_json: bool, card: Path | None,
              index: str | None, vector_field: str, **connection: Any) -> None:  # fmt: skip
@@ -118,9 +121,6 @@ def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple
         raise UsageError("--index is for the task retrieval alone", "Give --task retrieval and no other task.")
     wanted = [(Task(task), _read(Task(task), data, files, limit)) for task in dict.fromkeys(tasks)]
     training = None if card is None else _training(model)
-
-    def report(message: str) -> None:
-        click.echo(message, err=True)
 
     settings = {"backend": backend, "device": device, "precision": precision, "limit": limit}
     opened = open_model(model, backend=backend, device=device, precision=precision, threads=threads, report=report)

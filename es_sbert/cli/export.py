@@ -10,8 +10,10 @@ import click
 from es_sbert.bundle.manifest import Manifest, Variant
 from es_sbert.bundle.model import Precision
 from es_sbert.bundle.reranker import RerankerManifest, RerankerVariant
+from es_sbert.cli.logs import log_format_option
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
+from es_sbert.events import say
 
 
 def _precisions(context: click.Context, parameter: click.Parameter, value: str) -> list[Precision]:
@@ -52,6 +54,7 @@ def _precisions(context: click.Context, parameter: click.Parameter, value: str) 
     help="File with the columns sentence1, sentence2, score: variants are compared on it as well.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the bundle's manifest as JSON on stdout.")
+@log_format_option
 def export(model: str, output: Path, precisions: list[Precision], force: bool, sts: Path | None, as_json: bool) -> None:
     """Export MODEL to a checked ONNX bundle.
 
@@ -80,9 +83,6 @@ def export(model: str, output: Path, precisions: list[Precision], force: bool, s
     from es_sbert.bundle.resolve import resolve_model
     from es_sbert.exporters.export import export_bundle
     from es_sbert.exporters.reranker import export_reranker
-
-    def say(line: str) -> None:
-        click.echo(line, err=True)
 
     folder = resolve_model(model)
     manifest: Manifest | RerankerManifest

@@ -92,13 +92,14 @@ def show(name: str, as_json: bool, **connection: Any) -> None:
 
     from es_sbert.engines.connect import connect
     from es_sbert.index.describe import describe_index
+    from es_sbert.printable import printable_lines
 
     engine = connect(engine_settings(**connection))
     try:
         summary = describe_index(engine, name)
     finally:
         engine.close()
-    click.echo(orjson.dumps(summary.as_json()) if as_json else _as_text(summary))
+    click.echo(orjson.dumps(summary.as_json()) if as_json else printable_lines(_as_text(summary)))
 
 
 @index.command()
@@ -134,7 +135,7 @@ def _as_text(summary: IndexSummary) -> str:
     lines = [
         f"{summary.name} ({summary.engine})",
         f"  documents     {summary.documents:,}",
-        f"  size          {_size(summary.bytes)}",
+        f"  size          {'not told to this user' if summary.bytes is None else _size(summary.bytes)}",
         f"  other fields  {', '.join(summary.other_fields) or 'none'}",
     ]
     for field in summary.fields:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from es_sbert.cli.logs import is_json, log_format_option, only_errors
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
 
 if TYPE_CHECKING:
+    from es_sbert.ingest.observer import Observer
     from es_sbert.ingest.prune import Gone
 
 
@@ -126,8 +129,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long to wait for an engine that is overloaded or does not answer.",
 )
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve Prometheus metrics of the load at this port, to this machine alone where no host is given.",
+)
 @click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout.")
+@log_format_option
 @vector_field_option
 @connection_options
 @encoder_options
@@ -135,9 +144,9 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
            vectors: tuple[str, ...], passages: tuple[str, ...], passage_overlap: int | None,
            id_field: str | None, index_type: str | None, dead_letters: Path | None, state: Path | None,
            load_settings: str, prune: bool, yes: bool, watch: float | None, retry: Path | None,
-           max_document_bytes: int, batch_window: int, bulk_bytes: int, retry_seconds: float, quiet: bool,
-           as_json: bool, vector_field: str, model: str | None, device: str, precision: str, threads: int | None,
-           **connection: Any) -> int:  # fmt: skip
+           max_document_bytes: int, batch_window: int, bulk_bytes: int, retry_seconds: float, metrics: str | None,
+           quiet: bool, as_json: bool, vector_field: str, model: str | None, device: str, precision: str,
+           threads: int | None, **connection: Any) -> int:  # fmt: skip
     """Embed documents and load them into an index.
 
     FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header) or plain text with one document
@@ -163,6 +172,7 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
     """
     from es_sbert.engines.connect import connect
     from es_sbert.errors import UsageError
+    from es_sbert.events import say
     from es_sbert.ingest.control import Control
     from es_sbert.ingest.local import LocalRunner
     from es_sbert.ingest.plan import plan
@@ -195,16 +205,15 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
         retry=retry,
         watch_seconds=watch,
     )
-    if prune and not yes and (STDIN in files or not sys.stdin.isatty()):
+    if prune and not yes and (STDIN in files or not sys.stdin.isatty() or is_json()):
         raise UsageError("--prune asks before it removes documents, and nobody is there to answer", "Add --yes.")
 
+    if quiet:
+        only_errors()
     control = Control()
-
-    def say(message: str) -> None:
-        if not quiet:
-            click.echo(message, err=True)
-
-    with closing(connect(engine_settings(**connection))) as engine:
+    with ExitStack() as stack:
+        observer = stack.enter_context(_observed(metrics)) if metrics is not None else None
+        engine = stack.enter_context(closing(connect(engine_settings(**connection))))
         wanted = plan(engine, settings)
         with load_encoder(
             model or wanted.model, device=device, precision=precision, threads=threads, report=say
@@ -217,16 +226,33 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
 
             before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
             try:
-                meter = meter_for(sys.stderr, quiet=quiet)
-                summary = run(engine, LocalRunner(encoder), wanted, control, meter, _always if yes else _ask)
+                meter = meter_for(sys.stderr, quiet=quiet, events=is_json())
+                summary = run(engine, LocalRunner(encoder), wanted, control, meter, _always if yes else _ask, observer)
             finally:
                 for number, handler in before.items():
                     signal.signal(number, handler)
-    for line in summary.lines():
-        say(line)
     if as_json:
         click.echo(summary.model_dump_json())
     return summary.exit_code
+
+
+@contextmanager
+def _observed(address: str) -> Iterator[Observer]:
+    """Metrics, served until the load ends.
+
+    Raises:
+        UsageError: the extra is not installed, or the address is taken or no address.
+    """
+    from es_sbert.events import record
+    from es_sbert.extras import require
+
+    require("metrics", "prometheus_client")
+    from es_sbert.ingest.metrics import LoadMetrics, served
+
+    metrics = LoadMetrics()
+    with served(metrics, address) as url:
+        record("metrics_served", f"metrics at {url}", text=f"Metrics at {url}", url=url)
+        yield metrics
 
 
 def _always(gone: Gone) -> bool:
@@ -235,6 +261,8 @@ def _always(gone: Gone) -> bool:
 
 def _ask(gone: Gone) -> bool:
     """Whether the user wants these documents removed."""
-    shown = ", ".join(gone.sample) + (", …" if gone.count > len(gone.sample) else "")
+    from es_sbert.printable import printable
+
+    shown = printable(", ".join(gone.sample)) + (", …" if gone.count > len(gone.sample) else "")
     question = f"{gone.count:,} of {gone.loaded:,} loaded documents are no longer in the source ({shown}). Remove them?"
     return click.confirm(question, err=True)

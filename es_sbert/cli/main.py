@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from typing import Any
 
 import click
 
 from es_sbert import __version__
+from es_sbert.cli.logs import is_json, report, start_logging
 from es_sbert.errors import EsSbertError
+from es_sbert.events import record
 
 # command name → (module, attribute, one line for `es-sbert --help`)
 COMMANDS = {
@@ -52,16 +55,20 @@ def cli() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line; expected errors end as two lines on stderr and exit code 2."""
+    start_logging()
     try:
         result: Any = cli.main(args, standalone_mode=False)
     except EsSbertError as error:
-        click.echo(f"Error: {error}", err=True)
+        report(error)
         sys.exit(2)
     except click.exceptions.Abort:
-        click.echo("Interrupted.", err=True)
+        record("interrupted", "given up by the user", logging.WARNING, text="Interrupted.")
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
+        if is_json():
+            record("failed", error.format_message(), logging.ERROR, error=type(error).__name__, remedy="See --help.")
+        else:
+            error.show()
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of our output (`| head`) went away: not an error of ours.

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_URL, DEFAULT_VECTOR_FIELD, EngineSettings
+from es_sbert.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,7 +32,7 @@ def connection_options(function: F) -> F:
     file = click.Path(path_type=Path)
     return _stack(
         click.option("--url", envvar="ES_SBERT_URL", default=DEFAULT_URL, show_default=True, show_envvar=True,
-                     help="Address of the engine."),
+                     callback=_without_password, help="Address of the engine."),
         click.option("--username", envvar="ES_SBERT_USERNAME", show_envvar=True,
                      help="User name; the password stands in ES_SBERT_PASSWORD or a file."),
         click.option("--password-file", envvar="ES_SBERT_PASSWORD_FILE", type=file,
@@ -48,6 +50,20 @@ def connection_options(function: F) -> F:
         click.option("--timeout", envvar="ES_SBERT_TIMEOUT", type=click.FloatRange(min=0, min_open=True), default=60.0,
                      show_default=True, help="Seconds to wait for one request."),
     )(function)  # fmt: skip
+
+
+def _without_password(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refuse a password on the command line, which any user of the machine can read; the environment may hold one."""
+    if (
+        context.get_parameter_source("url") is ParameterSource.COMMANDLINE
+        and "@" in value.partition("://")[2].partition("/")[0]
+    ):
+        raise UsageError(
+            "the --url holds a user name or a password, and a command line is public",
+            "Put the address into ES_SBERT_URL, or give --username with the password in ES_SBERT_PASSWORD or a "
+            "--password-file. Whoever could read this command line may know the password now.",
+        )
+    return value
 
 
 def engine_settings(**given: Any) -> EngineSettings:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from es_sbert.doctor.findings import Finding, failure, ok, warning
 from es_sbert.engines.protocol import Engine, Flavour, Json
 from es_sbert.errors import AccessDenied, EngineError
+from es_sbert.index.privileges import TASKS, granted, missing, remedy
 
 _WATERMARKS = {
     "cluster.routing.allocation.disk.watermark.low": 85.0,
@@ -15,13 +16,6 @@ _WATERMARKS = {
     "cluster.routing.allocation.disk.watermark.flood_stage": 95.0,
 }
 _LOW, _HIGH, _FLOOD = _WATERMARKS
-PRIVILEGES = {
-    "read": "search and look documents up",
-    "write": "load documents",
-    "create_index": "create the index on the first load",
-    "view_index_metadata": "see which model the index is of",
-    "manage": "add the vector field, and switch refreshes off during a load",
-}
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ def _guarded(about: str, engine: Engine, check: Callable[[Engine], Iterator[Find
     try:
         yield from check(engine)
     except AccessDenied as error:
-        yield warning(about, f"this user may not look: {error.message}", "Give the user the cluster privilege monitor.")
+        yield warning(about, f"this user may not look: {error.message}", error.remedy)
     except EngineError as error:
         yield Finding.of(about, error)
 
@@ -150,18 +144,19 @@ def _beyond(disk: Disk, settings: Json, name: str) -> bool:
 
 def _permissions(engine: Engine, index: str) -> Iterator[Finding]:
     if engine.info.flavour is Flavour.OPENSEARCH:
+        yield ok("permissions", "OpenSearch does not tell a user what it may do; what it refuses names the permission")
         return
-    body: Json = {"index": [{"names": [index], "privileges": list(PRIVILEGES)}]}
-    answer = engine.ask("/_security/user/_has_privileges", body=body)
-    if answer is None:
+    has = granted(engine, index, {name for task in TASKS for name in task.privileges})
+    if has is None:
         yield ok("permissions", "security is switched off: everybody may do everything")
         return
-    granted = answer.get("index", {}).get(index, {})
-    missing = [name for name in PRIVILEGES if not granted.get(name, False)]
-    user = answer.get("username")
-    if not missing:
-        yield ok("permissions", f"{user} may read, load and manage {index}")
-    for name in missing:
-        yield warning(
-            "permissions", f"{user} lacks the privilege {name} on {index}", f"It is needed to {PRIVILEGES[name]}."
-        )
+    allowed = [task.words for task in TASKS if not missing(task, has)]
+    if allowed:
+        yield ok("permissions", f"this user or API key may {', '.join(allowed)} {index}")
+    for task in TASKS:
+        lacking = missing(task, has)
+        if lacking:
+            yield warning(
+                "permissions", f"it may not {task.words} {index}: it lacks {' and '.join(lacking)}",
+                remedy(lacking, index),
+            )  # fmt: skip

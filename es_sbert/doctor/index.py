@@ -8,7 +8,7 @@ from es_sbert.doctor.findings import Finding, failure, ok, warning
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import EsSbertError
-from es_sbert.index.describe import FieldSummary, describe_index
+from es_sbert.index.describe import FieldSummary, describe_state
 from es_sbert.index.load_settings import left_behind
 
 _BLOCKS = {
@@ -34,10 +34,11 @@ def check_index(engine: Engine, name: str, model: EncoderInfo | None) -> list[Fi
             return [
                 warning("index", f"there is no index {name}", "`es-sbert ingest` creates it; check the name otherwise.")
             ]
-        summary = describe_index(engine, name)
+        summary = describe_state(engine, state)
     except EsSbertError as error:
         return [Finding.of("index", error)]
-    findings = [ok("index", f"{summary.name}: {summary.documents:,} documents, {summary.bytes / 1e6:,.1f} MB")]
+    size = "" if summary.bytes is None else f", {summary.bytes / 1e6:,.1f} MB"
+    findings = [ok("index", f"{summary.name}: {summary.documents:,} documents{size}")]
     findings += judge_settings(state)
     if not summary.fields:
         findings.append(

@@ -10,7 +10,7 @@ from elastic_transport import ConnectionError as TransportConnectionError
 from elastic_transport import ConnectionTimeout, HttpHeaders, NodeConfig, Urllib3HttpNode
 
 from es_sbert.engines.address import Address
-from es_sbert.engines.failures import CREDENTIALS_REMEDY, root_cause, unreachable
+from es_sbert.engines.failures import CREDENTIALS_REMEDY, privilege_remedy, root_cause, unreachable
 from es_sbert.engines.protocol import EngineInfo, Flavour
 from es_sbert.errors import AccessDenied, RequestFailed, UnsupportedEngine
 
@@ -103,7 +103,7 @@ def _get(node: Urllib3HttpNode, target: str, address: Address) -> _Answer:
     if meta.status == 403:
         raise AccessDenied(
             f"{address.url} does not allow GET {target.partition('?')[0]} (403): {root_cause(body)[1]}",
-            "Give the user or API key the cluster privilege monitor.",
+            privilege_remedy(root_cause(body)[1]),
         )
     return _Answer(meta.status, meta.headers, body)
 

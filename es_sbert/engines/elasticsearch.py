@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from elastic_transport import ConnectionError as TransportConnectionError
 from elastic_transport import ConnectionTimeout
-from elasticsearch import ApiError, Elasticsearch, SerializationError, UnsupportedProductError
+from elasticsearch import ApiError, Elasticsearch, ElasticsearchWarning, SerializationError, UnsupportedProductError
 
 from es_sbert.engines.address import Address
 from es_sbert.engines.detect import node_config
@@ -15,6 +18,9 @@ from es_sbert.engines.failures import unreachable
 from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.engines.rest import KEEP_ALIVE, RestEngine, quoted
 from es_sbert.errors import EngineUnreachable, UnsupportedEngine
+from es_sbert.events import record
+
+_WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class ElasticsearchEngine(RestEngine):
@@ -29,6 +35,9 @@ class ElasticsearchEngine(RestEngine):
         self._address = address
         self._client = Elasticsearch([node_config(address)], max_retries=0, retry_on_timeout=False)
         self._dialect = f"compatible-with={info.version[0]}"
+        self._warned: set[str] = set()
+        # They are logged here, once each; as Python warnings they would show a line of this file.
+        warnings.filterwarnings("ignore", category=ElasticsearchWarning, module=re.escape(__name__))
 
     def _send(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, *, ndjson: bool
@@ -52,7 +61,15 @@ class ElasticsearchEngine(RestEngine):
             raise EngineUnreachable(
                 f"{self.info.url} sent an answer that is not JSON", "Check for a proxy between here and the engine."
             ) from error
+        self._log_warnings(answer.meta.headers.get("warning") or "")
         return answer.meta.status, answer.body
+
+    def _log_warnings(self, header: str) -> None:
+        """What the engine says will not work any more in a later version."""
+        for text in _WARNING.findall(header):
+            if text not in self._warned:
+                self._warned.add(text)
+                record("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
 
     def _open_point_in_time(self, name: str) -> str:
         answer = self._request("POST", f"/{quoted(name)}/_pit", {"keep_alive": KEEP_ALIVE})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from typing import Any
 
@@ -11,6 +12,10 @@ CREDENTIALS_REMEDY = (
     "Check ES_SBERT_USERNAME and ES_SBERT_PASSWORD, or ES_SBERT_API_KEY, or ES_SBERT_TOKEN: an expired or mistyped one "
     "looks the same."
 )
+# How the engines name what is missing: Elasticsearch by privileges, the least first; OpenSearch by actions.
+_GRANTED_BY = re.compile(r"granted by the (index|cluster) privileges? \[([^\]]+)\]")
+_ON_INDICES = re.compile(r"on (?:restricted )?indices \[([^\]]+)\]")
+_NO_PERMISSIONS = re.compile(r"no permissions for \[([^\]]+)\]")
 _STATUS_REMEDIES = {
     404: "Check the name of the index: `GET _cat/indices` lists them.",
     413: "The request is larger than the server takes (http.max_content_length): send smaller bulk requests.",
@@ -102,15 +107,39 @@ def failed_request(status: int, body: Any, *, label: str, action: str) -> EsSber
             status,
         )
     if status == 403:
-        return AccessDenied(
-            f"{label} does not allow {action}: {reason}",
-            "Give the user or API key the privileges read, write, view_index_metadata, create_index and manage "
-            "on the index.",
-        )
+        return denied(label, action, reason)
     if kind == "index_not_found_exception":
         return IndexMissing(f"{reason} ({label})", "Check the name, or create it: `es-sbert index create NAME`.")
     remedy = _STATUS_REMEDIES.get(status, "The engine's log says more; the message above is its own.")
     return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status)
+
+
+def denied(label: str, action: str, reason: str) -> AccessDenied:
+    """An action that the user may not do.
+
+    Args:
+        label: Who refuses.
+        action: What was asked.
+        reason: The engine's own, which names the missing privilege.
+    """
+    return AccessDenied(f"{label} does not allow {action}: {reason}", privilege_remedy(reason))
+
+
+def privilege_remedy(reason: str) -> str:
+    """What to give a user, from the engine's reason for refusing an action."""
+    granted, refused = _GRANTED_BY.search(reason), _NO_PERMISSIONS.search(reason)
+    if granted is not None:
+        scope, names = granted[1], granted[2].split(",")
+        indices = _ON_INDICES.search(reason)
+        where = f" on {indices[1]}" if indices is not None else ""
+        wider = f" (or a wider one: {', '.join(names[1:])})" if names[1:] else ""
+        return f"Give the user or API key the {scope} privilege {names[0]}{where}{wider}."
+    if refused is not None:
+        return f"Give one of the user's roles the permission {refused[1]}."
+    return (
+        "Give the user or API key the cluster privilege monitor and the index privileges of its task: "
+        "docs/operations.md lists them."
+    )
 
 
 def root_cause(body: Any) -> tuple[str, str]:

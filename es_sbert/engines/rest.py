@@ -227,9 +227,15 @@ def quoted(name: str) -> str:
     """An index or alias name as a path segment.
 
     Raises:
-        UsageError: a pattern, a list of names, or an API's own path.
+        UsageError: a pattern, a list of names, an API's own path, or characters that nobody sees.
     """
-    if not name or name in (".", "..") or name[0] in "_-+" or any(c in '*?,#\\/"<>|: ' for c in name):
+    if (
+        not name.isprintable()
+        or not name
+        or name in (".", "..")
+        or name[0] in "_-+"
+        or any(c in '*?,#\\/"<>|: ' for c in name)
+    ):
         raise UsageError(f"{name!r} is not the name of one index", "Give one index or alias, without wildcards.")
     return quote(name, safe="")
 

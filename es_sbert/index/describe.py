@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from es_sbert.engines.protocol import Engine, Json
+from es_sbert.engines.protocol import Engine, IndexState, Json
+from es_sbert.errors import AccessDenied
 from es_sbert.index.ensure import missing_index
 from es_sbert.index.layout import has_vector
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
@@ -38,7 +40,7 @@ class IndexSummary:
         name: The concrete index.
         engine: `Elasticsearch 9.5.0`.
         documents: All documents that a search can see.
-        bytes: Size of the primary shards on disk.
+        bytes: Size of the primary shards on disk; None where this user may not ask (index privilege `monitor`).
         fields: The vector fields that es-sbert fills.
         other_fields: Names of the other top-level fields.
     """
@@ -46,7 +48,7 @@ class IndexSummary:
     name: str
     engine: str
     documents: int
-    bytes: int
+    bytes: int | None
     fields: tuple[FieldSummary, ...]
     other_fields: tuple[str, ...]
 
@@ -63,6 +65,8 @@ class IndexSummary:
 def describe_index(engine: Engine, index: str) -> IndexSummary:
     """Look at an index; nothing is changed but a refresh, so that the counts are of now.
 
+    A user who may only read gets the counts of the last refresh.
+
     Raises:
         IndexMissing: no such index.
         EngineError: the engine failed.
@@ -70,7 +74,13 @@ def describe_index(engine: Engine, index: str) -> IndexSummary:
     state = engine.get_index(index)
     if state is None:
         raise missing_index(index, engine)
-    engine.refresh(state.name)
+    return describe_state(engine, state)
+
+
+def describe_state(engine: Engine, state: IndexState) -> IndexSummary:
+    """As `describe_index`, of an index whose mapping was read already."""
+    with suppress(AccessDenied):
+        engine.refresh(state.name)
     fields = []
     for name, meta in vector_fields(state.mappings, state.name).items():
         beside = document_meta_field(name)
@@ -89,10 +99,17 @@ def describe_index(engine: Engine, index: str) -> IndexSummary:
         name=state.name,
         engine=engine.info.label,
         documents=engine.count(state.name),
-        bytes=engine.store_size(state.name),
+        bytes=_size(engine, state.name),
         fields=tuple(fields),
         other_fields=tuple(sorted(set(state.mappings.get("properties", {})) - ours)),
     )
+
+
+def _size(engine: Engine, index: str) -> int | None:
+    try:
+        return engine.store_size(index)
+    except AccessDenied:
+        return None
 
 
 def _both(first: Json, second: Json) -> Json:

@@ -7,6 +7,7 @@ killed leaves the note; the next load, or `es-sbert index repair`, puts the sett
 from __future__ import annotations
 
 from es_sbert.engines.protocol import Engine, IndexState, Json
+from es_sbert.errors import AccessDenied
 from es_sbert.index.meta import META_KEY
 
 # Flat names, values as engines write them.
@@ -26,21 +27,30 @@ def left_behind(index: IndexState) -> dict[str, str | None] | None:
     return {name: note["before"].get(name) for name in LOAD_SETTINGS if name in note["before"]}
 
 
-def begin_load(engine: Engine, index: IndexState) -> None:
+def begin_load(engine: Engine, index: IndexState) -> dict[str, str]:
     """Change the settings for a load, unless another one has done so and not put them back yet: its note is the truth.
+
+    Returns:
+        What was changed; empty where another load had done so.
 
     Raises:
         AccessDenied: this user may not (privilege `manage` of the index); nothing was changed.
         EngineError: the engine failed.
     """
     if left_behind(index) is not None:
-        return
+        return {}
     wanted = dict(LOAD_SETTINGS)
     if index.settings.get(_EXPANDS, "false") != "false":
         del wanted["index.number_of_replicas"]  # the engine sets it by the number of nodes
     before = {name: index.settings.get(name) for name in wanted}
     engine.put_mapping(index.name, {"_meta": _with_note(index.mappings, {"before": before})})
-    engine.put_settings(index.name, wanted)
+    try:
+        engine.put_settings(index.name, wanted)
+    except AccessDenied:
+        # Elasticsearch lets the privilege `index` write the note, but not change settings.
+        engine.put_mapping(index.name, {"_meta": _with_note(index.mappings, None)})
+        raise
+    return wanted
 
 
 def put_back(engine: Engine, name: str) -> dict[str, str | None]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from es_sbert.engines.failures import privilege_remedy
 from es_sbert.engines.protocol import Engine, ItemResult
-from es_sbert.errors import EngineError, RequestFailed
+from es_sbert.errors import AccessDenied, EngineError, RequestFailed
+from es_sbert.events import record
 from es_sbert.ingest.actions import Action, halves
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.ledger import Outcome
+from es_sbert.ingest.observer import Observer
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes
 from es_sbert.ingest.throttle import Throttle
@@ -21,6 +24,7 @@ _OVERLOADED = frozenset({429, 503})
 _STUMBLED = 500
 # Read-only, by hand or by a disk that is nearly full: it passes once somebody has mended it.
 _BLOCKED = "cluster_block_exception"
+_DENIED = "security_exception"
 _BLOCKED_STATUS = 403  # of a request; a user who may not is an AccessDenied
 
 
@@ -54,10 +58,11 @@ class BulkWriter:
         outcomes: Where each document's end is entered.
         control: Told when the engine is lost; after that, nothing is sent any more.
         on_conflict: Takes the action of a document that was written since it was read.
+        observer: Sees each request.
     """
 
     def __init__(self, engine: Engine, index: str, policy: RetryPolicy, throttle: Throttle, outcomes: Outcomes,
-                 control: Control, on_conflict: Callable[[Action], None]) -> None:  # fmt: skip
+                 control: Control, on_conflict: Callable[[Action], None], observer: Observer) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
         self._policy = policy
@@ -65,6 +70,7 @@ class BulkWriter:
         self._outcomes = outcomes
         self._control = control
         self._on_conflict = on_conflict
+        self._observer = observer
 
     def send(self, actions: list[Action]) -> None:
         """Send a group; when this returns, every document of it has come to an end."""
@@ -95,6 +101,10 @@ class BulkWriter:
             self._control.waits(refused.reason)
             if backoff.wait():
                 self._outcomes.ledger.add_retries(len(refused.actions))
+                record(
+                    "retry", f"{len(refused.actions):,} documents are sent again: {refused.reason}",
+                    documents=len(refused.actions), reason=refused.reason,
+                )  # fmt: skip
             elif refused.stumbled:
                 for action in refused.actions:
                     self._give_up(action, f"the engine fails on it, for {self._policy.budget:g} s: {refused.reason}")
@@ -107,7 +117,8 @@ class BulkWriter:
         """One request; what is too large for it goes back to `waiting` in halves."""
         body = b"".join(action.body for action in group)
         try:
-            results = self._engine.bulk(self._index, body)
+            with self._observer.bulk(len(body)):
+                results = self._engine.bulk(self._index, body)
         except EngineError as error:
             status = error.status if isinstance(error, RequestFailed) else 0
             if is_transient(error) or status == _BLOCKED_STATUS:
@@ -119,7 +130,8 @@ class BulkWriter:
             elif status in _SPLIT:
                 self._give_up(group[0], error.message)
             else:
-                self._control.lose(error.message)
+                way_out = f" ({error.remedy.rstrip('.')})" if isinstance(error, AccessDenied) else ""
+                self._control.lose(error.message + way_out)
                 self._outcomes.left(len(group))
             return _Refused()
         self._outcomes.acknowledged(
@@ -132,6 +144,10 @@ class BulkWriter:
                 refused.reason = result.reason
                 refused.overloaded |= result.status in _OVERLOADED
                 refused.stumbled &= result.status == _STUMBLED
+            elif result.reason.startswith(_DENIED):
+                # Nothing is the matter with the document: the user has lost a privilege, or never had it.
+                self._control.lose(f"{result.reason} ({privilege_remedy(result.reason).rstrip('.')})")
+                self._outcomes.left(1)
             else:
                 self._enter(action, result)
         return refused

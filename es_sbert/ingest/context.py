@@ -11,11 +11,13 @@ from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.dead_letters import DeadLetters, letter_keys, now
 from es_sbert.ingest.memory import LoadIdentity, LoadMemory
+from es_sbert.ingest.observer import Observer
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter
 from es_sbert.ingest.retry import RetryPolicy, with_retries
 from es_sbert.ingest.targets import Targets, filled
+from es_sbert.ingest.throttle import Throttle
 
 T = TypeVar("T")
 
@@ -28,6 +30,8 @@ class LoadContext:
         targets: The vector fields that it minds.
         index: The index at the beginning.
         memory: What was met and acknowledged; None where the index is the source.
+        throttle: How much is sent at a time.
+        observer: Sees the load from outside.
     """
 
     engine: Engine
@@ -39,6 +43,8 @@ class LoadContext:
     policy: RetryPolicy
     index: IndexState
     memory: LoadMemory | None
+    throttle: Throttle
+    observer: Observer
 
 
 def patiently(context: LoadContext, call: Callable[[], T]) -> T:

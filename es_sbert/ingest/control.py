@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+from collections.abc import Callable
+
+from es_sbert.events import record
+
+# Seconds without a request that went through. Shorter waits are a busy engine's everyday, several in a second.
+WORTH_TELLING = 5.0
 
 
 class Control:
@@ -13,13 +21,16 @@ class Control:
         aborted: Set: every thread ends at once, because one of them failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
+        self._timer = timer
         self.stop = threading.Event()
         self.aborted = threading.Event()
         self.interrupted = False
         self._lost: str | None = None
         self._cut_short: str | None = None
         self._waiting: str | None = None
+        self._waiting_since = 0.0
+        self._waiting_told = False
         self._lock = threading.Lock()
 
     @property
@@ -31,7 +42,10 @@ class Control:
     def lose(self, reason: str) -> None:
         """The engine takes no more: whatever is unsent becomes a dead letter. The first reason counts."""
         with self._lock:
+            first = self._lost is None
             self._lost = self._lost or reason
+        if first:
+            record("engine_lost", reason, logging.ERROR, text="", reason=reason)
         self.stop.set()
 
     @property
@@ -54,13 +68,25 @@ class Control:
 
     def waits(self, reason: str) -> None:
         """A request was refused and is tried again."""
+        now = self._timer()
         with self._lock:
+            if self._waiting is None:
+                self._waiting_since = now
             self._waiting = reason
+            tell = not self._waiting_told and now - self._waiting_since >= WORTH_TELLING
+            self._waiting_told |= tell
+        if tell:
+            record("waiting_began", f"waiting for the engine: {reason}", logging.WARNING, reason=reason)
 
     def goes_on(self) -> None:
         """A request went through."""
         with self._lock:
-            self._waiting = None
+            ended = self._waiting_told
+            self._waiting, self._waiting_told = None, False
+            seconds = self._timer() - self._waiting_since
+        if ended:
+            message = f"the engine takes documents again after {seconds:,.1f} s"
+            record("waiting_ended", message, logging.WARNING, seconds=round(seconds, 3))
 
     def interrupt(self) -> None:
         """The user wants to stop: finish what is in flight."""

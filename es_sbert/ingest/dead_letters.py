@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 import orjson
 
 from es_sbert.errors import OutputError
+from es_sbert.events import record
 from es_sbert.ingest.records import Origin
 from es_sbert.streams.lines import SAMPLE_BYTES
 
@@ -122,6 +124,10 @@ class DeadLetters:
             try:
                 if self._file is None:
                     self._file = _open_to_append(self.path)
+                    # The first of many, it may be: whoever looks now may still stop the load and mend the cause.
+                    message = f"{origin} cannot be loaded: {reason} (this one and others: {self.path})"
+                    record("first_dead_letter", message, logging.WARNING, file=str(self.path), source=str(origin),
+                           reason=reason)  # fmt: skip
                 rest = memoryview(line)
                 while rest:
                     rest = rest[self._file.write(rest) :]

@@ -12,11 +12,10 @@ from es_sbert.ingest.bulk import BulkWriter
 from es_sbert.ingest.context import LoadContext
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.files import ChangeDetection
-from es_sbert.ingest.load import WINDOW_BYTES, WRITERS, Loader, Sorted
+from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
 from es_sbert.ingest.progress import Snapshot, fraction_done
 from es_sbert.ingest.sources.raw import ByteCounter
 from es_sbert.ingest.sources.read import ReadSettings, read_records
-from es_sbert.ingest.throttle import Throttle
 
 # How often documents that other writers keep changing are read and embedded anew.
 CONFLICT_ROUNDS = 3
@@ -89,21 +88,22 @@ def ticker(context: LoadContext, part_read: Callable[[], float | None]) -> Calla
     def tick() -> None:
         read, done = ledger.read, ledger.done
         fraction = fraction_done(read, done, part_read())
-        context.meter.show(Snapshot(read, done, fraction, time.monotonic() - begin, context.control.waiting))
+        snapshot = Snapshot(read, done, fraction, time.monotonic() - begin, context.control.waiting)
+        context.meter.show(snapshot)
+        context.observer.show(snapshot)
 
     return tick
 
 
 def _loader(context: LoadContext, encoder: Encoder, sort_out: Callable[[list[Document]], Sorted],
             on_conflict: Callable[[Action], None]) -> Loader:  # fmt: skip
-    settings = context.plan.settings
-    throttle = Throttle(settings.bulk_bytes, WRITERS)
     writer = BulkWriter(
-        context.engine, settings.index, context.policy, throttle, context.outcomes, context.control, on_conflict
-    )
+        context.engine, context.plan.settings.index, context.policy, context.throttle, context.outcomes,
+        context.control, on_conflict, context.observer,
+    )  # fmt: skip
     return Loader(
-        context.engine, encoder, context.targets, throttle=throttle, sort_out=sort_out, writer=writer,
-        outcomes=context.outcomes, control=context.control,
+        context.engine, encoder, context.targets, throttle=context.throttle, sort_out=sort_out, writer=writer,
+        outcomes=context.outcomes, control=context.control, observer=context.observer,
     )  # fmt: skip
 
 

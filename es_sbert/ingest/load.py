@@ -20,6 +20,7 @@ from es_sbert.ingest.control import Control
 from es_sbert.ingest.dead_letters import now
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
+from es_sbert.ingest.observer import Observer
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.pieces import Cutter, Piece, WindowVectors
 from es_sbert.ingest.targets import Targets
@@ -88,7 +89,7 @@ class Loader:
 
     def __init__(self, engine: Engine, encoder: Encoder, targets: Targets, *, throttle: Throttle,
                  sort_out: Callable[[list[Document]], Sorted], writer: BulkWriter, outcomes: Outcomes,
-                 control: Control) -> None:  # fmt: skip
+                 control: Control, observer: Observer) -> None:  # fmt: skip
         self._engine = engine
         self._encoder = encoder
         self._targets = targets
@@ -98,6 +99,7 @@ class Loader:
         self._writer = writer
         self._outcomes = outcomes
         self._control = control
+        self._observer = observer
 
     def run(self, windows: Iterable[list[Document]], tick: Callable[[], None]) -> None:
         """Load all windows; returns when every document has come to an end.
@@ -144,7 +146,8 @@ class Loader:
                 # Vectors that nobody will take are not worth the electricity.
                 self._outcomes.left(len(entry.window.embed) + len(entry.window.actions))
                 continue
-            vectors = self._encoder.embed(entry.texts)  # (texts, dimensions)
+            with self._observer.embed():
+                vectors = self._encoder.embed(entry.texts)  # (texts, dimensions)
             out.put(_Embedded(entry, vectors))
 
     def _pack(self, source: Iterable[_Embedded], out: Channel[list[Action]]) -> None:

@@ -11,6 +11,7 @@ from es_sbert.ingest.backfill import IndexReader
 from es_sbert.ingest.context import LoadContext, check_index
 from es_sbert.ingest.flows import embed_in_place, load_sources, ticker
 from es_sbert.ingest.memory import LoadIdentity, LoadMemory
+from es_sbert.ingest.milestones import begin
 from es_sbert.ingest.runner import ModelIdentity
 from es_sbert.ingest.sources.letters import take_aside
 from es_sbert.ingest.sources.raw import ByteCounter
@@ -40,6 +41,7 @@ class LocalRunner:
         return LoadState(path, identity)
 
     def load(self, context: LoadContext) -> EncoderInfo:
+        begin(context, self._encoder.info)
         if context.plan.sources:
             self._load_sources(context)
         elif context.plan.settings.watch_seconds is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import UsageError, VectorIndexError
 from es_sbert.index.ensure import missing_index
+from es_sbert.index.privileges import CREATE, LOAD, PRUNE, require
 from es_sbert.index.schema import vector_fields
 from es_sbert.ingest.dead_letters import check_letters, default_path
 from es_sbert.ingest.fields import PlannedField, planned_fields
@@ -54,6 +55,7 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
     """Check everything that can be checked before a model is loaded and a document written.
 
     Raises:
+        AccessDenied: the user lacks a privilege that the load needs.
         UsageError: options that contradict each other.
         SourceError: a file that cannot be read, or lacks the columns asked for.
         OutputError: the dead-letter file could not be written.
@@ -87,6 +89,10 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
                 f"the index {state.name} keeps no _source, so its documents cannot be read back",
                 "Load the documents from files into a new index.",
             )
+    if state is None:
+        require(engine, settings.index, CREATE)
+    else:
+        require(engine, state.name, PRUNE if settings.prune else LOAD)
     state_file = (settings.state or default_state(settings.index, sources)) if sources else None
     wanted = Plan(settings, sources, fields, state, letters, state_file)
     if settings.retry is None:

@@ -10,6 +10,9 @@ from typing import Protocol, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from es_sbert.events import record
+from es_sbert.printable import printable
+
 _LINE_SECONDS = 5.0
 
 
@@ -95,6 +98,27 @@ class Lines:
     def close(self) -> None: ...
 
 
+class Logged:
+    """An event every few seconds, for machines."""
+
+    def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
+        self._timer = timer
+        self._next = timer() + _LINE_SECONDS
+
+    def show(self, snapshot: Snapshot) -> None:
+        if self._timer() < self._next:
+            return
+        self._next = self._timer() + _LINE_SECONDS
+        left = snapshot.seconds_left
+        record(
+            "progress", progress_line(snapshot), read=snapshot.read, done=snapshot.done, fraction=snapshot.fraction,
+            seconds=round(snapshot.seconds, 3), documents_per_second=round(snapshot.rate, 1),
+            seconds_left=None if left is None else round(left, 1), waiting=snapshot.waiting,
+        )  # fmt: skip
+
+    def close(self) -> None: ...
+
+
 def progress_line(snapshot: Snapshot) -> str:
     """`12,000 documents · 410/s · 35 % · 1:12 left`, without the last two where the size of the source is not known."""
     parts = [f"{snapshot.done:,} documents", f"{snapshot.rate:,.0f}/s"]
@@ -102,7 +126,7 @@ def progress_line(snapshot: Snapshot) -> str:
         parts += [f"{snapshot.fraction:.0%}", f"{clock(snapshot.seconds_left)} left"]
     if snapshot.waiting is not None:
         parts.append(f"waiting for the engine: {snapshot.waiting}")
-    return " · ".join(parts)
+    return printable(" · ".join(parts))
 
 
 class Bar:
@@ -110,7 +134,7 @@ class Bar:
 
     def __init__(self, stream: TextIO) -> None:
         self._progress = Progress(
-            BarColumn(), TextColumn("{task.fields[line]}"), TimeElapsedColumn(),
+            BarColumn(), TextColumn("{task.fields[line]}", markup=False), TimeElapsedColumn(),
             console=Console(file=stream), transient=True,
         )  # fmt: skip
         self._task = self._progress.add_task("", total=None, line="")
@@ -125,8 +149,15 @@ class Bar:
         self._progress.stop()
 
 
-def meter_for(stream: TextIO, *, quiet: bool) -> Meter:
-    """The meter that suits a stream."""
+def meter_for(stream: TextIO, *, quiet: bool, events: bool = False) -> Meter:
+    """The meter that suits a stream.
+
+    Args:
+        quiet: Show nothing.
+        events: Whether machines read the stream.
+    """
     if quiet:
         return Silent()
+    if events:
+        return Logged()
     return Bar(stream) if stream.isatty() else Lines(stream)

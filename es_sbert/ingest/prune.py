@@ -8,6 +8,7 @@ from functools import partial
 
 import orjson
 
+from es_sbert.engines.failures import denied
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import RequestFailed
 from es_sbert.ingest.context import LoadContext, refresh
@@ -19,6 +20,7 @@ from es_sbert.ingest.targets import Targets, filled
 _SAMPLE = 5
 _PAGE = 1000
 _CONFLICT = 409
+_FORBIDDEN = 403
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,9 @@ class Pruner:
                     again.append(hit)
                 elif result.status == _CONFLICT:
                     conflicts.append(hit["_id"])
+                elif result.status == _FORBIDDEN:
+                    label = self._engine.info.label
+                    raise denied(label, f"removing {hit['_id']!r} from {self._index}", result.reason)
                 else:
                     raise RequestFailed(
                         f"{self._engine.info.label} does not remove {hit['_id']!r} from {self._index}: {result.reason}",

@@ -15,7 +15,10 @@ from es_sbert.index.schema import vector_fields
 from es_sbert.ingest.context import LoadContext, check_index, load_identity, open_letters, read_index, refresh
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.ledger import Ledger, Outcome
+from es_sbert.ingest.load import WRITERS
 from es_sbert.ingest.memory import LoadMemory
+from es_sbert.ingest.milestones import record_end
+from es_sbert.ingest.observer import Observer, Unobserved
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter
@@ -26,10 +29,11 @@ from es_sbert.ingest.runner import Runner
 from es_sbert.ingest.sources.letters import taken_aside
 from es_sbert.ingest.summary import Summary
 from es_sbert.ingest.targets import Target, Targets, kept_targets
+from es_sbert.ingest.throttle import Throttle
 
 
 def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: Meter,
-        confirm: Confirm = lambda gone: True) -> Summary:  # fmt: skip
+        confirm: Confirm = lambda gone: True, observer: Observer | None = None) -> Summary:  # fmt: skip
     """Carry out a plan.
 
     Args:
@@ -38,7 +42,9 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         wanted: The plan.
         control: Stops the load from outside.
         meter: Shows how far it is.
+        observer: Sees the load from outside.
         confirm: Asked before documents are removed that the source no longer has.
+        observer: Sees the load from outside.
 
     Raises:
         UsageError: another process is loading the same source into the same index.
@@ -62,8 +68,9 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         stack.enter_context(closing(letters))
         outcomes = Outcomes(Ledger(), letters, memory)
         context = LoadContext(
-            engine, wanted, targets, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index, memory
-        )
+            engine, wanted, targets, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index, memory,
+            Throttle(settings.bulk_bytes, WRITERS), observer or Unobserved(),
+        )  # fmt: skip
         fast = wants_load_settings(settings, created=any(field.outcome is FieldOutcome.CREATED for field in fields))
         changed = fast or left_behind(index) is not None
         notes = [memory.note] if memory is not None and memory.note is not None else []
@@ -92,13 +99,15 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
                 taken_aside(settings.retry).unlink()
             memory.finish()
         notes += _dropped(context)
-    return Summary.of(
+    summary = Summary.of(
         outcomes.ledger, info, index=settings.index, engine=engine.info.label,
         source="files" if wanted.sources else "index", dead_letters=str(wanted.dead_letters),
         seconds=time.monotonic() - begin, interrupted=_is_interrupted(control, wanted),
         stopped=_why_stopped(control, wanted, memory), resumed=memory is not None and memory.resumed,
         notes=tuple(notes), pruned=pruned,
     )  # fmt: skip
+    record_end(summary)
+    return summary
 
 
 def _ensure_fields(engine: Engine, runner: Runner, wanted: Plan) -> list[VectorField]:

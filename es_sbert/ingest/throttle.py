@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from es_sbert.events import record
+
 SMALLEST_BODY = 64 << 10
 _BODY_STEP = 256 << 10
 
@@ -31,6 +33,7 @@ class Throttle:
         self._allowed = min(first_requests, most_requests)
         self._running = 0
         self._taken = 0
+        self._halved = False
 
     @property
     def body_bytes(self) -> int:
@@ -67,13 +70,22 @@ class Throttle:
                 self._taken = 0
                 self._allowed = min(self._most, self._allowed + 1)
                 self._changed.notify()
+            recovered = self._halved and (self._body, self._allowed) == (self._largest, self._most)
+            self._halved &= not recovered
+        if recovered:
+            self._record("all is sent as before")
 
     def overloaded(self) -> None:
         """The engine has more than it can do: half of everything."""
         with self._changed:
+            before = (self._body, self._allowed)
             self._body = max(self._smallest, self._body // 2)
             self._allowed = max(1, self._allowed // 2)
             self._taken = 0
+            self._halved = True
+            changed = before != (self._body, self._allowed)
+        if changed:
+            self._record("the engine is overloaded: half as much is sent")
 
     def too_large(self, size: int) -> None:
         """A body of this size is over the server's limit: no later one will be larger than half of it."""
@@ -81,3 +93,7 @@ class Throttle:
             self._largest = max(1, min(self._largest, size // 2))
             self._smallest = min(self._smallest, self._largest)
             self._body = min(self._body, self._largest)
+        self._record(f"a body of {size:,} bytes is over the server's limit")
+
+    def _record(self, message: str) -> None:
+        record("throttle_changed", message, body_bytes=self.body_bytes, requests=self.requests)

@@ -155,8 +155,14 @@ def _script_score(flavour: Flavour, query: VectorQuery, documents: Json) -> Json
     """The documents of a query, scored by the cosine of their float32 vectors."""
     vector = vector_list(query.vector)
     if flavour is Flavour.ELASTICSEARCH:
-        script: Json = {"source": f"cosineSimilarity(params.q, '{query.path}') + 1.0", "params": {"q": vector}}
+        source = f"cosineSimilarity(params.q, '{_quoted(query.path)}') + 1.0"
+        script: Json = {"source": source, "params": {"q": vector}}
     else:
         params = {"field": query.path, "query_value": vector, "space_type": "cosinesimil"}
         script = {"lang": "knn", "source": "knn_score", "params": params}
     return {"script_score": {"query": documents, "script": script}}
+
+
+def _quoted(field: str) -> str:
+    """A field's name inside a string of a script: nothing in it may end the string."""
+    return field.replace("\\", "\\\\").replace("'", "\\'")

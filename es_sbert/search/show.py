@@ -11,6 +11,7 @@ from rich.text import Text
 
 from es_sbert.engines.protocol import Json
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
+from es_sbert.printable import printable
 from es_sbert.search.results import Hit, SearchResult
 
 _TEMPLATE_FIELD = re.compile(r"\{([^{}]+)\}")
@@ -56,8 +57,12 @@ def hit_table(result: SearchResult, vector_field: str, meta: VectorFieldMeta) ->
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     for rank, hit in enumerate(result, start=1):
         # Text objects: square brackets in a document are no markup.
-        table.add_row(str(rank), f"{hit.cosine:.4f}", Text(hit.id), Text(hit_text(hit, vector_field, meta)))
+        table.add_row(str(rank), f"{hit.cosine:.4f}", _plain(hit.id), Text(hit_text(hit, vector_field, meta)))
     return table
+
+
+def _plain(text: str) -> Text:
+    return Text(printable(text))
 
 
 def console_request(index: str, body: Json) -> str:

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import orjson
+import pytest
 
+from es_sbert.engines.protocol import IndexState
+from es_sbert.engines.rest import RestEngine
 from es_sbert.index.load_settings import begin_load
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
@@ -43,6 +46,24 @@ def test_what_is_wrong_is_said_with_the_way_out(
     assert f"{index} has no vector field" in done.out
     missing = cli("doctor", "--index", "no-such-index", "--url", es9_url, "--model", model, "--precision", "fp32")
     assert (missing.code, "look  index: there is no index no-such-index" in missing.out) == (0, True)
+
+
+def test_the_mapping_is_read_once(
+    cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = fresh_index(es9_url)
+    with open_engine(es9_url) as engine:
+        engine.create_index(index, {})
+    asked: list[str] = []
+    read = RestEngine.get_index
+
+    def counted(engine: RestEngine, name: str) -> IndexState | None:
+        asked.append(name)
+        return read(engine, name)
+
+    monkeypatch.setattr(RestEngine, "get_index", counted)
+    assert cli("doctor", "--index", index, "--url", es9_url, "--model", model, "--precision", "fp32").code == 0
+    assert asked == [index]
 
 
 def test_nothing_answers_and_no_model_opens(cli: Cli, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from es_sbert.engines.protocol import Engine
 from es_sbert.index.vectors import read_vector
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.local import LocalRunner
+from es_sbert.ingest.observer import Observer
 from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Meter, Silent
 from es_sbert.ingest.prune import Confirm
@@ -55,12 +56,19 @@ def open_engine(url: str) -> closing[Engine]:
 
 
 def load(url: str, encoder: Encoder, index: str, *files: Path | str, dead: Path, control: Control | None = None,
-         meter: Meter | None = None, confirm: Confirm = lambda gone: True, **options: Any) -> Summary:  # fmt: skip
+         meter: Meter | None = None, confirm: Confirm = lambda gone: True, observer: Observer | None = None,
+         **options: Any) -> Summary:  # fmt: skip
     """One load, as the command line makes it; its counts must add up."""
     settings = IngestSettings(index=index, files=tuple(map(str, files)), dead_letters=dead, **options)
     with open_engine(url) as engine:
         summary = run(
-            engine, LocalRunner(encoder), plan(engine, settings), control or Control(), meter or Silent(), confirm
+            engine,
+            LocalRunner(encoder),
+            plan(engine, settings),
+            control or Control(),
+            meter or Silent(),
+            confirm,
+            observer,
         )
     s = summary
     assert s.read == (

@@ -1,7 +1,8 @@
-"""A real Elasticsearch 9 with TLS and users, which `es-sbert engine up` does not start: for the tests of signing in."""
+"""A real Elasticsearch with TLS, users and (8.19) API keys, which `es-sbert engine up` does not start."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import ssl
@@ -10,10 +11,11 @@ import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from es_sbert.engines.local import lookup, process
 from es_sbert.engines.local.account import server_account
@@ -25,6 +27,7 @@ from es_sbert.engines.local.maven import find_maven
 from tests.conftest import free_port
 
 PASSWORD = "correct-horse"
+_AUTHORIZATION = "Basic " + b64encode(f"elastic:{PASSWORD}".encode()).decode()
 SECURITY = (
     ("xpack.security.enabled", "true"),
     ("xpack.security.autoconfiguration.enabled", "false"),
@@ -56,15 +59,38 @@ class Secured:
     def url(self) -> str:
         return f"https://localhost:{self.port}"
 
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A request of the user `elastic`, past the code that is tested."""
+        headers = {"authorization": _AUTHORIZATION, "content-type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}{path}", method=method, headers=headers, data=data)
+        context = ssl.create_default_context(cafile=self.ca_certs)
+        with urllib.request.urlopen(request, context=context, timeout=120) as response:
+            answer: dict[str, Any] = json.load(response)
+        return answer
+
+    def api_key(self, *, cluster: Sequence[str] = (), index: Mapping[str, Sequence[str]] | None = None) -> str:
+        """An API key that may do this and nothing else, encoded as users get it (8.19 alone).
+
+        Args:
+            cluster: Cluster privileges.
+            index: Index pattern → privileges.
+        """
+        indices = [{"names": [pattern], "privileges": list(names)} for pattern, names in (index or {}).items() if names]
+        role = {"cluster": list(cluster), "indices": indices}
+        made = self.ask("POST", "/_security/api_key", {"name": "key", "role_descriptors": {"role": role}})
+        return str(made["encoded"])
+
 
 @contextmanager
-def secured_elasticsearch(folder: Path) -> Iterator[Secured]:
+def secured_elasticsearch(folder: Path, name: str = "es9") -> Iterator[Secured]:
     """Start the server, and remove all of it at the end.
 
     Args:
         folder: For the certificate that clients trust.
+        name: `es9` or `es8`; API keys need modules that only the latter has.
     """
-    standard = lookup("es9")
+    standard = lookup(name)
     build = replace(standard, settings=(*(pair for pair in standard.settings if "security" not in pair[0]), *SECURITY))
     account = server_account()
     layout = Layout.from_environment(os.environ, root=os.geteuid() == 0)
@@ -115,15 +141,11 @@ def secured_elasticsearch(folder: Path) -> Iterator[Secured]:
 
 
 def _wait(server: Secured, pid: int, console: Path) -> None:
-    context = ssl.create_default_context(cafile=server.ca_certs)
-    authorization = "Basic " + b64encode(f"elastic:{PASSWORD}".encode()).decode()
-    request = urllib.request.Request(f"{server.url}/_cluster/health", headers={"authorization": authorization})
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.exit_code(pid) is None:
         try:
-            with urllib.request.urlopen(request, context=context, timeout=5) as response:
-                if response.status == 200:
-                    return
+            server.ask("GET", "/_cluster/health")
+            return
         except urllib.error.HTTPError as error:
             error.close()  # the users are not set up yet
         except OSError:

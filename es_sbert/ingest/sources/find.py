@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from es_sbert.errors import SourceError, UsageError
+from es_sbert.printable import printable
 from es_sbert.streams.compression import SUFFIXES, Compression
 
 STDIN = "-"
@@ -84,7 +85,9 @@ def _expanded(argument: str) -> list[str]:
         return [argument]
     names = sorted(name for name in glob.glob(argument, recursive=True) if not os.path.isdir(name))
     if not names:
-        raise SourceError(f"no file matches {argument}", "Check the pattern; ** stands for any folders in between.")
+        raise SourceError(
+            f"no file matches {_printable(argument)}", "Check the pattern; ** stands for any folders in between."
+        )
     return names
 
 
@@ -109,5 +112,5 @@ def _file(name: str, given: Format | None) -> Source:
 
 
 def _printable(name: str) -> str:
-    """A file name as valid Unicode: on Linux it may be any bytes."""
-    return os.fsencode(name).decode(errors="backslashreplace")
+    """A file name as one line of valid Unicode: on Linux it may be any bytes."""
+    return printable(os.fsencode(name).decode(errors="backslashreplace"))

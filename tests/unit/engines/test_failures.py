@@ -97,3 +97,35 @@ def test_broken_connections_say_what_to_check(cause: Exception, message: str, re
     error = unreachable(URL, wrapper, 60)
     assert message in error.message
     assert remedy in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        (
+            "action [indices:admin/refresh] is unauthorized for user [anna] with effective roles [narrow] on indices "
+            "[docs], this action is granted by the index privileges [maintenance,manage,all]",
+            "Give the user or API key the index privilege maintenance on docs (or a wider one: manage, all).",
+        ),
+        (
+            "action [cluster:monitor/main] is unauthorized for API key id [x] of user [elastic], this action is "
+            "granted by the cluster privileges [monitor,manage,all]",
+            "Give the user or API key the cluster privilege monitor (or a wider one: manage, all).",
+        ),
+        (
+            "action [indices:data/read/search] is unauthorized for user [a] on restricted indices [.x,.y], this action "
+            "is granted by the index privileges [read]",
+            "Give the user or API key the index privilege read on .x,.y.",
+        ),
+        (
+            "no permissions for [indices:data/write/bulk] and User [name=anna, backend_roles=[], requestedTenant=null]",
+            "Give one of the user's roles the permission indices:data/write/bulk.",
+        ),
+        ("no", "Give the user or API key the cluster privilege monitor and the index privileges of its task: "
+               "docs/operations.md lists them."),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_named_where_the_engine_says_so(reason: str, remedy: str) -> None:
+    error = failed(403, {"error": {"type": "security_exception", "reason": reason}})
+    assert isinstance(error, AccessDenied)
+    assert error.remedy == remedy

@@ -1,0 +1,135 @@
+"""Where messages go: lines for people, or one JSON object a line, both on stderr."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, TypeVar
+
+import click
+from pythonjsonlogger.json import JsonFormatter
+
+from es_sbert.errors import EsSbertError
+from es_sbert.events import logger, record
+from es_sbert.printable import printable_lines
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _JsonLines(JsonFormatter):
+    """`{"time": …, "level": …, "event": …, "message": …, …}`; other libraries' records have the event `log`."""
+
+    def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
+        log_data["time"] = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        log_data["level"] = record.levelname.lower()
+        log_data["event"] = getattr(record, "event", "log")
+        log_data["message"] = record.getMessage()
+        if record.name != logger.name:
+            log_data["logger"] = record.name
+        if record.exc_info:
+            log_data["traceback"] = self.formatException(record.exc_info)
+        log_data |= getattr(record, "fields", {})
+        for name, value in log_data.items():
+            log_data[name] = _valid(value)
+
+
+class _ToStderr(logging.StreamHandler[Any]):
+    """Writes to what `sys.stderr` is at the time, since a progress bar puts its own in the place."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: Any) -> None:
+        raise AttributeError("the stream is sys.stderr")
+
+
+class _People(_ToStderr):
+    """The texts of events, warnings of ours, and errors of other libraries without their tracebacks.
+
+    What the engines' clients warn of is a request that failed, which this program tries again or reports itself.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        ours = record.name.partition(".")[0] == logger.name
+        text = getattr(record, "text", None)
+        if ours and text is not None:
+            return bool(text)
+        return record.levelno >= (logging.WARNING if ours else logging.ERROR)
+
+    def format(self, record: logging.LogRecord) -> str:
+        text: str | None = getattr(record, "text", None)
+        return printable_lines(record.getMessage() if text is None else text)
+
+
+class _Machines(_ToStderr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(_JsonLines())
+
+
+def start_logging(form: str = "text") -> None:
+    """Send records to stderr, in place of where an earlier call sent them.
+
+    Args:
+        form: `text` or `json`.
+    """
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler, _ToStderr):
+            root.removeHandler(handler)
+    root.addHandler(_Machines() if form == "json" else _People())
+    logger.setLevel(logging.INFO)
+    logging.captureWarnings(form == "json")
+    sys.excepthook = _log_crash if form == "json" else sys.__excepthook__
+
+
+def is_json() -> bool:
+    """Whether stderr is for machines."""
+    return any(isinstance(handler, _Machines) for handler in logging.getLogger().handlers)
+
+
+def only_errors() -> None:
+    """Say nothing but what is wrong (`--quiet`)."""
+    logger.setLevel(logging.ERROR)
+
+
+def report(error: EsSbertError) -> None:
+    """An error that ends the command."""
+    record(
+        "failed", error.message, logging.ERROR, text=f"Error: {error}", error=type(error).__name__, remedy=error.remedy
+    )
+
+
+def _log_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logger.critical("a mistake in this program", exc_info=(kind, error, trace), extra={"event": "crashed"})
+
+
+def _start(context: click.Context, parameter: click.Parameter, value: str) -> None:
+    start_logging(value)
+
+
+def log_format_option(function: F) -> F:
+    """--log-format; takes effect by itself."""
+    return click.option("--log-format", type=click.Choice(["text", "json"]), envvar="ES_SBERT_LOG_FORMAT",
+                        default="text", show_default=True, show_envvar=True, expose_value=False, is_eager=True,
+                        callback=_start, help="Messages on stderr: for people, or one JSON object a line.",
+                        )(function)  # fmt: skip
+
+
+def _valid(value: Any) -> Any:
+    """Strings without lone surrogates, which no JSON may hold."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_valid(key): _valid(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_valid(inner) for inner in value]
+    return value

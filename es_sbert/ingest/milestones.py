@@ -1,0 +1,43 @@
+"""The beginning and the end of a load as events."""
+
+from __future__ import annotations
+
+import logging
+
+from es_sbert.encoder.types import EncoderInfo
+from es_sbert.events import record
+from es_sbert.ingest.context import LoadContext
+from es_sbert.ingest.summary import Summary
+from es_sbert.ingest.targets import filled
+from es_sbert.printable import printable
+
+
+def begin(context: LoadContext, encoder: EncoderInfo) -> None:
+    """Tell whoever observes the load what is loaded where, and by what."""
+    plan, engine = context.plan, context.engine.info
+    context.observer.began(plan.settings.index, engine, encoder, context.outcomes.ledger, context.throttle)
+    settings = plan.settings.model_dump(
+        mode="json", include={"id_field", "batch_window", "bulk_bytes", "retry_seconds", "prune"}
+    )
+    texts = {target.field: target.template.template for target in filled(context.targets)}
+    record(
+        "load_started", f"loading into {context.index.name} on {engine.label}", index=context.index.name,
+        engine=engine.label, url=engine.url, sources=[source.name for source in plan.sources],
+        texts=texts, model=encoder.model, fingerprint=encoder.fingerprint,
+        precision=encoder.precision, provider=encoder.provider, device=encoder.device, threads=encoder.threads,
+        state=None if context.memory is None else str(context.memory.path),
+        resumed=context.memory is not None and context.memory.resumed, dead_letters=str(plan.dead_letters), **settings,
+    )  # fmt: skip
+
+
+def record_end(summary: Summary) -> None:
+    """The summary, after the dead letters where there are any."""
+    if summary.dead:
+        record(
+            "dead_letters", f"{summary.dead:,} documents could not be loaded: see {summary.dead_letters}",
+            logging.WARNING, text="", documents=summary.dead, file=summary.dead_letters,
+        )  # fmt: skip
+    level = logging.INFO if summary.exit_code == 0 else logging.WARNING
+    lines = summary.lines()
+    record("load_ended", lines[0], level, text="\n".join(map(printable, lines)), exit_code=summary.exit_code,
+           **summary.model_dump(mode="json"))  # fmt: skip

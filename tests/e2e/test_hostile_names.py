@@ -1,0 +1,102 @@
+"""Ids, field names and file names made to do harm, on their way through real engines and to a terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.engines.protocol import Flavour
+from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.scores import Method
+from tests.e2e.cli_support import Cli
+from tests.engine.ingest_support import contents, letters, open_engine, write_jsonl
+
+IDS = ["../../_all", "a/b", "a?routing=x", "a#b", "a%2Fb", "line\nfeed", 'quo"te', "it's", "back\\slash", "*", "_id",
+       "🎸𝄞", "\x1b[31m", "{}", '{"delete":{"_id":"a/b"}}', "a\u2028b", " "]  # fmt: skip
+RED = "\x1b[31m"
+
+
+@pytest.fixture
+def options(engine_url: str, index_name: str, model: Path) -> list[str]:
+    return ["--index", index_name, "--url", engine_url, "--model", str(model), "--precision", "fp32"]
+
+
+def test_ids_go_in_and_out_and_are_pruned_as_they_are(
+    cli: Cli, options: list[str], engine_url: str, index_name: str
+) -> None:
+    documents = [{"id": key, "text": f"the cat number {number}"} for number, key in enumerate(IDS)]
+    write_jsonl(Path("docs.jsonl"), documents)
+    assert cli("ingest", *options, "docs.jsonl", "--id-field", "id").code == 0
+    assert {key: source["id"] for key, source in contents(engine_url, index_name).items()} == {key: key for key in IDS}
+    again = cli("ingest", *options, "docs.jsonl", "--id-field", "id", "--json").summary
+    assert again["unchanged"] == len(IDS)
+    found = cli("search", *options, "the cat", "-k", len(IDS), "--json").out
+    assert {orjson.loads(line)["id"] for line in found.rstrip("\n").split("\n")} == set(IDS)
+    assert "\x1b" not in cli("search", *options, "the cat", "-k", len(IDS)).out
+    write_jsonl(Path("docs.jsonl"), documents[::2])
+    done = cli("ingest", *options, "docs.jsonl", "--id-field", "id", "--prune", "--yes", "--json")
+    assert done.summary["pruned"] == len(IDS[1::2])
+    assert set(contents(engine_url, index_name)) == set(IDS[::2])
+
+
+@pytest.mark.parametrize("name", ["../x", "docs?pretty", "docs#", "docs\n", "docs%2F_all", "_all", "docs,other"])
+def test_index_names_reach_no_other_api_and_no_other_folder(
+    cli: Cli, engine_url: str, model: Path, name: str, tmp_path: Path
+) -> None:
+    Path("docs.txt").write_text("the cat\n")
+    before = set(tmp_path.parent.rglob("*"))
+    done = cli("ingest", "--index", name, "--url", engine_url, "--model", model, "--precision", "fp32", "docs.txt")
+    assert done.code == 2, done.err
+    assert len(done.err.splitlines()) <= 8
+    written = set(tmp_path.parent.rglob("*")) - before
+    assert not {path for path in written if "cache" not in str(path) and tmp_path not in path.parents}
+
+
+@pytest.mark.parametrize("name", [f"{RED}red\nError: all is lost.txt", "\udcff\udc9b31m.txt", "\u202etxt.slf.txt"])
+def test_file_names_cannot_write_to_the_terminal(
+    cli: Cli, options: list[str], index_name: str, name: str, engine_url: str
+) -> None:
+    Path(os.fsdecode(os.fsencode(name))).write_bytes(b"the cat sleeps\n\xff\xfe broken\n")
+    done = cli("ingest", *options, "*.txt", "--dead-letters", "dead")
+    assert done.code == 1
+    assert not set(done.err) & set("\x1b\x9b\u202e")
+    assert not any(line.startswith("Error: all is lost") for line in done.err.splitlines())
+    [letter] = letters(Path("dead"))
+    assert "\x1b" not in letter["source"]
+    assert len(contents(engine_url, index_name)) == 1
+    missing = cli("ingest", *options, f"no such {RED} file\nError: x.txt")
+    assert "\x1b" not in missing.err
+    assert not any(line.startswith("Error: x") for line in missing.err.splitlines())
+
+
+def test_what_the_engine_repeats_of_a_document_cannot_either(cli: Cli, options: list[str]) -> None:
+    rows: list[dict[str, Any]] = [{"text": "a", "price": 1}, {"text": "b", "price": f"{RED}\nError: gone"}]
+    write_jsonl(Path("docs.jsonl"), rows)
+    for form in ("text", "json"):
+        done = cli("ingest", *options, "docs.jsonl", "--log-format", form)
+        assert done.code == 1
+        assert "\x1b" not in done.err
+        assert "Error: gone" not in [line.strip() for line in done.err.splitlines()]
+
+
+FIELDS = ["it's", "a') + 1000 + params.get('b", "back\\slash", "back\\'", 'quo"te', "line\nfeed", "𝄞"]
+
+
+def test_a_field_name_stays_a_name_inside_a_script(es8_url: str, fresh_index: Callable[[str], str]) -> None:
+    index = fresh_index(es8_url)
+    mapping = {"type": "dense_vector", "dims": 2, "index": True, "similarity": "cosine"}
+    with open_engine(es8_url) as engine:
+        engine.create_index(index, {"mappings": {"dynamic": False, "properties": dict.fromkeys(FIELDS, mapping)}})
+        document = orjson.dumps({name: [1.0, 0.0] for name in FIELDS})
+        engine.bulk(index, b'{"index":{"_id":"1"}}\n' + document + b"\n")
+        engine.refresh(index)
+        for name in FIELDS:
+            query = VectorQuery(name, np.array([1.0, 0.0], dtype=np.float32))
+            [hit] = engine.search(index, search_body(Flavour.ELASTICSEARCH, Method.EXACT, query))["hits"]["hits"]
+            assert hit["_score"] == 2.0

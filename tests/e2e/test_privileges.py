@@ -1,0 +1,318 @@
+"""The table of least privileges in docs/operations.md, row by row, with API keys that have exactly these."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from es_sbert.config import EngineSettings
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import AccessDenied
+from es_sbert.index.privileges import CLUSTER_PRIVILEGE, CREATE, LOAD, LOAD_SETTINGS, PRUNE, SEARCH
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.local import LocalRunner
+from es_sbert.ingest.observer import Observer, Unobserved
+from es_sbert.ingest.plan import plan
+from es_sbert.ingest.progress import Silent
+from es_sbert.ingest.run import run
+from es_sbert.ingest.settings import IngestSettings
+from es_sbert.ingest.summary import Summary
+from es_sbert.loading import load_encoder
+from tests.e2e.cli_support import Cli, Done
+from tests.engine.ingest_support import sentences, write_jsonl
+from tests.engine.secured import PASSWORD, Secured
+
+OPERATIONS = Path(__file__).parents[2] / "docs/operations.md"
+_ROW = re.compile(r"^\| (?P<task>[^|]+) \| (?P<cluster>[a-z_, ]+) \| (?P<index>[a-z_, ]+) \|$", re.MULTILINE)
+
+
+def table() -> dict[str, tuple[list[str], list[str]]]:
+    """Task → cluster and index privileges, as the page has them."""
+    text = OPERATIONS.read_text().partition("## Privileges")[2].partition("\n## ")[0]
+    rows = {match["task"]: (match["cluster"].split(", "), match["index"].split(", ")) for match in _ROW.finditer(text)}
+    rows.pop("task")
+    return rows
+
+
+class Desk:
+    """The command line with one API key after another, and indices made by somebody who may do all."""
+
+    def __init__(self, server: Secured, cli: Cli, model: Path, patch: pytest.MonkeyPatch) -> None:
+        self.server = server
+        self._cli = cli
+        self._patch = patch
+        self._model = ["--model", str(model), "--precision", "fp32", "--threads", "1"]
+        patch.setenv("ES_SBERT_URL", server.url)
+        patch.setenv("ES_SBERT_CA_CERTS", str(server.ca_certs))
+        write_jsonl(Path("docs.jsonl"), sentences(6))
+        write_jsonl(Path("fewer.jsonl"), sentences(3))
+
+    def use(self, cluster: Sequence[str], index: Sequence[str]) -> None:
+        self._patch.setenv("ES_SBERT_API_KEY", self.server.api_key(cluster=cluster, index={"docs*": index}))
+
+    def admin(self) -> closing[Engine]:
+        return closing(connect(self.settings(username="elastic", password=SecretStr(PASSWORD), api_key=None)))
+
+    def settings(self, **credentials: Any) -> EngineSettings:
+        return EngineSettings(url=self.server.url, ca_certs=self.server.ca_certs, **credentials)
+
+    def fresh(self) -> str:
+        return f"docs-{uuid.uuid4().hex[:8]}"
+
+    def plain(self) -> str:
+        """An index of another writer's."""
+        name = self.fresh()
+        self.server.ask("PUT", f"/{name}/_doc/1?refresh=true", {"text": "the cat sleeps"})
+        return name
+
+    def loaded(self) -> str:
+        """An index that es-sbert has loaded."""
+        name = self.fresh()
+        self.use([CLUSTER_PRIVILEGE], ["all"])
+        assert self.ingest(name, "docs.jsonl", "--id-field", "id").code == 0
+        return name
+
+    def ingest(self, index: str, *more: str) -> Done:
+        return self._cli("ingest", "--index", index, *self._model, *more)
+
+    def search(self, index: str) -> Done:
+        return self._cli("search", "--index", index, *self._model, "a storm")
+
+    def doctor(self, index: str) -> Done:
+        return self._cli("doctor", "--index", index, *self._model)
+
+    def index(self, command: str, name: str, *more: str) -> Done:
+        return self._cli("index", command, name, *more)
+
+    def create(self, name: str) -> Done:
+        return self.index("create", name, *self._model[:2])
+
+
+@pytest.fixture
+def desk(secured_es8: Secured, cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(secured_es8, cli, model, monkeypatch)
+
+
+def interrupted(desk: Desk) -> str:
+    """An index whose load was killed before it put the settings back."""
+    from es_sbert.index.load_settings import begin_load
+
+    name = desk.loaded()
+    with desk.admin() as engine:
+        state = engine.get_index(name)
+        assert state is not None
+        begin_load(engine, state)
+    return name
+
+
+# Task → an index that is made ready by somebody else, and the command.
+Prepare, Command = Callable[[Desk], str], Callable[[Desk, str], Done]
+TASKS: dict[str, tuple[Prepare, Command]] = {
+    "`search`": (Desk.loaded, Desk.search),
+    "`index show`": (Desk.loaded, lambda desk, name: desk.index("show", name)),
+    "`doctor --index`": (Desk.loaded, Desk.doctor),
+    "`ingest FILE…` into an index with the vector field": (
+        Desk.loaded, lambda desk, name: desk.ingest(name, "docs.jsonl", "--id-field", "id")),
+    "`ingest FILE…`, or without FILE, into an index without the vector field": (
+        Desk.plain, lambda desk, name: desk.ingest(name)),
+    "`ingest` without FILE": (Desk.loaded, lambda desk, name: desk.ingest(name)),
+    "`ingest FILE…` into a new index": (Desk.fresh, lambda desk, name: desk.ingest(name, "docs.jsonl")),
+    "`ingest --prune`": (
+        Desk.loaded, lambda desk, name: desk.ingest(name, "fewer.jsonl", "--id-field", "id", "--prune", "--yes")),
+    "`ingest --load-settings fast`": (
+        Desk.loaded, lambda desk, name: desk.ingest(name, "docs.jsonl", "--load-settings", "fast")),
+    "`index create`": (Desk.fresh, Desk.create),
+    "`index repair`": (interrupted, lambda desk, name: desk.index("repair", name)),
+}  # fmt: skip
+
+
+def test_the_table_names_the_tasks_that_are_tested() -> None:
+    assert set(table()) == set(TASKS)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_key_with_exactly_these_privileges_is_enough_and_with_one_less_is_not(desk: Desk, task: str) -> None:
+    cluster, index = table()[task]
+    prepare, command = TASKS[task]
+    name = prepare(desk)
+    for lacking in [*cluster, *index]:
+        desk.use([x for x in cluster if x != lacking], [x for x in index if x != lacking])
+        done = command(desk, name)
+        said = done.out + done.err
+        assert done.code != 0, (lacking, said)
+        assert re.search(rf"Give the user or API key the (index|cluster) privileges?[^.]*\b{lacking}\b", said), lacking
+    desk.use(cluster, index)
+    done = command(desk, name)
+    assert done.code == 0, done.err
+    # Without `manage` a new index is loaded all the same, only slower.
+    assert ("stay as they are during the load" in done.err) is (task == "`ingest FILE…` into a new index")
+
+
+def test_the_code_asks_for_what_the_table_says() -> None:
+    rows = table()
+    for task, wanted in {
+        "`search`": SEARCH,
+        "`ingest FILE…` into an index with the vector field": LOAD,
+        "`ingest FILE…` into a new index": CREATE,
+        "`ingest --prune`": PRUNE,
+        "`ingest --load-settings fast`": LOAD_SETTINGS,
+    }.items():
+        assert rows[task] == ([CLUSTER_PRIVILEGE], sorted(wanted.privileges, key=rows[task][1].index))
+
+
+def test_a_key_for_docs_alone_loads_prunes_and_backfills_there_and_nowhere_else(desk: Desk) -> None:
+    desk.use(["monitor"], ["all"])
+    index = desk.fresh()
+    assert desk.ingest(index, "docs.jsonl", "--id-field", "id").code == 0
+    assert desk.ingest(index, "fewer.jsonl", "--id-field", "id", "--prune", "--yes", "--json").summary["pruned"] == 3
+    assert desk.ingest(index, "--json").summary["unchanged"] == 3
+    done = desk.ingest("elsewhere", "docs.jsonl")
+    assert done.code == 2
+    assert "does not allow GET /elsewhere" in done.err
+    assert "the index privilege view_index_metadata on elsewhere" in done.err
+    with desk.admin() as engine:
+        assert engine.get_index("elsewhere") is None
+
+
+def test_a_key_that_may_read_alone_searches_and_shows_but_loads_nothing(desk: Desk) -> None:
+    index = desk.loaded()
+    with desk.admin() as engine:
+        before: Any = (engine.get_index(index), engine.count(index))
+    desk.use(["monitor"], ["read", "view_index_metadata"])
+    assert "d0" in desk.search(index).out
+    shown = desk.index("show", index)
+    assert "documents     6" in shown.out
+    assert "size          not told to this user" in shown.out
+    more = write_jsonl(Path("more.jsonl"), sentences(9))
+    for arguments in ([str(more), "--id-field", "id"], []):
+        done = desk.ingest(index, *arguments)
+        assert (done.code, done.out) == (2, "")
+        assert "may not load documents into" in done.err
+        assert f"the index privileges index, maintenance on {index}" in done.err
+    with desk.admin() as engine:
+        assert (engine.get_index(index), engine.count(index)) == before
+    assert sorted(path.name for path in Path().iterdir()) == ["docs.jsonl", "fewer.jsonl", "more.jsonl"]
+    found = desk.doctor(index)
+    assert found.code == 0
+    assert f"this user or API key may search and show {index}" in found.out
+    assert f"it may not load documents into {index}: it lacks index and maintenance" in found.out
+
+
+def test_the_doctor_without_the_cluster_privilege_says_so(desk: Desk) -> None:
+    desk.use([], ["read"])
+    done = desk.doctor("docs")
+    assert done.code == 1
+    assert "FAIL  engine: " in done.out
+    assert "the cluster privilege monitor" in done.out
+
+
+def test_asking_for_what_a_key_may_not_is_no_missing_api(desk: Desk) -> None:
+    key = desk.server.api_key(cluster=["monitor"], index={"docs*": ["read"]})
+    with closing(connect(desk.settings(api_key=SecretStr(key)))) as engine:
+        with pytest.raises(AccessDenied) as caught:
+            engine.ask("/_security/role")
+        assert "cluster privilege" in caught.value.remedy
+        assert engine.ask("/_no/such/api") is None
+
+
+class AtTheThirdRequest(Unobserved):
+    """Does something while a load is under way."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self._lock = threading.Lock()
+        self._requests = 0
+
+    @contextmanager
+    def bulk(self, body_bytes: int) -> Iterator[None]:
+        with self._lock:
+            self._requests += 1
+            if self._requests == 3:
+                self._act()
+        yield
+
+
+def key_id(encoded: str) -> str:
+    return b64decode(encoded).decode().partition(":")[0]
+
+
+@pytest.mark.parametrize("how", ["invalidated", "narrowed"])
+def test_a_key_that_loses_its_rights_during_a_load_leaves_documents_but_kills_none(
+    desk: Desk, model: Path, how: str, tmp_path: Path
+) -> None:
+    index = desk.fresh()
+    documents = write_jsonl(tmp_path / "many.jsonl", sentences(400))
+    wanted = IngestSettings(index=index, files=(str(documents),), id_field="id", batch_window=16, retry_seconds=5)
+    key = desk.server.api_key(cluster=["monitor"], index={"docs*": ["all"]})
+
+    def take_away() -> None:
+        if how == "invalidated":
+            desk.server.ask("DELETE", "/_security/api_key", {"ids": [key_id(key)]})
+        else:
+            # Bulk requests are let in, but not what is inside them.
+            privileges = ["read", "view_index_metadata", "maintenance", "create_doc"]
+            role = {"cluster": ["monitor"], "indices": [{"names": ["docs*"], "privileges": privileges}]}
+            desk.server.ask("PUT", f"/_security/api_key/{key_id(key)}", {"role_descriptors": {"role": role}})
+
+    def load(key: str, observer: Observer) -> Summary:
+        with closing(connect(desk.settings(api_key=SecretStr(key)))) as engine:
+            return run(engine, LocalRunner(encoder), plan(engine, wanted), Control(), Silent(), observer=observer)
+
+    with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+        first = load(key, AtTheThirdRequest(take_away))
+        assert first.stopped is not None
+        reason = (
+            "refused the credentials"
+            if how == "invalidated"
+            else f"index privilege create on {index} (or a wider one: index, write"
+        )
+        assert reason in first.stopped
+        assert (first.dead, first.left > 0, first.exit_code) == (0, True, 1)
+        second = load(desk.server.api_key(cluster=["monitor"], index={"docs*": ["all"]}), Unobserved())
+    assert second.exit_code == 0
+    assert second.resumed
+    assert second.indexed == 400 - first.indexed
+    with desk.admin() as engine:
+        engine.refresh(index)
+        assert engine.count(index) == 400
+        state = engine.get_index(index)
+        assert state is not None
+        assert state.settings.get("index.refresh_interval") is None  # put back by the second
+    assert not Path(f"{index}.dead-letters.jsonl").exists()
+
+
+def test_the_doctor_tells_a_narrow_user_of_elasticsearch_9_what_it_may_do(
+    secured_es9: Secured, cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ES_SBERT_PASSWORD", PASSWORD)
+    options = ["--url", secured_es9.url, "--ca-certs", secured_es9.ca_certs, "--model", model, "--precision", "fp32"]
+    secured_es9.ask("PUT", "/mine-too", {})
+    done = cli("doctor", "--index", "mine", *options, "--username", "anna")
+    assert (done.code, done.err) == (0, "")
+    assert "ok    permissions: this user or API key may search and show mine" in done.out
+    assert "it may not load documents into mine: it lacks index and maintenance" in done.out
+    for about in ("engine", "health", "licence", "disk"):
+        assert f"ok    {about}: " in done.out
+    other = cli("doctor", "--index", "mine-too", *options, "--username", "anna")
+    assert other.code == 1
+    assert "FAIL  index: Elasticsearch 9" in other.out
+    assert "the index privilege view_index_metadata on mine-too" in other.out
+    everything = cli("doctor", "--index", "mine", *options, "--username", "elastic")
+    assert "may not" not in everything.out
+    stopped = cli("ingest", "--index", "mine-too", *options, "--username", "anna")
+    assert (stopped.code, "does not allow GET /mine-too" in stopped.err) == (2, True)
+
+
+def test_the_doctor_says_where_nobody_tells(cli: Cli, opensearch_url: str, model: Path) -> None:
+    done = cli("doctor", "--index", "docs-none", "--url", opensearch_url, "--model", model, "--precision", "fp32")
+    assert (done.code, "OpenSearch does not tell a user what it may do" in done.out) == (0, True)

@@ -1,0 +1,69 @@
+"""Names from outside on their way into request lines, field names and scripts."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.rest import quoted
+from es_sbert.errors import UsageError
+from es_sbert.index.schema import check_field_name
+from es_sbert.ingest.dead_letters import safe_name
+from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.scores import Method
+
+HOSTILE = ["../x", "a/b", "a?b=c", "a#b", "_all", "_search", "*", "a*", "a,b", "-a", "+a", ".", "..", "", "a\\b", 'a"b',
+           "<a>", "a|b", "a:b", "a b", "a\nb", "a\r", "a\x00b", "a\u202eb"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_that_would_be_something_else_in_a_path(name: str) -> None:
+    with pytest.raises(UsageError, match="not the name of one index"):
+        quoted(name)
+
+
+@pytest.mark.parametrize("name", ["a%2Fb", "日本", "a;b", "a&b=c", "%2e%2e"])
+def test_names_that_are_escaped(name: str) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9_.~%-]+", quoted(name))
+    assert unquote(quoted(name)) == name
+
+
+@given(st.text(max_size=30))
+def test_a_name_is_one_segment_of_a_path_or_refused(name: str) -> None:
+    try:
+        segment = quoted(name)
+    except UsageError:
+        return
+    assert re.fullmatch(r"[A-Za-z0-9_.~%-]+", segment)
+    assert segment not in (".", "..")
+    assert unquote(segment) == name
+
+
+@given(st.text(max_size=30))
+def test_a_file_named_after_an_index_stays_in_its_folder(name: str) -> None:
+    made = safe_name(name)
+    assert made
+    assert not set(made) & set("/\\\0\n")
+    assert not made.startswith(".")
+
+
+@pytest.mark.parametrize("name", ["a.b", "it's", 'a"b', "_id", "a\\", "a b", "a\nb", "a*", "{a}", ""])
+def test_vector_fields_of_such_names_are_not_made(name: str) -> None:
+    with pytest.raises(UsageError, match="no name for a vector field"):
+        check_field_name(name)
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_no_field_name_ends_the_string_of_a_script(name: str) -> None:
+    body = search_body(Flavour.ELASTICSEARCH, Method.EXACT, VectorQuery(name, np.ones(2, dtype=np.float32)))
+    source = body["query"]["script_score"]["script"]["source"]
+    # One painless string: no bare quote inside, and every backslash has its partner.
+    match = re.fullmatch(r"cosineSimilarity\(params\.q, '((?:[^'\\]|\\['\\])*)'\) \+ 1\.0", source, re.DOTALL)
+    assert match is not None
+    assert re.sub(r"\\(['\\])", r"\1", match[1]) == name

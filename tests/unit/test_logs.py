@@ -1,0 +1,148 @@
+"""Records on their way to stderr: for people and for machines."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from es_sbert.cli.logs import is_json, only_errors, report, start_logging
+from es_sbert.errors import UsageError
+from es_sbert.events import logger, record, say
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.progress import Logged, Snapshot, meter_for
+from es_sbert.ingest.throttle import Throttle
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Handlers and levels are global: put back what was there."""
+    root, level, hook = logging.getLogger(), logger.level, sys.excepthook
+    handlers = list(root.handlers)
+    yield
+    root.handlers[:] = handlers
+    logger.setLevel(level)
+    logging.captureWarnings(False)
+    sys.excepthook = hook
+
+
+def test_people_see_texts_and_warnings(capfd: pytest.CaptureFixture[str]) -> None:
+    start_logging()
+    record("a", "not shown", number=1)
+    record("b", "not shown either", logging.WARNING, text="")
+    record("c", "a warning\x1b[31m", logging.WARNING)
+    record("d", "message", text="two\nlines")
+    say("hello %s")
+    logging.getLogger("es_sbert.elsewhere").warning("ours: %d", 3)
+    logging.getLogger("opensearch").warning("a request failed", exc_info=ValueError("x"))
+    logging.getLogger("other").error("broken", exc_info=ValueError("x"))
+    report(UsageError("wrong\x07", "Mend it."))
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "a warning\\x1b[31m", "two", "lines", "hello %s", "ours: 3", "broken", "Error: wrong\\x07", "  Mend it.",
+    ]  # fmt: skip
+
+
+def test_machines_get_one_object_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    start_logging("json")
+    assert is_json()
+    record("a", "per cent: %s\n\x1b", number=1, nested={"x": ["\udcff", None, 0.5]})
+    logging.getLogger("other").warning("it %s", "fails", exc_info=ValueError("x"))
+    report(UsageError("wrong", "Mend it."))
+    _, err = capfd.readouterr()
+    first, second, third = (orjson.loads(line) for line in err.splitlines())
+    assert first["time"].endswith("+00:00")
+    del first["time"]
+    assert first == {
+        "level": "info", "event": "a", "message": "per cent: %s\n\x1b", "number": 1,
+        "nested": {"x": ["\\udcff", None, 0.5]},
+    }  # fmt: skip
+    assert (second["event"], second["logger"], second["message"]) == ("log", "other", "it fails")
+    assert second["traceback"] == "ValueError: x"
+    assert (third["event"], third["level"], third["remedy"]) == ("failed", "error", "Mend it.")
+    start_logging()
+    assert not is_json()
+
+
+def test_quiet_leaves_errors(capfd: pytest.CaptureFixture[str]) -> None:
+    start_logging()
+    only_errors()
+    say("hello")
+    record("a", "a warning", logging.WARNING)
+    report(UsageError("wrong", "Mend it."))
+    assert capfd.readouterr().err == "Error: wrong\n  Mend it.\n"
+
+
+def test_a_library_is_silent() -> None:
+    code = "from es_sbert.events import record; record('a', 'message', 40)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
+    return [(entry.event, entry.fields) for entry in caplog.records]  # type: ignore[attr-defined]
+
+
+def test_waiting_has_a_beginning_and_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="es_sbert")
+    now = 0.0
+    control = Control(lambda: now)
+    control.waits("429")
+    now = 4.0
+    control.waits("429")
+    control.goes_on()  # a busy engine's everyday
+    control.waits("429")
+    now = 10.0
+    control.waits("503")
+    now = 20.0
+    control.waits("503")
+    now = 21.0
+    control.goes_on()
+    control.goes_on()
+    control.lose("gone")
+    control.lose("gone again")
+    begins, ends, lost = events(caplog)
+    assert begins == ("waiting_began", {"reason": "503"})
+    assert ends == ("waiting_ended", {"seconds": 17.0})
+    assert lost == ("engine_lost", {"reason": "gone"})
+
+
+def test_the_throttle_tells_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="es_sbert")
+    throttle = Throttle(1 << 20, 2)
+    throttle.succeeded()
+    assert not caplog.records  # as fast as can be from the beginning
+    throttle.overloaded()
+    floor = Throttle(1 << 16, 1)
+    floor.overloaded()  # nothing is left to halve
+    for _ in range(5):
+        throttle.succeeded()
+    throttle.too_large(1 << 20)
+    changes = [fields for name, fields in events(caplog) if name == "throttle_changed"]
+    assert changes == [
+        {"body_bytes": 1 << 19, "requests": 1},
+        {"body_bytes": 1 << 20, "requests": 2},
+        {"body_bytes": 1 << 19, "requests": 2},
+    ]
+
+
+def test_progress_is_an_event_every_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="es_sbert")
+    now = 0.0
+    meter = Logged(timer=lambda: now)
+    for tick in range(60):
+        now = tick / 4
+        meter.show(Snapshot(tick, tick, 0.25 if tick else None, now, "429"))
+    first, second = events(caplog)
+    assert first == (
+        "progress",
+        {"read": 20, "done": 20, "fraction": 0.25, "seconds": 5.0, "documents_per_second": 4.0, "seconds_left": 15.0,
+         "waiting": "429"},
+    )  # fmt: skip
+    assert second[1]["read"] == 40
+    assert isinstance(meter_for(sys.stderr, quiet=False, events=True), Logged)

@@ -1,0 +1,129 @@
+"""docs/operations.md says what the program does: events, metrics, messages and files are those of the code."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import CollectorRegistry
+
+from es_sbert.encoder.types import EncoderInfo
+from es_sbert.engines.protocol import EngineInfo, Flavour
+from es_sbert.ingest.ledger import Ledger, Outcome
+from es_sbert.ingest.metrics import LoadMetrics, read_metrics_address
+from es_sbert.ingest.progress import Snapshot
+from es_sbert.ingest.throttle import Throttle
+from tests.docs import help_text
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/operations.md").read_text()
+CODE = {path: path.read_text() for path in (ROOT / "es_sbert").rglob("*.py")}
+
+
+def section(title: str) -> str:
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def first_columns(text: str) -> list[str]:
+    """What stands in backquotes in the first column of the tables."""
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def exposed() -> CollectorRegistry:
+    """Metrics of a load that has begun."""
+    info = EncoderInfo(model="m", fingerprint="f", dimensions=2, max_tokens=3, variant="fp32", precision="fp32",
+                       provider="CPUExecutionProvider", device="cpu", threads=1)  # fmt: skip
+    metrics = LoadMetrics()
+    engine = EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
+    metrics.began('an "index"\n', engine, info, Ledger(), Throttle(1000, 4))
+    metrics.show(Snapshot(4, 2, 0.5, 1.0, "429"))
+    return metrics.registry
+
+
+def samples() -> dict[str, list[dict[str, str]]]:
+    """Name → labels of each sample, as Prometheus would read them."""
+    from prometheus_client import generate_latest
+
+    found: dict[str, list[dict[str, str]]] = {}
+    for family in text_string_to_metric_families(generate_latest(exposed()).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample.labels)
+    return found
+
+
+def names() -> set[str]:
+    """Of all metrics of ours, a histogram by its base name."""
+    found = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name in samples()}
+    return {name for name in found if name.startswith("es_sbert_") and name != "es_sbert_bulk_bytes"}
+
+
+def test_the_metrics_are_those_that_are_served() -> None:
+    documented = {name for name in first_columns(section("Monitoring")) if name.startswith("es_sbert_")}
+    assert documented == names()
+    outcomes = {labels["outcome"] for labels in samples()["es_sbert_documents_total"]}
+    assert outcomes == {outcome.value for outcome in Outcome}
+    row = next(line for line in PAGE.splitlines() if line.startswith("| `es_sbert_documents_total`"))
+    assert all(outcome in row for outcome in outcomes)
+    [info] = samples()["es_sbert_load_info"]
+    assert info["index"] == 'an "index"\n'
+
+
+def test_the_events_are_those_that_are_recorded() -> None:
+    recorded = {name for text in CODE.values() for name in re.findall(r'\brecord\(\s*"([a-z_]+)"', text)}
+    extra = {"crashed", "log"}  # made by the formatter
+    documented = {name for name in first_columns(section("Monitoring")) if not name.startswith("es_sbert_")}
+    assert documented == recorded | extra
+
+
+def test_the_messages_are_those_of_the_program() -> None:
+    code = "\n".join(re.sub(r'"\s*\n\s*f?"', "", text) for text in CODE.values())
+    messages = first_columns(section("Recovery"))
+    assert len(messages) > 15
+    for message in messages:
+        assert message in code, message
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_prometheus_files_are_valid_and_name_metrics_that_exist() -> None:
+    scrape, rules = (yaml.safe_load(text) for text in blocks("yaml"))
+    assert scrape["scrape_configs"][0]["static_configs"][0]["targets"] == ["loader.example:9464"]
+    found: list[dict[str, Any]] = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in found}) == len(found) >= 4
+    for rule in found:
+        assert set(rule) == {"alert", "expr", "for", "annotations"}
+        assert re.fullmatch(r"\d+[smh]", rule["for"])
+        used = set(re.findall(r"es_sbert_\w+", rule["expr"]))
+        assert used
+        assert used <= set(samples()), rule["expr"]
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+
+
+def test_the_unit_is_one_and_its_command_has_these_options() -> None:
+    [text] = blocks("ini")
+    unit = configparser.ConfigParser(strict=True, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(text)
+    service = unit["Service"]
+    known = set(re.findall(r"--[a-z-]+", help_text("ingest")))
+    assert set(re.findall(r"--[a-z-]+", service["ExecStart"])) <= known
+    default = re.search(r"--retry-seconds .*?default: ([\d.]+)", help_text("ingest"), re.DOTALL)
+    assert default is not None
+    assert float(service["TimeoutStopSec"]) > float(default[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("9464", ("127.0.0.1", 9464)), ("0.0.0.0:9464", ("0.0.0.0", 9464)), ("[::1]:0", ("::1", 0)),
+     ("loader.example:80", ("loader.example", 80))],
+)  # fmt: skip
+def test_addresses_of_metrics(text: str, address: tuple[str, int]) -> None:
+    assert read_metrics_address(text) == address

@@ -1,0 +1,37 @@
+"""Text from outside on its way to a terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.printable import printable, printable_lines
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("docs.jsonl", "docs.jsonl"),
+        ("naïve 日本語 🎸", "naïve 日本語 🎸"),
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("a\nError: b\r\x07", "a\\nError: b\\r\\x07"),
+        ("\x9b31m", "\\x9b31m"),
+        ("\udcff.jsonl", "\\udcff.jsonl"),
+        ("lnosj.\u202efdp.exe", "lnosj.\\u202efdp.exe"),
+        ("a\u2028b", "a\\u2028b"),
+    ],
+)
+def test_what_could_do_something_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters(), max_size=50))
+def test_nothing_that_moves_a_cursor_remains(text: str) -> None:
+    shown = printable(text)
+    assert not {unicodedata.category(character) for character in shown} & {"Cc", "Cs", "Zl", "Zp"}
+    assert shown.encode().decode() == shown
+    assert printable(shown) == shown
+    assert printable_lines(text).count("\n") == text.count("\n")
