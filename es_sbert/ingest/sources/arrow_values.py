@@ -75,12 +75,18 @@ def _leaves(array: Any) -> list[Any]:
     if types.is_duration(kind):
         unit = _UNITS[kind.unit]
         return _each(lambda count: json_values.duration(count, unit), array.cast(pa.int64()))
-    # Unions and intervals, which no Parquet file holds.
+    if types.is_interval(kind):
+        return _each(_interval, array)
+    # Unions, which no Parquet file holds.
     return [json_values.json_value(value.as_py()) for value in array]
 
 
 def _each(convert: Callable[[Any], Any], array: Any) -> list[Any]:
     return [None if value is None else convert(value) for value in array.to_pylist()]
+
+
+def _interval(value: Any) -> dict[str, int]:
+    return {"months": value.months, "days": value.days, "nanoseconds": value.nanoseconds}
 
 
 def _texts(array: Any) -> list[Any]:

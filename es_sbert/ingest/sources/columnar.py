@@ -123,17 +123,18 @@ class ArrowSource:
             check_columns(self.name, stream.open().schema.names, wanted)
 
     def records(self, reading: Reading) -> Iterator[Record | Reject]:
-        with _damage_explained(), _Stream(decompressed(self.input.chunks(reading))) as stream:
-            if stream.is_empty():
+        with _Stream(decompressed(self.input.chunks(reading))) as stream:
+            if stream.is_empty():  # opens the file: an error of the system's until here is none of Arrow's
                 return
             row = 0
-            for batch in stream.open():
-                # Slices: writers make batches of any size.
-                for start in range(0, batch.num_rows, _ROWS):
-                    part = batch.slice(start, _ROWS)
-                    yield from _records(part, row, self.name, reading)
-                    row += part.num_rows
-            stream.check_end()
+            with _damage_explained():
+                for batch in stream.open():
+                    # Slices: writers make batches of any size.
+                    for start in range(0, batch.num_rows, _ROWS):
+                        part = batch.slice(start, _ROWS)
+                        yield from _records(part, row, self.name, reading)
+                        row += part.num_rows
+                stream.check_end()
 
 
 class _Stream(io.RawIOBase):
@@ -199,7 +200,7 @@ def _damage_explained() -> Iterator[None]:
 
     try:
         yield
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise StreamBroken(f"the Arrow data is damaged ({first_line(error)})") from error
 
 

@@ -67,8 +67,15 @@ def json_object(row: Mapping[str, Any]) -> bytes:
 
 
 def sample(row: Mapping[str, Any]) -> bytes:
-    """A row that cannot be written, for people to look at."""
-    return orjson.dumps({repr(name): repr(value) for name, value in row.items()})
+    """A row that cannot be written, for people to look at: what is unfit stands there as its reason."""
+    shown: dict[str, Any] = {}
+    for name, value in row.items():
+        try:
+            orjson.dumps({name: value}, default=str)
+            shown[name] = value
+        except orjson.JSONEncodeError:
+            shown[repr(name)] = repr(value)
+    return orjson.dumps(shown, default=str)
 
 
 def _refused(value: object) -> Any:
