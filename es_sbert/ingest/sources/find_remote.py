@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from es_sbert.errors import SourceError, UsageError, first_line
 from es_sbert.extras import require
 from es_sbert.ingest.sources.addresses import protocol_of, without_secrets
-from es_sbert.ingest.sources.remote import RemoteFile
+from es_sbert.ingest.sources.remote import RemoteFile, real_error
 
 _HTTP = ("http", "https")
 _REACH = (
@@ -42,10 +42,11 @@ def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
         return [_file(filesystem, each, shown if each == location else None) for each in locations], []
     except SourceError:
         raise
-    except FileNotFoundError:
-        raise SourceError(f"{shown} cannot be read: no such file", "Check the address.") from None
     # Each filesystem raises errors of its own library. Not chained: they may hold the address with its secrets.
-    except Exception as error:
+    except Exception as raised:
+        error = real_error(raised)
+        if isinstance(error, FileNotFoundError):
+            raise SourceError(f"{shown} cannot be read: no such file", "Check the address.") from None
         reason = without_secrets(first_line(error)).replace(location, shown)
         raise SourceError(f"{shown} cannot be read: {reason}", _REACH) from None
 
@@ -90,7 +91,9 @@ def _locations(filesystem: Any, location: str) -> list[str]:
     try:
         # A name may hold brackets, and most addresses of HTTP with a query hold a question mark.
         filesystem.info(location)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if real_error(error) is not error:
+            raise
         found = filesystem.glob(location, detail=True)
         return sorted(each for each, info in found.items() if info.get("type") != "directory")
     return [location]

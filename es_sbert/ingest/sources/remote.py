@@ -24,6 +24,18 @@ _STREAM = 0  # fsspec's way to ask for one request from the beginning to the end
 _VERSION = ("size", "ETag", "etag", "LastModified", "Last-Modified", "last_modified", "mtime", "modified", "created")
 
 
+_NOT_FOUND, _REFUSED = (404, 410), (401, 403)
+
+
+def real_error(error: Exception) -> Exception:
+    """What was the matter: fsspec says of whatever an HTTP server does wrong that there is no such file."""
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):
+        return error
+    by_aiohttp = type(cause).__module__.partition(".")[0] == "aiohttp" or isinstance(cause, TimeoutError)
+    return cause if by_aiohttp and getattr(cause, "status", None) not in _NOT_FOUND else error
+
+
 @dataclass(frozen=True)
 class RemoteFile:
     """A file behind an fsspec filesystem.
@@ -158,15 +170,16 @@ class RemoteReader(io.RawIOBase):
                 raise EOFError(f"it gives {self._offset - left:,} bytes")
             left -= len(data)
 
-    def _bear(self, error: Exception) -> None:
+    def _bear(self, raised: Exception) -> None:
         """Wait for what may pass; raise what does not."""
+        error = real_error(raised)
         # Not chained: the other library's error may hold the address with its secrets.
         reason = without_secrets(first_line(error)).replace(self._file.location, self._file.name)
         if isinstance(error, FileNotFoundError):
             if self._version is None:
                 raise FileNotFoundError(f"no such file: {self._file.name}") from None
             raise StreamBroken("the file was removed while it was read") from None
-        if isinstance(error, PermissionError):
+        if isinstance(error, PermissionError) or getattr(error, "status", None) in _REFUSED:
             raise SourceLost(f"access is refused ({reason})") from None
         if isinstance(error, ValueError) and "http" in self._file.filesystem.protocol and self._block != _STREAM:
             # A server that knows no ranges, which shows with the second block.
