@@ -45,9 +45,9 @@ class SqlSource:
     size: None = None
 
     def check(self, max_bytes: int, wanted: WantedColumns) -> None:
+        engine = self._engine()
         from sqlalchemy.exc import SQLAlchemyError
 
-        engine = self._engine()
         try:
             connection = engine.connect()
         except SQLAlchemyError as error:
@@ -127,9 +127,12 @@ class SqlSource:
         from sqlalchemy.exc import InterfaceError, OperationalError
 
         # A query has no place to go on from. The same command reads it anew and leaves alone what is in.
-        if isinstance(error, OperationalError | InterfaceError):
-            return SourceLost(self._reason(error))
-        return StreamBroken(f"the query failed: {self._reason(error)}")
+        reason = self._reason(error)
+        passes = isinstance(error, OperationalError | InterfaceError)
+        if self._url().get_backend_name() == "sqlite":
+            # Its driver calls everything operational, but there is no connection that could break.
+            passes = "locked" in reason
+        return SourceLost(reason) if passes else StreamBroken(f"the query failed: {reason}")
 
     def _engine(self) -> Engine:
         """What opens connections; it keeps none.
