@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 @click.option(
     "--prune",
     is_flag=True,
-    help="At the end, remove documents that an earlier load wrote and that FILE no longer has; asks first.",
+    help="At the end, remove documents that an earlier load wrote and that the source no longer has; asks first.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask before --prune removes documents.")
 @click.option(

@@ -43,7 +43,8 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
     reserved = tuple(name for target in context.targets for name in (target.field, target.meta_field))
     rules = DocumentRules(context.targets, settings.id_field, reserved)
     reading = ReadSettings(
-        settings.max_document_bytes, plain_field=context.plan.text_fields[0], index=settings.index
+        settings.max_document_bytes, plain_field=context.plan.text_fields[0], index=settings.index,
+        retry_seconds=settings.retry_seconds,
     )  # fmt: skip
     records = read_records(context.plan.sources, reading, counter, control.stop, control.cut)
     documents = read_documents(records, rules, context.memory, outcomes)

@@ -51,6 +51,13 @@ class Plan:
         """All fields of all texts."""
         return tuple(dict.fromkeys(name for field in self.fields for name in field.template.fields))
 
+    @property
+    def source(self) -> str:
+        """`files`, `sql` or `index`: where the documents come from."""
+        if self.settings.sql is not None:
+            return "sql"
+        return "files" if self.sources else "index"
+
 
 def plan(engine: Engine, settings: IngestSettings) -> Plan:
     """Check everything that can be checked before a model is loaded and a document written.

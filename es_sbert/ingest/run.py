@@ -94,7 +94,7 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         notes += _dropped(context)
     return Summary.of(
         outcomes.ledger, info, index=settings.index, engine=engine.info.label,
-        source="files" if wanted.sources else "index", dead_letters=str(wanted.dead_letters),
+        source=wanted.source, dead_letters=str(wanted.dead_letters),
         seconds=time.monotonic() - begin, interrupted=_is_interrupted(control, wanted),
         stopped=_why_stopped(control, wanted, memory), resumed=memory is not None and memory.resumed,
         notes=tuple(notes), pruned=pruned,

@@ -57,7 +57,8 @@ class SqlSource:
             ) from None
         with connection:
             try:
-                columns = list(self._executed(connection).keys())
+                with self._executed(connection) as result:
+                    columns = list(result.keys())
             except SQLAlchemyError as error:
                 raise SourceError(
                     f"the database refuses the query: {self._reason(error)}", "Mend --sql; try it in a client first."
@@ -69,15 +70,18 @@ class SqlSource:
 
         with self._connected(reading) as connection:
             try:
-                result = self._executed(connection)
-                columns = list(result.keys())
-                for number, values in enumerate(result, 1):
-                    if reading.stop.is_set():
-                        raise ReadingStopped
-                    row = {name: json_value(value) for name, value in zip(columns, values, strict=True)}
-                    yield row_record(row, Origin(self.name, number), reading.settings.max_bytes)
+                with self._executed(connection) as result:
+                    yield from self._rows(result, reading)
             except SQLAlchemyError as error:
                 raise self._failure(error) from None
+
+    def _rows(self, result: CursorResult[Any], reading: Reading) -> Iterator[Record | Reject]:
+        columns = list(result.keys())
+        for number, values in enumerate(result, 1):
+            if reading.stop.is_set():
+                raise ReadingStopped
+            row = {name: json_value(value) for name, value in zip(columns, values, strict=True)}
+            yield row_record(row, Origin(self.name, number), reading.settings.max_bytes)
 
     @contextmanager
     def _connected(self, reading: Reading) -> Iterator[Connection]:
@@ -119,6 +123,7 @@ class SqlSource:
         )
         result = connection.exec_driver_sql(self.statement)
         if not result.returns_rows:
+            result.close()
             raise SourceError("the statement in --sql returns no rows", "Write a query, such as SELECT … FROM ….")
         return result
 
