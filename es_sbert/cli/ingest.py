@@ -26,11 +26,20 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines"]),
+    type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]),
     default="auto",
     show_default=True,
     help="Format inside the compression; auto goes by each file's name.",
 )
+@click.option("--sql", metavar="QUERY", help="Load the rows of this query, in place of FILE.")
+@click.option(
+    "--database",
+    envvar="ES_SBERT_DATABASE",
+    show_envvar=True,
+    metavar="URL",
+    help="Database to ask, as SQLAlchemy writes its address; with a password, better by the variable or a file.",
+)
+@click.option("--database-file", type=click.Path(path_type=Path), help="File that holds the address of the database.")
 @click.option(
     "--text-field",
     "text_fields",
@@ -84,7 +93,7 @@ if TYPE_CHECKING:
 @click.option(
     "--prune",
     is_flag=True,
-    help="At the end, remove documents that an earlier load wrote and that FILE no longer has; asks first.",
+    help="At the end, remove documents that an earlier load wrote and that the source no longer has; asks first.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask before --prune removes documents.")
 @click.option(
@@ -140,7 +149,8 @@ if TYPE_CHECKING:
 @vector_field_option
 @connection_options
 @encoder_options
-def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str, ...], text_template: str | None,
+def ingest(files: tuple[str, ...], index: str, form: str, sql: str | None, database: str | None,
+           database_file: Path | None, text_fields: tuple[str, ...], text_template: str | None,
            vectors: tuple[str, ...], passages: tuple[str, ...], passage_overlap: int | None,
            id_field: str | None, index_type: str | None, dead_letters: Path | None, state: Path | None,
            load_settings: str, prune: bool, yes: bool, watch: float | None, retry: Path | None,
@@ -149,10 +159,11 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
            threads: int | None, **connection: Any) -> int:  # fmt: skip
     """Embed documents and load them into an index.
 
-    FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header) or plain text with one document
-    a line (.txt), as it is or compressed (.gz, .zst). Patterns in quotes are expanded; - is stdin. With no
-    FILE, the documents that the index already holds are embedded where they lack a current vector; their
-    other fields are left alone.
+    FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header), plain text with one document a
+    line (.txt), each as it is or compressed (.gz, .zst), Parquet (.parquet) or Arrow (.arrow, .feather): a
+    path, or an address such as s3://bucket/key or https://host/file. Patterns in quotes are expanded; - is
+    stdin. --sql loads the rows of a query. With neither, the documents that the index already holds are
+    embedded where they lack a current vector; their other fields are left alone.
 
     Documents that are in the index already are not embedded again unless their text changed. Documents that
     cannot be loaded end in the dead-letter file, with the reason. Documents without text are skipped. A load
@@ -165,11 +176,16 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
       es-sbert ingest --index docs docs.jsonl.gz --id-field id
       es-sbert ingest --index docs 'parts/*.csv' --text-template '{title}. {body}'
       zcat docs.gz | es-sbert ingest --index docs - --format jsonl
+      es-sbert ingest --index docs 's3://bucket/docs/*.parquet' --id-field id
+      es-sbert ingest --index docs --sql 'SELECT id, text FROM articles' --database sqlite:///articles.db
       es-sbert ingest --index docs --text-field body
       es-sbert ingest --index docs articles.jsonl --text-field body --passages 256
       es-sbert ingest --index docs articles.jsonl --vector 'title_vector={title}' --vector 'body_vector={body}'
       es-sbert ingest --index docs --retry docs.dead-letters.jsonl
     """
+    from pydantic import SecretStr
+
+    from es_sbert.credentials import read_secret_file
     from es_sbert.engines.connect import connect
     from es_sbert.errors import UsageError
     from es_sbert.events import say
@@ -179,9 +195,11 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
     from es_sbert.ingest.progress import meter_for
     from es_sbert.ingest.run import run
     from es_sbert.ingest.settings import IngestSettings, LoadSettings
-    from es_sbert.ingest.sources.find import STDIN, Format
+    from es_sbert.ingest.sources.formats import Format
+    from es_sbert.ingest.sources.local import STDIN
     from es_sbert.loading import load_encoder
 
+    address = read_secret_file(database_file, "database's address") if database_file else database
     settings = IngestSettings(
         index=index,
         files=files,
@@ -204,6 +222,8 @@ def ingest(files: tuple[str, ...], index: str, form: str, text_fields: tuple[str
         prune=prune,
         retry=retry,
         watch_seconds=watch,
+        sql=sql,
+        database=None if address is None else SecretStr(address),
     )
     if prune and not yes and (STDIN in files or not sys.stdin.isatty() or is_json()):
         raise UsageError("--prune asks before it removes documents, and nobody is there to answer", "Add --yes.")

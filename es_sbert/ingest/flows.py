@@ -14,8 +14,8 @@ from es_sbert.ingest.documents import Document, DocumentRules, read_documents, w
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
 from es_sbert.ingest.progress import Snapshot, fraction_done
-from es_sbert.ingest.sources.raw import ByteCounter
-from es_sbert.ingest.sources.read import ReadSettings, read_records
+from es_sbert.ingest.sources.read import read_records
+from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
 
 # How often documents that other writers keep changing are read and embedded anew.
 CONFLICT_ROUNDS = 3
@@ -42,9 +42,10 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
     reserved = tuple(name for target in context.targets for name in (target.field, target.meta_field))
     rules = DocumentRules(context.targets, settings.id_field, reserved)
     reading = ReadSettings(
-        settings.max_document_bytes, plain_field=context.plan.text_fields[0], index=settings.index
+        settings.max_document_bytes, plain_field=context.plan.text_fields[0], index=settings.index,
+        retry_seconds=settings.retry_seconds,
     )  # fmt: skip
-    records = read_records(context.plan.sources, reading, counter, control.stop)
+    records = read_records(context.plan.sources, reading, counter, control.stop, control.cut)
     documents = read_documents(records, rules, context.memory, outcomes)
     loader = _loader(context, encoder, detect, _no_conflict)
     loader.run(windows(documents, settings.batch_window, WINDOW_BYTES), tick)

@@ -14,7 +14,7 @@ from es_sbert.ingest.memory import LoadIdentity, LoadMemory
 from es_sbert.ingest.milestones import begin
 from es_sbert.ingest.runner import ModelIdentity
 from es_sbert.ingest.sources.letters import take_aside
-from es_sbert.ingest.sources.raw import ByteCounter
+from es_sbert.ingest.sources.source import ByteCounter
 from es_sbert.ingest.state import LoadState
 from es_sbert.ingest.watch import Changes
 

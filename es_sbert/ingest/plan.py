@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from es_sbert.ingest.dead_letters import check_letters, default_path
 from es_sbert.ingest.fields import PlannedField, planned_fields
 from es_sbert.ingest.settings import IngestSettings, LoadSettings
 from es_sbert.ingest.sources.check import check_sources
-from es_sbert.ingest.sources.find import Source, find_sources
-from es_sbert.ingest.sources.letters import letters_source
+from es_sbert.ingest.sources.find import find_sources, letters_source
+from es_sbert.ingest.sources.source import Source
+from es_sbert.ingest.sources.sql import SqlSource
 from es_sbert.ingest.state import default_state
 from es_sbert.ingest.triage import is_source_disabled
 
@@ -26,7 +28,7 @@ class Plan:
 
     Attributes:
         settings: What was asked for.
-        sources: Files to load; none for documents of the index.
+        sources: What to load; none for documents of the index.
         fields: The vector fields to fill; at least one.
         state: The index as it stands; None where it does not exist yet.
         dead_letters: The dead-letter file.
@@ -34,7 +36,7 @@ class Plan:
     """
 
     settings: IngestSettings
-    sources: list[Source]
+    sources: Sequence[Source]
     fields: tuple[PlannedField, ...]
     state: IndexState | None
     dead_letters: Path
@@ -50,6 +52,13 @@ class Plan:
         """All fields of all texts."""
         return tuple(dict.fromkeys(name for field in self.fields for name in field.template.fields))
 
+    @property
+    def source(self) -> str:
+        """`files`, `sql` or `index`: where the documents come from."""
+        if self.settings.sql is not None:
+            return "sql"
+        return "files" if self.sources else "index"
+
 
 def plan(engine: Engine, settings: IngestSettings) -> Plan:
     """Check everything that can be checked before a model is loaded and a document written.
@@ -63,11 +72,9 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
         IndexMismatch: the mapping's `_meta` is damaged, or an alias stands for several indices.
         EngineError: the engine failed.
     """
-    sources = [letters_source(settings.retry)] if settings.retry else find_sources(settings.files, settings.format)
-    if settings.retry is not None and settings.files:
-        raise UsageError("--retry takes the place of FILE", "Give one of the two.")
+    sources = _sources(settings)
     if settings.prune and (settings.retry is not None or not sources):
-        raise UsageError("--prune compares the index with files", "Give all files that the index is loaded from.")
+        raise UsageError("--prune compares the index with a source", "Give all that the index is loaded from.")
     if settings.watch_seconds is not None and sources:
         raise UsageError(
             "--watch looks at documents that are written to the index",
@@ -76,7 +83,7 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
     if settings.watch_seconds is not None and settings.load_settings is LoadSettings.FAST:
         raise UsageError("--watch goes on for ever, so the settings of a load would stay", "Leave out --load-settings.")
     if not sources and settings.id_field is not None:
-        raise UsageError("--id-field is for documents from files", "Leave it out: documents of the index have ids.")
+        raise UsageError("--id-field is for documents from elsewhere", "Leave it out: documents of the index have ids.")
     letters = settings.dead_letters or default_path(settings.index)
     check_letters(letters)
     state = engine.get_index(settings.index)
@@ -98,3 +105,19 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
     if settings.retry is None:
         check_sources(sources, settings.max_document_bytes, wanted.text_fields, settings.id_field)
     return wanted
+
+
+def _sources(settings: IngestSettings) -> Sequence[Source]:
+    ways = {"FILE": settings.files, "--retry": settings.retry, "--sql": settings.sql}
+    given = [way for way, value in ways.items() if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} exclude each other", "Give one of them.")
+    if settings.retry is not None:
+        return [letters_source(settings.retry)]
+    if settings.sql is None:
+        return find_sources(settings.files, settings.format)
+    if settings.database is None:
+        raise UsageError(
+            "--sql needs a database", "Give its address in ES_SBERT_DATABASE, a --database-file or --database."
+        )
+    return [SqlSource(settings.sql, settings.database)]

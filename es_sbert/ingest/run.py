@@ -42,7 +42,6 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         wanted: The plan.
         control: Stops the load from outside.
         meter: Shows how far it is.
-        observer: Sees the load from outside.
         confirm: Asked before documents are removed that the source no longer has.
         observer: Sees the load from outside.
 
@@ -101,7 +100,7 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         notes += _dropped(context)
     summary = Summary.of(
         outcomes.ledger, info, index=settings.index, engine=engine.info.label,
-        source="files" if wanted.sources else "index", dead_letters=str(wanted.dead_letters),
+        source=wanted.source, dead_letters=str(wanted.dead_letters),
         seconds=time.monotonic() - begin, interrupted=_is_interrupted(control, wanted),
         stopped=_why_stopped(control, wanted, memory), resumed=memory is not None and memory.resumed,
         notes=tuple(notes), pruned=pruned,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.ingest.sources.find import Format
+from es_sbert.ingest.sources.formats import Format
 
 MIB = 1 << 20
 
@@ -26,7 +26,7 @@ class IngestSettings(BaseModel):
 
     Attributes:
         index: Index or alias.
-        files: Files, patterns or `-`; none of them embeds what the index holds already.
+        files: Files, patterns, addresses or `-`; none of them, and no query, embeds what the index holds already.
         format: Format of all files; None tells it from their names.
         text_fields: Fields whose texts are joined with line feeds; empty takes the index's template, or `text`.
         text_template: Template in their place.
@@ -46,6 +46,8 @@ class IngestSettings(BaseModel):
         prune: Remove documents that an earlier load wrote and that the files no longer have.
         retry: Dead-letter file whose documents are tried once more, in place of `files`.
         watch_seconds: With no files: go on with what other writers add or change, looking every so many seconds.
+        sql: Query whose rows are loaded, in place of `files`.
+        database: Address of the database that is asked; may hold a password.
         state: File that a killed load goes on from; None puts it beside the first source.
     """
 
@@ -71,4 +73,6 @@ class IngestSettings(BaseModel):
     prune: bool = False
     retry: Path | None = None
     watch_seconds: float | None = Field(default=None, gt=0)
+    sql: str | None = None
+    database: SecretStr | None = None
     state: Path | None = None

@@ -22,7 +22,7 @@ from es_sbert.errors import OutputError, UsageError
 from es_sbert.ingest.dead_letters import now, safe_name
 from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.sources.find import Source
+from es_sbert.ingest.sources.source import Source
 
 _FORMAT = 1
 _CACHE_KIB = 32 * 1024
@@ -34,7 +34,8 @@ _SUFFIXES = ("", "-wal", "-shm", "-journal")
 def default_state(index: str, sources: Sequence[Source]) -> Path:
     """`<source>.<index>.load-state` beside the first file of a load that this user may write beside.
 
-    A load from standard input, or from where nothing may be written, keeps it in the working folder.
+    A load from elsewhere (standard input, an address, a query), or from where nothing may be written, keeps it in the
+    working folder.
     """
     for source in sources:
         if source.path is not None:

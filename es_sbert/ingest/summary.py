@@ -33,7 +33,7 @@ class Summary(BaseModel):
 
     Attributes:
         index, engine: Where the documents went.
-        source: `files` or `index`.
+        source: `files`, `sql` or `index`.
         read: Documents (or what stands where one should) met in the source.
         indexed: Embedded and written.
         updated: Written with the vector they had, since only other fields changed.

@@ -1,4 +1,4 @@
-"""Parquet files and the folders that the `datasets` library writes, as tables (extra `train`)."""
+"""Parquet files and the folders that the `datasets` library writes, as tables (extras `parquet` and `train`)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from es_sbert.errors import SourceError, first_line
 from es_sbert.extras import require
+from es_sbert.streams.lines import StreamBroken
 from es_sbert.tabular.missing import missing_columns
+from es_sbert.tabular.parquet import open_parquet, parquet_batches
 from es_sbert.tabular.table import Table
-
-_ROWS = 1 << 14
 
 
 def read_parquet(path: Path, columns: Sequence[str], limit: int | None) -> Table:
@@ -24,24 +24,20 @@ def read_parquet(path: Path, columns: Sequence[str], limit: int | None) -> Table
         SourceError: it is no Parquet file, is damaged, or lacks a column.
         UsageError: pyarrow is not installed.
     """
-    require("train", "pyarrow")
-    import pyarrow
-    from pyarrow.parquet import ParquetFile
-
     values: dict[str, list[Any]] = {column: [] for column in columns}
     rows = 0
     try:
-        with ParquetFile(path) as file:
+        with open_parquet(path) as file:
             missing_columns(path, columns, file.schema_arrow.names)
             # In batches, so that a limit does not read the whole file.
-            for batch in file.iter_batches(batch_size=min(limit or _ROWS, _ROWS), columns=list(values)):
+            for batch in parquet_batches(file, list(values)):
                 taken = batch.slice(0, None if limit is None else limit - rows)
                 for column, kept in values.items():
                     kept.extend(taken.column(column).to_pylist())
                 rows += taken.num_rows
                 if rows == limit:
                     break
-    except (pyarrow.ArrowException, OSError) as error:
+    except (StreamBroken, OSError) as error:
         raise SourceError(
             f"{path} cannot be read as Parquet: {first_line(error)}", "Write it again, or check the path."
         ) from error

@@ -17,8 +17,8 @@ _KNOWN = ".jsonl, .csv or .tsv (each also .gz or .zst), .parquet, or a folder wr
 def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) -> Table:
     """Read columns of a JSONL, CSV (RFC 4180), TSV (without quoting) or Parquet file, or of a datasets folder.
 
-    JSONL, CSV and TSV may be compressed by gzip or zstd and are UTF-8. Parquet and datasets folders need the extra
-    `train`.
+    JSONL, CSV and TSV may be compressed by gzip or zstd and are UTF-8. Parquet needs the extra `parquet`,
+    datasets folders `train`; `train` brings both.
 
     Args:
         path: The file or folder.

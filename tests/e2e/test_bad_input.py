@@ -146,6 +146,10 @@ def test_a_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Don
         pytest.param("a.csv", b"id,body\n1,x", ["a.csv"], "its columns are: id, body", id="column"),
         pytest.param("a.jsonl", "\ufeff{}".encode("utf-16"), ["a.jsonl"], "UTF-16", id="UTF-16"),
         pytest.param("a.jsonl.gz", b"{}", ["a.jsonl.gz"], "does not hold gzip data", id="not gzip"),
+        pytest.param("a.parquet", b"PAR1", ["a.parquet"], "the Parquet data is damaged", id="not Parquet"),
+        pytest.param("a.feather", b"x", ["a.feather"], "the Arrow data is damaged", id="not Arrow"),
+        pytest.param(None, b"", ["memory://none.jsonl"], "cannot be read: no such file", id="missing object"),
+        pytest.param(None, b"", ["gopher://host/a.jsonl"], "Protocol not known: gopher", id="protocol"),
     ],
 )
 def test_sources_that_cannot_be_read_are_refused_before_anything_is_loaded(
@@ -174,6 +178,9 @@ def test_sources_that_cannot_be_read_are_refused_before_anything_is_loaded(
         (["--dead-letters", "no/such/folder/x"], "could not be written"),
         (["--username", "me"], "belong together"),
         (["--batch-window", "0"], "--batch-window"),
+        (["--sql", "SELECT 1", "--database", "sqlite:///x.db"], "FILE and --sql exclude each other"),
+        (["--retry", "dead.jsonl"], "FILE and --retry exclude each other"),
+        (["--format", "xml"], "'xml' is not one of"),
     ],
 )
 def test_options_that_make_no_sense(ingest: Callable[..., Done], arguments: list[str], message: str) -> None:
@@ -181,6 +188,25 @@ def test_options_that_make_no_sense(ingest: Callable[..., Done], arguments: list
     done = ingest("fine.txt", *arguments)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--sql needs a database\n  Give its address in ES_SBERT_DATABASE"),
+        (["--database", "sqlite:///none.db"], "the database none.db does not exist"),
+        (["--database-file", "none.txt"], "the file of the database's address none.txt cannot be read"),
+        (["--database-file", "database.txt"], "the database refuses the query: no such table: t"),
+        (["--database", "postgresql://anna:s3cret@127.0.0.1:9/d"], "the database cannot be reached"),
+    ],
+)
+def test_queries_that_cannot_be_asked(ingest: Callable[..., Done], arguments: list[str], message: str) -> None:
+    Path("empty.db").touch()
+    Path("database.txt").write_text("sqlite:///empty.db\n")
+    done = ingest("--sql", "SELECT id, text FROM t", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert "s3cret" not in done.err
 
 
 @pytest.mark.parametrize(

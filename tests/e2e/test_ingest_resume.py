@@ -48,6 +48,10 @@ class Loads:
             "--id-field", "id", "--batch-window", "32", "--bulk-bytes", "20000", "--json", str(self.docs),
         ]  # fmt: skip
 
+    def take_from(self, *source: str) -> None:
+        """Load from elsewhere than `docs`."""
+        self._arguments[-1:] = source
+
     def start(self, *more: str, **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [*self._arguments, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.folder, **options

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from s3fs import S3FileSystem
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.loading import load_encoder
+from tests.engine.object_store import ObjectStore, object_store
+from tests.engine.postgresql import Postgresql, postgresql
 
 
 @pytest.fixture
@@ -38,3 +41,31 @@ def encoder() -> Iterator[Encoder]:
     """The default model as a user on this machine gets it."""
     with load_encoder() as encoder:
         yield encoder
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """A real S3 server."""
+    with object_store(tmp_path_factory.mktemp("s3")) as store:
+        yield store
+
+
+@pytest.fixture
+def s3(s3_server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """The server, with what its clients need in the environment, as its users have it there."""
+    use_s3(monkeypatch, s3_server.environment)
+    return s3_server
+
+
+def use_s3(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    """Let the S3 clients of this process find what is in the environment."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    S3FileSystem.clear_instance_cache()  # instances remember the environment they were made in
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgresql]:
+    """A real PostgreSQL."""
+    with postgresql() as server:
+        yield server

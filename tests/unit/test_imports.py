@@ -60,3 +60,8 @@ def test_help_loads_nothing_heavy() -> None:
     loaded = _imported_by("from click.testing import CliRunner\nfrom es_sbert.cli.main import cli\n"
                           "assert CliRunner().invoke(cli, ['--help']).exit_code == 0")  # fmt: skip
     assert not loaded & {"onnxruntime", "onnx", "numpy", "elasticsearch", "opensearchpy", "torch"}
+
+
+def test_ingest_loads_the_libraries_of_its_extras_only_where_they_are_needed() -> None:
+    loaded = _imported_by("import es_sbert.ingest.run, es_sbert.ingest.plan")
+    assert not loaded & {"pyarrow", "s3fs", "aiohttp", "sqlalchemy", "psycopg"}

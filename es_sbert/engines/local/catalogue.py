@@ -12,7 +12,7 @@ Elasticsearch builds carry only a few modules:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from es_sbert.errors import LocalEngineError
 
@@ -30,25 +30,30 @@ SONARQUBE_MODULES = (
 
 @dataclass(frozen=True)
 class Artifact:
-    """A zip in a Maven repository.
+    """A file in a Maven repository.
 
     Attributes:
         megabytes: Rough size of the download, for the message that announces it.
+        packaging: Suffix of the file.
+        classifier: What tells it from other files of the same name and version; mostly empty.
     """
 
     group: str
     name: str
     version: str
     megabytes: int
+    # Not shown: the names of installed homes are made from what a build's pieces show.
+    packaging: str = field(default="zip", repr=False)
+    classifier: str = field(default="", repr=False)
 
     @property
     def coordinates(self) -> str:
         """As Maven's `-Dartifact` takes them."""
-        return f"{self.group}:{self.name}:{self.version}:zip"
+        return ":".join(filter(None, (self.group, self.name, self.version, self.packaging, self.classifier)))
 
     @property
     def file_name(self) -> str:
-        return f"{self.name}-{self.version}.zip"
+        return "-".join(filter(None, (self.name, self.version, self.classifier))) + f".{self.packaging}"
 
 
 @dataclass(frozen=True)

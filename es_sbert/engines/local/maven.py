@@ -1,4 +1,4 @@
-"""Fetch a zip with Maven, which knows the user's mirrors, proxies and credentials."""
+"""Fetch a file with Maven, which knows the user's mirrors, proxies and credentials."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Files and standard input as streams of records: JSON Lines, CSV, TSV and plain lines, plain or compressed."""
+"""Where documents come from: files here and elsewhere, standard input, SQL queries, as streams of records."""

@@ -6,78 +6,59 @@ import glob
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from es_sbert.errors import SourceError, UsageError
+from es_sbert.ingest.sources.addresses import is_address
+from es_sbert.ingest.sources.columnar import ArrowSource, ParquetSource
+from es_sbert.ingest.sources.find_remote import find_remote
+from es_sbert.ingest.sources.formats import ASKED, Format, told_by_name
+from es_sbert.ingest.sources.letters import taken_aside
+from es_sbert.ingest.sources.local import STDIN, LocalFile, StandardInput
+from es_sbert.ingest.sources.source import Input, Source
+from es_sbert.ingest.sources.textual import TextSource
 from es_sbert.printable import printable
-from es_sbert.streams.compression import SUFFIXES, Compression
-
-STDIN = "-"
-
-
-class Format(StrEnum):
-    JSONL = "jsonl"
-    CSV = "csv"
-    TSV = "tsv"
-    LINES = "lines"
-    LETTERS = "letters"  # a dead-letter file, by --retry alone
-
-
-_FORMATS = {
-    ".jsonl": Format.JSONL, ".ndjson": Format.JSONL, ".json": Format.JSONL, ".csv": Format.CSV, ".tsv": Format.TSV,
-    ".tab": Format.TSV, ".txt": Format.LINES,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Source:
-    """A file or standard input.
-
-    Attributes:
-        name: As it is called in messages: the path as given, or `-`.
-        path: None for standard input.
-        format: Format of what is inside the compression.
-        compression: What the file's name says; None where the name says nothing.
-        size: Bytes of a regular file; None for pipes, devices and standard input.
-    """
-
-    name: str
-    path: Path | None
-    format: Format
-    compression: Compression | None
-    size: int | None
+from es_sbert.streams.compression import Compression
 
 
 def find_sources(arguments: Sequence[str], given: Format | None) -> list[Source]:
     """The sources that the arguments name; patterns that the shell left alone are expanded here, sorted.
 
     Args:
+        arguments: Paths, patterns, fsspec addresses or `-`.
         given: The format of all of them; None tells it from each file's name.
 
     Raises:
         SourceError: a file is missing, a folder, or of unknown format, or a pattern matches nothing.
-        UsageError: standard input without a format, or named twice.
+        UsageError: standard input without a format, or named twice; a filesystem whose library is missing.
     """
-    sources: list[Source] = []
-    for argument in arguments:
-        if argument == STDIN:
-            sources.append(_standard_input(given))
-        else:
-            sources.extend(_file(name, given) for name in _expanded(argument))
-    if sum(source.path is None for source in sources) > 1:
+    if list(arguments).count(STDIN) > 1:
         raise UsageError("standard input is named twice", "Write - once.")
-    return sources
+    return [source for argument in arguments for source in _found(argument, given)]
 
 
-def _standard_input(given: Format | None) -> Source:
-    if given is None:
-        raise UsageError(
-            "the format of standard input is not known",
-            "Add --format jsonl, csv, tsv or lines.",
-        )
-    return Source(STDIN, None, given, None, None)
+def _found(argument: str, given: Format | None) -> list[Source]:
+    if argument == STDIN:
+        if given is None:
+            raise UsageError("the format of standard input is not known", ASKED)
+        return [_source(StandardInput(), STDIN, given)]
+    if is_address(argument) and not os.path.lexists(argument):
+        remote, local = find_remote(argument)
+        return [*(_source(file, name, given) for file, name in remote), *(_local(name, given) for name in local)]
+    return [_local(name, given) for name in _expanded(argument)]
+
+
+def _source(file: Input, name: str, given: Format | None) -> Source:
+    """The source that a file's name or the given format makes of it."""
+    told, compression = told_by_name(name)
+    form = given or told
+    if form is None:
+        raise SourceError(f"the name of {file.name} does not tell its format", ASKED)
+    if form is Format.PARQUET:
+        return ParquetSource(file, compression)
+    if form is Format.ARROW:
+        return ArrowSource(file, compression)
+    return TextSource(file, form, compression)
 
 
 def _expanded(argument: str) -> list[str]:
@@ -91,7 +72,7 @@ def _expanded(argument: str) -> list[str]:
     return names
 
 
-def _file(name: str, given: Format | None) -> Source:
+def _local(name: str, given: Format | None) -> Source:
     path = Path(name)
     shown = _printable(name)
     try:
@@ -102,13 +83,22 @@ def _file(name: str, given: Format | None) -> Source:
         ) from error
     if stat.S_ISDIR(status.st_mode):
         raise SourceError(f"{shown} is a folder", f"Name the files in it, e.g. '{os.path.join(shown, '*.jsonl')}'.")
-    compression = SUFFIXES.get(path.suffix.lower())
-    inner = Path(path.stem) if compression else path
-    found = given or _FORMATS.get(inner.suffix.lower())
-    if found is None:
-        raise SourceError(f"the name of {shown} does not tell its format", "Add --format jsonl, csv, tsv or lines.")
     size = status.st_size if stat.S_ISREG(status.st_mode) else None
-    return Source(shown, path, found, compression, size)
+    return _source(LocalFile(shown, path, size), path.name, given)
+
+
+def letters_source(file: Path) -> Source:
+    """The letters that `--retry FILE` is to try: those taken aside by a retry that was stopped, else the file's.
+
+    Raises:
+        SourceError: there is neither.
+    """
+    aside = taken_aside(file)
+    for path in (aside, file):
+        if path.is_file():
+            letters = LocalFile(str(file), aside, path.stat().st_size)
+            return TextSource(letters, Format.LETTERS, Compression.NONE)
+    raise SourceError(f"there are no dead letters in {file}", "Give --retry the dead-letter file of an earlier load.")
 
 
 def _printable(name: str) -> str:

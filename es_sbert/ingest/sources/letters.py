@@ -10,10 +10,8 @@ from typing import Any
 
 import orjson
 
-from es_sbert.errors import OutputError, SourceError
+from es_sbert.errors import OutputError
 from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.ingest.sources.find import Format, Source
-from es_sbert.streams.compression import Compression
 from es_sbert.streams.json_lines import SPACE, parse_object
 from es_sbert.streams.lines import SAMPLE_BYTES, Line, too_long
 
@@ -23,19 +21,6 @@ _DOCUMENT = b',"document":'
 _PARTIAL = (
     "it holds a part of a document of the index: run `es-sbert ingest` without FILE, which embeds it where it stands"
 )
-
-
-def letters_source(file: Path) -> Source:
-    """The letters that `--retry FILE` is to try: those taken aside by a retry that was stopped, else the file's.
-
-    Raises:
-        SourceError: there is neither.
-    """
-    aside = taken_aside(file)
-    for path in (aside, file):
-        if path.is_file():
-            return Source(str(file), aside, Format.LETTERS, Compression.NONE, path.stat().st_size)
-    raise SourceError(f"there are no dead letters in {file}", "Give --retry the dead-letter file of an earlier load.")
 
 
 def taken_aside(file: Path) -> Path:

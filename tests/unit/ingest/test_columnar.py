@@ -1,0 +1,263 @@
+"""Parquet and Arrow files as sources: every row in its order, damage found, memory bounded."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import io
+import os
+import subprocess
+import sys
+import threading
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import feather, ipc, parquet
+
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.ingest.records import Record, Reject
+from es_sbert.ingest.sources.check import check_sources
+from es_sbert.ingest.sources.columnar import ArrowSource, ParquetSource
+from es_sbert.ingest.sources.find import find_sources
+from es_sbert.ingest.sources.formats import Format
+from es_sbert.ingest.sources.read import read_records
+from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
+
+ROWS = 5000
+TABLE = pa.table(
+    {
+        "id": [f"d{number}" for number in range(ROWS)],
+        "text": pa.array([f"text {number % 7}" for number in range(ROWS)]).dictionary_encode(),
+        "at": pa.array([datetime(2026, 1, 1)] * ROWS, pa.timestamp("us", "UTC")),
+        "tags": [["a", None] if number % 2 else None for number in range(ROWS)],
+    }
+)
+EXPECTED = [
+    {"id": f"d{n}", "text": f"text {n % 7}", "at": "2026-01-01T00:00:00Z", "tags": ["a", None] if n % 2 else None}
+    for n in range(ROWS)
+]
+KINDS = ["t.parquet", "t.arrow", "t.arrows", "t.feather", "t.arrow.gz", "t.arrows.zst"]
+
+
+def write(path: Path, table: pa.Table = TABLE) -> Path:
+    """The table in the format of the file's name, in several groups or batches."""
+    name = path.name
+    if name.endswith(".parquet"):
+        parquet.write_table(table, path, row_group_size=2000)
+        return path
+    if name.endswith(".feather"):
+        feather.write_feather(table, str(path), chunksize=700)
+        return path
+    out = io.BytesIO()
+    with (ipc.new_stream if ".arrows" in name else ipc.new_file)(out, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1700)
+    compress = {".gz": gzip.compress, ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}.get(path.suffix)
+    path.write_bytes(compress(out.getvalue()) if compress else out.getvalue())
+    return path
+
+
+def read(path: Path, *, counter: ByteCounter | None = None, max_bytes: int = 1000) -> list[Record | Reject]:
+    settings = ReadSettings(max_bytes, plain_field="text")
+    sources = find_sources([str(path)], None)
+    return list(read_records(sources, settings, counter or ByteCounter(), threading.Event(), pytest.fail))
+
+
+def check(path: Path, *fields: str, id_field: str | None = None) -> None:
+    check_sources(find_sources([str(path)], None), 1000, fields or ("text",), id_field)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_row_comes_in_its_order_with_its_number(tmp_path: Path, name: str) -> None:
+    path, counter = write(tmp_path / name), ByteCounter()
+    check(path, id_field="id")
+    records = read(path, counter=counter)
+    assert [record.fields for record in records if isinstance(record, Record)] == EXPECTED
+    assert [record.origin.line for record in records] == list(range(1, ROWS + 1))
+    assert counter.bytes == path.stat().st_size
+
+
+def test_the_name_tells_the_format_and_a_given_one_overrules_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet").rename(tmp_path / "data")
+    [source] = find_sources([str(path)], Format.PARQUET)
+    assert isinstance(source, ParquetSource)
+    assert isinstance(find_sources([str(write(tmp_path / "t.feather"))], None)[0], ArrowSource)
+    assert isinstance(find_sources(["-"], Format.ARROW)[0], ArrowSource)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("fields", "id_field", "message"), [
+    (("body",), None, "has no column body\n  Name one with --text-field; its columns are: id, text, at, tags"),
+    (("text",), "key", "has no column key\n  Name one with --id-field; its columns are: id, text, at, tags"),
+])  # fmt: skip
+def test_missing_columns_are_found_before_the_load(
+    tmp_path: Path, name: str, fields: tuple[str, ...], id_field: str | None, message: str
+) -> None:
+    with pytest.raises(SourceError, match=message):
+        check(write(tmp_path / name), *fields, id_field=id_field)
+
+
+def test_fields_of_objects_are_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", pa.table({"meta": [{"title": "x", "id": 1}]}))
+    check(path, "meta.title", id_field="meta.id")
+    with pytest.raises(SourceError, match="no column metadata.title"):
+        check(path, "metadata.title")
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+def test_two_columns_of_one_name(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]))
+    with pytest.raises(SourceError, match="has two columns called text"):
+        check(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.parquet", b"", "the file is empty"),
+        ("a.parquet", b"PAR1 no footer", "the Parquet data is damaged"),
+        ("a.parquet", b'{"text": "JSON"}', "the Parquet data is damaged"),
+        ("a.parquet.gz", gzip.compress(b"PAR1"), "Parquet file inside gzip\n  Unpack it first"),
+        ("a.arrow", b'{"text": "JSON"}', "the Arrow data is damaged"),
+        ("a.arrow", b"ARROW1\0\0", "the Arrow data is damaged"),
+        ("a.feather", b"FEA1" + b"x" * 20, "Feather in version 1"),
+        ("a.arrow.gz", b"ARROW1\0\0", "does not hold gzip data"),
+    ],
+)  # fmt: skip
+def test_files_that_are_refused_before_anything_is_loaded(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SourceError, match=message):
+        check(tmp_path / name)
+
+
+def test_an_empty_arrow_file_has_no_rows_and_neither_has_a_table_without_any(tmp_path: Path) -> None:
+    (tmp_path / "a.arrow").touch()
+    check(tmp_path / "a.arrow")
+    assert read(tmp_path / "a.arrow") == []
+    for name in KINDS:
+        path = write(tmp_path / name, TABLE.slice(0, 0))
+        check(path)
+        assert read(path) == []
+
+
+@pytest.mark.parametrize("name", ["t.arrow", "t.arrows", "t.feather", "t.arrow.gz"])
+@pytest.mark.parametrize("part", [0.5, 0.9, 0.999])
+def test_a_truncated_arrow_file_gives_its_beginning_and_one_reject(tmp_path: Path, name: str, part: float) -> None:
+    path = write(tmp_path / name)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
+    *rows, last = read(path)
+    assert [row.fields for row in rows if isinstance(row, Record)] == EXPECTED[: len(rows)]
+    assert isinstance(last, Reject)
+    assert "the source breaks off" in last.reason
+
+
+def test_a_stream_that_is_cut_off_between_two_batches_is_not_taken_for_whole(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with ipc.new_stream(out, TABLE.schema) as writer:
+        writer.write_table(TABLE.slice(0, 100))
+        cut = out.tell()
+        writer.write_table(TABLE.slice(100, 100))
+    (tmp_path / "t.arrows").write_bytes(out.getvalue()[:cut])
+    *rows, last = read(tmp_path / "t.arrows")
+    assert len(rows) == 100
+    assert isinstance(last, Reject)
+    assert "after the record of line 100: the mark at the end of the Arrow data is missing" in last.reason
+
+
+def test_a_damaged_page_of_parquet_ends_in_one_reject(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet")
+    meta = parquet.ParquetFile(path).metadata.row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    start = meta.dictionary_page_offset or meta.data_page_offset
+    data[start : start + 60] = os.urandom(60)
+    path.write_bytes(data)
+    check(path)
+    *rows, last = read(path)
+    assert [row.fields for row in rows if isinstance(row, Record)] == EXPECTED[:2000]
+    assert isinstance(last, Reject)
+    assert "breaks off after the record of line 2000: the Parquet data is damaged" in last.reason
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+def test_a_bad_value_is_a_dead_letter_and_its_neighbours_are_not(tmp_path: Path, name: str) -> None:
+    table = pa.table({"id": [1, 2, 3], "price": [1.0, float("inf"), float("nan")], "text": ["x", "y", "z" * 2000]})
+    first, second, third = read(write(tmp_path / name, table))
+    assert isinstance(first, Record)
+    assert first.source == b'{"id":1,"price":1.0,"text":"x"}'
+    assert isinstance(second, Reject)
+    assert (str(second.origin), second.reason) == (
+        f"{tmp_path / name}:2", "the column price: Infinity cannot be written as JSON",
+    )  # fmt: skip
+    assert isinstance(third, Reject)
+    assert "more than --max-document-bytes allows" in third.reason
+
+
+def test_parquet_cannot_come_out_of_a_pipe() -> None:
+    with pytest.raises(UsageError, match="cannot be read as Parquet"):
+        check_sources(find_sources(["-"], Format.PARQUET), 1000, ["text"], None)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+def test_a_file_that_vanished_since_the_first_look(tmp_path: Path, name: str) -> None:
+    sources = find_sources([str(write(tmp_path / name))], None)
+    (tmp_path / name).unlink()
+    settings = ReadSettings(1000, plain_field="text")
+    [reject] = read_records(sources, settings, ByteCounter(), threading.Event(), pytest.fail)
+    assert isinstance(reject, Reject)
+    assert "cannot be opened: No such file" in reject.reason
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+def test_reading_stops_when_told(tmp_path: Path, name: str) -> None:
+    stop = threading.Event()
+    sources = find_sources([str(write(tmp_path / name))], None)
+    records = read_records(sources, ReadSettings(1000, plain_field="text"), ByteCounter(), stop, pytest.fail)
+    for _ in range(10):
+        next(records)
+    stop.set()
+    assert list(records) == []
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    path = write(tmp_path / name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
+    with pytest.raises(UsageError, match=r"pip install 'es-sbert\[parquet\]'"):
+        check(path)
+
+
+_PEAK = """
+import resource, sys, threading
+from es_sbert.ingest.sources.find import find_sources
+from es_sbert.ingest.sources.read import read_records
+from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
+settings = ReadSettings(1 << 20, plain_field="text")
+records = read_records(find_sources(sys.argv[1:], None), settings, ByteCounter(), threading.Event(), sys.exit)
+print(sum(1 for _ in records), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path, name: str) -> None:
+    def peak(rows: int) -> int:
+        """Kibibytes of a process that reads so many rows of two kilobytes."""
+        path = tmp_path / f"{rows}-{name}"
+        schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+        writer: Any = (
+            parquet.ParquetWriter(path, schema, compression="none", use_dictionary=False)
+            if name.endswith("parquet") else ipc.new_file(path, schema)
+        )  # fmt: skip
+        with writer:
+            for start in range(0, rows, 2500):
+                ids = range(start, start + 2500)
+                writer.write_table(pa.table({"id": ids, "text": [f"{n} ".ljust(2000, "x") for n in ids]}, schema))
+        done = subprocess.run([sys.executable, "-c", _PEAK, str(path)], capture_output=True, text=True, check=True)
+        count, kibibytes = map(int, done.stdout.split())
+        assert count == rows
+        return kibibytes
+
+    # 200 MB more to read; what a few batches take beside each other varies by some.
+    assert peak(120_000) - peak(20_000) < 30_000

@@ -1,0 +1,213 @@
+"""Values of Arrow columns and of database drivers as JSON: valid, equal to what they were, or refused by themselves."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64decode
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from ipaddress import ip_address
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.ingest.records import Origin, Record, Reject
+from es_sbert.ingest.sources.arrow_values import json_column
+from es_sbert.ingest.sources.json_values import BadValue, Unfit, json_object, json_value
+from es_sbert.ingest.sources.rows import row_record
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+integers = st.integers(-(2**63), 2**63 - 1)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def through_arrow(value: Any, kind: pa.DataType) -> Any:
+    """A value, stored in Arrow, as it comes out of its JSON."""
+    [made] = json_column(pa.array([value], kind))
+    return orjson.loads(json_object({"column": made}))["column"]
+
+
+def written(value: Any) -> str:
+    """A driver's value as JSON text."""
+    return json_object({"c": json_value(value)})[len(b'{"c":') : -1].decode()
+
+
+def refusal(made: Any) -> str:
+    with pytest.raises(BadValue) as caught:
+        json_object({"fine": 1, "column": made})
+    return str(caught.value)
+
+
+# An Arrow type, and values that JSON has as they are.
+_leaves = st.sampled_from(
+    [(pa.string(), texts), (pa.large_string(), texts), (pa.string_view(), texts), (pa.int64(), integers),
+     (pa.uint64(), st.integers(0, 2**64 - 1)), (pa.int8(), st.integers(-128, 127)), (pa.bool_(), st.booleans()),
+     (pa.float64(), floats), (pa.dictionary(pa.int32(), pa.string()), texts)]
+)  # fmt: skip
+
+
+def _wrapped(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    def lists(pair: Any) -> list[Any]:
+        kind, values = pair
+        some = st.lists(st.none() | values, max_size=3)
+        return [(pa.list_(kind), some), (pa.large_list(kind), some), (pa.list_view(kind), some),
+                (pa.list_(kind, 2), st.lists(st.none() | values, min_size=2, max_size=2)),
+                (pa.struct([("a", kind), ("b", pa.int64())]),
+                 st.fixed_dictionaries({"a": st.none() | values, "b": st.none() | integers})),
+                (pa.map_(pa.string(), kind), st.dictionaries(texts, st.none() | values, max_size=3))]  # fmt: skip
+
+    return inner.flatmap(lambda pair: st.sampled_from(lists(pair)))
+
+
+@given(st.recursive(_leaves, _wrapped, max_leaves=4), st.data())
+def test_what_comes_out_of_arrow_is_json_and_equals_the_input(pair: Any, data: st.DataObject) -> None:
+    kind, values = pair
+    rows = data.draw(st.lists(st.none() | values, max_size=5))
+    entries = [list(row.items()) if pa.types.is_map(kind) and row is not None else row for row in rows]
+    try:
+        array = pa.array(entries, kind)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):
+        return  # maps inside other types cannot be built from Python's dictionaries
+    made = [orjson.loads(json_object({"c": value}))["c"] for value in json_column(array)]
+    assert made == rows
+    # Slices share their values with the whole.
+    part = [orjson.loads(json_object({"c": value}))["c"] for value in json_column(array.slice(1, 2))]
+    assert part == rows[1:3]
+
+
+@given(st.binary(max_size=20))
+def test_binary_is_base64(value: bytes) -> None:
+    for kind in (pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(len(value))):
+        assert b64decode(through_arrow(value, kind), validate=True) == value
+    assert b64decode(orjson.loads(written(value)), validate=True) == value
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**30), max_value=10**30))
+def test_decimals_keep_every_digit(value: Decimal) -> None:
+    [made] = json_column(pa.array([value], pa.decimal128(38, 4)))
+    text = json_object({"c": made})[len(b'{"c":') : -1].decode().strip('"')
+    assert Decimal(text) == Decimal(written(value).strip('"')) == value
+
+
+def test_a_decimal_is_a_number_unless_no_field_holds_it() -> None:
+    assert written(Decimal("1.10")) == "1.10"
+    assert written(Decimal("1E+3")) == "1000"
+    assert written(Decimal("0.30000000000000000000000001")) == "0.30000000000000000000000001"
+    assert written(Decimal(2**64)) == '"18446744073709551616"'
+    assert written(Decimal("NaN")) == "null"
+    assert "Infinity" in refusal(json_value(Decimal("Infinity")))
+    assert written(2**64 - 1) == "18446744073709551615"
+    assert written(2**64) == '"18446744073709551616"'
+    assert written(-(2**63) - 1) == '"-9223372036854775809"'
+
+
+moments = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999))
+
+
+@given(moments)
+def test_times_are_iso_8601(value: datetime) -> None:
+    assert datetime.fromisoformat(through_arrow(value, pa.timestamp("us"))) == value
+    assert datetime.fromisoformat(orjson.loads(written(value))) == value
+    assert date.fromisoformat(through_arrow(value.date(), pa.date32())) == value.date()
+    assert date.fromisoformat(through_arrow(value.date(), pa.date64())) == value.date()
+    assert time.fromisoformat(through_arrow(value.time(), pa.time64("us"))) == value.time()
+    there = pa.timestamp("us", "Europe/Berlin")
+    in_utc = value.replace(tzinfo=UTC)
+    assert datetime.fromisoformat(through_arrow(in_utc, there)) == in_utc
+    assert through_arrow(in_utc, there).endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("count", "kind", "text"),
+    [
+        (1, pa.timestamp("ns"), "1970-01-01T00:00:00.000000001"),
+        (-1, pa.timestamp("ns", "Asia/Tokyo"), "1969-12-31T23:59:59.999999999Z"),
+        (1_500, pa.timestamp("ms"), "1970-01-01T00:00:01.500"),
+        (60, pa.timestamp("s", "UTC"), "1970-01-01T00:01:00Z"),
+        (3_661, pa.time32("s"), "01:01:01"), (1, pa.time32("ms"), "00:00:00.001"),
+        (1, pa.time64("ns"), "00:00:00.000000001"), (-1, pa.date32(), "1969-12-31"),
+        (-86_400_000, pa.date64(), "1969-12-31"), (0, pa.duration("s"), "PT0S"),
+        (93_784, pa.duration("s"), "P1DT2H3M4S"), (-1_500_000, pa.duration("us"), "-PT1.500S"),
+        (86_400_000_000_000, pa.duration("ns"), "P1D"),
+    ],
+)  # fmt: skip
+def test_units_of_time(count: int, kind: pa.DataType, text: str) -> None:
+    storage = pa.int32() if kind.bit_width == 32 else pa.int64()
+    assert json_column(pa.array([count, None], storage).cast(kind)) == [text, None]
+
+
+def test_times_with_a_zone_are_in_utc() -> None:
+    there = timezone(timedelta(hours=2))
+    assert written(datetime(2026, 1, 2, 3, 4, 5, tzinfo=there)) == '"2026-01-02T01:04:05Z"'
+    assert written(datetime(2026, 1, 2, 3, 4, 5)) == '"2026-01-02T03:04:05"'
+    assert written(timedelta(days=1, milliseconds=5)) == '"P1DT0.005S"'
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (pa.array([1.0, math.inf]), "column: Infinity cannot be written"),
+        (pa.array([[1.0], [-math.inf]]), "-Infinity cannot be written"),
+        (pa.array([b"fine", b"caf\xe9"]).view(pa.string()), "invalid UTF-8: byte 0xe9 at position 3"),
+        (pa.array([1, 2**62], pa.timestamp("ms")), "outside the years 1 to 9999"),
+        (pa.array([1, 2**30], pa.int32()).cast(pa.date32()), "outside the years 1 to 9999"),
+        (pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())), "holds the key a twice"),
+        (pa.array([[(1.5, 1)]] * 2, pa.map_(pa.float64(), pa.int64())), "neither text nor an integer"),
+        (pa.StructArray.from_arrays([pa.array([1, 1]), pa.array([2, 2])], ["x", "x"]), "have the same name"),
+    ],
+)  # fmt: skip
+def test_what_json_cannot_say_is_refused_by_itself(array: pa.Array, reason: str) -> None:
+    first, second = json_column(array)
+    assert reason in refusal(second)
+    if not isinstance(first, Unfit):
+        json_object({"c": first})
+
+
+def test_nan_is_missing() -> None:
+    assert through_arrow(math.nan, pa.float32()) is None
+    assert through_arrow([1.5, math.nan], pa.list_(pa.float16())) == [1.5, None]
+    assert written([math.nan, 1]) == "[null,1]"
+
+
+def test_other_types_of_arrow() -> None:
+    assert json_column(pa.nulls(2)) == [None, None]
+    assert json_column(pa.RunEndEncodedArray.from_arrays([2, 3], ["a", "b"])) == ["a", "a", "b"]
+    assert json_column(pa.array([UUID(int=1).bytes], pa.uuid())) == ["AAAAAAAAAAAAAAAAAAAAAQ=="]
+    assert json_column(pa.array([{}, None], pa.struct([]))) == [{}, None]
+    interval = pa.array([pa.MonthDayNano([1, 2, 3])])
+    assert json_column(interval) == [{"months": 1, "days": 2, "nanoseconds": 3}]
+    union = pa.UnionArray.from_dense(
+        pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32()), [pa.array([1]), pa.array(["x"])]
+    )
+    assert json_column(union) == [1, "x"]
+    assert json_column(pa.array([None, "x", "x"]).dictionary_encode().slice(1)) == ["x", "x"]
+
+
+def test_values_of_databases() -> None:
+    assert written(UUID(int=1)) == '"00000000-0000-0000-0000-000000000001"'
+    assert written(ip_address("::1")) == '"::1"'
+    assert written({"a": [1, Decimal("1.5"), b"x"], 2: None}) == '{"a":[1,1.5,"eA=="],"2":null}'
+    assert written(memoryview(b"x")) == '"eA=="'
+    assert written(time(1, 2)) == '"01:02:00"'
+    assert written(True) == "true"
+    assert "a complex cannot be written as JSON: turn it into text in the query" in refusal(json_value([1j]))
+    assert "surrogates" in refusal(json_value("\ud800"))
+
+
+def test_a_row_is_a_record_or_a_reject_that_shows_it() -> None:
+    record = row_record({"id": 1, "n": json_value(Decimal("1.10"))}, Origin("f", 3), 1000)
+    assert isinstance(record, Record)
+    assert (record.source, record.fields) == (b'{"id":1,"n":1.10}', {"id": 1, "n": 1.1})
+    reject = row_record({"id": "a", "n": json_value(math.inf)}, Origin("f", 4), 1000)
+    assert isinstance(reject, Reject)
+    assert reject.reason == "the column n: Infinity cannot be written as JSON"
+    assert b"Infinity" in reject.raw
+    assert b'"id":"a"' in reject.raw
+    long = row_record({"text": "x" * 2000}, Origin("f", 5), 1000)
+    assert isinstance(long, Reject)
+    assert "the row has 2,011 bytes as JSON" in long.reason

@@ -1,0 +1,301 @@
+"""Files behind fsspec addresses: found, named without secrets, and read through whatever breaks on the way."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pytest
+from pyarrow import ipc, parquet
+
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.ingest.records import Record, Reject
+from es_sbert.ingest.sources import remote
+from es_sbert.ingest.sources.addresses import is_address, protocol_of, without_secrets
+from es_sbert.ingest.sources.check import check_sources
+from es_sbert.ingest.sources.find import find_sources
+from es_sbert.ingest.sources.formats import Format
+from es_sbert.ingest.sources.read import read_records
+from es_sbert.ingest.sources.source import ByteCounter, ReadSettings, Source
+from es_sbert.ingest.state import default_state
+from tests.http_files import HttpFiles
+
+COUNT = 3000
+LINES = b"".join(b'{"n": %d, "text": "number %d"}\n' % (number, number) for number in range(COUNT))
+BLOCK = 10_000
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_BLOCK", BLOCK)
+    monkeypatch.setattr(remote, "_CHUNK", 3000)
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """The filesystem `memory://`, empty."""
+    filesystem = fsspec.filesystem("memory")
+    yield filesystem
+    filesystem.store.clear()
+    filesystem.pseudo_dirs[:] = [""]
+
+
+def find(*addresses: str, form: Format | None = None) -> list[Source]:
+    return find_sources(addresses, form)
+
+
+def read(*sources: Source, seconds: float = 20, lost: Any = pytest.fail, counter: ByteCounter | None = None,
+         stop: threading.Event | None = None) -> list[Record | Reject]:  # fmt: skip
+    settings = ReadSettings(1000, plain_field="text", retry_seconds=seconds)
+    return list(read_records(sources, settings, counter or ByteCounter(), stop or threading.Event(), lost))
+
+
+def numbers(records: list[Record | Reject]) -> list[int]:
+    return [record.fields["n"] for record in records if isinstance(record, Record)]
+
+
+@pytest.mark.parametrize(
+    ("argument", "protocol"),
+    [
+        ("s3://bucket/key", "s3"), ("HTTPS://host/f", "https"), ("zip://*.csv::s3://b/f.zip", "zip"),
+        ("docs.jsonl", None), (r"C:\docs", None), ("a:b", None), ("/a://b", None), ("c://x", None),
+    ],
+)  # fmt: skip
+def test_what_is_an_address(argument: str, protocol: str | None) -> None:
+    assert is_address(argument) == (protocol is not None)
+    assert protocol is None or protocol_of(argument) == protocol
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("sftp://anna:s3cret@host/f.csv", "sftp://host/f.csv"),
+        ("sftp://anna:s3:cr@et@host/f@g.csv", "sftp://host/f@g.csv"),
+        ("https://token@host/f.csv", "https://host/f.csv"),
+        ("http://anna:s3cret@host/f?x=s3cret&y", "http://host/f?…"),
+        ("404, message='', url='https://a:s3cret@h/f?sig=s3cret'", "404, message='', url='https://h/f?…'"),
+        ("simplecache::https://a:s3cret@h/f", "simplecache::https://h/f"),
+        ("abfs://container@account/f", "abfs://container@account/f"), ("s3://bucket/what?.csv", "s3://bucket/what?.csv"),
+    ],
+)  # fmt: skip
+def test_secrets_are_not_shown(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+
+
+def test_patterns_compression_and_formats_go_by_the_name_as_with_paths(memory: Any) -> None:
+    memory.pipe(
+        {"/docs/b.jsonl.gz": gzip.compress(LINES), "/docs/a.jsonl": LINES, "/docs/deep/c.csv": b"n,text\n1,x\n"}
+    )
+    sources = find("memory://docs/*.jsonl*")
+    assert [source.name for source in sources] == ["memory:///docs/a.jsonl", "memory:///docs/b.jsonl.gz"]
+    assert [source.size for source in sources] == [len(LINES), len(gzip.compress(LINES))]
+    check_sources(sources, 1000, ["text"], "n")
+    counter = ByteCounter()
+    assert numbers(read(*sources, counter=counter)) == [*range(COUNT), *range(COUNT)]
+    assert counter.bytes == sum(source.size or 0 for source in sources)
+    [deep] = find("memory://docs/**/*.csv")
+    assert [record.fields for record in read(deep) if isinstance(record, Record)] == [{"n": "1", "text": "x"}]
+    assert default_state("docs", sources) == Path("docs.load-state")
+
+
+def test_sources_can_be_sent_to_another_process(memory: Any) -> None:
+    memory.pipe("/a.jsonl", LINES)
+    [source] = find("memory://a.jsonl")
+    assert pickle.loads(pickle.dumps(source)) == source
+
+
+def test_the_address_of_a_file_here_is_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+    (tmp_path / "b.jsonl").write_bytes(LINES)
+    assert find(f"file://{tmp_path}/*.jsonl") == find(f"{tmp_path}/*.jsonl")
+    assert find(f"file://{tmp_path}/a.jsonl") == find(f"{tmp_path}/a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("memory://none.jsonl", "memory://none.jsonl cannot be read: no such file"),
+        ("memory://*.none", "no file matches memory://"),
+        ("memory://docs", "memory://docs is a folder\n  Name the files in it, e.g. 'memory://docs/\\*.jsonl'"),
+        ("memory://docs/odd", "the name of memory://docs/odd does not tell its format"),
+        ("http://anna:s3cret@127.0.0.1:9/f.jsonl?key=s3cret", r"http://127.0.0.1:9/f.jsonl\?… cannot be read: "),
+    ],
+)
+def test_addresses_that_cannot_be_sources(memory: Any, address: str, message: str) -> None:
+    memory.pipe("/docs/odd", b"x")
+    with pytest.raises(SourceError, match=message) as caught:
+        find(address)
+    assert "s3cret" not in repr(caught.value.__cause__) + str(caught.value)
+
+
+def test_protocols_that_are_not_known_or_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="Protocol not known: gopher\n  Write an address that fsspec knows"):
+        find("gopher://host/f.jsonl")
+    monkeypatch.setitem(sys.modules, "adlfs", None)
+    with pytest.raises(UsageError, match=r"abfs:// needs a package that is not installed \(.*adlfs"):
+        find("abfs://container@account/f.jsonl")
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_http_with_a_password_and_a_signature(ranges: bool) -> None:
+    credentials = "Basic " + base64.b64encode(b"anna:s3cret").decode()
+    with HttpFiles({"/docs/f.jsonl.gz": gzip.compress(LINES)}, ranges=ranges, authorization=credentials) as server:
+        [source] = find(f"http://anna:s3cret@{server.host}/docs/f.jsonl.gz?signature=s3cret")
+        check_sources([source], 1000, ["text"], None)
+        assert source.name == f"http://{server.host}/docs/f.jsonl.gz?…"
+        assert "s3cret" not in repr(source)
+        assert source.size == len(gzip.compress(LINES))
+        assert numbers(read(source)) == list(range(COUNT))
+        with pytest.raises(SourceError, match="401") as caught:
+            find(f"http://anna:wr0ng@{server.host}/docs/f.jsonl.gz")
+        assert "wr0ng" not in str(caught.value)
+
+
+def test_a_server_without_ranges_gives_a_long_file_in_one_answer() -> None:
+    with HttpFiles({"/f.jsonl": LINES}, ranges=False) as server:
+        assert numbers(read(*find(f"{server.url}/f.jsonl"))) == list(range(COUNT))
+
+
+@pytest.mark.parametrize(
+    ("ranges", "faults"),
+    [(True, [None, -7000, -9999, 503, 429, None, -1, 500, -50_000]), (False, [None, None, -50_000, 503, -1, 429])],
+)
+def test_broken_connections_are_taken_up_where_they_broke(ranges: bool, faults: list[int | None]) -> None:
+    with HttpFiles({"/f.jsonl": LINES}, ranges=ranges) as server:
+        server.faults = faults
+        records = read(*find(f"{server.url}/f.jsonl"))
+        assert not server.faults
+    assert numbers(records) == list(range(COUNT))
+    assert [record.origin.line for record in records] == list(range(1, COUNT + 1))
+
+
+def test_a_connection_that_stays_broken_ends_the_reading_and_rejects_nothing() -> None:
+    said: list[str] = []
+    with HttpFiles({"/f.jsonl": LINES, "/g.jsonl": LINES}) as server:
+        sources = find(f"http://anna:s3cret@{server.host}/f.jsonl", f"{server.url}/g.jsonl")
+        server.faults = [None, None, *([503] * 1000)]
+        records = read(*sources, seconds=0, lost=said.append)
+    assert numbers(records) == list(range(len(records)))
+    assert 300 < len(records) < COUNT
+    [reason] = said
+    assert f"f.jsonl could not be read after the record of line {len(records)}: 503" in reason
+    assert "s3cret" not in reason
+
+
+@pytest.mark.parametrize("change", ["changed", "removed"])
+def test_a_file_that_is_another_one_half_way_is_not_mixed_with_it(change: str) -> None:
+    with HttpFiles({"/f.jsonl": LINES}) as server:
+        sources = find(f"{server.url}/f.jsonl")
+        server.faults = [None, None, -1]
+        settings = ReadSettings(1000, plain_field="text", retry_seconds=20)
+        records = read_records(sources, settings, ByteCounter(), threading.Event(), pytest.fail)
+        first = [next(records)]
+        if change == "changed":
+            server.files["/f.jsonl"] = LINES.replace(b"number", b"nmuber")
+        else:
+            del server.files["/f.jsonl"]
+        *rest, last = records
+    assert numbers([*first, *rest]) == list(range(1 + len(rest)))
+    assert isinstance(last, Reject)
+    assert (
+        f"breaks off after the record of line {1 + len(rest)}: the file was {change} while it was read" in last.reason
+    )
+
+
+def test_a_file_that_was_removed_since_it_was_found(memory: Any) -> None:
+    memory.pipe("/a.jsonl", LINES)
+    sources = find("memory://a.jsonl")
+    memory.rm("/a.jsonl")
+    [reject] = read(*sources)
+    assert isinstance(reject, Reject)
+    assert reject.reason == "the file cannot be opened: no such file: memory://a.jsonl"
+
+
+def test_waiting_for_a_server_can_be_stopped() -> None:
+    stop = threading.Event()
+    with HttpFiles({"/f.jsonl": LINES}) as server:
+        sources = find(f"{server.url}/f.jsonl")
+        server.faults = [503] * 10_000
+        begin = time.monotonic()
+        threading.Timer(0.3, stop.set).start()
+        assert read(*sources, seconds=600, stop=stop) == []
+        assert time.monotonic() - begin < 60
+
+
+def tables() -> tuple[pa.Table, bytes, bytes]:
+    """A table, as Parquet and as Arrow."""
+    table = pa.table({"n": range(COUNT), "text": [f"number {number}" for number in range(COUNT)]})
+    as_parquet, as_arrow = io.BytesIO(), io.BytesIO()
+    parquet.write_table(table, as_parquet, row_group_size=700, compression="none", use_dictionary=False)
+    with ipc.new_file(as_arrow, table.schema) as writer:
+        writer.write_table(table, max_chunksize=700)
+    return table, as_parquet.getvalue(), as_arrow.getvalue()
+
+
+def test_tables_over_a_bad_connection() -> None:
+    table, as_parquet, as_arrow = tables()
+    with HttpFiles({"/t.parquet": as_parquet, "/t.arrow": as_arrow}) as server:
+        for name in ("t.parquet", "t.arrow"):
+            sources = find(f"{server.url}/{name}")
+            check_sources(sources, 1000, ["text"], "n")
+            server.faults = [None, -5000, 503, None, -1]
+            records = read(*sources)
+            assert not server.faults
+            assert [record.fields for record in records if isinstance(record, Record)] == table.to_pylist()
+
+
+def test_parquet_wants_a_server_that_gives_parts() -> None:
+    _, as_parquet, as_arrow = tables()
+    with HttpFiles({"/t.parquet": as_parquet, "/t.arrow": as_arrow}, ranges=False) as server:
+        with pytest.raises(SourceError, match="gives files only from the beginning to the end; fetch the file"):
+            check_sources(find(f"{server.url}/t.parquet"), 1000, ["text"], None)
+        assert numbers(read(*find(f"{server.url}/t.arrow"))) == list(range(COUNT))
+
+
+def test_a_server_that_falls_silent_at_a_table_loses_it_rather_than_damages_it() -> None:
+    _, as_parquet, as_arrow = tables()
+    with HttpFiles({"/t.parquet": as_parquet, "/t.arrow": as_arrow}) as server:
+        for name in ("t.parquet", "t.arrow"):
+            said: list[str] = []
+            sources = find(f"{server.url}/{name}")
+            server.faults = [None, None, None, *([503] * 1000)]
+            records = read(*sources, seconds=0, lost=said.append)
+            server.faults = []
+            assert numbers(records) == list(range(len(records)))
+            [reason] = said
+            assert f"{name} could not be read" in reason
+
+
+def test_a_server_that_is_down_for_a_while_is_no_reason_to_call_a_file_removed() -> None:
+    said: list[str] = []
+    with HttpFiles({"/f.jsonl": LINES}) as server:
+        sources = find(f"{server.url}/f.jsonl")
+        settings = ReadSettings(1000, plain_field="text", retry_seconds=0.5)
+        records = read_records(sources, settings, ByteCounter(), threading.Event(), said.append)
+        first = next(records)
+        server.down.set()
+        rest = list(records)
+    assert numbers([first, *rest]) == list(range(1 + len(rest)))
+    assert len(rest) + 1 < COUNT
+    [reason] = said
+    assert "f.jsonl could not be read after the record of line" in reason
+
+
+def test_access_that_is_taken_away_half_way_stops_the_reading() -> None:
+    said: list[str] = []
+    with HttpFiles({"/f.jsonl": LINES}) as server:
+        sources = find(f"{server.url}/f.jsonl")
+        server.faults = [None, 403]
+        records = read(*sources, lost=said.append)
+    assert numbers(records) == list(range(len(records)))
+    assert "access is refused (403" in said[0]

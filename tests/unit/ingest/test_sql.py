@@ -1,0 +1,159 @@
+"""Rows of a query as records, on SQLite; what is wrong with an address, refusals, and queries that fail."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import sys
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.ingest.records import Record, Reject
+from es_sbert.ingest.sources.check import check_sources
+from es_sbert.ingest.sources.read import read_records
+from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
+from es_sbert.ingest.sources.sql import SqlSource
+from es_sbert.ingest.state import default_state
+
+COUNT = 1000
+QUERY = "SELECT id, text, price FROM docs ORDER BY id"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "my docs.db"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE docs (id INTEGER PRIMARY KEY, text TEXT, price REAL, data BLOB)")
+        rows = ((n, f"100% of number {n}", n / 8, bytes([n % 256])) for n in range(COUNT))
+        db.executemany("INSERT INTO docs VALUES (?, ?, ?, ?)", rows)
+    return path
+
+
+def source(database: Path | str, query: str = QUERY) -> SqlSource:
+    return SqlSource(query, SecretStr(f"sqlite:///{database}" if isinstance(database, Path) else database))
+
+
+def read(
+    wanted: SqlSource, *, lost: Any = pytest.fail, stop: threading.Event | None = None
+) -> Iterator[Record | Reject]:
+    settings = ReadSettings(1000, plain_field="text", retry_seconds=0)
+    return read_records([wanted], settings, ByteCounter(), stop or threading.Event(), lost)
+
+
+def check(wanted: SqlSource, *fields: str, id_field: str | None = "id") -> None:
+    check_sources([wanted], 1000, fields or ("text",), id_field)
+
+
+def test_rows_come_in_their_order_with_their_numbers(database: Path) -> None:
+    wanted = source(database, "SELECT *, NULL AS none FROM docs WHERE text LIKE '100%' AND ':x' != '%s' ORDER BY id")
+    check(wanted)
+    records = list(read(wanted))
+    assert [record.fields for record in records if isinstance(record, Record)] == [
+        {"id": n, "text": f"100% of number {n}", "price": n / 8, "none": None,
+         "data": b64encode(bytes([n % 256])).decode()}
+        for n in range(COUNT)
+    ]  # fmt: skip
+    assert [str(record.origin) for record in records] == [f"sql:{n}" for n in range(1, COUNT + 1)]
+    assert default_state("docs", [wanted]) == Path("docs.load-state")
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELEC 1", "refuses the query: near \"SELEC\": syntax error\n  Mend --sql"),
+        ("SELECT * FROM missing", "refuses the query: no such table: missing"),
+        ("SELECT id, text AS body FROM docs",
+         "the query has no column text\n  Name one with --text-field; its columns are: id, body"),
+        ("SELECT text FROM docs", "the query has no column id\n  Name one with --id-field; its columns are: text"),
+        ("SELECT id, text, text FROM docs", "the query has two columns called text"),
+        ("SELECT 1; SELECT 2", "refuses the query: You can only execute one statement at a time"),
+        ("DELETE FROM docs", "refuses the query: attempt to write a readonly database"),
+        ("DROP TABLE docs", "refuses the query: attempt to write a readonly database"),
+        ("PRAGMA query_only = OFF", "the statement in --sql returns no rows"),
+    ],
+)  # fmt: skip
+def test_queries_that_are_refused_before_anything_is_loaded(database: Path, query: str, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        check(source(database, query))
+    assert len(list(read(source(database)))) == COUNT
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "message"),
+    [
+        ("not an address", UsageError, "the address in --database cannot be read\n  Write it as postgresql://"),
+        ("nosuchdb://u:s3cret@h/d", UsageError, "SQLAlchemy knows no database nosuchdb"),
+        ("mysql+pymysql://u:s3cret@h/d", UsageError, "needs the package pymysql, which is not installed"),
+        ("sqlite:///missing.db", SourceError, "the database missing.db does not exist"),
+        ("postgresql://u:s3cret@127.0.0.1:9/d", SourceError, "the database cannot be reached: connection failed"),
+        ("postgres://u:s3cret@127.0.0.1:9/d", SourceError, "the database cannot be reached: connection failed"),
+    ],
+)
+def test_addresses_that_lead_nowhere(address: str, error: type[Exception], message: str, tmp_path: Path,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(error, match=message) as caught:
+        check(source(address))
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in repr(source(address))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_is_gone_when_the_load_begins_is_lost_not_rejected() -> None:
+    said: list[str] = []
+    assert list(read(source("postgresql://u:s3cret@127.0.0.1:9/d"), lost=said.append)) == []
+    [reason] = said
+    assert reason.startswith("sql could not be read before its first record: the database cannot be reached (")
+    assert "s3cret" not in reason
+
+
+def test_a_bad_value_is_a_dead_letter_and_its_neighbours_are_not(database: Path) -> None:
+    query = "SELECT id, text, CASE WHEN id = 1 THEN 9e999 ELSE price END AS price FROM docs WHERE id < 3 ORDER BY id"
+    first, second, third = read(source(database, query))
+    assert isinstance(first, Record)
+    assert isinstance(third, Record)
+    assert isinstance(second, Reject)
+    assert (str(second.origin), second.reason) == ("sql:2", "the column price: Infinity cannot be written as JSON")
+    assert math.isclose(third.fields["price"], 0.25)
+
+
+def test_a_query_that_fails_half_way_says_where(database: Path) -> None:
+    query = "SELECT id, text, json(CASE WHEN id = 500 THEN 'no JSON' ELSE '1' END) AS j FROM docs ORDER BY id"
+    *records, last = read(source(database, query))
+    assert [record.fields["id"] for record in records if isinstance(record, Record)] == list(range(len(records)))
+    assert 0 < len(records) <= 500
+    assert isinstance(last, Reject)
+    assert f"breaks off after the record of line {len(records)}: the query failed: malformed JSON" in last.reason
+
+
+def test_a_database_that_is_locked_is_lost_not_rejected(database: Path) -> None:
+    said: list[str] = []
+    with closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        wanted = SqlSource(QUERY, SecretStr(f"sqlite:///{database}?timeout=0"))
+        assert list(read(wanted, lost=said.append)) == []
+    assert said == ["sql could not be read before its first record: database is locked"]
+    assert len(list(read(wanted))) == COUNT
+
+
+def test_reading_stops_when_told(database: Path) -> None:
+    stop = threading.Event()
+    records = read(source(database), stop=stop)
+    assert isinstance(next(records), Record)
+    stop.set()
+    assert list(records) == []
+
+
+def test_without_the_extra(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
+    with pytest.raises(UsageError, match=r"pip install 'es-sbert\[sql\]'"):
+        check(source(database))
