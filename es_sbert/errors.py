@@ -22,6 +22,7 @@
     │   ├── TrainingDiverged       a loss that is not a number
     │   ├── OutOfMemory            a batch that does not fit
     │   └── CheckpointInvalid      nothing to go on from, or of another recipe
+    ├── ClusterError               a Ray cluster cannot be used
     ├── SourceError                input that cannot be read at all
     └── OutputError                a file of ours that cannot be written
 
@@ -152,6 +153,10 @@ class OutOfMemory(TrainingError):
 
 class CheckpointInvalid(TrainingError):
     """There is no checkpoint to go on from, it is broken, or it belongs to another recipe."""
+
+
+class ClusterError(EsSbertError):
+    """A Ray cluster cannot be used."""
 
 
 class SourceError(EsSbertError):

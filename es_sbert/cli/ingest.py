@@ -143,6 +143,23 @@ if TYPE_CHECKING:
     metavar="[HOST:]PORT",
     help="Serve Prometheus metrics of the load at this port, to this machine alone where no host is given.",
 )
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Load on the machines of a Ray cluster: host:port, auto where this machine belongs to it, or local.",
+)
+@click.option(
+    "--ray-workers",
+    type=click.IntRange(min=1),
+    help="Workers on the Ray cluster, each with a GPU or --threads CPUs.  [default: all that fit]",
+)
+@click.option(
+    "--ray-part-bytes",
+    type=click.IntRange(min=1024),
+    default=16 << 20,
+    show_default=True,
+    help="Long files are cut into parts of so many bytes for the workers.",
+)
 @click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout.")
 @log_format_option
@@ -155,8 +172,9 @@ def ingest(files: tuple[str, ...], index: str, form: str, sql: str | None, datab
            id_field: str | None, index_type: str | None, dead_letters: Path | None, state: Path | None,
            load_settings: str, prune: bool, yes: bool, watch: float | None, retry: Path | None,
            max_document_bytes: int, batch_window: int, bulk_bytes: int, retry_seconds: float, metrics: str | None,
-           quiet: bool, as_json: bool, vector_field: str, model: str | None, device: str, precision: str,
-           threads: int | None, **connection: Any) -> int:  # fmt: skip
+           ray: str | None, ray_workers: int | None, ray_part_bytes: int, quiet: bool, as_json: bool,
+           vector_field: str, model: str | None, device: str, precision: str, threads: int | None,
+           **connection: Any) -> int:  # fmt: skip
     """Embed documents and load them into an index.
 
     FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header), plain text with one document a
@@ -185,15 +203,18 @@ def ingest(files: tuple[str, ...], index: str, form: str, sql: str | None, datab
     """
     from pydantic import SecretStr
 
+    from es_sbert.config import DEFAULT_MODEL
     from es_sbert.credentials import read_secret_file
     from es_sbert.engines.connect import connect
     from es_sbert.errors import UsageError
     from es_sbert.events import say
+    from es_sbert.extras import require
     from es_sbert.ingest.control import Control
     from es_sbert.ingest.local import LocalRunner
     from es_sbert.ingest.plan import plan
     from es_sbert.ingest.progress import meter_for
     from es_sbert.ingest.run import run
+    from es_sbert.ingest.runner import Runner
     from es_sbert.ingest.settings import IngestSettings, LoadSettings
     from es_sbert.ingest.sources.formats import Format
     from es_sbert.ingest.sources.local import STDIN
@@ -228,29 +249,45 @@ def ingest(files: tuple[str, ...], index: str, form: str, sql: str | None, datab
     if prune and not yes and (STDIN in files or not sys.stdin.isatty() or is_json()):
         raise UsageError("--prune asks before it removes documents, and nobody is there to answer", "Add --yes.")
 
+    if ray is not None and (watch is not None or retry is not None):
+        raise UsageError("--ray is for files and for whole indices", "Leave out --ray, --watch or --retry.")
+    if ray is not None:
+        require("ray", "ray")
     if quiet:
         only_errors()
     control = Control()
     with ExitStack() as stack:
         observer = stack.enter_context(_observed(metrics)) if metrics is not None else None
-        engine = stack.enter_context(closing(connect(engine_settings(**connection))))
+        where = engine_settings(**connection)
+        engine = stack.enter_context(closing(connect(where)))
         wanted = plan(engine, settings)
-        with load_encoder(
-            model or wanted.model, device=device, precision=precision, threads=threads, report=say
-        ) as encoder:
-            # Whoever sends the signal twice does not want to wait: the second goes to Python's own handler.
-            def interrupt(number: int, frame: FrameType | None) -> None:
-                signal.signal(number, signal.default_int_handler)
-                control.interrupt()
-                say("Finishing what is in flight; once more to give it up.")
+        if ray is None:
+            encoder = load_encoder(
+                model or wanted.model, device=device, precision=precision, threads=threads, report=say
+            )
+            runner: Runner = LocalRunner(stack.enter_context(encoder))
+        else:
+            from es_sbert.ingest.cluster.runner import ray_runner
 
-            before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-            try:
-                meter = meter_for(sys.stderr, quiet=quiet, events=is_json())
-                summary = run(engine, LocalRunner(encoder), wanted, control, meter, _always if yes else _ask, observer)
-            finally:
-                for number, handler in before.items():
-                    signal.signal(number, handler)
+            name = model or wanted.model or DEFAULT_MODEL
+            runner = stack.enter_context(
+                ray_runner(ray, name, where, device=device, precision=precision, threads=threads, count=ray_workers,
+                           part_bytes=ray_part_bytes)
+            )  # fmt: skip
+
+        # Whoever sends the signal twice does not want to wait: the second goes to Python's own handler.
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            signal.signal(number, signal.default_int_handler)
+            control.interrupt()
+            say("Finishing what is in flight; once more to give it up.")
+
+        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            meter = meter_for(sys.stderr, quiet=quiet, events=is_json())
+            summary = run(engine, runner, wanted, control, meter, _always if yes else _ask, observer)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
     if as_json:
         click.echo(summary.model_dump_json())
     return summary.exit_code

@@ -132,8 +132,13 @@ class Engine(Protocol):
     def search(self, name: str, body: Json) -> Json:
         """`_search` as the engine answers it."""
 
-    def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500) -> Iterator[list[Json]]:
-        """All hits of a query from one point in time, page by page, with `_seq_no` and `_primary_term`."""
+    def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
+             slice: tuple[int, int] | None = None) -> Iterator[list[Json]]:  # fmt: skip
+        """All hits of a query from one point in time, page by page, with `_seq_no` and `_primary_term`.
+
+        Args:
+            slice: Number of a slice, and of how many (at least 2): every document is in exactly one of them.
+        """
 
     def checkpoints(self, name: str) -> dict[int, int]:
         """Shard → the `_seq_no` up to which all its copies have every write; -1 where there was none."""

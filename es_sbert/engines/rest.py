@@ -138,7 +138,8 @@ class RestEngine(ABC):
         self._check_shards(answer, name)
         return answer
 
-    def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500) -> Iterator[list[Json]]:
+    def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
+             slice: tuple[int, int] | None = None) -> Iterator[list[Json]]:  # fmt: skip
         sort = self._scan_sort()
         pit_id = self._open_point_in_time(name)
         body: Json = {
@@ -149,6 +150,8 @@ class RestEngine(ABC):
             "seq_no_primary_term": True,
             "track_total_hits": False,
         }
+        if slice is not None:
+            body["slice"] = {"id": slice[0], "max": slice[1]}
         try:
             while True:
                 answer = self._request(

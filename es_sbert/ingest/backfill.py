@@ -77,13 +77,15 @@ class IndexReader:
 
     Args:
         targets: Vector fields, all of them filled by this load.
+        slice: Number of a slice of the index, and of how many; None reads all of it.
     """
 
-    def __init__(self, engine: Engine, index: str, targets: Targets, outcomes: Outcomes,
-                 control: Control) -> None:  # fmt: skip
+    def __init__(self, engine: Engine, index: str, targets: Targets, outcomes: Outcomes, control: Control,
+                 slice: tuple[int, int] | None = None) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
         self._targets = targets
+        self._slice = slice
         self._meta_fields = [target.meta_field for target in targets]
         self._outcomes = outcomes
         self._control = control
@@ -92,7 +94,7 @@ class IndexReader:
     def documents(self) -> Iterator[Document]:
         """From one point in time. A scan that fails ends early: what was read is still loaded."""
         pages = self._engine.scan(
-            self._index, query=scan_query(self._targets), source_includes=self.includes, page=PAGE
+            self._index, query=scan_query(self._targets), source_includes=self.includes, page=PAGE, slice=self._slice
         )
         try:
             for page in pages:

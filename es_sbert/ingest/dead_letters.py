@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -66,6 +66,16 @@ def letter_key(letter: dict[str, Any]) -> bytes:
     """16 bytes that stand for what a letter is about: the place and the content, not the reason."""
     about = [letter.get(name) for name in ("source", "line", "id", "document", "raw")]
     return hashlib.blake2b(orjson.dumps(about, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
+
+
+class Letters(Protocol):
+    """Takes documents that could not be loaded."""
+
+    def write(
+        self, origin: Origin, reason: str, *, document: bytes | None = None, document_id: str | None = None,
+        raw: bytes = b"", size: int = 0, partial: bool = False,
+    ) -> None:  # fmt: skip
+        """See `DeadLetters.write`."""
 
 
 class DeadLetters:

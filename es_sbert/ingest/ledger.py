@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from enum import StrEnum
+from typing import Any
 
 
 class Outcome(StrEnum):
@@ -62,6 +63,21 @@ class Ledger:
     def add_retries(self, count: int) -> None:
         with self._lock:
             self.retries += count
+
+    def add(self, other: Ledger) -> None:
+        """Enter what another ledger holds, which nobody writes to any more."""
+        with self._lock:
+            self._counts.update(other._counts)
+            self.read += other.read
+            self.truncated += other.truncated
+            self.lost_tokens += other.lost_tokens
+            self.retries += other.retries
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
     def counts(self) -> dict[Outcome, int]:
         """Outcome → documents, all outcomes in their order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from es_sbert.ingest.dead_letters import DeadLetters
+from es_sbert.ingest.dead_letters import Letters
 from es_sbert.ingest.ledger import Ledger, Outcome
 from es_sbert.ingest.memory import LoadMemory
 from es_sbert.ingest.records import Origin, Reject
@@ -25,7 +25,7 @@ class Outcomes:
             load does not fill.
     """
 
-    def __init__(self, ledger: Ledger, letters: DeadLetters, memory: LoadMemory | None = None) -> None:
+    def __init__(self, ledger: Ledger, letters: Letters, memory: LoadMemory | None = None) -> None:
         self.ledger = ledger
         self.letters = letters
         self._memory = memory

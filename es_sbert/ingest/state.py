@@ -48,8 +48,12 @@ def default_state(index: str, sources: Sequence[Source]) -> Path:
 class LoadState:
     """The state file of a load, open: a `LoadMemory`. Locked against other processes while it is open."""
 
-    def __init__(self, path: Path, identity: LoadIdentity) -> None:
+    def __init__(self, path: Path, identity: LoadIdentity, *, rereads: bool = False) -> None:
         """Open the state of a load, or begin one.
+
+        Args:
+            rereads: Whether a part of a source may be read twice, because who read it was lost: a record that comes
+                from the same place again is then no repetition.
 
         Raises:
             UsageError: another process is loading with this state.
@@ -58,9 +62,11 @@ class LoadState:
         self.path = path
         self.note: str | None = None
         self._lock = threading.Lock()
-        self._sources: list[str] = []
+        self._names: list[str] = []
+        self._numbers: dict[str, int] = {}
         self._pending = 0
         self._finished = False
+        self._rereads = rereads
         with self._explained():
             self._db, known = self._opened(identity)
             self.resumed = known is not None
@@ -107,14 +113,15 @@ class LoadState:
     def _meet(self, meeting: Meeting) -> tuple[Met, Origin]:
         origin = meeting.origin
         key, content = _key(meeting.id), bytes.fromhex(meeting.content)
-        if not self._sources or self._sources[-1] != origin.source:
-            self._sources.append(origin.source)
-        place = (len(self._sources) - 1, origin.line, self._pass)
+        place = (self._source_number(origin.source), origin.line, self._pass)
         row = self._db.execute(
             "SELECT content, source, line, pass, acknowledged FROM documents WHERE id = ?", (key,)
         ).fetchone()
         if row is not None and row[3] == self._pass:
-            first = Origin(self._sources[row[1]], row[2])
+            first = Origin(self._names[row[1]], row[2])
+            if self._rereads and row[0] == content and (first == origin or not row[4]):
+                # Whoever met it first may be lost and never have sent it; sent twice, it still stands there once.
+                return (Met.ACKNOWLEDGED if row[4] else Met.NEW), origin
             return (Met.REPEATED if row[0] == content else Met.CONTRADICTED), first
         acknowledged = row is not None and row[0] == content and bool(row[4])
         self._db.execute("REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?)", (key, content, *place, int(acknowledged)))
@@ -122,6 +129,13 @@ class LoadState:
         if self._pending >= _COMMIT_EVERY:
             self._commit()
         return (Met.ACKNOWLEDGED if acknowledged else Met.NEW), origin
+
+    def _source_number(self, name: str) -> int:
+        """What stands for a source's name in the file."""
+        if name not in self._numbers:
+            self._numbers[name] = len(self._names)
+            self._names.append(name)
+        return self._numbers[name]
 
     def acknowledge(self, document_ids: Sequence[str]) -> None:
         keys = [(_key(document_id),) for document_id in document_ids]

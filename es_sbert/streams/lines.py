@@ -33,12 +33,15 @@ class Line:
     too_long: bool = False
 
 
-def split_lines(chunks: Iterable[bytes], max_bytes: int) -> Iterator[Line]:
+def split_lines(chunks: Iterable[bytes], max_bytes: int, first: int = 1) -> Iterator[Line]:
     """Lines of a byte stream; a line of more than `max_bytes` is passed over without being held in memory.
 
     The bytes after the last line feed are a line where there are any.
+
+    Args:
+        first: Number of the first line.
     """
-    number = 1
+    number = first
     pieces: list[bytes] = []
     size = 0
     for chunk in chunks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -45,14 +45,17 @@ def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
         raise StreamBroken(f"the Parquet data is damaged ({first_line(error)})") from error
 
 
-def parquet_batches(file: Any, columns: Sequence[str] | None = None) -> Iterator[Any]:
+def parquet_batches(
+    file: Any, columns: Sequence[str] | None = None, groups: Iterable[int] | None = None
+) -> Iterator[Any]:
     """Record batches in the order of the file, with memory for one of them.
 
     Args:
         file: As `open_parquet` gives it.
         columns: Names of the columns to read; None reads all.
+        groups: Row groups to read; None reads all.
     """
-    for group in range(file.num_row_groups):
+    for group in range(file.num_row_groups) if groups is None else groups:
         meta = file.metadata.row_group(group)
         a_row = max(1, meta.total_byte_size // max(1, meta.num_rows))
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // a_row))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,8 @@ from es_sbert.extras import require
 from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.sources.arrow_values import json_column
 from es_sbert.ingest.sources.rows import check_columns, row_record
-from es_sbert.ingest.sources.source import Input, Reading, ReadingStopped, WantedColumns
-from es_sbert.ingest.sources.textual import check_compression, first_look
+from es_sbert.ingest.sources.source import Input, Reading, ReadingStopped, Source, WantedColumns
+from es_sbert.ingest.sources.textual import check_compression, first_look, only_here
 from es_sbert.streams.compression import MAGIC_BYTES, Compression, decompressed
 from es_sbert.streams.lines import StreamBroken
 from es_sbert.tabular.parquet import open_parquet, parquet_batches
@@ -36,10 +36,12 @@ class ParquetSource:
     Attributes:
         input: Where the bytes come from; they are read at several places.
         compression: Of the whole file, by its name; there should be none, since columns are compressed by themselves.
+        groups: First row group to read, and the one behind the last; None reads all.
     """
 
     input: Input
     compression: Compression | None = None
+    groups: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -63,10 +65,26 @@ class ParquetSource:
         with self._opened(first_look(max_bytes)) as file:
             check_columns(self.name, file.schema_arrow.names, wanted)
 
+    def pieces(self, piece_bytes: int) -> Sequence[Source]:
+        if not self.input.again:
+            raise only_here(self.name)
+        pieces: list[Source] = []
+        with self._opened(first_look(0)) as file:
+            first, held = 0, 0
+            for group in range(file.num_row_groups):
+                held += file.metadata.row_group(group).total_byte_size
+                if held >= piece_bytes or group == file.num_row_groups - 1:
+                    pieces.append(replace(self, groups=(first, group + 1)))
+                    first, held = group + 1, 0
+        return pieces or [self]
+
     def records(self, reading: Reading) -> Iterator[Record | Reject]:
         with self._opened(reading) as file:
-            rows, row, counted = file.metadata.num_rows, 0, 0
-            for batch in parquet_batches(file):
+            groups = range(*(self.groups or (0, file.num_row_groups)))
+            row = sum(file.metadata.row_group(group).num_rows for group in range(groups.start))
+            rows = file.metadata.num_rows
+            counted = (self.size or 0) * row // max(1, rows)
+            for batch in parquet_batches(file, groups=groups):
                 yield from _records(batch, row, self.name, reading)
                 row += batch.num_rows
                 # Rows in place of bytes: what of the file has been read to make them is not known.
@@ -121,6 +139,11 @@ class ArrowSource:
         check_compression(self.name, self.compression, magic)
         with _damage_explained(), _Stream(decompressed(self.input.chunks(first_look(max_bytes)))) as stream:
             check_columns(self.name, stream.open().schema.names, wanted)
+
+    def pieces(self, piece_bytes: int) -> Sequence[Source]:
+        if not self.input.again:
+            raise only_here(self.name)
+        return [self]
 
     def records(self, reading: Reading) -> Iterator[Record | Reject]:
         with _Stream(decompressed(self.input.chunks(reading))) as stream:

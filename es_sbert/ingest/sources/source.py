@@ -118,6 +118,17 @@ class Source(Protocol):
             UsageError: a library that reads it is not installed.
         """
 
+    def pieces(self, piece_bytes: int) -> Sequence[Source]:
+        """Sources that give its records one after another, for processes that read them at the same time.
+
+        Args:
+            piece_bytes: Bytes of a piece, about; a source that cannot be cut is a piece of its own.
+
+        Raises:
+            UsageError: it can be read once only, by this process.
+            OSError, StreamBroken: it cannot be read to cut it.
+        """
+
     def records(self, reading: Reading) -> Iterator[Record | Reject]:
         """Its records, with bounded memory.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.retry import Backoff, RetryPolicy
 from es_sbert.ingest.sources.json_values import json_value
 from es_sbert.ingest.sources.rows import check_columns, row_record
-from es_sbert.ingest.sources.source import Reading, ReadingStopped, SourceLost, WantedColumns
+from es_sbert.ingest.sources.source import Reading, ReadingStopped, Source, SourceLost, WantedColumns
 from es_sbert.streams.lines import StreamBroken
 
 if TYPE_CHECKING:
@@ -64,6 +64,9 @@ class SqlSource:
                     f"the database refuses the query: {self._reason(error)}", "Mend --sql; try it in a client first."
                 ) from None
         check_columns("the query", columns, wanted)
+
+    def pieces(self, piece_bytes: int) -> Sequence[Source]:
+        return [self]
 
     def records(self, reading: Reading) -> Iterator[Record | Reject]:
         from sqlalchemy.exc import SQLAlchemyError

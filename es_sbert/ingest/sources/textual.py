@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from es_sbert.errors import SourceError
+from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.records import Record, Reject
 from es_sbert.ingest.sources.delimited import delimited_records
 from es_sbert.ingest.sources.formats import Format
 from es_sbert.ingest.sources.jsonl import jsonl_records
 from es_sbert.ingest.sources.letters import last_letters, letter_records
+from es_sbert.ingest.sources.local import LocalFile
+from es_sbert.ingest.sources.pieces import file_pieces
 from es_sbert.ingest.sources.plain import plain_records
-from es_sbert.ingest.sources.source import ByteCounter, Input, Reading, ReadSettings, WantedColumns
+from es_sbert.ingest.sources.source import ByteCounter, Input, Reading, ReadSettings, Source, WantedColumns
 from es_sbert.streams.compression import MAGIC_BYTES, Compression, decompressed, detect
 from es_sbert.streams.delimited import csv_rows, header, tsv_rows
 from es_sbert.streams.lines import Line, StreamBroken, split_lines, without_byte_order_mark
@@ -29,11 +31,13 @@ class TextSource:
         input: Where the bytes come from.
         format: Format of what is inside the compression.
         compression: What the file's name says; None where the name says nothing.
+        first_line: Number of the first line, where the input is a later piece of a file; 1 where it is not.
     """
 
     input: Input
     format: Format
     compression: Compression | None = None
+    first_line: int = 1
 
     @property
     def name(self) -> str:
@@ -48,8 +52,27 @@ class TextSource:
         return self.input.size
 
     def records(self, reading: Reading) -> Iterator[Record | Reject]:
-        chunks = without_byte_order_mark(decompressed(self.input.chunks(reading)))
-        return self.parsed(split_lines(chunks, reading.settings.max_bytes), reading.settings)
+        chunks = self.input.chunks(reading)
+        if self.first_line == 1:
+            # What stands at the beginning of a file; the same bytes further down are a line's own.
+            chunks = without_byte_order_mark(decompressed(chunks))
+        return self.parsed(split_lines(chunks, reading.settings.max_bytes, self.first_line), reading.settings)
+
+    def pieces(self, piece_bytes: int) -> Sequence[Source]:
+        if not self.input.again:
+            raise only_here(self.name)
+        file = self.input
+        if not isinstance(file, LocalFile) or file.size is None or file.size <= piece_bytes:
+            return [self]
+        # Of other formats, a line alone does not tell what it is: CSV has a header, and line feeds in quotes.
+        if self.format not in (Format.JSONL, Format.LINES) or self._is_compressed():
+            return [self]
+        pieces = file_pieces(file.name, file.path, file.size, piece_bytes)
+        return [replace(self, input=piece, first_line=piece.first_line) for piece in pieces]
+
+    def _is_compressed(self) -> bool:
+        with self.input.open(first_look(0)) as file:
+            return detect(file.read(MAGIC_BYTES)) is not Compression.NONE
 
     def parsed(self, lines: Iterator[Line], settings: ReadSettings) -> Iterator[Record | Reject]:
         """Lines as records of the source's format.
@@ -110,6 +133,14 @@ class TextSource:
         first = next(islice(rows, 1), None)
         if first is not None:
             wanted.check(self.name, header(first[2]))
+
+
+def only_here(name: str) -> UsageError:
+    """The error for a source that other processes cannot read."""
+    return UsageError(
+        f"{name} gives its bytes once, to this process, and not to the machines of a cluster",
+        "Write it to a file that all machines can read, or load it without --ray.",
+    )
 
 
 def first_look(max_bytes: int) -> Reading:

@@ -1,0 +1,116 @@
+"""What a load remembers, asked from other machines: the state file stays on the machine where the command runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from es_sbert.ingest.cluster.session import fetched
+from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
+from es_sbert.ingest.records import Origin
+from es_sbert.ingest.state import LoadState
+
+
+class Keeper:
+    """Holds the state file for all workers, tells them to stop, and knows how far each part is."""
+
+    def __init__(self) -> None:
+        self._state: LoadState | None = None
+        self._stopped = False
+        self._progress: dict[int, tuple[int, int]] = {}
+
+    def open(self, path: Path, identity: LoadIdentity) -> tuple[Path, str, bool, str | None]:
+        """Path, run, resumed and note of the state.
+
+        Raises:
+            UsageError, OutputError: see `LoadState`.
+        """
+        self._state = LoadState(path.absolute(), identity, rereads=True)
+        return path, self._state.run, self._state.resumed, self._state.note
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """A method of the state."""
+        assert self._state is not None, "the state is opened first"
+        return getattr(self._state, method)(*arguments)
+
+    def meet(self, meetings: Sequence[Meeting]) -> tuple[list[tuple[Met, Origin]], bool]:
+        """See `LoadMemory.meet`; and whether the load is to stop."""
+        return self.call("meet", meetings), self._stopped
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def stopped(self) -> bool:
+        return self._stopped
+
+    def report(self, part: int, read: int, done: int) -> None:
+        """How far a part is; the last word counts, since a part may be begun anew elsewhere."""
+        self._progress[part] = (read, done)
+
+    def progress(self) -> tuple[int, int]:
+        """Documents read and done, of all parts."""
+        return sum(read for read, _ in self._progress.values()), sum(done for _, done in self._progress.values())
+
+
+def start_keeper() -> Any:
+    """A keeper on the machine where this process runs, for as long as it runs."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(Keeper).options(num_cpus=0, scheduling_strategy=here).remote()
+
+
+class RemoteMemory:
+    """A `LoadMemory` that asks the keeper.
+
+    Args:
+        keeper: Handle of the actor.
+        opened: What `Keeper.open` gave.
+        on_stop: Called when the load is to stop.
+    """
+
+    def __init__(self, keeper: Any, opened: tuple[Path, str, bool, str | None],
+                 on_stop: Callable[[], None] = lambda: None) -> None:  # fmt: skip
+        self._keeper = keeper
+        self._on_stop = on_stop
+        self.path, self.run, self.resumed, self.note = opened
+
+    @classmethod
+    def opened_at(cls, keeper: Any, path: Path, identity: LoadIdentity) -> RemoteMemory:
+        """The memory of a load, with its file on the keeper's machine.
+
+        Raises:
+            UsageError, OutputError: see `LoadState`.
+        """
+        return cls(keeper, fetched(keeper.open.remote(path, identity)))
+
+    def meet(self, meetings: Sequence[Meeting]) -> list[tuple[Met, Origin]]:
+        met: list[tuple[Met, Origin]]
+        met, stopped = fetched(self._keeper.meet.remote(meetings))
+        if stopped:
+            self._on_stop()
+        return met
+
+    def acknowledge(self, document_ids: Sequence[str]) -> None:
+        self._call("acknowledge", list(document_ids))
+
+    def holds(self, document_ids: Sequence[str]) -> set[str]:
+        found: set[str] = self._call("holds", list(document_ids))
+        return found
+
+    def remember_letters(self, keys: Iterable[bytes]) -> None:
+        self._call("remember_letters", list(keys))
+
+    def has_letter(self, key: bytes) -> bool:
+        return bool(self._call("has_letter", key))
+
+    def close(self) -> None:
+        self._call("close")
+
+    def finish(self) -> None:
+        self._call("finish")
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return fetched(self._keeper.call.remote(method, *arguments))

@@ -1,0 +1,208 @@
+"""A load on a Ray cluster: parts of the sources handed to the workers, their reports entered here."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.data
+from ray.exceptions import RayError
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import SentenceModel
+from es_sbert.bundle.resolve import resolve_model
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.encoder.types import EncoderInfo
+from es_sbert.errors import ClusterError, EsSbertError, first_line
+from es_sbert.index.meta import PassageRules
+from es_sbert.ingest.cluster.memory import RemoteMemory, start_keeper
+from es_sbert.ingest.cluster.parts import PART_BYTES, Part, index_parts, source_parts
+from es_sbert.ingest.cluster.session import connected, own_error
+from es_sbert.ingest.cluster.worker import Job, PartLoader, Report
+from es_sbert.ingest.cluster.workers import Workers, choose_workers
+from es_sbert.ingest.context import LoadContext
+from es_sbert.ingest.memory import LoadIdentity, LoadMemory
+from es_sbert.ingest.milestones import begin
+from es_sbert.ingest.progress import Snapshot
+from es_sbert.ingest.runner import ModelIdentity
+
+_TICK_SECONDS = 0.5
+
+
+class RayRunner:
+    """Runs a load on the cluster that this process is a driver of.
+
+    Sources, and the slices of an index, are cut into parts; an actor runs the whole pipeline over one part at a time. A
+    part whose machine is lost is run again elsewhere: documents that the engine has acknowledged are known to the
+    keeper, and what it took without our hearing of it is written again under the same id.
+
+    Args:
+        name: The model's folder, hub id or installed name, which every machine must find.
+        model: The model behind it.
+        engine: Where the engine is, as seen from every machine.
+        device, precision: For loading the encoder, see `load_encoder`.
+        workers: How many actors, and what each takes.
+        part_bytes: Bytes of a part of a long file.
+    """
+
+    def __init__(self, name: str, model: SentenceModel, engine: EngineSettings, *, device: str, precision: str,
+                 workers: Workers, part_bytes: int = PART_BYTES) -> None:  # fmt: skip
+        self._name = name
+        self._model = model
+        self._engine = engine
+        self._device = device
+        self._precision = precision
+        self._workers = workers
+        self._part_bytes = part_bytes
+        self._keeper = start_keeper()
+
+    @property
+    def model(self) -> ModelIdentity:
+        return ModelIdentity(self._model.name, self._model.fingerprint, self._model.dimensions)
+
+    def check_passages(self, rules: PassageRules) -> None:
+        SentenceTokenizer(self._model).splitter(rules.tokens, rules.overlap, "document")
+
+    def open_memory(self, path: Path, identity: LoadIdentity) -> LoadMemory:
+        return RemoteMemory.opened_at(self._keeper, path, identity)
+
+    def load(self, context: LoadContext) -> EncoderInfo:
+        settings = context.plan.settings
+        # Workers and lookups see what was refreshed.
+        context.engine.refresh(settings.index)
+        empty = context.engine.count(settings.index) == 0
+        parts = (
+            source_parts(context.plan.sources, self._part_bytes)
+            if context.plan.sources
+            else index_parts(self._workers.count)
+        )
+        plan = replace(context.plan, sources=[])
+        job = Job(
+            self._engine, self._name, self._device, self._precision, self._workers.threads, plan,
+            context.targets, context.index, empty, self._keeper, Path.cwd(),
+        )  # fmt: skip
+        info: EncoderInfo | None = None
+        with _Ticker(context, self._keeper, len(parts)) as ticker:
+            for report in self._reports(job, parts):
+                ticker.ended += 1
+                if info is None and report.info is not None:
+                    info = report.info
+                    begin(context, info)
+                _enter(context, report)
+        if info is None:
+            raise ClusterError(
+                "the load was stopped before a worker of the Ray cluster began",
+                "Run the same command again: it goes on where it was.",
+            )
+        return info
+
+    def _reports(self, job: Job, parts: Sequence[Part]) -> Iterator[Report]:
+        """One of each part, in the order in which they end."""
+        rows = [{"part": pickle.dumps(part)} for part in parts]
+        dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            PartLoader, batch_size=1, compute=self._workers.strategy(len(rows)), fn_constructor_args=[job],
+            num_cpus=self._workers.cpus, num_gpus=self._workers.gpus,
+        )  # fmt: skip
+        try:
+            for batch in dataset.iter_batches(batch_size=1, prefetch_batches=0, batch_format="numpy"):
+                yield from (pickle.loads(packed) for packed in batch["report"])
+        except (RayError, EsSbertError) as error:
+            own = own_error(error)
+            if own is not None:
+                raise own from error
+            raise ClusterError(
+                f"the load on the Ray cluster failed: {first_line(error)}",
+                "Look at `ray status` and the logs of the cluster, then run the same command again: it goes on where "
+                "it was.",
+            ) from error
+
+
+def _enter(context: LoadContext, report: Report) -> None:
+    """The ends of a part's documents, as if they had been loaded here."""
+    outcomes, control = context.outcomes, context.control
+    for letter in report.letters:
+        outcomes.letters.write(
+            letter.origin, letter.reason, document=letter.document, document_id=letter.id, raw=letter.raw,
+            size=letter.size, partial=letter.partial,
+        )  # fmt: skip
+    outcomes.ledger.add(report.ledger)
+    outcomes.rejected += report.rejected
+    outcomes.dropped.update(report.dropped)
+    if report.lost is not None:
+        control.lose(report.lost)
+    if report.cut is not None:
+        control.cut(report.cut)
+
+
+class _Ticker:
+    """Shows how far the load is, and passes on that it is to stop, while reports are waited for.
+
+    Attributes:
+        ended: Parts that have come to their end.
+    """
+
+    def __init__(self, context: LoadContext, keeper: Any, parts: int) -> None:
+        self.ended = 0
+        self._context = context
+        self._keeper = keeper
+        self._parts = parts
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ingest-cluster-ticker", daemon=True)
+
+    def __enter__(self) -> _Ticker:
+        self._begin = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        told = False
+        while not self._over.wait(_TICK_SECONDS):
+            if self._context.control.stop.is_set() and not told:
+                told = True
+                self._keeper.stop.remote()
+            try:
+                read, done = ray.get(self._keeper.progress.remote())
+            except RayError:
+                return  # whoever waits for the reports meets the same
+            snapshot = Snapshot(read, done, self.ended / max(1, self._parts), time.monotonic() - self._begin)
+            self._context.meter.show(snapshot)
+            self._context.observer.show(snapshot)
+
+
+@contextmanager
+def ray_runner(address: str, model: str, engine: EngineSettings, *, device: str, precision: str, threads: int | None,
+               count: int | None, part_bytes: int) -> Iterator[RayRunner]:  # fmt: skip
+    """A runner on the cluster at an address, until the block ends.
+
+    Args:
+        address: See `connected`.
+        model: Model folder, bundle, hub id or installed name, the same on all machines.
+        threads: Cores of a worker; None chooses.
+        count: How many workers; None takes all that fit.
+
+    Raises:
+        ClusterError: there is no such cluster, or it has no room for a worker.
+        ModelError: the model is not found or broken.
+        UsageError: options that do not go together.
+    """
+    folder = Path(model)
+    named = str(folder.absolute()) if folder.is_dir() else model
+    with connected(address):
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        workers = choose_workers(nodes, device, threads, count)
+        loaded = read_model(resolve_model(model), model)
+        yield RayRunner(
+            named, loaded, engine, device=device, precision=precision, workers=workers, part_bytes=part_bytes
+        )

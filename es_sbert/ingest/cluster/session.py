@@ -1,0 +1,88 @@
+"""A connection to a Ray cluster, and its failures in our own words."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray.data import DataContext
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from es_sbert.errors import ClusterError, EsSbertError, UsageError, first_line
+
+# Starts a cluster of this machine alone, for as long as the load takes.
+LOCAL = "local"
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Be a driver of the cluster at an address: `host:port`, `auto` for the one that this machine belongs to, `local`.
+
+    Raises:
+        UsageError: an address of a Ray client's server.
+        ClusterError: there is no cluster.
+    """
+    if address.startswith("ray://"):
+        raise UsageError(
+            "the state of a load stands on a machine of the cluster, which a Ray client is not",
+            "Run the command on a machine that belongs to the cluster, with --ray auto.",
+        )
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # Of Ray's own processes: what concerns a load comes as an exception.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    try:
+        ray.init(
+            address=None if address == LOCAL else address, logging_level=logging.ERROR, log_to_driver=False,
+            include_dashboard=False if address == LOCAL else None,
+        )  # fmt: skip
+    except (ConnectionError, ValueError, RuntimeError, RayError) as error:
+        raise ClusterError(
+            f"there is no Ray cluster at {address}: {first_line(error)}",
+            "Start one (`ray start --head`, then `ray start --address HOST:6379` on each machine), or use --ray local.",
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def fetched(reference: Any) -> Any:
+    """The answer behind a reference.
+
+    Raises:
+        EsSbertError: the remote call raised it.
+        ClusterError: the process that should answer is gone.
+    """
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        raise own_error(error) or error from None
+    except RayActorError as error:
+        raise ClusterError(
+            f"a process of the load on the Ray cluster ended: {first_line(error)}",
+            "Look at the cluster (`ray status`) and run the same command again: it goes on where it was.",
+        ) from error
+
+
+def own_error(error: BaseException) -> EsSbertError | None:
+    """The error of ours that a remote call raised, wherever Ray has packed it; None where it was another."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        # Ray makes a class that is both its own and the original's; the original stands in `cause`.
+        if isinstance(current, EsSbertError) and not isinstance(current, RayTaskError):
+            return current
+        waiting += [getattr(current, "cause", None), current.__cause__, current.__context__]
+    return None

@@ -1,0 +1,220 @@
+"""One actor of a load: an encoder on its GPU or cores, and the pipeline over one part after another."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import EncoderInfo
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.errors import IndexMismatch, SourceError
+from es_sbert.ingest.backfill import IndexReader
+from es_sbert.ingest.cluster.memory import RemoteMemory
+from es_sbert.ingest.cluster.parts import Part
+from es_sbert.ingest.context import LoadContext
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.flows import embed_in_place, load_sources
+from es_sbert.ingest.ledger import Ledger
+from es_sbert.ingest.load import WRITERS
+from es_sbert.ingest.observer import Unobserved
+from es_sbert.ingest.outcomes import Outcomes
+from es_sbert.ingest.plan import Plan
+from es_sbert.ingest.progress import Silent
+from es_sbert.ingest.records import Origin, Reject
+from es_sbert.ingest.retry import RetryPolicy
+from es_sbert.ingest.sources.source import ByteCounter
+from es_sbert.ingest.targets import Targets
+from es_sbert.ingest.throttle import Throttle
+from es_sbert.loading import load_encoder
+
+# Between two words to the keeper about how far a part is.
+_REPORT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker of a load is told.
+
+    Attributes:
+        engine: Where the engine is, as seen from the workers.
+        model, device, precision, threads: For loading the encoder.
+        plan: The load, its sources left out.
+        targets: The vector fields that it minds.
+        index: The index at the beginning.
+        empty_index: Whether it held nothing then.
+        keeper: Handle of the keeper.
+        folder: Where the command runs: names of files may be relative to it.
+    """
+
+    engine: EngineSettings
+    model: str
+    device: str
+    precision: str
+    threads: int
+    plan: Plan
+    targets: Targets
+    index: IndexState
+    empty_index: bool
+    keeper: Any
+    folder: Path
+
+
+@dataclass
+class Report:
+    """What became of a part.
+
+    Attributes:
+        part: Its number.
+        begun: Whether it was begun at all; not where the load was to stop.
+        info: What embedded; None where it was not begun.
+        ledger: Its counts.
+        letters: Its dead letters, not written yet.
+        rejected: Records that are no documents.
+        dropped: See `Outcomes.dropped`.
+        lost: Why the engine takes no more.
+        cut: Why its source was not read to its end.
+    """
+
+    part: int
+    begun: bool = False
+    info: EncoderInfo | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    letters: list[Reject] = field(default_factory=list)
+    rejected: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    lost: str | None = None
+    cut: str | None = None
+
+
+class CollectedLetters:
+    """Takes dead letters in the place of the file, which stands on another machine."""
+
+    def __init__(self) -> None:
+        self.letters: list[Reject] = []
+
+    def write(
+        self, origin: Origin, reason: str, *, document: bytes | None = None, document_id: str | None = None,
+        raw: bytes = b"", size: int = 0, partial: bool = False,
+    ) -> None:  # fmt: skip
+        self.letters.append(Reject(origin, reason, raw, size, document, document_id, partial))
+
+
+class PartLoader:
+    """What Ray Data makes an actor of. Everything is opened with the first part: an error then is one of ours."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._engine: Engine | None = None
+        self._encoder: Encoder | None = None
+
+    def __call__(self, batch: dict[str, NDArray[np.object_]]) -> dict[str, NDArray[np.object_]]:
+        """Reports of the parts of a batch, in its order.
+
+        Raises:
+            EsSbertError: the load cannot go on.
+        """
+        if self._job.folder.is_dir():
+            os.chdir(self._job.folder)  # this process is the actor's own
+        reports = [self._load(pickle.loads(packed)) for packed in batch["part"]]
+        packed = np.empty(len(reports), dtype=object)
+        packed[:] = [pickle.dumps(report) for report in reports]
+        return {"report": packed}
+
+    def _load(self, part: Part) -> Report:
+        import ray
+
+        report = Report(part.number)
+        if ray.get(self._job.keeper.stopped.remote()):
+            return report
+        _check_at_hand(part)
+        engine, encoder = self._opened()
+        letters = CollectedLetters()
+        context = self._context(part, engine, letters)
+        self._run(part, context, encoder)
+        self._tell(part, context)
+        outcomes, control = context.outcomes, context.control
+        return replace(
+            report, begun=True, info=encoder.info, ledger=outcomes.ledger, letters=letters.letters,
+            rejected=outcomes.rejected, dropped=outcomes.dropped, lost=control.lost, cut=control.cut_short,
+        )  # fmt: skip
+
+    def _opened(self) -> tuple[Engine, Encoder]:
+        job = self._job
+        if self._encoder is None:
+            encoder = load_encoder(job.model, device=job.device, precision=job.precision, threads=job.threads)
+            wanted = next(target.meta for target in job.targets if target.filled)
+            if encoder.info.fingerprint != wanted.fingerprint:
+                encoder.close()
+                raise IndexMismatch(
+                    f"a worker has another model under the name {job.model} ({encoder.info.fingerprint[:12]}, not "
+                    f"{wanted.fingerprint[:12]})",
+                    "Give --model a folder that all machines share, or install the same model on each.",
+                )
+            self._encoder = encoder
+        if self._engine is None:
+            self._engine = connect(job.engine)
+        return self._engine, self._encoder
+
+    def _context(self, part: Part, engine: Engine, letters: CollectedLetters) -> LoadContext:
+        job, control = self._job, Control()
+        memory = None
+        if part.source is not None:
+            memory = RemoteMemory(job.keeper, (job.plan.dead_letters, "", False, None), control.stop.set)
+        outcomes = Outcomes(Ledger(), letters, memory)
+        plan = replace(job.plan, sources=[] if part.source is None else [part.source])
+        policy = RetryPolicy(plan.settings.retry_seconds)
+        throttle = Throttle(plan.settings.bulk_bytes, WRITERS)
+        return LoadContext(
+            engine, plan, job.targets, control, Silent(), outcomes, policy, job.index, memory, throttle, Unobserved()
+        )
+
+    def _run(self, part: Part, context: LoadContext, encoder: Encoder) -> None:
+        tick = self._ticker(part, context)
+        if part.slice is None:
+            load_sources(context, encoder, ByteCounter(), tick, empty_index=self._job.empty_index)
+            return
+        reader = IndexReader(
+            context.engine, context.index.name, context.targets, context.outcomes, context.control, part.slice
+        )
+        embed_in_place(context, encoder, reader, reader.documents, tick)
+
+    def _ticker(self, part: Part, context: LoadContext) -> Any:
+        last = time.monotonic()
+
+        def tick() -> None:
+            nonlocal last
+            if time.monotonic() - last >= _REPORT_SECONDS:
+                last = time.monotonic()
+                self._tell(part, context)
+
+        return tick
+
+    def _tell(self, part: Part, context: LoadContext) -> None:
+        ledger = context.outcomes.ledger
+        self._job.keeper.report.remote(part.number, ledger.read, ledger.done)
+
+
+def _check_at_hand(part: Part) -> None:
+    """Make sure that a file of the part stands on this machine.
+
+    Raises:
+        SourceError: it does not.
+    """
+    path = None if part.source is None else part.source.path
+    if path is not None and not path.exists():
+        raise SourceError(
+            f"{path} is not on the machine {platform.node()} of the cluster",
+            "Keep files where all machines see them under the same path, or name an address (s3://…).",
+        )

@@ -1,0 +1,87 @@
+"""What a cluster gives a load, and its errors in our words; without a cluster."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from ray.exceptions import RayTaskError
+
+from es_sbert.errors import ClusterError, OutputError, UsageError
+from es_sbert.ingest.cluster.parts import index_parts
+from es_sbert.ingest.cluster.session import own_error
+from es_sbert.ingest.cluster.workers import Workers, choose_workers
+from es_sbert.ingest.ledger import Ledger, Outcome
+
+GPU = {"CPU": 16.0, "GPU": 4.0}
+CPU = {"CPU": 8.0, "memory": 1e9}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "device", "threads", "count", "workers"),
+    [
+        ([CPU], "auto", None, None, Workers(2, 4, 4, 0)),
+        ([CPU, {"CPU": 2.0}], "cpu", None, None, Workers(2, 4, 4, 0)),
+        ([CPU, {"CPU": 2.0}], "cpu", 1, None, Workers(10, 1, 1, 0)),
+        ([{"CPU": 2.0}, {"CPU": 0.0}, {}], "auto", None, None, Workers(1, 2, 2, 0)),
+        ([GPU, CPU], "auto", None, None, Workers(4, 1, 1, 1)),
+        ([GPU, GPU, CPU], "cuda", None, 5, Workers(5, 1, 1, 1)),
+        ([GPU], "cuda", 8, None, Workers(2, 8, 8, 1)),
+        ([GPU], "cpu", None, 3, Workers(3, 4, 4, 0)),
+    ],
+)
+def test_an_actor_takes_a_gpu_or_a_set_of_cores(
+    nodes: list[dict[str, float]], device: str, threads: int | None, count: int | None, workers: Workers
+) -> None:
+    assert choose_workers(nodes, device, threads, count) == workers
+
+
+@pytest.mark.parametrize(
+    ("nodes", "device", "threads", "count", "message"),
+    [
+        ([CPU], "cuda", None, None, "no machine of the Ray cluster has a GPU and 1 CPUs"),
+        ([{"CPU": 2.0}], "cpu", 4, None, "no machine of the Ray cluster has 4 CPUs"),
+        ([], "auto", None, None, "no machine of the Ray cluster"),
+        ([CPU], "auto", None, 3, "has room for 2 workers of 4 CPUs, not for 3"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    nodes: list[dict[str, float]], device: str, threads: int | None, count: int | None, message: str
+) -> None:
+    with pytest.raises(ClusterError, match=message):
+        choose_workers(nodes, device, threads, count)
+
+
+def test_which_gpu_is_for_ray_to_say() -> None:
+    with pytest.raises(UsageError, match="which GPU"):
+        choose_workers([GPU], "cuda:1", None, None)
+
+
+def test_our_error_is_found_wherever_ray_has_packed_it() -> None:
+    ours = OutputError("the state cannot be written", "Free space.")
+    remote = RayTaskError("call", "traceback", ours)
+    assert own_error(ours) is ours
+    assert own_error(remote.as_instanceof_cause()) is ours
+    outer = RuntimeError("a worker failed")
+    outer.__cause__ = remote
+    assert own_error(outer) is ours
+    assert own_error(RuntimeError("something else")) is None
+
+
+def test_slices_are_numbered() -> None:
+    parts = index_parts(1)
+    assert [part.slice for part in parts] == [(number, len(parts)) for number in range(len(parts))]
+    assert len(parts) >= 2
+
+
+def test_a_ledger_travels_and_is_added_up() -> None:
+    ledger, total = Ledger(), Ledger()
+    ledger.add_read(3)
+    ledger.enter_indexed(lost_tokens=5)
+    ledger.enter(Outcome.DEAD, 2)
+    ledger.add_retries(7)
+    for _ in range(2):
+        total.add(pickle.loads(pickle.dumps(ledger)))
+    assert (total.read, total.done, total.truncated, total.lost_tokens, total.retries) == (6, 6, 2, 10, 14)
+    assert total.counts()[Outcome.DEAD] == 4
+    total.verify()

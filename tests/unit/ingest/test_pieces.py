@@ -1,0 +1,100 @@
+"""Sources in pieces: together they give the records of the whole, each with its own line."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.errors import UsageError
+from es_sbert.ingest.records import Record, Reject
+from es_sbert.ingest.sources.find import find_sources
+from es_sbert.ingest.sources.formats import Format
+from es_sbert.ingest.sources.pieces import file_pieces
+from es_sbert.ingest.sources.source import ByteCounter, Reading, ReadSettings, Source
+from es_sbert.streams.lines import StreamBroken
+
+
+def records(source: Source) -> list[Record | Reject]:
+    reading = Reading(ReadSettings(1 << 20, "text"), ByteCounter(), threading.Event())
+    found = list(source.records(reading))
+    assert source.size is None or reading.counter.bytes <= source.size
+    return found
+
+
+@given(st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=40), st.integers(1, 60),
+       st.booleans())  # fmt: skip
+def test_pieces_are_whole_lines_that_make_up_the_file(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], size: int, ended: bool
+) -> None:
+    content = b"\n".join(lines) + (b"\n" if ended else b"")
+    path = tmp_path_factory.mktemp("pieces") / "file"
+    path.write_bytes(content)
+    pieces = file_pieces("file", path, len(content), size)
+    cut = [content[piece.start : piece.end] for piece in pieces]
+    assert b"".join(cut) == content
+    assert all(part.endswith(b"\n") for part in cut[:-1])
+    for piece in pieces:
+        assert piece.first_line == content[: piece.start].count(b"\n") + 1
+    # None is longer than asked for by more than its last line.
+    assert all(len(part) - len(part.rstrip(b"\n").rpartition(b"\n")[2]) - 1 <= size for part in cut)
+
+
+@pytest.mark.parametrize("name", ["docs.jsonl", "docs.txt"])
+@pytest.mark.parametrize("size", [1, 50, 1000, 1 << 20])
+def test_records_of_the_pieces_are_those_of_the_file(tmp_path: Path, name: str, size: int) -> None:
+    path = tmp_path / name
+    # A byte order mark in front belongs to the file, one at the beginning of a later line to the line.
+    path.write_bytes(b"\xef\xbb\xbf" + b"".join(b'{"text": "%d"}\n\n\xef\xbb\xbfbroken\n' % n for n in range(100)))
+    [source] = find_sources([str(path)], None)
+    pieces = source.pieces(size)
+    assert (len(pieces) > 1) is (size < 1 << 20)
+    assert [record for piece in pieces for record in records(piece)] == records(source)
+
+
+def test_row_groups_are_the_pieces_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "docs.parquet"
+    table = pyarrow.table({"text": [f"number {n}" for n in range(1000)], "n": list(range(1000))})
+    pyarrow.parquet.write_table(table, path, row_group_size=64)
+    [source] = find_sources([str(path)], None)
+    pieces = source.pieces(3000)
+    assert 1 < len(pieces) < 16
+    assert [record for piece in pieces for record in records(piece)] == records(source)
+    pyarrow.parquet.write_table(table.slice(0, 0), path)
+    [source] = find_sources([str(path)], None)
+    assert [record for piece in source.pieces(10) for record in records(piece)] == []
+
+
+def test_what_cannot_be_cut_is_a_piece_of_its_own(tmp_path: Path) -> None:
+    csv, packed, disguised = tmp_path / "docs.csv", tmp_path / "docs.jsonl.gz", tmp_path / "docs.jsonl"
+    csv.write_text("text\n" + "a\n" * 100)
+    packed.write_bytes(gzip.compress(b'{"text": "a"}\n' * 100))
+    disguised.write_bytes(packed.read_bytes())
+    for path in (csv, packed, disguised):
+        [source] = find_sources([str(path)], None)
+        assert source.pieces(10) == [source]
+
+
+def test_a_pipe_has_no_pieces() -> None:
+    for form in (Format.JSONL, Format.ARROW):
+        [source] = find_sources(["-"], form)
+        with pytest.raises(UsageError, match="gives its bytes once"):
+            source.pieces(10)
+
+
+def test_a_file_that_has_become_shorter_breaks_off(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(b'{"text": "a"}\n' * 100)
+    [source] = find_sources([str(path)], None)
+    pieces: Any = source.pieces(500)
+    path.write_bytes(b'{"text": "a"}\n' * 50)
+    assert records(pieces[0])
+    with pytest.raises(StreamBroken, match="has become shorter"):
+        records(pieces[-1])
