@@ -19,7 +19,8 @@ from pathlib import Path
 import orjson
 
 from es_sbert.errors import OutputError, UsageError
-from es_sbert.ingest.dead_letters import now, safe_name
+from es_sbert.ingest.clock import now
+from es_sbert.ingest.dead_letters import safe_name
 from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
 from es_sbert.ingest.records import Origin
 from es_sbert.ingest.sources.find import Source
@@ -149,7 +150,8 @@ class LoadState:
     def close(self) -> None:
         with self._explained():
             if not self._finished:
-                self._db.execute("COMMIT")
+                if self._db.in_transaction:  # a full disk ends it
+                    self._db.execute("COMMIT")
                 self._db.close()
 
     def finish(self) -> None:
