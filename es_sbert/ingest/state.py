@@ -26,7 +26,8 @@ from es_sbert.ingest.records import Origin
 from es_sbert.ingest.sources.find import Source
 
 _FORMAT = 1
-_CACHE_KIB = 32 * 1024
+# The system's own cache holds the rest of the file: more here would only grow with the source.
+_CACHE_KIB = 8 * 1024
 # Documents met between two commits while nothing is acknowledged.
 _COMMIT_EVERY = 4096
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
