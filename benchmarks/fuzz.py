@@ -20,7 +20,6 @@ import click
 from benchmarks.common import replaced, table
 from benchmarks.memory import PAGE, delete
 from es_sbert.loading import load_encoder
-from tests.engine.ingest_support import open_engine
 from tests.fuzz.run import fuzz
 from tests.tiny import write_tiny_bert
 
@@ -33,9 +32,7 @@ def own_indices() -> Iterator[list[tuple[str, str]]]:
         yield made
     finally:
         for url, name in made:
-            with open_engine(url) as engine:
-                if engine.get_index(name) is not None:
-                    delete(url, name)
+            delete(url, name)
 
 
 @click.command()

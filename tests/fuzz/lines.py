@@ -25,25 +25,12 @@ _EVIL_VALUES = (
 )  # fmt: skip
 _EVIL_BYTES = (
     b"\x00", b"\xff", b"\xfe\xff", b"\xef\xbb\xbf", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82",
-    b"\r", b"\r\r", b"\x0b", b"\x0c", b"\x1a", b"\x85", b"\xc2\x85", b"\xe2\x80\xa8", b'"', b"\\", b"{", b"}", b"[", b"]",
-    b",", b":", b"\t", b"'", b"e9999", b"\\u", b"\\ud8", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x7f", b" ",
+    b"\r", b"\r\r", b"\x0b", b"\x0c", b"\x1a", b"\x85", b"\xc2\x85", b"\xe2\x80\xa8", b'"', b"\\", b"{", b"}", b"[",
+    b"]", b",", b":", b"\t", b"'", b"e9999", b"\\u", b"\\ud8", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x7f", b" ",
 )  # fmt: skip
 _WORDS = (
-    "río",
-    "guitar",
-    "the",
-    "naïve",
-    "日本語",
-    "😀",
-    "'quoted'",
-    '"double"',
-    "tab\there",
-    "-",
-    "",
-    " ",
-    "a,b",
-    "z\x00z",
-)
+    "río", "guitar", "the", "naïve", "日本語", "😀", "'quoted'", '"double"', "tab\there", "-", "", " ", "a,b", "z\x00z",
+)  # fmt: skip
 _NAMES = ("a", "b", "c.d", "price", "tags", "ü", "date", "nested", "x-y", "long_name_" * 5)
 
 
@@ -122,8 +109,8 @@ def _identity(chance: random.Random) -> Any:
     if kind < 0.9:
         return f"d{chance.randrange(10**9)}"
     usual: tuple[Any, ...] = (
-        chance.randrange(-(10**6), 10**6), chance.randrange(50), "", "x" * 600, None, 1.5, True, ["a"], "ü" * 256, "a/b?c#d",
-        " ", "\x00", 10**25,
+        chance.randrange(-(10**6), 10**6), chance.randrange(50), "", "x" * 600, None, 1.5, True, ["a"], "ü" * 256,
+        "a/b?c#d", " ", "\x00", 10**25,
     )  # fmt: skip
     return chance.choice(usual)
 
