@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import platform
+import re
 import statistics
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
@@ -70,3 +71,19 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def replaced(text: str, name: str, section: str, *, maker: str) -> str:
+    """A page with a section in the place of what stands between its markers.
+
+    Args:
+        maker: Module whose command makes the section, as the markers say.
+
+    Raises:
+        ValueError: the page has no such markers.
+    """
+    start, end = f"<!-- {name}: made by {maker} -->", f"<!-- end of {name} -->"
+    pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"the page has no markers for {name}: {start} … {end}")
+    return pattern.sub(lambda _: f"{start}\n{section}\n{end}", text)

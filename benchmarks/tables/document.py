@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+
+from benchmarks import common
 
 RESULTS = Path(__file__).parents[2] / "docs/results.md"
 
@@ -14,8 +15,4 @@ def replaced(text: str, name: str, section: str) -> str:
     Raises:
         ValueError: the page has no such markers.
     """
-    start, end = f"<!-- {name}: made by benchmarks.tables -->", f"<!-- end of {name} -->"
-    pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
-    if not pattern.search(text):
-        raise ValueError(f"{RESULTS} has no markers for {name}: {start} … {end}")
-    return pattern.sub(lambda _: f"{start}\n{section}\n{end}", text)
+    return common.replaced(text, name, section, maker="benchmarks.tables")

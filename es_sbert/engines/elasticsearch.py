@@ -17,7 +17,7 @@ from es_sbert.engines.detect import node_config
 from es_sbert.engines.failures import unreachable
 from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.engines.rest import KEEP_ALIVE, RestEngine, quoted
-from es_sbert.errors import EngineUnreachable, UnsupportedEngine
+from es_sbert.errors import EngineUnreachable
 from es_sbert.events import record
 
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
@@ -54,8 +54,9 @@ class ElasticsearchEngine(RestEngine):
         except (TransportConnectionError, ConnectionTimeout) as error:
             raise unreachable(self.info.url, error, self._address.timeout) from error
         except UnsupportedProductError as error:
-            raise UnsupportedEngine(
-                f"{self.info.url} is no longer answered by Elasticsearch", "Check what stands behind the address."
+            # A proxy's own page, or an answer that was cut off among its headers: both may pass.
+            raise EngineUnreachable(
+                f"{self.info.url} answers, but not as Elasticsearch does", "Check what stands behind the address."
             ) from error
         except SerializationError as error:
             raise EngineUnreachable(

@@ -166,4 +166,4 @@ def root_cause(body: Any) -> tuple[str, str]:
 
 
 def _one_line(value: Any) -> str:
-    return " ".join(str(value).split())[:1000] or "no reason given"
+    return " ".join(str(value or "").split())[:1000] or "no reason given"

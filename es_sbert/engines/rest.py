@@ -71,6 +71,12 @@ class RestEngine(ABC):
             raise failed_request(
                 status, answer, label=f"{self.info.label} at {self.info.url}", action=f"{method} {path}"
             )
+        if not isinstance(answer, dict):
+            # A connection that is cut among the headers looks like an answer that has no more of them, and no body.
+            raise EngineUnreachable(
+                f"{self.info.url} broke off its answer to {method} {path}",
+                "Check the network, and any proxy in between.",
+            )
         return answer
 
     def get_index(self, name: str) -> IndexState | None:

@@ -38,6 +38,7 @@ class _Refused:
         overloaded: Whether the engine has more to do than it can.
         answered: Whether the engine took the request, whatever became of its actions.
         stumbled: Whether all of them made the engine stumble, while it took the request as such.
+        broken: Whether the connection broke before an answer came.
     """
 
     actions: list[Action] = field(default_factory=list)
@@ -45,6 +46,7 @@ class _Refused:
     overloaded: bool = False
     answered: bool = False
     stumbled: bool = False
+    broken: bool = False
 
 
 class BulkWriter:
@@ -111,7 +113,11 @@ class BulkWriter:
                 continue
             else:
                 self._control.lose(f"{refused.reason} (tried again for {self._policy.budget:g} s)")
-            waiting.append(refused.actions)
+            if refused.broken and len(refused.actions) > 1:
+                # It may be the body: a proxy that takes no larger one, or a server that it keeps too busy to answer.
+                waiting.extend(reversed(halves(refused.actions)))
+            else:
+                waiting.append(refused.actions)
 
     def _attempt(self, group: list[Action], waiting: list[list[Action]]) -> _Refused:
         """One request; what is too large for it goes back to `waiting` in halves."""
@@ -122,7 +128,8 @@ class BulkWriter:
         except EngineError as error:
             status = error.status if isinstance(error, RequestFailed) else 0
             if is_transient(error) or status == _BLOCKED_STATUS:
-                return _Refused(group, error.message, status in _OVERLOADED)
+                broken = status == 0
+                return _Refused(group, error.message, status in _OVERLOADED or broken, broken=broken)
             if status == 413:
                 self._throttle.too_large(len(body))
             if status in _SPLIT and len(group) > 1:

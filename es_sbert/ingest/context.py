@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import EngineError, IndexMismatch
+from es_sbert.ingest.clock import Clock, iso
 from es_sbert.ingest.control import Control
-from es_sbert.ingest.dead_letters import DeadLetters, letter_keys, now
+from es_sbert.ingest.dead_letters import DeadLetters, last_time, letter_keys
 from es_sbert.ingest.memory import LoadIdentity, LoadMemory
 from es_sbert.ingest.observer import Observer
 from es_sbert.ingest.outcomes import Outcomes
@@ -32,6 +35,7 @@ class LoadContext:
         memory: What was met and acknowledged; None where the index is the source.
         throttle: How much is sent at a time.
         observer: Sees the load from outside.
+        clock: Gives letters and vectors their times.
     """
 
     engine: Engine
@@ -45,6 +49,7 @@ class LoadContext:
     memory: LoadMemory | None
     throttle: Throttle
     observer: Observer
+    clock: Clock
 
 
 def patiently(context: LoadContext, call: Callable[[], T]) -> T:
@@ -106,15 +111,35 @@ def load_identity(wanted: Plan, index: IndexState, targets: Targets) -> LoadIden
     return LoadIdentity(index_uuid(index), own[0].meta.fingerprint, fields, wanted.settings.id_field)
 
 
-def open_letters(wanted: Plan, memory: LoadMemory | None) -> DeadLetters:
+def observe_index(context: LoadContext) -> None:
+    """Let nothing that this load writes look older than what the index holds.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    name = context.plan.settings.index
+    patiently(context, partial(context.engine.refresh, name))
+    for target in filled(context.targets):
+        field = f"{target.meta_field}.embedded_at"
+        latest = {"query": {"exists": {"field": field}}, "sort": [{field: "desc"}], "size": 1, "_source": False}
+        answer = patiently(context, partial(context.engine.search, name, latest))
+        for hit in answer["hits"]["hits"]:
+            context.clock.observe(iso(datetime.fromtimestamp(hit["sort"][0] / 1000, UTC)))
+
+
+def open_letters(wanted: Plan, memory: LoadMemory | None, clock: Clock) -> DeadLetters:
     """The dead-letter file, which gets no letter twice when a load goes on.
+
+    Args:
+        clock: Is shown the last letter's time.
 
     Raises:
         OutputError: the memory cannot be written.
     """
+    clock.observe(last_time(wanted.dead_letters) or "")
     if memory is None:
-        return DeadLetters(wanted.dead_letters, now())
+        return DeadLetters(wanted.dead_letters, clock.now(), clock=clock)
     if not memory.resumed:
-        return DeadLetters(wanted.dead_letters, memory.run)
+        return DeadLetters(wanted.dead_letters, memory.run, clock=clock)
     memory.remember_letters(letter_keys(wanted.dead_letters, memory.run))
-    return DeadLetters(wanted.dead_letters, memory.run, memory.has_letter)
+    return DeadLetters(wanted.dead_letters, memory.run, memory.has_letter, clock)

@@ -8,7 +8,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,8 +16,12 @@ import orjson
 
 from es_sbert.errors import OutputError
 from es_sbert.events import record
+from es_sbert.ingest.clock import Clock
 from es_sbert.ingest.records import Origin
 from es_sbert.streams.lines import SAMPLE_BYTES
+
+# A document may be as long as --max-document-bytes; of longer last letters the time is not known.
+_TAIL_BYTES = 1 << 20
 
 
 def default_path(index: str) -> Path:
@@ -62,6 +65,23 @@ def letter_keys(path: Path, run: str) -> Iterator[bytes]:
                 yield letter_key(letter)
 
 
+def last_time(path: Path) -> str | None:
+    """When the last letter of a file was written; None where there is none, or none that can be read."""
+    if not path.is_file():
+        return None
+    with open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            letter = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue  # cut off by a full disk, or longer than the tail
+        if isinstance(letter, dict) and isinstance(letter.get("time"), str):
+            return str(letter["time"])
+    return None
+
+
 def letter_key(letter: dict[str, Any]) -> bytes:
     """16 bytes that stand for what a letter is about: the place and the content, not the reason."""
     about = [letter.get(name) for name in ("source", "line", "id", "document", "raw")]
@@ -88,12 +108,15 @@ class DeadLetters:
         path: The file.
         run: When the load was first started.
         written: Whether a letter with this key was written before the load was killed; it is not written twice.
+        clock: Gives the letters their times.
     """
 
-    def __init__(self, path: Path, run: str, written: Callable[[bytes], bool] | None = None) -> None:
+    def __init__(self, path: Path, run: str, written: Callable[[bytes], bool] | None = None,
+                 clock: Clock | None = None) -> None:  # fmt: skip
         self.path = path
         self._run = run
         self._written = written
+        self._clock = clock or Clock()
         self._lock = threading.Lock()
         # Unbuffered: a letter is with the operating system when `write` returns, and closing cannot fail late.
         self._file: FileIO | None = None
@@ -113,7 +136,7 @@ class DeadLetters:
             OutputError: the file cannot be written.
         """
         letter: dict[str, Any] = {
-            "time": now(), "run": self._run, "source": origin.source, "line": origin.line or None,
+            "time": self._clock.now(), "run": self._run, "source": origin.source, "line": origin.line or None,
             "id": document_id,
             # A field's name from the command line may hold bytes that are not UTF-8.
             "reason": reason.encode(errors="backslashreplace").decode(),
@@ -165,8 +188,3 @@ def _open_to_append(path: Path) -> FileIO:
             # A disk that ran full cut the last letter off; the next one must not be glued to it.
             file.write(b"\n")
     return file
-
-
-def now() -> str:
-    """UTC in ISO 8601, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -104,7 +104,7 @@ def _loader(context: LoadContext, encoder: Encoder, sort_out: Callable[[list[Doc
     )  # fmt: skip
     return Loader(
         context.engine, encoder, context.targets, throttle=context.throttle, sort_out=sort_out, writer=writer,
-        outcomes=context.outcomes, control=context.control, observer=context.observer,
+        outcomes=context.outcomes, control=context.control, observer=context.observer, clock=context.clock,
     )  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from es_sbert.errors import EngineError
 from es_sbert.ingest.actions import Action, FilledField, bodies, index_action, update_action
 from es_sbert.ingest.bulk import BulkWriter
 from es_sbert.ingest.channel import Channel
+from es_sbert.ingest.clock import Clock
 from es_sbert.ingest.control import Control
-from es_sbert.ingest.dead_letters import now
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.observer import Observer
@@ -82,6 +82,7 @@ class Loader:
         sort_out: Change detection; enters what needs nothing more in `outcomes` itself.
         writer: Takes groups of actions.
         throttle: Says how large a group may be.
+        clock: Gives the vectors their times.
 
     Raises:
         UsageError: rules for passages that do not go with the model.
@@ -89,7 +90,7 @@ class Loader:
 
     def __init__(self, engine: Engine, encoder: Encoder, targets: Targets, *, throttle: Throttle,
                  sort_out: Callable[[list[Document]], Sorted], writer: BulkWriter, outcomes: Outcomes,
-                 control: Control, observer: Observer) -> None:  # fmt: skip
+                 control: Control, observer: Observer, clock: Clock) -> None:  # fmt: skip
         self._engine = engine
         self._encoder = encoder
         self._targets = targets
@@ -100,6 +101,7 @@ class Loader:
         self._outcomes = outcomes
         self._control = control
         self._observer = observer
+        self._clock = clock
 
     def run(self, windows: Iterable[list[Document]], tick: Callable[[], None]) -> None:
         """Load all windows; returns when every document has come to an end.
@@ -160,7 +162,7 @@ class Loader:
             self._writer.send(group)
 
     def _actions(self, entry: _Embedded) -> Iterator[Action]:
-        tokenized, embedded_at = entry.tokenized, now()
+        tokenized, embedded_at = entry.tokenized, self._clock.now()
         yield from tokenized.window.actions
         vectors = WindowVectors(self._engine.info, self._targets, tokenized.texts, entry.vectors, embedded_at)
         for task, pieces in zip(tokenized.window.embed, tokenized.pieces, strict=True):

@@ -8,7 +8,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.index.meta import PassageRules
 from es_sbert.ingest.backfill import IndexReader
-from es_sbert.ingest.context import LoadContext, check_index
+from es_sbert.ingest.context import LoadContext, check_index, patiently
 from es_sbert.ingest.flows import embed_in_place, load_sources, ticker
 from es_sbert.ingest.memory import LoadIdentity, LoadMemory
 from es_sbert.ingest.milestones import begin
@@ -54,8 +54,7 @@ class LocalRunner:
         settings = context.plan.settings
         if settings.retry is not None:
             take_aside(settings.retry)
-        context.engine.refresh(settings.index)
-        empty = context.engine.count(settings.index) == 0
+        empty = patiently(context, lambda: context.engine.count(settings.index)) == 0
         counter = ByteCounter()
         sizes = [source.size for source in context.plan.sources]
         total = None if None in sizes else sum(size or 0 for size in sizes)

@@ -12,7 +12,16 @@ from es_sbert.index.ensure import Outcome as FieldOutcome
 from es_sbert.index.ensure import VectorField, ensure_vector_field
 from es_sbert.index.load_settings import left_behind
 from es_sbert.index.schema import vector_fields
-from es_sbert.ingest.context import LoadContext, check_index, load_identity, open_letters, read_index, refresh
+from es_sbert.ingest.clock import Clock
+from es_sbert.ingest.context import (
+    LoadContext,
+    check_index,
+    load_identity,
+    observe_index,
+    open_letters,
+    read_index,
+    refresh,
+)
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.ledger import Ledger, Outcome
 from es_sbert.ingest.load import WRITERS
@@ -63,12 +72,13 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         if wanted.state_file is not None:
             memory = runner.open_memory(wanted.state_file, load_identity(wanted, index, targets))
             stack.enter_context(closing(memory))
-        letters = open_letters(wanted, memory)
+        clock = Clock()
+        letters = open_letters(wanted, memory, clock)
         stack.enter_context(closing(letters))
         outcomes = Outcomes(Ledger(), letters, memory)
         context = LoadContext(
             engine, wanted, targets, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index, memory,
-            Throttle(settings.bulk_bytes, WRITERS), observer or Unobserved(),
+            Throttle(settings.bulk_bytes, WRITERS), observer or Unobserved(), clock,
         )  # fmt: skip
         fast = wants_load_settings(settings, created=any(field.outcome is FieldOutcome.CREATED for field in fields))
         changed = fast or left_behind(index) is not None
@@ -76,6 +86,8 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         try:
             if fast:
                 notes += switch_off(context)
+            if wanted.sources:
+                observe_index(context)
             info = runner.load(context)
             if control.lost is None:
                 refresh(context)

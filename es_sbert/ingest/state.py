@@ -19,13 +19,15 @@ from pathlib import Path
 import orjson
 
 from es_sbert.errors import OutputError, UsageError
-from es_sbert.ingest.dead_letters import now, safe_name
+from es_sbert.ingest.clock import now
+from es_sbert.ingest.dead_letters import safe_name
 from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
 from es_sbert.ingest.records import Origin
 from es_sbert.ingest.sources.source import Source
 
 _FORMAT = 1
-_CACHE_KIB = 32 * 1024
+# The system's own cache holds the rest of the file: more here would only grow with the source.
+_CACHE_KIB = 8 * 1024
 # Documents met between two commits while nothing is acknowledged.
 _COMMIT_EVERY = 4096
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
@@ -164,7 +166,8 @@ class LoadState:
     def close(self) -> None:
         with self._explained():
             if not self._finished:
-                self._db.execute("COMMIT")
+                if self._db.in_transaction:  # a full disk ends it
+                    self._db.execute("COMMIT")
                 self._db.close()
 
     def finish(self) -> None:

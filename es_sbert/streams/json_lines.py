@@ -8,6 +8,8 @@ import orjson
 
 # White space that may stand around an object.
 SPACE = b" \t\r\x0b\x0c"
+# orjson reads 1024 levels, but writes 254 only, and what is read must be written: hashed, and as a dead letter.
+MAX_DEPTH = 200
 
 
 def parse_object(data: bytes) -> dict[str, Any] | str:
@@ -17,6 +19,24 @@ def parse_object(data: bytes) -> dict[str, Any] | str:
     except orjson.JSONDecodeError as error:
         return utf8_problem(data) or f"malformed JSON: {error}"
     return value if isinstance(value, dict) else f"the line is a JSON {json_type(value)}, not an object"
+
+
+def depth_problem(fields: dict[str, Any], data: bytes) -> str | None:
+    """What is wrong with an object that is nested too deeply, or None.
+
+    Args:
+        data: What it was parsed from.
+    """
+    # Almost no object has so many brackets: the others need not be looked into.
+    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
+        return None
+    level: list[Any] = [fields]
+    for _ in range(MAX_DEPTH):
+        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)
+                 if isinstance(inner, dict | list)]  # fmt: skip
+        if not level:
+            return None
+    return f"the object is nested more than {MAX_DEPTH} levels deep"
 
 
 def utf8_problem(data: bytes) -> str | None:

@@ -18,13 +18,16 @@ from pyarrow import parquet
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.loading import load_encoder
-from tests.e2e.test_ingest_resume import Loads
 from tests.engine.ingest_support import sentences
+from tests.faults.bench import Bench
+from tests.faults.compare import compare
+from tests.faults.corpus import Corpus
 from tests.http_files import HttpFiles
 
 COUNT = 4000
 SECRET = "s3cret-of-the-address"
 DOCUMENTS = [{name: document[name] for name in ("id", "text", "price")} for document in sentences(COUNT)]
+WANTED = {document["id"]: document for document in DOCUMENTS}
 
 
 @pytest.fixture(scope="module")
@@ -40,49 +43,57 @@ def server() -> Iterator[HttpFiles]:
 
 
 @pytest.fixture(params=["parquet", "http", "sql"])
-def loads(
+def bench(
     request: pytest.FixtureRequest, server: HttpFiles, es9_url: str, fresh_index: Callable[[str], str], model: Path,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> Loads:  # fmt: skip
-    made = Loads(es9_url, fresh_index(es9_url), model, tmp_path)
-    made.state = tmp_path / f"{made.index}.load-state"
+    tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Bench]:  # fmt: skip
+    corpus = Corpus(COUNT, [], WANTED, set(), broken=0, empty=0, repeated=0)
+    made = Bench("es9", es9_url, fresh_index(es9_url), model, tiny, tmp_path, corpus, outage=0)
     if request.param == "parquet":
         path = tmp_path / "docs.parquet"
         parquet.write_table(pa.Table.from_pylist(DOCUMENTS), path, row_group_size=500)
-        made.take_from(str(path))
-        made.state = tmp_path / f"docs.parquet.{made.index}.load-state"
+        made.arguments = [str(path)]
     elif request.param == "http":
-        made.take_from(f"http://anna:{SECRET}@{server.host}/docs.jsonl.gz?signature={SECRET}")
+        # A password on a command line is the user's own risk; what is tested is that it goes nowhere else.
+        made.arguments = [f"http://anna:{SECRET}@{server.host}/docs.jsonl.gz?signature={SECRET}"]
     else:
         with closing(sqlite3.connect(tmp_path / "docs.db")) as db, db:
             db.execute("CREATE TABLE docs (id TEXT, text TEXT, price REAL)")
             db.executemany("INSERT INTO docs VALUES (:id, :text, :price)", DOCUMENTS)
         monkeypatch.setenv("ES_SBERT_DATABASE", f"sqlite:///{tmp_path / 'docs.db'}")
-        made.take_from("--sql", "SELECT id, text, price FROM docs")
-    return made
+        made.arguments = ["--sql", "SELECT id, text, price FROM docs"]
+    with closing(made):
+        made.create(shards=1)
+        yield made
 
 
-def test_killed_at_random_moments_a_load_ends_as_if_nothing_had_happened(loads: Loads, tiny: Encoder) -> None:
+def check_secret(bench: Bench) -> None:
+    """The secret stands in nothing that was written."""
+    for path in bench.folder.iterdir():
+        if path.is_file() and path.suffix != ".db":
+            assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_killed_at_random_moments_a_load_ends_as_if_nothing_had_happened(bench: Bench) -> None:
     chance = random.Random(0)
     for _ in range(3):
-        code, err = loads.end_in_the_middle(signal.SIGKILL, chance.uniform(0, 0.1), written=False)
-        assert code == -signal.SIGKILL, err
-        assert loads.state.exists()
-        assert SECRET not in err
-        for path in loads.folder.glob(f"{loads.state.name}*"):
-            assert SECRET.encode() not in path.read_bytes()
-    summary = loads.to_the_end()
+        bench.kill_in_the_middle(chance.uniform(0, 0.1), part=0)
+        assert bench.state.exists()
+        check_secret(bench)
+    summary = bench.finish()
     assert (summary["read"], summary["dead"]) == (COUNT, 0)
     assert summary["resumed"]
-    loads.check(DOCUMENTS, tiny)
+    assert compare(bench).good
 
 
-def test_a_load_goes_on_where_it_was_terminated(loads: Loads, tiny: Encoder) -> None:
-    code, err = loads.end_in_the_middle(signal.SIGTERM, 0)
-    assert code == 130, err
-    assert SECRET not in err
-    summary = loads.to_the_end()
+def test_a_load_goes_on_where_it_was_terminated(bench: Bench) -> None:
+    load = bench.start()
+    bench.wait_for_part(load)
+    load.send(signal.SIGTERM)
+    load.end(130)
+    check_secret(bench)
+    summary = bench.finish()
     assert summary["resumed"]
     assert summary["unchanged"] > 0
     assert summary["unchanged"] + summary["indexed"] == COUNT
-    loads.check(DOCUMENTS, tiny)
+    assert compare(bench).good

@@ -106,4 +106,5 @@ def same_vectors(one: Vectors, two: Vectors) -> bool:
 
 
 def letters(path: Path) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+    # Not splitlines(): a document may hold carriage returns between its entries.
+    return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from es_sbert.engines.local import process
 from es_sbert.engines.local.account import Account, server_account
@@ -31,11 +33,15 @@ _LOG_LINES = 15
 Progress = Callable[[str], None]
 
 
+_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+
 def _silent(message: str) -> None:
     """The progress of callers that want none."""
 
 
-def start_engine(name: str, *, port: int | None = None, heap: str = DEFAULT_HEAP, timeout: float = DEFAULT_TIMEOUT,
+def start_engine(name: str, *, port: int | None = None, heap: str = DEFAULT_HEAP,
+                 timeout: float = DEFAULT_TIMEOUT, settings: Mapping[str, str] = _NO_SETTINGS,
                  progress: Progress = _silent) -> RunningEngine:  # fmt: skip
     """Start a server, or find the one of that name that already runs on that port.
 
@@ -44,6 +50,8 @@ def start_engine(name: str, *, port: int | None = None, heap: str = DEFAULT_HEAP
         port: HTTP port on the loopback interface; None is the engine's own default.
         heap: Java heap, `1g`; without effect on a server that already runs.
         timeout: Seconds to wait until it answers, counted from its start (fetching it takes what it takes).
+        settings: Of its configuration file, e.g. `{"http.max_content_length": "1mb"}`, beside or in place of those
+            that it always gets; without effect on a server that already runs.
         progress: Told each step in one line.
 
     Raises:
@@ -51,6 +59,7 @@ def start_engine(name: str, *, port: int | None = None, heap: str = DEFAULT_HEAP
         UsageError: `heap` is no heap size.
     """
     build = lookup(name)
+    build = replace(build, settings=(*build.settings, *settings.items()))
     port = build.port if port is None else port
     check_heap(heap)
     account = server_account()

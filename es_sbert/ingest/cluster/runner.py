@@ -87,7 +87,8 @@ class RayRunner:
         plan = replace(context.plan, sources=[])
         job = Job(
             self._engine, self._name, self._device, self._precision, self._workers.threads, plan,
-            context.targets, context.index, empty, self._keeper, Path.cwd(),
+            context.targets, context.index, empty, self._keeper,
+            context.clock.now(), Path.cwd(),
         )  # fmt: skip
         info: EncoderInfo | None = None
         with _Ticker(context, self._keeper, len(parts)) as ticker:

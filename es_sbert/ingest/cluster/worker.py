@@ -21,6 +21,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import IndexMismatch, SourceError
 from es_sbert.ingest.backfill import IndexReader
+from es_sbert.ingest.clock import Clock
 from es_sbert.ingest.cluster.memory import RemoteMemory
 from es_sbert.ingest.cluster.parts import Part
 from es_sbert.ingest.context import LoadContext
@@ -55,6 +56,7 @@ class Job:
         index: The index at the beginning.
         empty_index: Whether it held nothing then.
         keeper: Handle of the keeper.
+        begun: When, by the clock of the load.
         folder: Where the command runs: names of files may be relative to it.
     """
 
@@ -68,6 +70,7 @@ class Job:
     index: IndexState
     empty_index: bool
     keeper: Any
+    begun: str
     folder: Path
 
 
@@ -175,10 +178,12 @@ class PartLoader:
         outcomes = Outcomes(Ledger(), letters, memory)
         plan = replace(job.plan, sources=[] if part.source is None else [part.source])
         policy = RetryPolicy(plan.settings.retry_seconds)
-        throttle = Throttle(plan.settings.bulk_bytes, WRITERS)
+        throttle, clock = Throttle(plan.settings.bulk_bytes, WRITERS), Clock()
+        clock.observe(job.begun)
         return LoadContext(
-            engine, plan, job.targets, control, Silent(), outcomes, policy, job.index, memory, throttle, Unobserved()
-        )
+            engine, plan, job.targets, control, Silent(), outcomes, policy, job.index, memory, throttle, Unobserved(),
+            clock,
+        )  # fmt: skip
 
     def _run(self, part: Part, context: LoadContext, encoder: Encoder) -> None:
         tick = self._ticker(part, context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.streams.json_lines import SPACE, parse_object
+from es_sbert.streams.json_lines import SPACE, depth_problem, parse_object
 from es_sbert.streams.lines import SAMPLE_BYTES, Line, too_long
 
 
@@ -18,7 +18,8 @@ def jsonl_records(lines: Iterable[Line], source: str) -> Iterator[Record | Rejec
             yield Reject(origin, too_long(line), line.data, line.size)
         elif data:
             fields = parse_object(data)
-            if isinstance(fields, str):
-                yield Reject(origin, fields, data[:SAMPLE_BYTES], len(data))
+            problem = fields if isinstance(fields, str) else depth_problem(fields, data)
+            if isinstance(fields, str) or problem is not None:
+                yield Reject(origin, str(problem), data[:SAMPLE_BYTES], len(data))
             else:
                 yield Record(origin, fields, data)

@@ -46,7 +46,7 @@ def test_root_cause_of_a_failed_shard() -> None:
         ({"error": "Incorrect HTTP method"}, "Incorrect HTTP method"),
         ("<html>\n502 Bad Gateway</html>", "<html> 502 Bad Gateway</html>"),
         ({"error": {"type": "only_type"}}, "only_type"),
-        (None, "None"),
+        (None, "no reason given"),
         ("", "no reason given"),
     ],
 )

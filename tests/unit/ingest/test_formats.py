@@ -19,6 +19,7 @@ from es_sbert.ingest.sources.local import LocalFile, StandardInput
 from es_sbert.ingest.sources.read import read_records
 from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
 from es_sbert.ingest.sources.textual import TextSource
+from es_sbert.streams.json_lines import MAX_DEPTH
 from es_sbert.streams.lines import StreamBroken, split_lines
 
 SETTINGS = ReadSettings(max_bytes=1000, plain_field="text")
@@ -190,3 +191,36 @@ def test_a_header_that_is_none_breaks_the_source_off(tmp_path: Path, header: byt
     [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event(), pytest.fail)
     assert isinstance(reject, Reject)
     assert reason in reject.reason
+
+
+@given(st.integers(1, 400), st.sampled_from([("[", "]"), ('{"a":', "}")]))
+def test_nested_objects_are_read_as_deep_as_they_can_be_written(depth: int, brackets: tuple[str, str]) -> None:
+    line = f'{{"a": {brackets[0] * depth}1{brackets[1] * depth}}}'.encode()
+    [record] = read(line, Format.JSONL, ReadSettings(max_bytes=1 << 20, plain_field="text"))
+    if depth < MAX_DEPTH:
+        assert isinstance(record, Record)
+        assert orjson.loads(orjson.dumps({"document": record.fields})) == {"document": record.fields}
+    else:
+        assert isinstance(record, Reject)
+        assert "nested more than" in record.reason
+
+
+def test_many_brackets_alone_are_not_deep() -> None:
+    line = orjson.dumps({"a": [[], {}] * MAX_DEPTH})
+    assert fields(line, Format.JSONL) == [{"a": [[], {}] * MAX_DEPTH}]
+
+
+@given(
+    st.sampled_from(LINE_FORMATS),
+    st.binary(max_size=400) | st.text(max_size=200).map(lambda t: t.encode(errors="replace")),
+)
+def test_whatever_bytes_come_there_is_an_end_for_them(form: Format, data: bytes) -> None:
+    try:
+        found = read(data, form)
+    except StreamBroken:
+        return  # no header
+    for record in found:
+        if isinstance(record, Record):
+            assert isinstance(orjson.loads(record.source), dict)
+        else:
+            assert record.reason

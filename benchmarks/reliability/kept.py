@@ -1,0 +1,86 @@
+"""Runs of faults as they are kept beside the code, and the table made of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import table
+from tests.faults.catalogue import FAULTS
+from tests.faults.fault import EVERY_ENGINE, Fault
+
+RESULTS = Path(__file__).parents[1] / "results" / "reliability"
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+NAME = "faults"
+MAKER = "benchmarks.reliability"
+_ENDS = ("indexed", "updated", "unchanged", "dead", "left")
+
+
+@dataclass(frozen=True)
+class FaultRun:
+    """One load that a fault happened to.
+
+    Attributes:
+        commands: That it took to the end.
+        read, indexed, updated, unchanged, skipped, dead, left: The last command's counts.
+        retries: What it had to send again.
+        documents: In the index.
+        doubled, lost: See `tests.faults.compare`.
+        seconds: All of it.
+    """
+
+    commands: int
+    read: int
+    indexed: int
+    updated: int
+    unchanged: int
+    skipped: int
+    dead: int
+    left: int
+    retries: int
+    documents: int
+    doubled: int
+    lost: int
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        return not self.doubled and not self.lost and self.read == self.skipped + sum(
+            getattr(self, name) for name in _ENDS
+        )  # fmt: skip
+
+
+def path_of(fault: Fault, engine: str) -> Path:
+    """Where the runs of a fault are kept."""
+    return RESULTS / engine / (re.sub(r"\W+", "-", fault.name.lower()).strip("-") + ".json")
+
+
+def keep(fault: Fault, engine: str, runs: list[FaultRun], about: dict[str, Any]) -> None:
+    """Write the runs of a fault."""
+    path = path_of(fault, engine)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(about | {"runs": [asdict(run) for run in runs]}, indent=1) + "\n")
+
+
+def section() -> str:
+    """The table of all runs that are kept."""
+    rows = []
+    for fault in FAULTS:
+        for engine in EVERY_ENGINE:
+            path = path_of(fault, engine)
+            if path.exists():
+                runs = [FaultRun(**run) for run in json.loads(path.read_text())["runs"]]
+                rows.append([fault.name, engine, *_row(runs)])
+    header = ["fault", "engine", "passed", "commands", "read", "indexed", "updated", "unchanged", "skipped", "dead",
+              "left", "sent again", "in the index", "doubled", "lost"]  # fmt: skip
+    return table(header, rows)
+
+
+def _row(runs: list[FaultRun]) -> list[str]:
+    names = ("commands", "read", *_ENDS[:3], "skipped", *_ENDS[3:], "retries", "documents", "doubled", "lost")
+    spans = [(min(values), max(values)) for values in ([getattr(run, name) for run in runs] for name in names)]
+    passed = f"{sum(run.good for run in runs)} of {len(runs)}"
+    return [passed, *(f"{low:,}" if low == high else f"{low:,}–{high:,}" for low, high in spans)]

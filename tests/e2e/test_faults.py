@@ -1,0 +1,70 @@
+"""Every fault of `tests/faults` once, with a small load; `benchmarks.reliability` runs them at length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.loading import load_encoder
+from tests.faults import disk
+from tests.faults.bench import Bench
+from tests.faults.catalogue import FAULTS
+from tests.faults.compare import compare
+from tests.faults.corpus import corpus
+from tests.faults.fault import Fault
+from tests.faults.servers import OwnServer, own_server
+
+COUNT = 3000
+OUTAGE = 6.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
+
+
+@pytest.fixture(scope="module")
+def tiny(model: Path) -> Iterator[Encoder]:
+    with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+        yield encoder
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Callable[[Mapping[str, str]], OwnServer]]:
+    """A function settings → server with them; faults with the same settings share one."""
+    running: dict[tuple[tuple[str, str], ...], OwnServer] = {}
+    with ExitStack() as stack:
+
+        def with_settings(settings: Mapping[str, str]) -> OwnServer:
+            key = tuple(settings.items())
+            if key not in running:
+                running[key] = stack.enter_context(own_server("es9", settings))
+            return running[key]
+
+        yield with_settings
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_nothing_is_lost_and_nothing_doubled(
+    fault: Fault, es9_url: str, server: Callable[[Mapping[str, str]], OwnServer], fresh_index: Callable[[str], str],
+    model: Path, tiny: Encoder, tmp_path: Path,
+) -> None:  # fmt: skip
+    if fault.happen in (disk.full_for_state, disk.full_for_letters) and not disk.can_mount():
+        pytest.skip("this user may not mount a small disk")
+    own = server(fault.settings) if fault.server else None
+    url = own.url if own else es9_url
+    bench = Bench("es9", url, fresh_index(url), model, tiny, tmp_path, corpus(COUNT), OUTAGE, own)
+    with closing(bench):
+        bench.create(fault.shards)
+        summary = fault.happen(bench)
+    end = compare(bench)
+    assert end.good, (end, summary)
+    assert counts_add_up(summary)
+    assert end.documents == len(bench.corpus.wanted)
+
+
+def counts_add_up(summary: dict[str, Any]) -> bool:
+    ended = ("indexed", "updated", "unchanged", "dead", "left")
+    return bool(summary["read"] == sum(summary[name] for name in ended) + sum(summary["skipped"].values()))

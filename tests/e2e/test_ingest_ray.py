@@ -1,0 +1,132 @@
+"""Loads on a Ray cluster of several nodes: a node is killed, the command itself is killed, and nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.loading import load_encoder
+from tests.e2e.cli_support import Cli
+from tests.engine.ingest_support import open_engine, same_vectors, vector_of, write_jsonl
+from tests.faults.bench import Bench
+from tests.faults.compare import compare
+from tests.faults.corpus import corpus
+
+COUNT = 6000
+PARTS = ("--ray-part-bytes", "65536")
+
+
+class RayCluster:
+    """A head without work and two nodes of one core each, as separate processes on this machine."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        small: dict[str, Any] = {"object_store_memory": 100 << 20, "include_dashboard": False}
+        self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
+        self.nodes = [self._cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(2)]
+        self._cluster.wait_for_nodes()
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def kill_a_node(self) -> None:
+        self._cluster.remove_node(self.nodes.pop(), allow_graceful=False)
+
+    def close(self) -> None:
+        self._cluster.shutdown()
+
+
+@pytest.fixture
+def cluster() -> Iterator[RayCluster]:
+    made = RayCluster()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def tiny(model: Path) -> Iterator[Encoder]:
+    with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+        yield encoder
+
+
+@pytest.fixture
+def bench(
+    cluster: RayCluster, es9_url: str, fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path
+) -> Iterator[Bench]:
+    made = Bench("es9", es9_url, fresh_index(es9_url), model, tiny, tmp_path, corpus(COUNT), outage=0)
+    made.options = (*made.options, "--ray", cluster.address, *PARTS)
+    with closing(made):
+        made.create(shards=1)
+        yield made
+
+
+def check(bench: Bench, summary: dict[str, Any]) -> None:
+    """Every record has come to one end, and the index holds what it should."""
+    assert summary["read"] == len(bench.corpus.lines)
+    assert summary["skipped"]["empty"] == bench.corpus.empty
+    assert summary["dead"] == len(bench.corpus.dead) + bench.corpus.broken
+    assert summary["left"] == 0
+    end = compare(bench)
+    assert end.good, (end, summary)
+    assert end.documents == len(bench.corpus.wanted)
+
+
+def test_a_node_that_is_killed_loses_and_doubles_nothing(cluster: RayCluster, bench: Bench) -> None:
+    load = bench.start()
+    bench.wait_for_part(load, 0.1)
+    cluster.kill_a_node()
+    check(bench, bench.ended(load))
+
+
+def test_the_same_command_goes_on_after_it_was_killed(cluster: RayCluster, bench: Bench) -> None:
+    load = bench.start()
+    bench.wait_for_part(load, 0.1)
+    load.send(signal.SIGKILL)
+    load.end(-signal.SIGKILL)
+    summary = bench.finish()
+    check(bench, summary)
+    assert summary["resumed"]
+    assert summary["unchanged"] > 0
+    # What is in the index is embedded in place by the same workers.
+    bench.arguments = []
+    bench.options = ("--ray", cluster.address, "--vector", "second={text}")
+    filled = bench.finish()
+    wanted = bench.corpus.wanted
+    assert (filled["source"], filled["read"], filled["indexed"]) == ("index", len(wanted), len(wanted))
+    keys = sorted(wanted)
+    vectors = bench.encoder.encode([wanted[key]["text"] for key in keys], "document").vectors
+    with open_engine(bench.url) as engine:
+        stored = engine.get_documents(bench.index, keys, source_includes=["second"], vectors=True)
+    assert all(
+        same_vectors(vector_of(stored[key], "second"), vector) for key, vector in zip(keys, vectors, strict=True)
+    )
+
+
+def test_a_cluster_that_is_not_there(
+    cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
+) -> None:
+    docs = write_jsonl(tmp_path / "docs.jsonl", [{"text": "a man"}])
+    arguments = ["ingest", "--index", fresh_index(es9_url), "--url", es9_url, "--model", model, "--ray"]
+    done = cli(*arguments, "127.0.0.1:1", docs)
+    assert done.code == 2
+    assert "there is no Ray cluster at 127.0.0.1:1" in done.err
+    assert "ray start --head" in done.err
+    done = cli(*arguments, "ray://127.0.0.1:10001", docs)
+    assert "which a Ray client is not" in done.err
+    done = cli(*arguments, "auto", "--watch")
+    assert "--watch" in done.err
+
+
+def test_a_pipe_is_not_for_other_machines(bench: Bench) -> None:
+    bench.arguments = ["--format", "jsonl", "-"]
+    assert "gives its bytes once" in bench.start().end(2)

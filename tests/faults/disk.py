@@ -1,0 +1,165 @@
+"""What happens to the disk that state and dead letters lie on, and to the state itself."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.faults.bench import Bench, Load, WrongEnd
+
+_NAMESPACE = ("unshare", "--mount")
+
+
+def can_mount() -> bool:
+    """Whether this user may mount a disk that nobody else sees."""
+    with suppress(FileNotFoundError):
+        tried = [*_NAMESPACE, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/mnt"]
+        return subprocess.run(tried, capture_output=True).returncode == 0
+    return False
+
+
+class SmallDisk:
+    """A tmpfs of its own size, in a mount namespace of its own.
+
+    Attributes:
+        inside: What runs a command that sees it.
+        seen: The folder, as everybody else sees it.
+    """
+
+    def __init__(self, folder: Path, size: str) -> None:
+        self._folder = folder
+        folder.mkdir()
+        script = 'mount -t tmpfs -o "size=$1" tmpfs "$0" && echo ready && exec sleep infinity'
+        self._holder = subprocess.Popen([*_NAMESPACE, "sh", "-c", script, str(folder), size], stdout=subprocess.PIPE)
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline() != b"ready\n":
+            raise OSError(f"{folder} cannot be mounted")
+        self.inside = ("nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", f"--wd={folder.parent}")
+        self.seen = Path(f"/proc/{self._holder.pid}/root{folder}")
+
+    def grow(self, size: str) -> None:
+        """Make room."""
+        command = [*self.inside, "mount", "-o", f"remount,size={size}", str(self._folder)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def close(self) -> None:
+        """Give it up, with all that is on it."""
+        self._holder.kill()
+        self._holder.wait()
+        assert self._holder.stdout is not None
+        self._holder.stdout.close()
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[SmallDisk]:
+    """A disk for the time of a fault."""
+    disk = SmallDisk(folder, size)
+    try:
+        yield disk
+    finally:
+        disk.close()
+
+
+def full_for_state(bench: Bench) -> dict[str, Any]:
+    """The disk of the state file is full; then there is room again."""
+    with small_disk(bench.folder / "disk", "100k") as disk:
+        bench.state = bench.folder / "disk" / "load-state"
+        _stopped_by_disk(bench.start(prefix=disk.inside), "the state file")
+        disk.grow("100m")
+        load = bench.start(prefix=disk.inside)
+        load.end(1)
+        if (disk.seen / "load-state").exists() or load.summary["stopped"] is not None:
+            raise WrongEnd(f"the load stopped before its end: {load.messages}")
+        return load.summary
+
+
+def full_for_letters(bench: Bench) -> dict[str, Any]:
+    """The disk of the dead letters is full, in the middle of a letter; then there is room again."""
+    with small_disk(bench.folder / "disk", "4k") as disk:
+        letters, bench.letters = bench.letters, bench.folder / "disk" / "dead-letters.jsonl"
+        _stopped_by_disk(bench.start(prefix=disk.inside), "the dead-letter file")
+        disk.grow("100m")
+        summary = bench.ended(bench.start(prefix=disk.inside))
+        whole = [line for line in (disk.seen / bench.letters.name).read_bytes().splitlines(keepends=True)
+                 if line.endswith(b"}\n")]  # fmt: skip
+        bench.letters = letters
+        letters.write_bytes(b"".join(whole))
+        return summary
+
+
+def quota(bench: Bench) -> dict[str, Any]:
+    """No file of the process may grow beyond a size; then there is no such limit any more."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+
+    _stopped_by_disk(bench.start(preexec=limit), "cannot be written")
+    return bench.finish()
+
+
+def _stopped_by_disk(load: Load, words: str) -> None:
+    said = load.end(2)
+    if words not in said or "run the same command again" not in said:
+        raise WrongEnd(f"it does not say what to do: {said}")
+
+
+def _broken(damage: Callable[[Path], None]) -> Callable[[Bench], dict[str, Any]]:
+    def happen(bench: Bench) -> dict[str, Any]:
+        bench.kill_in_the_middle()
+        damage(bench.state)
+        summary = bench.finish()
+        # A load that was begun anew writes its own letters beside those of the one that was killed.
+        bench.letters.unlink()
+        again = bench.finish()
+        if again["indexed"] or again["updated"]:
+            raise WrongEnd(f"the load before was not whole: {again}")
+        return summary
+
+    return happen
+
+
+def _files(state: Path) -> list[Path]:
+    return [path for path in (state, state.with_name(f"{state.name}-wal")) if path.exists()]
+
+
+def _noise(state: Path) -> None:
+    for path in _files(state):
+        path.write_bytes(os.urandom(path.stat().st_size + 5000))
+
+
+def _cut(state: Path) -> None:
+    for path in _files(state):
+        os.truncate(path, path.stat().st_size * 2 // 3)
+
+
+def _empty(state: Path) -> None:
+    for path in _files(state):
+        os.truncate(path, 0)
+
+
+def _foreign(state: Path) -> None:
+    for path in _files(state):
+        path.unlink()
+    with sqlite3.connect(state) as db:
+        db.execute("CREATE TABLE load (somebody TEXT, elses TEXT)")
+        db.execute("INSERT INTO load VALUES ('not', 'ours')")
+    db.close()
+
+
+state_of_noise, state_cut, state_emptied, state_foreign = map(_broken, (_noise, _cut, _empty, _foreign))
+
+
+def state_is_a_folder(bench: Bench) -> dict[str, Any]:
+    """A folder stands where the state file should be: nothing is begun, and the message says why."""
+    bench.state.mkdir()
+    said = bench.start().end(2)
+    if str(bench.state) not in said:
+        raise WrongEnd(f"it does not name the state file: {said}")
+    bench.state.rmdir()
+    return bench.finish()

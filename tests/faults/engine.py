@@ -1,0 +1,137 @@
+"""What happens to the engine during a load."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from es_sbert.engines.protocol import Json
+from tests.engine.ingest_support import open_engine
+from tests.faults.bench import Bench, FaultNotFelt, Load
+from tests.faults.corpus import corpus
+from tests.faults.servers import call
+
+_WATERMARKS = ("low", "high", "flood_stage")
+_WATERMARK = "cluster.routing.allocation.disk.watermark"
+
+
+def killed(bench: Bench) -> dict[str, Any]:
+    """SIGKILL, and a new start on the same data at once."""
+    return _outage(bench, bench.own.kill, bench.own.start, seconds=0)
+
+
+def restarted(bench: Bench) -> dict[str, Any]:
+    """Stopped as an operator stops it, and started again at once."""
+    return _outage(bench, bench.own.stop, bench.own.start, seconds=0)
+
+
+def stopped(bench: Bench) -> dict[str, Any]:
+    """Stopped, and started again after some time."""
+    return _outage(bench, bench.own.stop, bench.own.start, seconds=bench.outage)
+
+
+def frozen(bench: Bench) -> dict[str, Any]:
+    """It takes connections and answers nothing, for some time: requests end by time-out."""
+    return _outage(bench, bench.own.freeze, bench.own.thaw, seconds=min(bench.outage, 20.0), more=("--timeout", "3"))
+
+
+def _outage(bench: Bench, end: Callable[[], None], begin: Callable[[], None], *, seconds: float,
+            more: tuple[str, ...] = ()) -> dict[str, Any]:  # fmt: skip
+    load = bench.start(*more)
+    bench.wait_for_part(load)
+    end()
+    try:
+        felt = load.running
+        time.sleep(seconds)
+    finally:
+        begin()
+    if not felt:
+        raise FaultNotFelt("the load had ended")
+    return _felt(bench.ended(load))
+
+
+def _felt(summary: dict[str, Any]) -> dict[str, Any]:
+    if not summary["retries"]:
+        raise FaultNotFelt(f"nothing was sent again: {summary}")
+    return summary
+
+
+def write_queue_of_one(bench: Bench) -> dict[str, Any]:
+    """The engine writes one shard at a time and lets one more wait (`thread_pool.write`); others get 429."""
+    bench.options = ()
+    # Three loads press on the engine more than one can: what is refused is up to chance.
+    others = [bench.start("--state", str(bench.folder / f"{number}.state"), "--dead-letters",
+                          str(bench.folder / f"{number}.letters")) for number in range(2)]  # fmt: skip
+    summary = bench.finish()
+    retries = summary["retries"]
+    for load in others:
+        load.end(1)
+        retries += load.summary["retries"]
+    if not retries:
+        raise FaultNotFelt(f"the engine refused nothing: {summary}")
+    return summary | {"retries": retries}
+
+
+def small_requests_only(bench: Bench) -> dict[str, Any]:
+    """`http.max_content_length` of 1 MB under a load whose bodies are larger; the documents fill more than that."""
+    bench.options = ("--bulk-bytes", str(5 << 20))
+    bench.corpus = corpus(bench.corpus.size, filler=2000)  # a window of documents is several megabytes
+    bench.corpus.write(bench.source)
+    return bench.finish()
+
+
+def read_only(bench: Bench) -> dict[str, Any]:
+    """The index is made read-only half-way, and writable again once the load says that it waits."""
+    with open_engine(bench.url) as engine:
+        load = bench.start()
+        bench.wait_for_part(load, 0.5)
+        engine.put_settings(bench.index, {"index.blocks.write": "true"})
+        _wait_for_words(load, "waiting for the engine")
+        engine.put_settings(bench.index, {"index.blocks.write": None})
+    return _felt(bench.ended(load))
+
+
+def flood_stage(bench: Bench) -> dict[str, Any]:
+    """The engine finds its disk full and makes the index read-only; after a while it finds room again."""
+    load = bench.start()
+    bench.wait_for_part(load)
+    # The engine looks at its disk every ten seconds at most: the load waits for it.
+    load.send(signal.SIGSTOP)
+    try:
+        _demand_room(bench, "1000000gb")
+        _wait_for(lambda: _is_flooded(bench))
+    finally:
+        load.send(signal.SIGCONT)
+    try:
+        _wait_for_words(load, "waiting for the engine")
+    finally:
+        _demand_room(bench, None)
+    return _felt(bench.ended(load))
+
+
+def _demand_room(bench: Bench, room: str | None) -> None:
+    """Set how much of the disk must be free; None puts the default back, which any disk of a test machine meets."""
+    wanted: Json = {f"{_WATERMARK}.{name}": room or "1mb" for name in _WATERMARKS}
+    wanted |= {"cluster.routing.allocation.disk.threshold_enabled": True, "cluster.info.update.interval": "10s"}
+    call(bench.url, "PUT", "/_cluster/settings", {"persistent": wanted})
+
+
+def _is_flooded(bench: Bench) -> bool:
+    with open_engine(bench.url) as engine:
+        index = engine.get_index(bench.index)
+    return index is not None and index.settings.get("index.blocks.read_only_allow_delete") == "true"
+
+
+def _wait_for(condition: Callable[[], bool], limit: float = 180.0) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > deadline:
+            raise FaultNotFelt("the engine does not find its disk full")
+        threading.Event().wait(0.2)
+
+
+def _wait_for_words(load: Load, words: str) -> None:
+    load.wait_until(lambda: words in load.messages)
