@@ -1,0 +1,18 @@
+"""`es-sbert index`: create, inspect and change indices with a vector field; one module a command."""
+
+from __future__ import annotations
+
+import click
+
+from es_sbert.cli.index.create import create
+from es_sbert.cli.index.repair import repair
+from es_sbert.cli.index.show import show
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def index() -> None:
+    """Create, inspect and change indices with a vector field."""
+
+
+for _command in (create, show, repair):
+    index.add_command(_command)
