@@ -102,6 +102,9 @@ class Engine(Protocol):
 
     def create_index(self, name: str, body: Json) -> None: ...
 
+    def delete_index(self, name: str) -> None:
+        """Nothing happens where there is none. An alias is refused."""
+
     def put_mapping(self, name: str, body: Json) -> None: ...
 
     def put_settings(self, name: str, settings: Mapping[str, str | None]) -> None:
@@ -111,8 +114,36 @@ class Engine(Protocol):
 
     def count(self, name: str, query: Json | None = None) -> int: ...
 
+    def aliases(self, name: str) -> dict[str, dict[str, Json]]:
+        """Concrete index → alias → its properties, for an index or all that stand behind an alias."""
+
+    def update_aliases(self, actions: Sequence[Json]) -> None:
+        """Add and remove aliases, and remove indices, in one step: all of it, or none."""
+
     def store_size(self, name: str) -> int:
         """Bytes of the primary shards on disk."""
+
+    def vector_size(self, name: str, field: str) -> int | None:
+        """Bytes on disk of a field's vectors, quantised copies and graph in the primary shards, without `_source`.
+
+        On OpenSearch those of all vector fields of the index. None where the engine does not tell.
+        """
+
+    def segments(self, name: str) -> list[int]:
+        """Segments that searches see in each primary shard, shards in order."""
+
+    def start_force_merge(self, name: str) -> str:
+        """Begin to merge every shard into one segment; the task's name, for `is_done`."""
+
+    def is_done(self, task: str) -> bool:
+        """Whether a task has come to its end.
+
+        Raises:
+            RequestFailed: it came to a bad one.
+        """
+
+    def sequence_numbers(self, name: str) -> list[int]:
+        """Highest sequence number that was given out in each primary shard, shards in order; -1 for none."""
 
     def bulk(self, name: str, body: bytes) -> list[ItemResult]:
         """Send newline-delimited actions, already encoded; results are in the order of the actions.
@@ -129,11 +160,20 @@ class Engine(Protocol):
             vectors: Also bring vectors on engines that leave them out of `_source`.
         """
 
-    def search(self, name: str, body: Json) -> Json:
-        """`_search` as the engine answers it."""
+    def search(self, name: str, body: Json, *, preference: str | None = None) -> Json:
+        """`_search` as the engine answers it.
 
-    def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500) -> Iterator[list[Json]]:
-        """All hits of a query from one point in time, page by page, with `_seq_no` and `_primary_term`."""
+        Args:
+            preference: Which copies of the shards are asked, in the engine's words (`_shards:0`).
+        """
+
+    def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
+             vectors: bool = False) -> Iterator[list[Json]]:  # fmt: skip
+        """All hits of a query from one point in time, page by page, with `_seq_no` and `_primary_term`.
+
+        Args:
+            vectors: Also bring vectors on engines that leave them out of `_source`.
+        """
 
     def checkpoints(self, name: str) -> dict[int, int]:
         """Shard → the `_seq_no` up to which all its copies have every write; -1 where there was none."""
