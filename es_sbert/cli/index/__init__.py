@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import click
 
+from es_sbert.cli.index.change_type import change_type
 from es_sbert.cli.index.create import create
+from es_sbert.cli.index.estimate import estimate
+from es_sbert.cli.index.recall import recall
 from es_sbert.cli.index.repair import repair
 from es_sbert.cli.index.show import show
 
@@ -14,5 +17,5 @@ def index() -> None:
     """Create, inspect and change indices with a vector field."""
 
 
-for _command in (create, show, repair):
+for _command in (change_type, create, estimate, recall, repair, show):
     index.add_command(_command)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from es_sbert.cli.index.sizes import size_text
 from es_sbert.cli.options import connection_options, engine_settings
+from es_sbert.tuning.bytes import size_text
 
 if TYPE_CHECKING:
     from es_sbert.index.describe import FieldSummary, IndexSummary
