@@ -190,7 +190,10 @@ class IndexReader:
         )
         if stale:
             version = (hit["_seq_no"], hit["_primary_term"])
-            return Document(self._origin, hit["_id"], texts, self._plain(hit), None, version, stale=stale)
+            return Document(
+                self._origin, hit["_id"], texts, self._plain(hit), None, version, stale=stale,
+                routing=hit.get("_routing"),
+            )  # fmt: skip
         return Outcome.UNCHANGED if any(texts) else Outcome.EMPTY
 
     def _plain(self, hit: Json) -> bytes:
