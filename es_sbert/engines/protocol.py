@@ -66,6 +66,19 @@ class IndexState:
 
 
 @dataclass(frozen=True)
+class SequenceNumbers:
+    """How far the writes of one shard are. Every write and every deletion takes the next number.
+
+    Attributes:
+        highest: The highest that was given out; -1 for none.
+        everywhere: Up to this one, every write has arrived on all copies: a refresh makes it visible.
+    """
+
+    highest: int
+    everywhere: int
+
+
+@dataclass(frozen=True)
 class ItemResult:
     """What became of one action of a bulk request.
 
@@ -142,8 +155,8 @@ class Engine(Protocol):
             RequestFailed: it came to a bad one.
         """
 
-    def sequence_numbers(self, name: str) -> list[int]:
-        """Highest sequence number that was given out in each primary shard, shards in order; -1 for none."""
+    def sequence_numbers(self, name: str) -> list[SequenceNumbers]:
+        """How far the writes of each primary shard are, shards in order."""
 
     def bulk(self, name: str, body: bytes) -> list[ItemResult]:
         """Send newline-delimited actions, already encoded; results are in the order of the actions.

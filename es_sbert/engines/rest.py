@@ -47,7 +47,7 @@ class RestEngine(IndexUpkeep):
         """
 
     @abstractmethod
-    def _open_point_in_time(self, name: str) -> str: ...
+    def _open_point_in_time(self, name: str, params: Mapping[str, str]) -> str: ...
 
     @abstractmethod
     def _close_point_in_time(self, pit_id: str) -> None: ...
@@ -124,16 +124,19 @@ class RestEngine(IndexUpkeep):
 
     def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
              vectors: bool = False) -> Iterator[list[Json]]:  # fmt: skip
-        sort = self._scan_sort()
-        pit_id = self._open_point_in_time(name)
-        body: Json = {
-            "query": query,
-            "size": page,
-            "sort": sort,
-            "_source": self._source(source_includes, vectors=vectors),
-            "seq_no_primary_term": True,
-            "track_total_hits": False,
-        }
+        source = self._source(source_includes, vectors=vectors)
+        return self._pages(name, {"query": query, "size": page, "sort": self._scan_sort(), "_source": source})
+
+    def changes(self, name: str, shard: int, after: int, page: int = 200) -> Iterator[list[Json]]:
+        query: Json = {"range": {"_seq_no": {"gt": after}}}
+        # Within one shard the numbers are unique, so they are a total order.
+        body = {"query": query, "size": page, "sort": [{"_seq_no": "asc"}], "_source": self._source("*", vectors=True)}
+        return self._pages(name, body, preference=f"_shards:{shard}")
+
+    def _pages(self, name: str, body: Json, *, preference: str | None = None) -> Iterator[list[Json]]:
+        """Hits of a search whose sort is a total order, from one point in time."""
+        pit_id = self._open_point_in_time(name, {} if preference is None else {"preference": preference})
+        body = body | {"seq_no_primary_term": True, "track_total_hits": False}
         try:
             while True:
                 answer = self._request(

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from es_sbert.engines.failures import root_cause
-from es_sbert.engines.protocol import EngineInfo, Json
+from es_sbert.engines.protocol import EngineInfo, Json, SequenceNumbers
 from es_sbert.errors import RequestFailed, UsageError
 
 
@@ -70,11 +70,11 @@ class IndexUpkeep(ABC):
             )
         return bool(answer.get("completed"))
 
-    def sequence_numbers(self, name: str) -> list[int]:
+    def sequence_numbers(self, name: str) -> list[SequenceNumbers]:
         answer = self._request("GET", f"/{quoted(name)}/_stats", {"level": "shards"})
         [index] = answer["indices"].values()
         return [
-            int(copy["seq_no"]["max_seq_no"])
+            SequenceNumbers(int(copy["seq_no"]["max_seq_no"]), int(copy["seq_no"]["global_checkpoint"]))
             for _, copies in sorted(index["shards"].items(), key=lambda item: int(item[0]))
             for copy in copies
             if copy["routing"]["primary"]

@@ -7,6 +7,7 @@ import click
 from es_sbert.cli.index.change_type import change_type
 from es_sbert.cli.index.create import create
 from es_sbert.cli.index.estimate import estimate
+from es_sbert.cli.index.migrate import migrate
 from es_sbert.cli.index.recall import recall
 from es_sbert.cli.index.repair import repair
 from es_sbert.cli.index.show import show
@@ -17,5 +18,5 @@ def index() -> None:
     """Create, inspect and change indices with a vector field."""
 
 
-for _command in (change_type, create, estimate, recall, repair, show):
+for _command in (change_type, create, estimate, migrate, recall, repair, show):
     index.add_command(_command)
