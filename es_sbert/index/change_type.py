@@ -10,6 +10,7 @@ import orjson
 from es_sbert.engines.protocol import Engine, Flavour, Json
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.ensure import missing_index, read_vector_field
+from es_sbert.index.layout import passages_property, vector_property
 from es_sbert.index.schema import merged_meta
 from es_sbert.index.types import IndexType, read_index_type
 
@@ -63,13 +64,14 @@ def change_type(engine: Engine, index: str, vector_field: str, index_type: str) 
             f"Elasticsearch cannot change {where} from {before} to {after} in place (from {before}: {possible})",
             f"Load the documents into a new index: `es-sbert index migrate ALIAS --index-type {after}`.",
         )
-    mapped: Json = state.mappings["properties"][vector_field]
+    mapped = vector_property(state.mappings["properties"][vector_field])
+    changed = mapped | {"index_options": index_options(mapped["index_options"], after)}
     meta = field.meta.model_copy(update={"index_type": after})
     engine.put_mapping(
         state.name,
         {
             "_meta": merged_meta(state.mappings.get("_meta", {}), vector_field, meta),
-            "properties": {vector_field: mapped | {"index_options": index_options(mapped["index_options"], after)}},
+            "properties": {vector_field: changed if meta.passages is None else passages_property(changed)},
         },
     )
     return before

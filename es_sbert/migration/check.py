@@ -10,7 +10,7 @@ from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.text import TextTemplate
-from es_sbert.index.vectors import read_vector
+from es_sbert.index.vectors import stored_vectors
 from es_sbert.migration.copying import Transfer, key_of, look_up
 from es_sbert.migration.target import ours
 
@@ -82,20 +82,27 @@ def _check_vectors(transfer: Transfer, encoder: Encoder, sample: list[Json], nam
     if meta.text is None:
         return 0
     template = TextTemplate.parse(meta.text)
-    with_vector = [hit for hit in sample if hit["_source"].get(name) is not None]
-    if not with_vector:
+    ids, texts, vectors = [], [], []
+    for hit in sample:
+        value = hit["_source"].get(name)
+        if value is None:
+            continue
+        text = template.render(hit["_source"])
+        for start, end, vector in stored_vectors(value, len(text)):
+            ids.append(hit["_id"])
+            texts.append(text[start:end])
+            vectors.append(vector)
+    if not ids:
         return 0
-    stored = np.stack([read_vector(hit["_source"][name]) for hit in with_vector])  # (documents, dimensions)
-    texts = [template.render(hit["_source"]) for hit in with_vector]
-    expected = encoder.encode(texts, "document").vectors  # (documents, dimensions)
-    for hit, cosine in zip(with_vector, _cosines(stored, expected), strict=True):
+    expected = encoder.encode(texts, "document").vectors  # (vectors, dimensions)
+    for document_id, cosine in zip(ids, _cosines(np.stack(vectors), expected), strict=True):
         if cosine < _LEAST_COSINE:
             raise _differs(
                 transfer,
-                f"the vector of the document {hit['_id']!r} in {name} is not the one that {encoder.info.model} gives "
+                f"the vector of the document {document_id!r} in {name} is not the one that {encoder.info.model} gives "
                 f"(cosine {cosine:.4f})",
             )
-    return len(with_vector)
+    return len(ids)
 
 
 def _cosines(one: Vectors, two: Vectors) -> Vectors:

@@ -1,4 +1,4 @@
-"""The documents of the new index get their vectors: by the loads of `es-sbert ingest`, one a vector field."""
+"""The documents of the new index get their vectors: by a load of `es-sbert ingest`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Embedded:
 
     Attributes:
         documents: Documents that got a vector, some of them more than once.
-        dead: Documents that could not be embedded, in the last load of each field.
+        dead: Documents that could not be embedded, in the last load.
         stopped: Why the last load did not come to its end; None where it did.
         dead_letters: The file with those documents.
     """
@@ -33,13 +33,13 @@ class Embedded:
 
 
 class Embedding:
-    """Embeds whatever lacks a current vector.
+    """Embeds whatever lacks a vector: copies never have one, so a vector that is there is current.
 
     Args:
         engine: Where.
         encoder: Of the new model.
         target: The new index.
-        fields: Its vector fields.
+        fields: Its vector fields whose text is known; the others have never been loaded.
         control: Stops a load.
         meter: Makes a meter for each load.
         dead_letters: Where documents go that cannot be embedded.
@@ -64,19 +64,16 @@ class Embedding:
         Raises:
             EsSbertError: see `run`.
         """
-        self.result.dead = 0
-        for field in self._fields:
-            settings = IngestSettings(
-                index=self._target, vector_field=field, dead_letters=self._dead_letters,
-                load_settings=LoadSettings.KEEP, retry_seconds=self._retry_seconds,
-            )  # fmt: skip
-            wanted = plan(self._engine, settings)
-            summary = run(self._engine, self._encoder, wanted, self._control, self._meter())
-            self.result.documents += summary.indexed
-            self.result.dead += summary.dead
-            self.result.stopped = summary.stopped
-            if summary.dead:
-                self.result.dead_letters = wanted.dead_letters
-            if summary.stopped is not None:
-                return False
-        return True
+        if not self._fields:
+            return True
+        settings = IngestSettings(
+            index=self._target, vectors=self._fields, dead_letters=self._dead_letters, only_lacking=True,
+            load_settings=LoadSettings.KEEP, retry_seconds=self._retry_seconds,
+        )  # fmt: skip
+        wanted = plan(self._engine, settings)
+        summary = run(self._engine, self._encoder, wanted, self._control, self._meter())
+        self.result.documents += summary.indexed
+        self.result.dead = summary.dead
+        self.result.stopped = summary.stopped
+        self.result.dead_letters = wanted.dead_letters if summary.dead else None
+        return summary.stopped is None

@@ -57,12 +57,11 @@ def migrate(engine: Engine, encoder: Encoder, wanted: Wanted, watch: Watch, *, d
     """
     with alone(engine.info.url, wanted.alias):
         begin = time.monotonic()
-        prepared = prepare(engine, wanted, encoder.info)
+        prepared = prepare(engine, wanted, encoder)
         book, target = prepared.book, prepared.target
         transfer = Transfer(engine, book.note.source, target, book, RetryPolicy(retry_seconds), watch.control)
-        embed = Embedding(
-            engine, encoder, target, tuple(prepared.fields), watch.control, watch.meter, dead_letters, retry_seconds
-        )
+        texts = tuple(name for name, meta in prepared.fields.items() if meta.text is not None)
+        embed = Embedding(engine, encoder, target, texts, watch.control, watch.meter, dead_letters, retry_seconds)
         run = _Run(prepared, wanted, transfer, encoder, embed, watch)
         finished = run.all()
     dead = embed.result.dead

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import IndexMismatch, UsageError
@@ -74,13 +75,14 @@ def find(engine: Engine, alias: str) -> tuple[IndexState, Migration | None]:
     return state, read_migration(state)
 
 
-def prepare(engine: Engine, wanted: Wanted, model: EncoderInfo) -> Prepared:
+def prepare(engine: Engine, wanted: Wanted, encoder: Encoder) -> Prepared:
     """Look where a migration stands; begin it where it has not begun.
 
     Raises:
         IndexMissing, IndexMismatch, UsageError: what is asked for cannot be done; nothing was changed.
         EngineError: the engine failed.
     """
+    model = encoder.info
     state, note = find(engine, wanted.alias)
     if note is not None and note.phase is Phase.CLOSING and _is_model(state, note, model):
         return _resume(engine, state, note, engine.get_index(note.source))
@@ -102,11 +104,15 @@ def prepare(engine: Engine, wanted: Wanted, model: EncoderInfo) -> Prepared:
             f"the index {there.name}, which the migration would create, is there already",
             "Give another name by --name, or delete that index if it is not needed.",
         )
-    return _begin(engine, state, wanted, model, name)
+    return _begin(engine, state, wanted, encoder, name)
 
 
-def _begin(engine: Engine, source: IndexState, wanted: Wanted, model: EncoderInfo, name: str) -> Prepared:
-    fields = _new_fields(engine, source, wanted, model)
+def _begin(engine: Engine, source: IndexState, wanted: Wanted, encoder: Encoder, name: str) -> Prepared:
+    fields = _new_fields(engine, source, wanted, encoder.info)
+    for meta in fields.values():
+        if meta.passages is not None:
+            # Rules that do not go with the new model are refused before an index is made for them.
+            encoder.splitter(meta.passages.tokens, meta.passages.overlap, "document")
     note = Migration(
         alias=wanted.alias, source=source.name, source_uuid=source.settings["index.uuid"], fields=tuple(fields),
         run=uuid.uuid4().hex, copied=tuple(-1 for _ in engine.sequence_numbers(source.name)),

@@ -28,7 +28,7 @@ class Truth:
             ``(queries,)``.
         found: Neighbours there are for each query, at most k.
         cosines: For each query, the exact cosine of every document asked for.
-        documents: Vectors compared.
+        documents: Documents compared.
     """
 
     kth: Doubles
@@ -45,7 +45,7 @@ class Truth:
 
 
 def exact_neighbours(queries: Vectors, own: Sequence[str | None], wanted: Sequence[set[str]], k: int,
-                     pages: Iterable[tuple[Sequence[str], Vectors]]) -> Truth:  # fmt: skip
+                     pages: Iterable[tuple[Sequence[str], Sequence[int], Vectors]]) -> Truth:  # fmt: skip
     """Compare every vector of the pages with every query.
 
     Args:
@@ -53,15 +53,16 @@ def exact_neighbours(queries: Vectors, own: Sequence[str | None], wanted: Sequen
         own: Id of the document that a query is, which does not count as its neighbour; None for texts.
         wanted: For each query, documents whose exact cosine is to be kept.
         k: Neighbours.
-        pages: Ids of documents and their vectors, ``(documents, dimensions)``.
+        pages: Ids of documents, the first row of each, and their vectors, ``(vectors, dimensions)``. A document with
+            several is as near as the nearest of them.
     """
     unit = _unit(queries)  # (queries, dimensions)
     best = np.full((len(unit), k), -np.inf)  # (queries, k) cosines, in no order
     cosines: list[dict[str, float]] = [{} for _ in wanted]
     documents = 0
-    for ids, vectors in pages:
+    for ids, rows, vectors in pages:
         documents += len(ids)
-        page = _unit(vectors) @ unit.T  # (documents, queries)
+        page = np.maximum.reduceat(_unit(vectors) @ unit.T, rows, axis=0)  # (documents, queries)
         place = {document_id: row for row, document_id in enumerate(ids)}
         for number, document_id in enumerate(own):
             if document_id in place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,9 +13,9 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.ensure import VectorField
-from es_sbert.index.text import find_field
+from es_sbert.index.layout import has_vector
 from es_sbert.index.types import OVERSAMPLE, IndexType
-from es_sbert.index.vectors import read_vector
+from es_sbert.index.vectors import stored_vectors
 from es_sbert.search.queries import MAX_K, VectorQuery, search_body
 from es_sbert.search.scores import Method
 from es_sbert.tuning.exact import exact_neighbours
@@ -78,7 +79,7 @@ class RecallReport:
         index, field, index_type: What was searched.
         k: Neighbours.
         queries: Number of queries.
-        documents: Vectors in the index.
+        documents: Documents with a vector.
         target: The recall to reach.
         rows: In the order of effort.
         recommended: The least effort whose interval lies above the target; None where there is none.
@@ -133,7 +134,7 @@ def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) ->
     """
     random: Json = {
         "function_score": {
-            "query": {"exists": {"field": field.name}},
+            "query": has_vector(field.name, field.meta),
             "random_score": {"seed": seed, "field": "_seq_no"},
             "boost_mode": "replace",
         }
@@ -141,7 +142,8 @@ def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) ->
     hits = engine.search(field.index, {"query": random, "size": count, "_source": False})["hits"]["hits"]
     ids = [hit["_id"] for hit in hits]
     sources = engine.get_documents(field.index, ids, source_includes=[field.name], vectors=True)
-    vectors = {key: read_vector(find_field(source, field.name)) for key, source in sources.items()}
+    # Of a document with several passages, the first speaks for it.
+    vectors = {key: stored_vectors(source[field.name], 0)[0][2] for key, source in sources.items()}
     if not vectors:
         raise IndexMismatch(
             f"no document of {field.index} has a vector in {field.name}",
@@ -213,7 +215,8 @@ class _Runner:
         for vector, own in zip(self._queries.vectors, self._queries.own, strict=True):
             # A document finds itself first, which says nothing about its neighbours.
             k = self._k + (own is not None)
-            query = VectorQuery(self._field.name, vector, k, num_candidates=max(k, setting.num_candidates))
+            query = VectorQuery(self._field.name, vector, k, num_candidates=max(k, setting.num_candidates),
+                                passages=self._field.meta.passages is not None)  # fmt: skip
             if setting.oversample is not None:
                 query = replace(query, oversample=setting.oversample)
             body = search_body(self._engine.info.flavour, Method.KNN, query) | {"_source": False}
@@ -224,10 +227,10 @@ class _Runner:
         return answers
 
 
-def _pages(engine: Engine, field: VectorField) -> Iterator[tuple[list[str], Vectors]]:
-    query: Json = {"exists": {"field": field.name}}
+def _pages(engine: Engine, field: VectorField) -> Iterator[tuple[list[str], list[int], Vectors]]:
+    """Ids, first rows and vectors of all documents that have one."""
+    query = has_vector(field.name, field.meta)
     for page in engine.scan(field.index, query=query, source_includes=[field.name], page=_PAGE, vectors=True):
-        yield (
-            [hit["_id"] for hit in page],
-            np.stack([read_vector(find_field(hit["_source"], field.name)) for hit in page]),
-        )
+        own = [[vector for _, _, vector in stored_vectors(hit["_source"][field.name], 0)] for hit in page]
+        rows = [0, *itertools.accumulate(len(vectors) for vectors in own[:-1])]
+        yield [hit["_id"] for hit in page], rows, np.stack([vector for vectors in own for vector in vectors])

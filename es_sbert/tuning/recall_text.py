@@ -12,7 +12,8 @@ def recall_lines(report: RecallReport, flavour: Flavour) -> list[str]:
     name = "ef_search" if flavour is Flavour.OPENSEARCH else "num_candidates"
     head = f"{name:>14}" + (f"{'oversample':>12}" if quantised else "")
     shown = [
-        f"{report.index}.{report.field}: {report.index_type}, {report.documents:,} vectors, {report.queries:,} queries",
+        f"{report.index}.{report.field}: {report.index_type}, {report.documents:,} documents, "
+        f"{report.queries:,} queries",
         f"{head}{f'recall@{report.k}':>12}{'95 % interval':>18}{'median ms':>11}{'p95 ms':>9}",
     ]
     for row in report.rows:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from es_sbert.engines.protocol import Engine, Flavour, Json
 from es_sbert.errors import UsageError
-from es_sbert.index.ensure import read_vector_field
+from es_sbert.index.ensure import VectorField, read_vector_field
+from es_sbert.index.layout import has_vector, vector_path
+from es_sbert.index.meta import document_meta_field
 from es_sbert.index.types import BBQ_MIN_DIMENSIONS, OPENSEARCH_TYPES, IndexType
 from es_sbert.tuning.bytes import size_text
 from es_sbert.tuning.estimate import Size, estimate
@@ -37,7 +39,7 @@ class SizeReport:
 
     Attributes:
         engine: `Elasticsearch 9.5.0`.
-        documents, dimensions: What was calculated with.
+        documents, dimensions: What was calculated with; of passages, each counts.
         copies: Primary and replicas: what the sizes are multiplied by for people.
         sizes: Of each index type of the engine.
         real: What the index takes.
@@ -91,9 +93,10 @@ def size_report(engine: Engine, index: str | None, vector_field: str, *, documen
         dimensions = field.meta.dimensions
         engine.refresh(field.index)
         if documents is None:
-            documents = engine.count(field.index, {"exists": {"field": vector_field}})
+            documents = _vectors(engine, field)
+            path = vector_path(vector_field, field.meta)
             real = Real(
-                field.index, IndexType(field.meta.index_type), engine.vector_size(field.index, vector_field),
+                field.index, IndexType(field.meta.index_type), engine.vector_size(field.index, path),
                 engine.store_size(field.index), sum(engine.segments(field.index)),
             )  # fmt: skip
     types = IndexType if engine.info.flavour is Flavour.ELASTICSEARCH else OPENSEARCH_TYPES
@@ -103,6 +106,16 @@ def size_report(engine: Engine, index: str | None, vector_field: str, *, documen
         if not _is_impossible(index_type, dimensions)
     )
     return SizeReport(engine.info.label, documents, dimensions, copies, sizes, real)
+
+
+def _vectors(engine: Engine, field: VectorField) -> int:
+    """Vectors that a field holds: one a document, or one a passage."""
+    query = has_vector(field.name, field.meta)
+    if field.meta.passages is None:
+        return engine.count(field.index, query)
+    passages: Json = {"sum": {"field": f"{document_meta_field(field.name)}.passages"}}
+    answer = engine.search(field.index, {"size": 0, "query": query, "aggs": {"passages": passages}})
+    return int(answer["aggregations"]["passages"]["value"])
 
 
 def _is_impossible(index_type: IndexType, dimensions: int) -> bool:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
 
+from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Engine, Flavour, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.ensure import read_vector_field
@@ -20,8 +24,9 @@ from es_sbert.loading import load_encoder
 from es_sbert.migration.ending import drop, roll_back
 from es_sbert.migration.state import Phase, pointed_to, read_migration
 from es_sbert.migration.target import target_name
+from es_sbert.search.results import SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
-from tests.engine.migration_support import Place, document, make_place, models
+from tests.engine.migration_support import Place, document, make_place, models, text_of
 
 COUNT = 300
 
@@ -384,3 +389,81 @@ def test_settings_and_flavours_are_those_of_the_old_index(place: Place, encoders
     if place.engine.info.flavour is Flavour.OPENSEARCH:
         assert state.settings["index.knn"] == "true"
     assert "load" not in state.mappings["_meta"]["es_sbert"]
+
+
+def test_searches_go_on_all_the_time_and_never_mix_models(
+    engine: Engine, encoders: tuple[Encoder, Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 searches a second from before the migration until after the old index is dropped; every hit is checked."""
+    monkeypatch.setattr("es_sbert.search.following.FOLLOW_SECONDS", 0.5)
+    made = make_place(engine, encoders[0], tmp_path / "dead.jsonl", count=1500)
+    place = next(made)
+    by_fingerprint = {encoder.info.fingerprint: encoder for encoder in encoders}
+    over = threading.Event()
+    answers: list[tuple[str, SearchResult]] = []
+    errors: list[Exception] = []
+
+    def search(number: int) -> None:
+        with SemanticIndex(place.alias, EngineSettings(url=engine.info.url), precision="fp32", threads=1) as index:
+            while not over.is_set():
+                begin = time.monotonic()
+                text = text_of(number)
+                number += 4
+                try:
+                    answers.append((text, index.search(text, k=5)))
+                except Exception as error:  # whatever it is, the test must see it
+                    errors.append(error)
+                over.wait(max(0.0, 0.2 - (time.monotonic() - begin)))
+
+    with ThreadPoolExecutor(4) as pool:
+        searches = [pool.submit(search, number) for number in range(4)]
+        try:
+            wait_until(lambda: len(answers) >= 20 or bool(errors))
+            before = len(answers)
+            result = place.migrate(encoders[1])
+            during = len(answers) - before
+            wait_until(
+                lambda: bool(errors) or {hit.index for _, found in answers[-8:] for hit in found} == {result.target}
+            )
+            drop(engine, place.alias, lambda leaving: True)
+            after = len(answers)
+            wait_until(lambda: len(answers) >= after + 40 or bool(errors))
+        finally:
+            over.set()
+    for done in searches:
+        done.result()
+    assert errors == []
+    assert result.finished
+    assert during > 0
+    model_of = {place.index: encoders[0], result.target: encoders[1]}
+    vectors: dict[tuple[str, str], Vectors] = {}
+
+    def vector(encoder: Encoder, text: str) -> Vectors:
+        key = (encoder.info.fingerprint, text)
+        if key not in vectors:
+            vectors[key] = encoder.encode([text], "query").vectors[0]  # the models have no prompts
+        return vectors[key]
+
+    for text, found in answers:
+        [index] = {hit.index for hit in found}
+        encoder = model_of[index]
+        assert len(found) == 5
+        for hit in found:
+            meta = hit.source["embedding_meta"]
+            assert by_fingerprint[meta["fingerprint"]] is encoder
+            cosine = float(np.dot(vector(encoder, text), vector(encoder, hit.source["text"])))
+            assert hit.cosine == pytest.approx(cosine, abs=1e-4)
+    assert indices(answers) == set(model_of)
+    next(made, None)
+
+
+def indices(answers: list[tuple[str, SearchResult]]) -> set[str]:
+    return {hit.index for _, found in answers for hit in found}
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    """Generous: the machine may be slow."""
+    deadline = time.monotonic() + 180
+    while not happened():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,11 @@ def test_pages_of_any_size_give_what_numpy_gives(count: int, k: int, page: int, 
     own = [None, None, "0"]
     everything = {str(row) for row in range(count)}
     pages = (
-        ([str(row) for row in range(start, min(start + page, count))], vectors[start : start + page])
+        (
+            [str(row) for row in range(start, min(start + page, count))],
+            range(len(vectors[start : start + page])),
+            vectors[start : start + page],
+        )
         for start in range(0, count, page)
     )
     truth = exact_neighbours(queries, own, [everything] * 3, k, pages)
@@ -36,8 +41,16 @@ def test_pages_of_any_size_give_what_numpy_gives(count: int, k: int, page: int, 
 def test_any_of_tied_documents_counts_but_no_more_than_k() -> None:
     vectors = np.array([[1, 0], [2, 0], [3, 0], [0, 1]], dtype=np.float32)
     ids = ["a", "b", "c", "d"]
-    truth = exact_neighbours(vectors[:1], [None], [set(ids)], 2, [(ids, vectors)])
+    truth = exact_neighbours(vectors[:1], [None], [set(ids)], 2, [(ids, range(4), vectors)])
     assert truth.hits(0, ["b", "c"]) == truth.hits(0, ["a", "c"]) == 2
     assert truth.hits(0, ["a", "b", "c"]) == 2
     assert truth.hits(0, ["a", "d"]) == 1
     assert truth.hits(0, ["gone"]) == 0
+
+
+def test_a_document_of_several_passages_is_as_near_as_the_nearest() -> None:
+    vectors = np.array([[0, 1], [1, 0], [1, 1], [-1, 0]], dtype=np.float32)
+    query = np.array([[1, 0]], dtype=np.float32)
+    truth = exact_neighbours(query, [None], [{"a", "b", "c"}], 1, [(["a", "b", "c"], [0, 2, 3], vectors)])
+    assert truth.cosines[0] == {"a": 1.0, "b": pytest.approx(0.5**0.5), "c": -1.0}
+    assert (truth.documents, truth.hits(0, ["a"]), truth.hits(0, ["b"])) == (3, 1, 0)
