@@ -13,7 +13,7 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.ensure import VectorField
-from es_sbert.index.layout import has_vector
+from es_sbert.index.layout import has_vector, vector_path
 from es_sbert.index.types import OVERSAMPLE, IndexType
 from es_sbert.index.vectors import stored_vectors
 from es_sbert.search.queries import MAX_K, VectorQuery, search_body
@@ -230,7 +230,9 @@ class _Runner:
 def _pages(engine: Engine, field: VectorField) -> Iterator[tuple[list[str], list[int], Vectors]]:
     """Ids, first rows and vectors of all documents that have one."""
     query = has_vector(field.name, field.meta)
-    for page in engine.scan(field.index, query=query, source_includes=[field.name], page=_PAGE, vectors=True):
+    # OpenSearch puts a stand-in for a vector inside passages unless it is asked for by its own name.
+    wanted = [field.name, vector_path(field.name, field.meta)]
+    for page in engine.scan(field.index, query=query, source_includes=wanted, page=_PAGE, vectors=True):
         own = [[vector for _, _, vector in stored_vectors(hit["_source"][field.name], 0)] for hit in page]
         rows = [0, *itertools.accumulate(len(vectors) for vectors in own[:-1])]
         yield [hit["_id"] for hit in page], rows, np.stack([vector for vectors in own for vector in vectors])
