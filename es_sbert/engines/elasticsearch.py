@@ -72,8 +72,8 @@ class ElasticsearchEngine(RestEngine):
                 self._warned.add(text)
                 record("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
 
-    def _open_point_in_time(self, name: str, params: Mapping[str, str]) -> str:
-        answer = self._request("POST", f"/{quoted(name)}/_pit", {"keep_alive": KEEP_ALIVE, **params})
+    def _open_point_in_time(self, name: str) -> str:
+        answer = self._request("POST", f"/{quoted(name)}/_pit", {"keep_alive": KEEP_ALIVE})
         return str(answer["id"])
 
     def _close_point_in_time(self, pit_id: str) -> None:

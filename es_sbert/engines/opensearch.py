@@ -57,9 +57,8 @@ class OpenSearchEngine(RestEngine):
         # The client hands back the parsed answer of a 2xx alone; which 2xx it was makes no difference here.
         return 200, answer
 
-    def _open_point_in_time(self, name: str, params: Mapping[str, str]) -> str:
-        wanted = {"keep_alive": KEEP_ALIVE, **params}
-        answer = self._request("POST", f"/{quoted(name)}/_search/point_in_time", wanted)
+    def _open_point_in_time(self, name: str) -> str:
+        answer = self._request("POST", f"/{quoted(name)}/_search/point_in_time", {"keep_alive": KEEP_ALIVE})
         return str(answer["pit_id"])
 
     def _close_point_in_time(self, pit_id: str) -> None:

@@ -188,14 +188,14 @@ class Engine(Protocol):
             vectors: Also bring vectors on engines that leave them out of `_source`.
         """
 
-    def checkpoints(self, name: str) -> dict[int, int]:
-        """Shard → the `_seq_no` up to which all its copies have every write; -1 where there was none."""
-
     def written(self, name: str, shard: int, after: int, up_to: int, *, query: Json, source_includes: Sequence[str],
-                page: int = 500) -> list[Json]:  # fmt: skip
+                page: int = 500, vectors: bool = False) -> list[Json]:  # fmt: skip
         """The first hits of a query in a shard whose last write has a `_seq_no` in (after, up_to], in its order.
 
         Hits carry `_seq_no` and `_primary_term`. Deleted documents are none, and only refreshed writes are seen.
+
+        Args:
+            vectors: Also bring vectors on engines that leave them out of `_source`.
         """
 
     def ask(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:

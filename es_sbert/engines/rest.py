@@ -47,7 +47,7 @@ class RestEngine(IndexUpkeep):
         """
 
     @abstractmethod
-    def _open_point_in_time(self, name: str, params: Mapping[str, str]) -> str: ...
+    def _open_point_in_time(self, name: str) -> str: ...
 
     @abstractmethod
     def _close_point_in_time(self, pit_id: str) -> None: ...
@@ -127,15 +127,9 @@ class RestEngine(IndexUpkeep):
         source = self._source(source_includes, vectors=vectors)
         return self._pages(name, {"query": query, "size": page, "sort": self._scan_sort(), "_source": source})
 
-    def changes(self, name: str, shard: int, after: int, page: int = 200) -> Iterator[list[Json]]:
-        query: Json = {"range": {"_seq_no": {"gt": after}}}
-        # Within one shard the numbers are unique, so they are a total order.
-        body = {"query": query, "size": page, "sort": [{"_seq_no": "asc"}], "_source": self._source("*", vectors=True)}
-        return self._pages(name, body, preference=f"_shards:{shard}")
-
-    def _pages(self, name: str, body: Json, *, preference: str | None = None) -> Iterator[list[Json]]:
+    def _pages(self, name: str, body: Json) -> Iterator[list[Json]]:
         """Hits of a search whose sort is a total order, from one point in time."""
-        pit_id = self._open_point_in_time(name, {} if preference is None else {"preference": preference})
+        pit_id = self._open_point_in_time(name)
         body = body | {"seq_no_primary_term": True, "track_total_hits": False}
         try:
             while True:
@@ -158,31 +152,17 @@ class RestEngine(IndexUpkeep):
         wanted: Json = {"includes": list(includes)}
         return wanted | {"exclude_vectors": False} if vectors and self.info.hides_vectors_in_source else wanted
 
-    def checkpoints(self, name: str) -> dict[int, int]:
-        shards = "indices.*.shards.*"
-        params = {"level": "shards", "filter_path": f"{shards}.routing.primary,{shards}.seq_no.global_checkpoint"}
-        answer = self._request("GET", f"/{quoted(name)}/_stats", params)
-        copies = (
-            (int(shard), copy)
-            for index in answer.get("indices", {}).values()
-            for shard, copies in index["shards"].items()
-            for copy in copies
-        )
-        return {shard: copy["seq_no"]["global_checkpoint"] for shard, copy in copies if copy["routing"]["primary"]}
-
     def written(self, name: str, shard: int, after: int, up_to: int, *, query: Json, source_includes: Sequence[str],
-                page: int = 500) -> list[Json]:  # fmt: skip
+                page: int = 500, vectors: bool = False) -> list[Json]:  # fmt: skip
         body: Json = {
             "query": {"bool": {"must": [query], "filter": [{"range": {"_seq_no": {"gt": after, "lte": up_to}}}]}},
             "sort": [{"_seq_no": "asc"}],
             "size": page,
-            "_source": {"includes": list(source_includes)} if source_includes else False,
+            "_source": self._source(source_includes, vectors=vectors),
             "seq_no_primary_term": True,
             "track_total_hits": False,
         }
-        answer = self._request("POST", f"/{quoted(name)}/_search", {"preference": f"_shards:{shard}"}, body)
-        self._check_shards(answer, name)
-        hits: list[Json] = answer["hits"]["hits"]
+        hits: list[Json] = self.search(name, body, preference=f"_shards:{shard}")["hits"]["hits"]
         return hits
 
     def ask(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:

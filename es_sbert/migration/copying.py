@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.ingest.control import Control
@@ -18,7 +20,10 @@ from es_sbert.migration.state import Notebook
 from es_sbert.migration.target import ours
 from es_sbert.migration.writes import Write, copy_of, late_copy_of, removal_of, send
 
+T = TypeVar("T")
+
 _NOTE_SECONDS = 5.0
+_PAGE = 200  # whole documents, with vectors
 
 
 @dataclass(frozen=True)
@@ -48,9 +53,9 @@ class Transfer:
         """Write into the new index; how many conflicted."""
         return send(self.engine, self.target, writes, self.policy, self.aborted)
 
-    def patiently(self, call: Callable[[], object]) -> None:
-        """A call whose transient failures are waited out."""
-        with_retries(call, self.policy, self.aborted, lambda: None)
+    def patiently(self, call: Callable[[], T]) -> T:
+        """A call's answer; transient failures are waited out."""
+        return with_retries(call, self.policy, self.aborted, lambda: None)
 
 
 def copy_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
@@ -91,20 +96,24 @@ def _round(transfer: Transfer, on_copied: Callable[[int], None],
     engine, book = transfer.engine, transfer.book
     dropped = ours(book.note.fields)
     # First the numbers, then the refresh: whatever has one of them can be seen then.
-    numbers = engine.sequence_numbers(transfer.source)
+    numbers = transfer.patiently(lambda: engine.sequence_numbers(transfer.source))
     transfer.patiently(lambda: engine.refresh(transfer.source))
     copied = list(book.note.copied)
     count, noted = 0, time.monotonic()
     for shard, number in enumerate(numbers):
         begin, seen = copied[shard], 0
-        if number.highest == begin:
-            continue
-        for page in engine.changes(transfer.source, shard, begin):
+        while copied[shard] < number.everywhere:
+            ask = partial(
+                engine.written, transfer.source, shard, copied[shard], number.everywhere, query={"match_all": {}},
+                source_includes=["*"], page=_PAGE, vectors=True,
+            )  # fmt: skip
+            page = transfer.patiently(ask)
+            if not page:
+                break
             write(page, dropped)
-            seen += sum(hit["_seq_no"] <= number.everywhere for hit in page)
+            seen += len(page)
             count += len(page)
-            # A write with a lower number may still be on its way.
-            copied[shard] = max(begin, min(page[-1]["_seq_no"], number.everywhere))
+            copied[shard] = page[-1]["_seq_no"]
             on_copied(len(page))
             if time.monotonic() - noted > _NOTE_SECONDS:
                 # Numbers between those of documents may have been deletions, which the end of the round sees to.

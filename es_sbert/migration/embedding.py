@@ -9,6 +9,7 @@ from pathlib import Path
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.local import LocalRunner
 from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Meter
 from es_sbert.ingest.run import run
@@ -71,7 +72,7 @@ class Embedding:
             load_settings=LoadSettings.KEEP, retry_seconds=self._retry_seconds,
         )  # fmt: skip
         wanted = plan(self._engine, settings)
-        summary = run(self._engine, self._encoder, wanted, self._control, self._meter())
+        summary = run(self._engine, LocalRunner(self._encoder), wanted, self._control, self._meter())
         self.result.documents += summary.indexed
         self.result.dead = summary.dead
         self.result.stopped = summary.stopped

@@ -160,6 +160,7 @@ class _Run:
         """Writes that came to the old index in its last moment."""
         if self._old_state() is not None:
             self._wait_for_quiet()
+            self._wait_for_writes()
             while count := late_round(self._transfer, lambda done: None):
                 self.late += count
                 if self._stopped:

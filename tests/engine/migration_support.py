@@ -16,6 +16,7 @@ from es_sbert.engines.protocol import Engine, Flavour, Json
 from es_sbert.index.ensure import ensure_vector_field
 from es_sbert.index.vectors import read_vector
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.local import LocalRunner
 from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Silent
 from es_sbert.ingest.run import run
@@ -81,7 +82,7 @@ class Place:
     def embed(self, encoder: Encoder, index: str | None = None) -> None:
         """What `es-sbert ingest` with no FILE does."""
         settings = IngestSettings(index=index or self.index, text_fields=("text",), dead_letters=self.dead)
-        summary = run(self.engine, encoder, plan(self.engine, settings), Control(), Silent())
+        summary = run(self.engine, LocalRunner(encoder), plan(self.engine, settings), Control(), Silent())
         assert (summary.dead, summary.left, summary.stopped) == (0, 0, None)
 
     def behind(self) -> str:

@@ -14,6 +14,7 @@ from es_sbert.index.change_type import change_type
 from es_sbert.index.ensure import read_vector_field
 from es_sbert.index.vectors import stored_vectors
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.local import LocalRunner
 from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Silent
 from es_sbert.ingest.run import run
@@ -59,7 +60,7 @@ def test_passages_are_measured_and_migrated_with_the_other_fields_of_their_model
         index=index_name, vectors=("embedding={body}", "of_title={title}"), passages=("embedding=8",),
         passage_overlap=0, dead_letters=place.dead,
     )  # fmt: skip
-    run(engine, first, plan(engine, settings), Control(), Silent())
+    run(engine, LocalRunner(first), plan(engine, settings), Control(), Silent())
 
     field = read_vector_field(engine, index_name, "embedding")
     assert field.meta.passages is not None
