@@ -27,6 +27,7 @@ SMALL_ROUND = 200
 MAX_ROUNDS = 20
 _WRITE_BLOCK = "index.blocks.write"
 _POLL_SECONDS = 0.5
+_TELL_SECONDS = 10.0
 # Requests that looked the alias up before the swap arrive at the old index within this time.
 _QUIET_SECONDS = 2.0
 
@@ -161,7 +162,7 @@ class _Run:
         if self._old_state() is not None:
             self._wait_for_quiet()
             self._wait_for_writes()
-            while count := late_round(self._transfer, lambda done: None):
+            while count := late_round(self._transfer, self._told()):
                 self.late += count
                 if self._stopped:
                     return False
@@ -177,9 +178,22 @@ class _Run:
         self._book.write(phase=Phase.DONE)
 
     def _round(self) -> int:
-        count = copy_round(self._transfer, lambda done: None)
+        count = copy_round(self._transfer, self._told())
         self.copied += count
         return count
+
+    def _told(self) -> Callable[[int], None]:
+        """Says now and then how many documents of a round are copied."""
+        count, said = 0, time.monotonic()
+
+        def copied(more: int) -> None:
+            nonlocal count, said
+            count += more
+            if time.monotonic() - said > _TELL_SECONDS:
+                self._watch.say(f"{count:,} documents copied")
+                said = time.monotonic()
+
+        return copied
 
     @property
     def _stopped(self) -> bool:
