@@ -130,11 +130,12 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def cached_bundle_folder(model: SentenceModel) -> Path:
-    """Where a model that is no bundle is exported on first use.
-
-    `$ES_SBERT_CACHE`, or `$XDG_CACHE_HOME/es-sbert`, or `~/.cache/es-sbert`; one folder a fingerprint.
-    """
+def cache_folder() -> Path:
+    """`$ES_SBERT_CACHE`, or `$XDG_CACHE_HOME/es-sbert`, or `~/.cache/es-sbert`."""
     base = os.environ.get("ES_SBERT_CACHE")
-    cache = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "es-sbert"
-    return cache / "bundles" / model.fingerprint
+    return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "es-sbert"
+
+
+def cached_bundle_folder(model: SentenceModel) -> Path:
+    """Where a model that is no bundle is exported on first use: one folder a fingerprint in the cache."""
+    return cache_folder() / "bundles" / model.fingerprint

@@ -22,7 +22,7 @@ COMMANDS = {
     "engine": ("es_sbert.cli.engine", "engine", "Run a real search engine on this machine without Docker."),
     "evaluate": ("es_sbert.cli.evaluate", "evaluate", "Measure a model by the protocols of the Sentence-BERT paper."),
     "export": ("es_sbert.cli.export", "export", "Export a model to a checked ONNX bundle."),
-    "index": ("es_sbert.cli.index", "index", "Create and inspect indices with a vector field."),
+    "index": ("es_sbert.cli.index", "index", "Create, inspect and change indices with a vector field."),
     "ingest": ("es_sbert.cli.ingest", "ingest", "Embed documents and load them into an index."),
     "search": ("es_sbert.cli.search", "search", "Search an index by meaning."),
     "train": ("es_sbert.cli.train", "train", "Fine-tune a sentence encoder by a recipe."),

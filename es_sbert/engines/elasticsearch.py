@@ -16,7 +16,8 @@ from es_sbert.engines.address import Address
 from es_sbert.engines.detect import node_config
 from es_sbert.engines.failures import unreachable
 from es_sbert.engines.protocol import EngineInfo, Json
-from es_sbert.engines.rest import KEEP_ALIVE, RestEngine, quoted
+from es_sbert.engines.rest import KEEP_ALIVE, RestEngine
+from es_sbert.engines.upkeep import quoted
 from es_sbert.errors import EngineUnreachable
 from es_sbert.events import record
 
@@ -78,6 +79,12 @@ class ElasticsearchEngine(RestEngine):
 
     def _close_point_in_time(self, pit_id: str) -> None:
         self._request("DELETE", "/_pit", body={"id": pit_id}, missing_ok=True)
+
+    def vector_size(self, name: str, field: str) -> int | None:
+        # It walks through the index's files: what the numbers of `_stats` leave out in segments of one file each.
+        answer = self._request("POST", f"/{quoted(name)}/_disk_usage", {"run_expensive_tasks": "true"})
+        fields = next(value["fields"] for key, value in answer.items() if key != "_shards")
+        return int(fields.get(field, {}).get("knn_vectors_in_bytes", 0))
 
     def _scan_sort(self) -> list[Json]:
         return [{"_shard_doc": "asc"}]

@@ -13,11 +13,16 @@ from es_sbert.engines.address import Address
 from es_sbert.engines.detect import CONNECTIONS
 from es_sbert.engines.failures import unreachable
 from es_sbert.engines.protocol import EngineInfo, Json
-from es_sbert.engines.rest import KEEP_ALIVE, RestEngine, quoted
+from es_sbert.engines.rest import KEEP_ALIVE, RestEngine
+from es_sbert.engines.upkeep import quoted
 from es_sbert.errors import EngineUnreachable, UnsupportedEngine
 
 # `_shard_doc`, the only sort key that is unique in a point in time, came with this version.
 OLDEST_FOR_SCAN = (3, 3, 0)
+
+
+# Lucene's files of vectors, quantised vectors and graphs, with their headers.
+_VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
 
 
 class OpenSearchEngine(RestEngine):
@@ -58,6 +63,13 @@ class OpenSearchEngine(RestEngine):
 
     def _close_point_in_time(self, pit_id: str) -> None:
         self._request("DELETE", "/_search/point_in_time", body={"pit_id": [pit_id]}, missing_ok=True)
+
+    def vector_size(self, name: str, field: str) -> int | None:
+        params = {"include_segment_file_sizes": "true"}
+        answer = self._request("GET", f"/{quoted(name)}/_stats/segments", params)
+        files = answer["_all"]["primaries"]["segments"]["file_sizes"]
+        # Without index.knn vectors are doc values like others, whose share of a file nothing tells.
+        return sum(int(files[kind]["size_in_bytes"]) for kind in _VECTOR_FILES & files.keys()) or None
 
     def _scan_sort(self) -> list[Json]:
         if self.info.version < OLDEST_FOR_SCAN:

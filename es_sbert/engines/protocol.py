@@ -66,6 +66,19 @@ class IndexState:
 
 
 @dataclass(frozen=True)
+class SequenceNumbers:
+    """How far the writes of one shard are. Every write and every deletion takes the next number.
+
+    Attributes:
+        highest: The highest that was given out; -1 for none.
+        everywhere: Up to this one, every write has arrived on all copies: a refresh makes it visible.
+    """
+
+    highest: int
+    everywhere: int
+
+
+@dataclass(frozen=True)
 class ItemResult:
     """What became of one action of a bulk request.
 
@@ -102,6 +115,9 @@ class Engine(Protocol):
 
     def create_index(self, name: str, body: Json) -> None: ...
 
+    def delete_index(self, name: str) -> None:
+        """Nothing happens where there is none. An alias is refused."""
+
     def put_mapping(self, name: str, body: Json) -> None: ...
 
     def put_settings(self, name: str, settings: Mapping[str, str | None]) -> None:
@@ -111,8 +127,36 @@ class Engine(Protocol):
 
     def count(self, name: str, query: Json | None = None) -> int: ...
 
+    def aliases(self, name: str) -> dict[str, dict[str, Json]]:
+        """Concrete index → alias → its properties, for an index or all that stand behind an alias."""
+
+    def update_aliases(self, actions: Sequence[Json]) -> None:
+        """Add and remove aliases, and remove indices, in one step: all of it, or none."""
+
     def store_size(self, name: str) -> int:
         """Bytes of the primary shards on disk."""
+
+    def vector_size(self, name: str, field: str) -> int | None:
+        """Bytes on disk of a field's vectors, quantised copies and graph in the primary shards, without `_source`.
+
+        On OpenSearch those of all vector fields of the index. None where the engine does not tell.
+        """
+
+    def segments(self, name: str) -> list[int]:
+        """Segments that searches see in each primary shard, shards in order."""
+
+    def start_force_merge(self, name: str) -> str:
+        """Begin to merge every shard into one segment; the task's name, for `is_done`."""
+
+    def is_done(self, task: str) -> bool:
+        """Whether a task has come to its end.
+
+        Raises:
+            RequestFailed: it came to a bad one.
+        """
+
+    def sequence_numbers(self, name: str) -> list[SequenceNumbers]:
+        """How far the writes of each primary shard are, shards in order."""
 
     def bulk(self, name: str, body: bytes) -> list[ItemResult]:
         """Send newline-delimited actions, already encoded; results are in the order of the actions.
@@ -129,25 +173,30 @@ class Engine(Protocol):
             vectors: Also bring vectors on engines that leave them out of `_source`.
         """
 
-    def search(self, name: str, body: Json) -> Json:
-        """`_search` as the engine answers it."""
+    def search(self, name: str, body: Json, *, preference: str | None = None) -> Json:
+        """`_search` as the engine answers it.
+
+        Args:
+            preference: Which copies of the shards are asked, in the engine's words (`_shards:0`).
+        """
 
     def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
-             slice: tuple[int, int] | None = None) -> Iterator[list[Json]]:  # fmt: skip
+             vectors: bool = False, slice: tuple[int, int] | None = None) -> Iterator[list[Json]]:  # fmt: skip
         """All hits of a query from one point in time, page by page, with `_seq_no` and `_primary_term`.
 
         Args:
+            vectors: Also bring vectors on engines that leave them out of `_source`.
             slice: Number of a slice, and of how many (at least 2): every document is in exactly one of them.
         """
 
-    def checkpoints(self, name: str) -> dict[int, int]:
-        """Shard → the `_seq_no` up to which all its copies have every write; -1 where there was none."""
-
     def written(self, name: str, shard: int, after: int, up_to: int, *, query: Json, source_includes: Sequence[str],
-                page: int = 500) -> list[Json]:  # fmt: skip
+                page: int = 500, vectors: bool = False) -> list[Json]:  # fmt: skip
         """The first hits of a query in a shard whose last write has a `_seq_no` in (after, up_to], in its order.
 
         Hits carry `_seq_no` and `_primary_term`. Deleted documents are none, and only refreshed writes are seen.
+
+        Args:
+            vectors: Also bring vectors on engines that leave them out of `_source`.
         """
 
     def ask(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import orjson
 
 from es_sbert.engines.failures import failed_request, root_cause
 from es_sbert.engines.protocol import EngineInfo, IndexState, ItemResult, Json
-from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed, UsageError
+from es_sbert.engines.upkeep import IndexUpkeep, quoted
+from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ KEEP_ALIVE = "30m"
 _NO_SUCH_API = frozenset({400, 404, 405})
 
 
-class RestEngine(ABC):
+class RestEngine(IndexUpkeep):
     """`Engine` over REST.
 
     Args:
@@ -92,27 +92,10 @@ class RestEngine(ABC):
         settings = {key: str(value) for key, value in state.get("settings", {}).items()}
         return IndexState(name=concrete, mappings=state.get("mappings", {}), settings=settings)
 
-    def create_index(self, name: str, body: Json) -> None:
-        self._request("PUT", f"/{quoted(name)}", body=body)
-
-    def put_mapping(self, name: str, body: Json) -> None:
-        self._request("PUT", f"/{quoted(name)}/_mapping", body=body)
-
-    def put_settings(self, name: str, settings: Mapping[str, str | None]) -> None:
-        self._request("PUT", f"/{quoted(name)}/_settings", body=dict(settings))
-
-    def refresh(self, name: str) -> None:
-        self._request("POST", f"/{quoted(name)}/_refresh")
-
     def count(self, name: str, query: Json | None = None) -> int:
         answer = self._request("POST", f"/{quoted(name)}/_count", body={"query": query or {"match_all": {}}})
         self._check_shards(answer, name)
         return int(answer["count"])
-
-    def store_size(self, name: str) -> int:
-        """Bytes of the primary shards on disk."""
-        answer = self._request("GET", f"/{quoted(name)}/_stats/store")
-        return int(answer["_all"]["primaries"]["store"]["size_in_bytes"])
 
     def bulk(self, name: str, body: bytes) -> list[ItemResult]:
         params = {"filter_path": "items.*._id,items.*.status,items.*.error"}
@@ -139,25 +122,24 @@ class RestEngine(ABC):
                 )
         return {doc["_id"]: doc.get("_source", {}) for doc in answer["docs"] if doc.get("found")}
 
-    def search(self, name: str, body: Json) -> Json:
-        answer: Json = self._request("POST", f"/{quoted(name)}/_search", body=body)
+    def search(self, name: str, body: Json, *, preference: str | None = None) -> Json:
+        params = None if preference is None else {"preference": preference}
+        answer: Json = self._request("POST", f"/{quoted(name)}/_search", params, body)
         self._check_shards(answer, name)
         return answer
 
     def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
-             slice: tuple[int, int] | None = None) -> Iterator[list[Json]]:  # fmt: skip
-        sort = self._scan_sort()
-        pit_id = self._open_point_in_time(name)
-        body: Json = {
-            "query": query,
-            "size": page,
-            "sort": sort,
-            "_source": {"includes": list(source_includes)} if source_includes else False,
-            "seq_no_primary_term": True,
-            "track_total_hits": False,
-        }
+             vectors: bool = False, slice: tuple[int, int] | None = None) -> Iterator[list[Json]]:  # fmt: skip
+        source = self._source(source_includes, vectors=vectors)
+        body: Json = {"query": query, "size": page, "sort": self._scan_sort(), "_source": source}
         if slice is not None:
             body["slice"] = {"id": slice[0], "max": slice[1]}
+        return self._pages(name, body)
+
+    def _pages(self, name: str, body: Json) -> Iterator[list[Json]]:
+        """Hits of a search whose sort is a total order, from one point in time."""
+        pit_id = self._open_point_in_time(name)
+        body = body | {"seq_no_primary_term": True, "track_total_hits": False}
         try:
             while True:
                 answer = self._request(
@@ -173,31 +155,23 @@ class RestEngine(ABC):
         finally:
             self._release(pit_id)
 
-    def checkpoints(self, name: str) -> dict[int, int]:
-        shards = "indices.*.shards.*"
-        params = {"level": "shards", "filter_path": f"{shards}.routing.primary,{shards}.seq_no.global_checkpoint"}
-        answer = self._request("GET", f"/{quoted(name)}/_stats", params)
-        copies = (
-            (int(shard), copy)
-            for index in answer.get("indices", {}).values()
-            for shard, copies in index["shards"].items()
-            for copy in copies
-        )
-        return {shard: copy["seq_no"]["global_checkpoint"] for shard, copy in copies if copy["routing"]["primary"]}
+    def _source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
+        if not includes:
+            return False
+        wanted: Json = {"includes": list(includes)}
+        return wanted | {"exclude_vectors": False} if vectors and self.info.hides_vectors_in_source else wanted
 
     def written(self, name: str, shard: int, after: int, up_to: int, *, query: Json, source_includes: Sequence[str],
-                page: int = 500) -> list[Json]:  # fmt: skip
+                page: int = 500, vectors: bool = False) -> list[Json]:  # fmt: skip
         body: Json = {
             "query": {"bool": {"must": [query], "filter": [{"range": {"_seq_no": {"gt": after, "lte": up_to}}}]}},
             "sort": [{"_seq_no": "asc"}],
             "size": page,
-            "_source": {"includes": list(source_includes)} if source_includes else False,
+            "_source": self._source(source_includes, vectors=vectors),
             "seq_no_primary_term": True,
             "track_total_hits": False,
         }
-        answer = self._request("POST", f"/{quoted(name)}/_search", {"preference": f"_shards:{shard}"}, body)
-        self._check_shards(answer, name)
-        hits: list[Json] = answer["hits"]["hits"]
+        hits: list[Json] = self.search(name, body, preference=f"_shards:{shard}")["hits"]["hits"]
         return hits
 
     def ask(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:
@@ -230,23 +204,6 @@ class RestEngine(ABC):
                 "Look at `GET _cluster/health` and try again when all shards are active.",
                 503,
             )
-
-
-def quoted(name: str) -> str:
-    """An index or alias name as a path segment.
-
-    Raises:
-        UsageError: a pattern, a list of names, an API's own path, or characters that nobody sees.
-    """
-    if (
-        not name.isprintable()
-        or not name
-        or name in (".", "..")
-        or name[0] in "_-+"
-        or any(c in '*?,#\\/"<>|: ' for c in name)
-    ):
-        raise UsageError(f"{name!r} is not the name of one index", "Give one index or alias, without wildcards.")
-    return quote(name, safe="")
 
 
 def _item_result(item: Json) -> ItemResult:

@@ -81,6 +81,24 @@ def _base64(vector: Vectors) -> str:
     return base64.b64encode(vector.astype(_WIRE).tobytes()).decode("ascii")
 
 
+def stored_vectors(value: Any, length: int) -> list[tuple[int, int, Vectors]]:
+    """All vectors that stand in a vector field of a document, as read from the engine.
+
+    Args:
+        length: Of the document's text: the end of a vector that stands for all of it.
+
+    Returns:
+        First character and the one behind the last of what each vector stands for, and the vector ``(dimensions,)``.
+    """
+    passages = [value] if isinstance(value, dict) else value
+    if isinstance(passages, list) and passages and isinstance(passages[0], dict):
+        return [
+            (int(passage[PASSAGE_START]), int(passage[PASSAGE_END]), read_vector(passage[PASSAGE_VECTOR]))
+            for passage in passages
+        ]
+    return [(0, length, read_vector(value))]
+
+
 def read_vector(value: str | list[float]) -> Vectors:
     """The inverse of `vector_value`, for both shapes.
 

@@ -68,9 +68,11 @@ def update_action(document: Document, fields: Sequence[FilledField], cleared: Se
     if document.version is None:
         raise ValueError(f"{document.origin} has no version to update")
     sequence, term = document.version
-    head = orjson.dumps({"update": {"_id": document.id, "if_seq_no": sequence, "if_primary_term": term}})
+    head: Json = {"_id": document.id, "if_seq_no": sequence, "if_primary_term": term}
+    if document.routing is not None:
+        head["routing"] = document.routing
     gone: Json = {name: None for field in cleared for name in (field, document_meta_field(field))}
-    return b"".join((head, b'\n{"doc":', _json(_added(fields) | gone), b"}\n"))
+    return b"".join((orjson.dumps({"update": head}), b'\n{"doc":', _json(_added(fields) | gone), b"}\n"))
 
 
 def _added(fields: Sequence[FilledField]) -> Json:

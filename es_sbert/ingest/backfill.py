@@ -25,10 +25,18 @@ from es_sbert.ingest.triage import chunks, is_current, stored_meta
 PAGE = 500
 
 
-def scan_query(targets: Targets) -> Json:
-    """All documents, each hit saying by named queries which of the targets have a vector (their numbers)."""
+def scan_query(targets: Targets, *, only_lacking: bool = False) -> Json:
+    """All documents, each hit saying by named queries which of the targets have a vector (their numbers).
+
+    Args:
+        only_lacking: Only documents that lack a vector in one of them.
+    """
     should = [has_vector(target.field, target.meta, str(number)) for number, target in enumerate(targets)]
-    return {"bool": {"must": [{"match_all": {}}], "should": should}}
+    query: Json = {"bool": {"must": [{"match_all": {}}], "should": should}}
+    if only_lacking:
+        complete = [has_vector(target.field, target.meta) for target in targets]
+        query["bool"]["must_not"] = [{"bool": {"filter": complete}}]
+    return query
 
 
 class Clearing:
@@ -77,14 +85,16 @@ class IndexReader:
 
     Args:
         targets: Vector fields, all of them filled by this load.
+        only_lacking: Pass over documents that have all vectors, whatever these are.
         slice: Number of a slice of the index, and of how many; None reads all of it.
     """
 
-    def __init__(self, engine: Engine, index: str, targets: Targets, outcomes: Outcomes, control: Control,
-                 slice: tuple[int, int] | None = None) -> None:  # fmt: skip
+    def __init__(self, engine: Engine, index: str, targets: Targets, outcomes: Outcomes, control: Control, *,
+                 only_lacking: bool = False, slice: tuple[int, int] | None = None) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
         self._targets = targets
+        self._only_lacking = only_lacking
         self._slice = slice
         self._meta_fields = [target.meta_field for target in targets]
         self._outcomes = outcomes
@@ -93,9 +103,8 @@ class IndexReader:
 
     def documents(self) -> Iterator[Document]:
         """From one point in time. A scan that fails ends early: what was read is still loaded."""
-        pages = self._engine.scan(
-            self._index, query=scan_query(self._targets), source_includes=self.includes, page=PAGE, slice=self._slice
-        )
+        query = scan_query(self._targets, only_lacking=self._only_lacking)
+        pages = self._engine.scan(self._index, query=query, source_includes=self.includes, page=PAGE, slice=self._slice)
         try:
             for page in pages:
                 for hit in page:
@@ -192,7 +201,10 @@ class IndexReader:
         )
         if stale:
             version = (hit["_seq_no"], hit["_primary_term"])
-            return Document(self._origin, hit["_id"], texts, self._plain(hit), None, version, stale=stale)
+            return Document(
+                self._origin, hit["_id"], texts, self._plain(hit), None, version, stale=stale,
+                routing=hit.get("_routing"),
+            )  # fmt: skip
         return Outcome.UNCHANGED if any(texts) else Outcome.EMPTY
 
     def _plain(self, hit: Json) -> bytes:

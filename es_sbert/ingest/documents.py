@@ -31,6 +31,7 @@ class Document:
         version: `_seq_no` and `_primary_term` of the version that was read; None for documents of files.
         written: When it was the document's last word; a later one in the index stays. None: now.
         stale: Of a document of the index: the targets, by number, whose vector is not the one that belongs there.
+        routing: What chose its shard, where it stands in an index and that was not the id.
     """
 
     origin: Origin
@@ -41,6 +42,7 @@ class Document:
     version: tuple[int, int] | None = None
     written: str | None = None
     stale: tuple[int, ...] = ()
+    routing: str | None = None
 
     @property
     def size(self) -> int:

@@ -99,8 +99,9 @@ def ticker(context: LoadContext, part_read: Callable[[], float | None]) -> Calla
 def _loader(context: LoadContext, encoder: Encoder, sort_out: Callable[[list[Document]], Sorted],
             on_conflict: Callable[[Action], None]) -> Loader:  # fmt: skip
     writer = BulkWriter(
-        context.engine, context.plan.settings.index, context.policy, context.throttle, context.outcomes,
-        context.control, on_conflict, context.observer,
+        # The index itself: behind an alias that goes over to another model's meanwhile, vectors would be mixed.
+        context.engine, context.index.name, context.policy, context.throttle, context.outcomes, context.control,
+        on_conflict, context.observer,
     )  # fmt: skip
     return Loader(
         context.engine, encoder, context.targets, throttle=context.throttle, sort_out=sort_out, writer=writer,

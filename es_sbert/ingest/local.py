@@ -62,8 +62,11 @@ class LocalRunner:
         load_sources(context, self._encoder, counter, tick, empty_index=empty)
 
     def _reader(self, context: LoadContext) -> IndexReader:
-        index = context.plan.settings.index
-        return IndexReader(context.engine, index, context.targets, context.outcomes, context.control)
+        settings = context.plan.settings
+        return IndexReader(
+            context.engine, settings.index, context.targets, context.outcomes, context.control,
+            only_lacking=settings.only_lacking,
+        )  # fmt: skip
 
     def _load_index(self, context: LoadContext, reader: IndexReader) -> None:
         # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.

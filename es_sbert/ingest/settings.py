@@ -48,6 +48,8 @@ class IngestSettings(BaseModel):
         watch_seconds: With no files: go on with what other writers add or change, looking every so many seconds.
         sql: Query whose rows are loaded, in place of `files`.
         database: Address of the database that is asked; may hold a password.
+        only_lacking: Of documents of the index, read those alone that lack a vector; the vectors of all others are
+            known to be current.
         state: File that a killed load goes on from; None puts it beside the first source.
     """
 
@@ -75,4 +77,5 @@ class IngestSettings(BaseModel):
     watch_seconds: float | None = Field(default=None, gt=0)
     sql: str | None = None
     database: SecretStr | None = None
+    only_lacking: bool = False
     state: Path | None = None

@@ -60,7 +60,8 @@ class Changes:
         self._context.control.cut(f"reading the index failed: {error.message}")
 
     def _checkpoints(self) -> dict[int, int]:
-        return patiently(self._context, lambda: self._context.engine.checkpoints(self._index))
+        numbers = patiently(self._context, lambda: self._context.engine.sequence_numbers(self._index))
+        return {shard: number.everywhere for shard, number in enumerate(numbers)}
 
     def _of_shard(self, shard: int, up_to: int) -> Iterator[Document]:
         while self._seen.get(shard, -1) < up_to and not self._context.control.stop.is_set():

@@ -13,10 +13,11 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, Flavour, Json
-from es_sbert.errors import RequestFailed, UnsupportedEngine, UsageError
-from es_sbert.index.ensure import VectorField, check_model, read_vector_field
+from es_sbert.errors import IndexMissing, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.index.ensure import VectorField
 from es_sbert.index.types import OVERSAMPLE, IndexType
 from es_sbert.loading import load_encoder
+from es_sbert.search.following import Following, Target
 from es_sbert.search.queries import VectorQuery, search_body
 from es_sbert.search.results import SearchResult, read_answer
 from es_sbert.search.scores import Method
@@ -31,7 +32,9 @@ class SemanticIndex:
                 print(hit.cosine, hit.source["title"])
 
     The mapping says which model made the vectors. That model is loaded on the first search by text, unless
-    another is named; a model with another fingerprint is refused, since its vectors mean something else.
+    another is named; a model with another fingerprint is refused, since its vectors mean something else. Where an
+    alias goes over to another index, searches by text follow within half a minute, with that index's model; where the
+    model or the encoder was given, they go on with the old index as long as it stands. Many threads may search.
 
     Args:
         index: Index or alias.
@@ -53,24 +56,20 @@ class SemanticIndex:
                  report: Callable[[str], None] = lambda message: None) -> None:  # fmt: skip
         if model is not None and encoder is not None:
             raise UsageError("both a model and an encoder are given", "Give one of the two.")
-        self._model = model
-        self._encoder = encoder
-        self._owns_encoder = encoder is None
-        self._load = partial(load_encoder, device=device, precision=precision, threads=threads, report=report)
+        load = partial(load_encoder, device=device, precision=precision, threads=threads, report=report)
+        self._following: Following | None = None
         self._owns_engine = engine is None or isinstance(engine, str | EngineSettings)
         self._engine = _open(engine)
         try:
-            self._field = read_vector_field(self._engine, index, vector_field)
-            if encoder is not None:
-                check_model(self._field, encoder.info.fingerprint, encoder.info.model)
+            self._following = Following(self._engine, index, vector_field, load, model=model, encoder=encoder)
         except BaseException:
             self.close()
             raise
 
     @property
     def field(self) -> VectorField:
-        """The vector field and what the mapping says about it."""
-        return self._field
+        """The vector field that is searched now and what the mapping says about it."""
+        return self._followed.field
 
     @property
     def engine(self) -> Engine:
@@ -84,15 +83,12 @@ class SemanticIndex:
             IndexMismatch: the model is not the one that made the vectors.
             ModelError, DeviceError: it cannot be loaded.
         """
-        if self._encoder is None:
-            encoder = self._load(self._model or self._field.meta.model)
-            try:
-                check_model(self._field, encoder.info.fingerprint, encoder.info.model)
-            except BaseException:
-                encoder.close()
-                raise
-            self._encoder = encoder
-        return self._encoder
+        return _encoder_of(self._followed.target())
+
+    @property
+    def _followed(self) -> Following:
+        assert self._following is not None, "open"
+        return self._following
 
     def search(self, text: str, k: int = 10, *, filter: Json | None = None, exact: bool = False,
                num_candidates: int | None = None) -> SearchResult:  # fmt: skip
@@ -108,66 +104,76 @@ class SemanticIndex:
             UnsupportedEngine: exact search on a server without scripting.
             EngineError: the engine failed, or does not understand the filter.
         """
-        return self.search_vector(self._encode(text), k, filter=filter, exact=exact, num_candidates=num_candidates)
+        _check_text(text)
+        target = self._followed.target()
+        try:
+            return self._search(target.field, _encode(target, text), k, filter, exact, num_candidates)
+        except IndexMissing:
+            # Its alias may stand for another index by now, of another model (`es-sbert index migrate`).
+            target = self._followed.after(target)
+            return self._search(target.field, _encode(target, text), k, filter, exact, num_candidates)
 
     def search_vector(self, vector: Vectors, k: int = 10, *, filter: Json | None = None, exact: bool = False,
                       num_candidates: int | None = None) -> SearchResult:  # fmt: skip
         """As `search`, by a vector of the field's own model.
 
         Args:
-            vector: *Shape:* ``(dimensions,)``.
+            vector: *Shape:* ``(dimensions,)``, of the model in `field.meta`.
+
+        Raises:
+            IndexMissing: the index is gone, though its alias may stand for another one: open it again.
         """
-        method = self._method(exact)
-        body = self._body(vector, k, method, filter, num_candidates)
+        return self._search(self.field, vector, k, filter, exact, num_candidates)
+
+    def _search(self, field: VectorField, vector: Vectors, k: int, filter: Json | None, exact: bool,
+                num_candidates: int | None) -> SearchResult:  # fmt: skip
+        method = self._method(field, exact)
+        body = self._body(field, vector, k, method, filter, num_candidates)
         try:
-            answer = self._engine.search(self._field.index, body)
+            answer = self._engine.search(field.index, body)
         except RequestFailed as error:
             if method is Method.EXACT and "script_lang not supported" in error.message:
                 raise UnsupportedEngine(
                     f"{self._engine.info.label} has no scripting, which exact search in an index of type "
-                    f"{self._field.meta.index_type} needs",
+                    f"{field.meta.index_type} needs",
                     "Search without exact, or load the documents with --index-type flat, where kNN is exact.",
                 ) from error
             raise
-        return read_answer(answer, self._engine.info.flavour, method, self._field.name, self._field.meta)
+        return read_answer(answer, self._engine.info.flavour, method, field.name, field.meta)
 
     def body(self, text: str, k: int = 10, *, filter: Json | None = None, exact: bool = False,
              num_candidates: int | None = None) -> Json:  # fmt: skip
         """The request body that `search` would send to `POST /index/_search`, to use anywhere."""
-        return self._body(self._encode(text), k, self._method(exact), filter, num_candidates)
+        _check_text(text)
+        target = self._followed.target()
+        method = self._method(target.field, exact)
+        return self._body(target.field, _encode(target, text), k, method, filter, num_candidates)
 
-    def _body(self, vector: Vectors, k: int, method: Method, filter: Json | None, num_candidates: int | None) -> Json:
+    def _body(self, field: VectorField, vector: Vectors, k: int, method: Method, filter: Json | None,
+              num_candidates: int | None) -> Json:  # fmt: skip
         vector = np.asarray(vector, dtype=np.float32)
-        if vector.shape != (self._field.meta.dimensions,):
+        if vector.shape != (field.meta.dimensions,):
             raise UsageError(
-                f"the query vector has the shape {vector.shape}, the field's vectors ({self._field.meta.dimensions},)",
-                f"Make it with the model {self._field.meta.model}.",
+                f"the query vector has the shape {vector.shape}, the field's vectors ({field.meta.dimensions},)",
+                f"Make it with the model {field.meta.model}.",
             )
-        oversample = OVERSAMPLE.get(IndexType(self._field.meta.index_type))
-        query = VectorQuery(self._field.name, vector, k, filter, num_candidates, oversample,
-                            passages=self._field.meta.passages is not None)  # fmt: skip
+        oversample = OVERSAMPLE.get(IndexType(field.meta.index_type))
+        query = VectorQuery(field.name, vector, k, filter, num_candidates, oversample,
+                            passages=field.meta.passages is not None)  # fmt: skip
         return search_body(self._engine.info.flavour, method, query)
 
-    def _method(self, exact: bool) -> Method:
-        flat = self._field.meta.index_type == IndexType.FLAT
+    def _method(self, field: VectorField, exact: bool) -> Method:
+        flat = field.meta.index_type == IndexType.FLAT
         if self._engine.info.flavour is Flavour.ELASTICSEARCH:
             # kNN over a flat field is exact, and needs no scripting.
             return Method.EXACT if exact and not flat else Method.KNN
         # OpenSearch has no kNN query over a field without a graph.
         return Method.EXACT if exact or flat else Method.KNN
 
-    def _encode(self, text: str) -> Vectors:
-        """*Shape:* ``(dimensions,)``."""
-        if not text.strip():
-            raise UsageError("the text to search for is empty", "Give some words to search by.")
-        vector: Vectors = self.encoder.encode([text], "query").vectors[0]
-        return vector
-
     def close(self) -> None:
         """Close what this object opened itself."""
-        if self._owns_encoder and self._encoder is not None:
-            self._encoder.close()
-            self._encoder = None
+        if self._following is not None:
+            self._following.close()
         if self._owns_engine:
             self._engine.close()
 
@@ -177,6 +183,22 @@ class SemanticIndex:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:  # fmt: skip
         self.close()
+
+
+def _check_text(text: str) -> None:
+    if not text.strip():
+        raise UsageError("the text to search for is empty", "Give some words to search by.")
+
+
+def _encode(target: Target, text: str) -> Vectors:
+    """*Shape:* ``(dimensions,)``."""
+    vector: Vectors = _encoder_of(target).encode([text], "query").vectors[0]
+    return vector
+
+
+def _encoder_of(target: Target) -> Encoder:
+    assert target.encoder is not None, "a target that was taken has its encoder"
+    return target.encoder
 
 
 def _open(engine: Engine | EngineSettings | str | None) -> Engine:

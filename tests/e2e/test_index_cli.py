@@ -13,6 +13,7 @@ import pytest
 from es_sbert.index.load_settings import begin_load
 from tests.conftest import free_port
 from tests.engine.ingest_support import open_engine
+from tests.engine.vectors import load, random_vectors
 
 
 def run(*args: str, url: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -103,3 +104,39 @@ def test_settings_that_a_killed_load_has_left_are_put_back(es9_url: str, fresh_i
         assert state.settings["index.number_of_replicas"] == "2"
     assert "no load has left its settings behind" in run("index", "repair", index, url=es9_url).stderr
     assert_refused(run("index", "repair", "no-such-index", url=es9_url), "there is no index", "Check the name")
+
+
+def test_recall_sizes_and_another_type(es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path) -> None:
+    index = fresh_index(es9_url)
+    assert run("index", "create", index, "--shards", "1", "--replicas", "0", url=es9_url).returncode == 0
+    with open_engine(es9_url) as engine:
+        load(engine, index, "embedding", random_vectors(500, 384), lambda row: {"text": f"t{row}"})
+    done = run("index", "recall", index, "--sample", "20", "--num-candidates", "500", "--num-candidates", "20",
+               "--target", "0.9", url=es9_url)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Recommended for 0.9: num_candidates" in done.stdout
+    assert "exact search: one pass over all vectors" in done.stderr
+    (tmp_path / "queries.txt").write_text("a dog\na storm at sea\n")
+    done = run("index", "recall", index, "--queries", str(tmp_path / "queries.txt"), "--json", url=es9_url)
+    report = orjson.loads(done.stdout)
+    assert (report["queries"], report["documents"], len(report["rows"])) == (2, 500, 7)
+    assert_refused(run("index", "recall", index, "--oversample", "2", url=es9_url), "nothing to oversample", "Leave")
+    assert_refused(
+        run("index", "recall", index, "--queries", str(tmp_path / "none"), url=es9_url),
+        "cannot be read",
+        "Check the path",
+    )
+
+    sizes = orjson.loads(run("index", "estimate", index, "--json", url=es9_url).stdout)
+    assert (sizes["documents"], sizes["real"]["index_type"]) == (500, "hnsw")
+    assert abs(sizes["real"]["estimate_error"]) < 0.1
+    shown = run("index", "estimate", "--documents", "1000000", "--dimensions", "384", "--copies", "2", url=es9_url)
+    assert shown.stdout.splitlines()[0].endswith("1,000,000 vectors of 384 dimensions, 2 copies")
+    assert_refused(run("index", "estimate", url=es9_url), "what to calculate with is missing", "--documents")
+
+    changed = run("index", "change-type", index, "--index-type", "int8_hnsw", "--force-merge", url=es9_url)
+    assert (changed.returncode, changed.stdout) == (0, "")
+    assert f"{index}.embedding: int8_hnsw in place of hnsw" in changed.stderr
+    assert "already" in run("index", "change-type", index, "--index-type", "int8_hnsw", url=es9_url).stderr
+    back = run("index", "change-type", index, "--index-type", "flat", url=es9_url)
+    assert_refused(back, "cannot change", "es-sbert index migrate ALIAS --index-type flat")

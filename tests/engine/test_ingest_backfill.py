@@ -169,3 +169,18 @@ def test_an_empty_index_is_done_at_once(engine_url: str, index_name: str, encode
         engine.create_index(index_name, {})
     summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
     assert (summary.read, summary.exit_code) == (0, 0)
+
+
+def test_documents_with_a_routing_of_their_own_are_embedded_too(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    engine.create_index(index_name, {"settings": {"index.number_of_shards": 3}})
+    lines = [
+        orjson.dumps({"index": {"_id": document["id"], "routing": f"r{number % 5}"}}) + b"\n" + orjson.dumps(document)
+        for number, document in enumerate(sentences(40))
+    ]
+    assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
+    summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead", text_fields=("text",))
+    assert (summary.indexed, summary.skipped.deleted) == (40, 0)
+    engine.refresh(index_name)
+    assert engine.count(index_name, {"exists": {"field": "embedding_meta.fingerprint"}}) == 40

@@ -191,7 +191,7 @@ class PartLoader:
             load_sources(context, encoder, ByteCounter(), tick, empty_index=self._job.empty_index)
             return
         reader = IndexReader(
-            context.engine, context.index.name, context.targets, context.outcomes, context.control, part.slice
+            context.engine, context.index.name, context.targets, context.outcomes, context.control, slice=part.slice
         )
         embed_in_place(context, encoder, reader, reader.documents, tick)
 

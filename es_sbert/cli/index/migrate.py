@@ -1,0 +1,154 @@
+"""`es-sbert index migrate`: another model behind an alias."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from es_sbert.cli.index.types import INDEX_TYPES
+from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
+
+if TYPE_CHECKING:
+    from es_sbert.engines.protocol import Engine
+    from es_sbert.migration.ending import Leaving
+
+
+@click.command()
+@click.argument("alias")
+@click.option("--index-type", help=f"Of the new vectors: {INDEX_TYPES}.  [default: as it was]")
+@click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]")
+@click.option(
+    "--block-writes",
+    is_flag=True,
+    help="Refuse writes to the old index for the last moment, so that not even one needs care after the swap.",
+)
+@click.option(
+    "--replace-index",
+    is_flag=True,
+    help="ALIAS is an index: put an alias of that name in its place. Blocks writes, and deletes it in the same step.",
+)
+@click.option("--rollback", is_flag=True, help="Give up a migration that has not been swapped: delete the new index.")
+@click.option("--drop", is_flag=True, help="Delete the old index of a finished migration; asks first.")
+@click.option("--yes", is_flag=True, help="Do not ask before an index is deleted.")
+@click.option(
+    "--dead-letters",
+    type=click.Path(path_type=Path),
+    help="Documents that cannot be embedded are appended here.  [default: NEW-INDEX.dead-letters.jsonl]",
+)
+@click.option(
+    "--retry-seconds",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="How long to wait for an engine that is overloaded or does not answer.",
+)
+@click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
+@vector_field_option
+@connection_options
+@encoder_options
+def migrate(alias: str, index_type: str | None, name: str | None, block_writes: bool, replace_index: bool,
+            rollback: bool, drop: bool, yes: bool, dead_letters: Path | None, retry_seconds: float, quiet: bool,
+            as_json: bool, vector_field: str, model: str | None, device: str, precision: str, threads: int | None,
+            **connection: Any) -> int:  # fmt: skip
+    """Move the index behind ALIAS to another model while it is in use.
+
+    A new index gets the old one's settings, mapping and documents, embedded with --model. What changes in the
+    old one meanwhile is caught up with. Counts, documents and vectors are compared, then the alias (and every
+    other alias of the old index) is swapped in one step. Searches go on all the time; the old index stands
+    until --drop. A run that was stopped or killed goes on when the same command is run again.
+
+    Exit codes: 0 done, 1 done but for documents in the dead-letter file, 2 not possible, 130 stopped.
+
+    \b
+    Examples:
+      es-sbert index migrate docs --model ./my-model
+      es-sbert index migrate docs --index-type int8_hnsw
+      es-sbert index migrate docs --drop
+    """
+    from es_sbert.engines.connect import connect
+    from es_sbert.errors import UsageError
+
+    if rollback and drop:
+        raise UsageError("--rollback and --drop exclude each other", "Give one of the two.")
+    if (drop or replace_index) and not yes and not sys.stdin.isatty():
+        raise UsageError("an index would be deleted, and nobody is there to be asked", "Add --yes.")
+    if (
+        replace_index
+        and not yes
+        and not click.confirm(f"Delete the index {alias} once the new one is ready?", err=True)
+    ):
+        return 0
+
+    def say(message: str) -> None:
+        if not quiet:
+            click.echo(message, err=True)
+
+    with closing(connect(engine_settings(**connection))) as engine:
+        if rollback or drop:
+            say(_end(engine, alias, rollback=rollback, yes=yes))
+            return 0
+        return _migrate(
+            engine, alias, say, index_type=index_type, name=name, block_writes=block_writes,
+            replace_index=replace_index, dead_letters=dead_letters, retry_seconds=retry_seconds, quiet=quiet,
+            as_json=as_json, vector_field=vector_field, model=model, device=device, precision=precision,
+            threads=threads,
+        )  # fmt: skip
+
+
+def _end(engine: Engine, alias: str, *, rollback: bool, yes: bool) -> str:
+    from es_sbert.migration.ending import drop, roll_back
+
+    if rollback:
+        gone = roll_back(engine, alias)
+        return f"deleted {gone}, which nobody has seen" if gone else f"no migration of {alias} is under way"
+    gone = drop(engine, alias, (lambda leaving: True) if yes else _ask)
+    return f"deleted {gone}" if gone else "nothing was deleted"
+
+
+def _ask(leaving: Leaving) -> bool:
+    return click.confirm(f"Delete the index {leaving.index} with its {leaving.documents:,} documents?", err=True)
+
+
+def _migrate(engine: Engine, alias: str, say: Any, **given: Any) -> int:
+    from es_sbert.index.ensure import read_vector_field
+    from es_sbert.ingest.control import Control
+    from es_sbert.ingest.progress import meter_for
+    from es_sbert.loading import load_encoder
+    from es_sbert.migration.migrate import Watch, migrate
+    from es_sbert.migration.prepare import Wanted
+
+    control = Control()
+    stored = read_vector_field(engine, alias, given["vector_field"]).meta.model
+    wanted = Wanted(
+        alias, given["vector_field"], given["name"], given["index_type"], given["block_writes"], given["replace_index"]
+    )
+
+    # Whoever sends the signal twice does not want to wait: the second goes to Python's own handler.
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.default_int_handler)
+        control.interrupt()
+        say("Finishing what is in flight; once more to give it up.")
+
+    with load_encoder(given["model"] or stored, device=given["device"], precision=given["precision"],
+                      threads=given["threads"], report=say) as encoder:  # fmt: skip
+        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            result = migrate(
+                engine, encoder, wanted, Watch(control, lambda: meter_for(sys.stderr, quiet=given["quiet"]), say),
+                dead_letters=given["dead_letters"], retry_seconds=given["retry_seconds"],
+            )  # fmt: skip
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    for line in result.lines():
+        say(line)
+    if given["as_json"]:
+        click.echo(result.model_dump_json())
+    return result.exit_code

@@ -1,0 +1,125 @@
+"""Whether the new index holds what the old one holds, and vectors of the new model: looked at before the swap."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.text import TextTemplate
+from es_sbert.index.vectors import stored_vectors
+from es_sbert.migration.copying import Transfer, key_of, look_up
+from es_sbert.migration.target import ours
+
+SAMPLE = 50
+# Batches differ in their padding, precisions in their rounding; another model's vectors are far off.
+_LEAST_COSINE = 0.999
+
+
+def check(transfer: Transfer, encoder: Encoder, fields: dict[str, VectorFieldMeta], seed: int = 0) -> int:
+    """Compare counts, and a random sample of documents and of vectors, which are embedded once more.
+
+    Documents that were written in the old index since they were copied may differ.
+
+    Returns:
+        Vectors that were compared.
+
+    Raises:
+        IndexMismatch: the indices differ.
+        EngineError: the engine failed.
+    """
+    engine = transfer.engine
+    engine.refresh(transfer.source)
+    engine.refresh(transfer.target)
+    old, new = engine.count(transfer.source), engine.count(transfer.target)
+    numbers = engine.sequence_numbers(transfer.source)
+    copied = transfer.book.note.copied
+    since = sum(number.highest - done for number, done in zip(numbers, copied, strict=True))
+    if abs(old - new) > since:
+        raise _differs(
+            transfer, f"it holds {new:,} documents, {transfer.source} {old:,} ({since:,} writes are to come)"
+        )
+    sample = _sample(transfer, seed)
+    _check_documents(transfer, sample)
+    return sum(_check_vectors(transfer, encoder, sample, name, meta) for name, meta in fields.items())
+
+
+def _sample(transfer: Transfer, seed: int) -> list[Json]:
+    """Documents of the new index taken at random, whole, with vectors."""
+    source: Json | bool = {"exclude_vectors": False} if transfer.engine.info.hides_vectors_in_source else True
+    random: Json = {"function_score": {"random_score": {"seed": seed, "field": "_seq_no"}, "boost_mode": "replace"}}
+    hits: list[Json] = transfer.engine.search(transfer.target, {"query": random, "size": SAMPLE, "_source": source})[
+        "hits"
+    ]["hits"]
+    return hits
+
+
+def _check_documents(transfer: Transfer, sample: list[Json]) -> None:
+    """The copies are equal, unless the old document was written since."""
+    if not sample:
+        return
+    engine, copied = transfer.engine, transfer.book.note.copied
+    places = look_up(engine, transfer.source, sample)
+    source: Json | bool = {"exclude_vectors": False} if engine.info.hides_vectors_in_source else True
+    body: Json = {"query": {"ids": {"values": [hit["_id"] for hit in sample]}}, "size": 4 * len(sample),
+                  "_source": source}  # fmt: skip
+    originals = {key_of(hit): hit["_source"] for hit in engine.search(transfer.source, body)["hits"]["hits"]}
+    dropped = ours(transfer.book.note.fields)
+    for hit in sample:
+        place, original = places.get(key_of(hit)), originals.get(key_of(hit))
+        if place is None or original is None:
+            continue  # deleted meanwhile; the counts tell if many are
+        shard = int(place["_shard"].rpartition("[")[2].rstrip("]"))
+        if place["_seq_no"] <= copied[shard] and _without(hit["_source"], dropped) != _without(original, dropped):
+            raise _differs(transfer, f"the document {hit['_id']!r} is not as it is in {transfer.source}")
+
+
+def _check_vectors(transfer: Transfer, encoder: Encoder, sample: list[Json], name: str, meta: VectorFieldMeta) -> int:
+    """The vectors of one field are those that the encoder gives."""
+    if meta.text is None:
+        return 0
+    template = TextTemplate.parse(meta.text)
+    ids, texts, vectors = [], [], []
+    for hit in sample:
+        value = hit["_source"].get(name)
+        if value is None:
+            continue
+        text = template.render(hit["_source"])
+        for start, end, vector in stored_vectors(value, len(text)):
+            ids.append(hit["_id"])
+            texts.append(text[start:end])
+            vectors.append(vector)
+    if not ids:
+        return 0
+    expected = encoder.encode(texts, "document").vectors  # (vectors, dimensions)
+    for document_id, cosine in zip(ids, _cosines(np.stack(vectors), expected), strict=True):
+        if cosine < _LEAST_COSINE:
+            raise _differs(
+                transfer,
+                f"the vector of the document {document_id!r} in {name} is not the one that {encoder.info.model} gives "
+                f"(cosine {cosine:.4f})",
+            )
+    return len(ids)
+
+
+def _cosines(one: Vectors, two: Vectors) -> Vectors:
+    """Cosine of each pair of rows. *Shape:* ``(rows,)``."""
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1)
+    cosines: Vectors = (one * two).sum(axis=1) / lengths
+    return cosines
+
+
+def _without(source: Json, fields: frozenset[str]) -> Json:
+    return {key: value for key, value in source.items() if key not in fields}
+
+
+def _differs(transfer: Transfer, how: str) -> IndexMismatch:
+    alias = transfer.book.note.alias
+    return IndexMismatch(
+        f"the new index {transfer.target} is not fit to take the place of {transfer.source}: {how}",
+        f"Nothing was swapped. Make sure that only this migration writes to {transfer.target}, remove it with "
+        f"`es-sbert index migrate {alias} --rollback`, and begin again.",
+    )

@@ -1,0 +1,172 @@
+"""Documents of the old index into the new one, and after that whatever changes in it, round by round.
+
+Every write gets the next sequence number of its shard. A round reads a shard's documents in the order of these numbers,
+from the one up to which everything has been copied; where it is killed, the next one goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from es_sbert.engines.protocol import Engine, Json
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.retry import RetryPolicy, with_retries
+from es_sbert.migration.state import Notebook
+from es_sbert.migration.target import ours
+from es_sbert.migration.writes import Write, copy_of, late_copy_of, removal_of, send
+
+T = TypeVar("T")
+
+_NOTE_SECONDS = 5.0
+_PAGE = 200  # whole documents, with vectors
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What the steps of one migration share.
+
+    Attributes:
+        engine: Where.
+        source, target: The old and the new index.
+        book: The note of how far it is.
+        policy: How long transient failures are waited out.
+        control: Stops it from outside.
+    """
+
+    engine: Engine
+    source: str
+    target: str
+    book: Notebook
+    policy: RetryPolicy
+    control: Control
+
+    @property
+    def aborted(self) -> threading.Event:
+        return self.control.aborted
+
+    def send(self, writes: list[Write]) -> int:
+        """Write into the new index; how many conflicted."""
+        return send(self.engine, self.target, writes, self.policy, self.aborted)
+
+    def patiently(self, call: Callable[[], T]) -> T:
+        """A call's answer; transient failures are waited out."""
+        return with_retries(call, self.policy, self.aborted, lambda: None)
+
+
+def copy_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
+    """Copy what has changed in the old index since the last round; everything, in the first.
+
+    Only before the swap: nobody else writes into the new index.
+
+    Returns:
+        Documents copied.
+
+    Raises:
+        EngineError: an engine that fails for longer than the policy allows, or refuses a document.
+    """
+    return _round(transfer, on_copied, lambda page, dropped: transfer.send([copy_of(hit, dropped) for hit in page]))
+
+
+def late_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
+    """As `copy_round`, after the swap: what other writers have done in the new index meanwhile stays.
+
+    Returns:
+        Documents copied, or found to be newer in the new index.
+    """
+
+    def write(page: list[Json], dropped: frozenset[str]) -> None:
+        there = look_up(transfer.engine, transfer.target, page)
+        late = []
+        for hit in page:
+            found = there.get(key_of(hit))
+            if found is None or is_ours(transfer, found):
+                late.append(late_copy_of(hit, dropped, found))
+        transfer.send(late)
+
+    return _round(transfer, on_copied, write)
+
+
+def _round(transfer: Transfer, on_copied: Callable[[int], None],
+           write: Callable[[list[Json], frozenset[str]], object]) -> int:  # fmt: skip
+    engine, book = transfer.engine, transfer.book
+    dropped = ours(book.note.fields)
+    # First the numbers, then the refresh: whatever has one of them can be seen then.
+    numbers = transfer.patiently(lambda: engine.sequence_numbers(transfer.source))
+    transfer.patiently(lambda: engine.refresh(transfer.source))
+    copied = list(book.note.copied)
+    count, noted = 0, time.monotonic()
+    for shard, number in enumerate(numbers):
+        begin, seen = copied[shard], 0
+        while copied[shard] < number.everywhere:
+            ask = partial(
+                engine.written, transfer.source, shard, copied[shard], number.everywhere, query={"match_all": {}},
+                source_includes=["*"], page=_PAGE, vectors=True,
+            )  # fmt: skip
+            page = transfer.patiently(ask)
+            if not page:
+                break
+            write(page, dropped)
+            seen += len(page)
+            count += len(page)
+            copied[shard] = page[-1]["_seq_no"]
+            on_copied(len(page))
+            if time.monotonic() - noted > _NOTE_SECONDS:
+                # Numbers between those of documents may have been deletions, which the end of the round sees to.
+                book.write(copied=tuple(copied), deletions=True)
+                noted = time.monotonic()
+            if transfer.control.stop.is_set():
+                book.write(copied=tuple(copied), deletions=True)
+                return count
+        copied[shard] = max(number.everywhere, begin)
+        # Every number belongs to a document that stands, or to one that was written again or deleted since.
+        deletions = book.note.deletions or (begin >= 0 and seen < copied[shard] - begin)
+        book.write(copied=tuple(copied), deletions=deletions)
+    return count
+
+
+def remove_deleted(transfer: Transfer) -> int:
+    """Remove from the new index what the old one no longer has, unless another writer has written it there.
+
+    Returns:
+        Documents removed.
+    """
+    engine = transfer.engine
+    transfer.book.write(deletions=False)
+    for index in (transfer.source, transfer.target):
+        transfer.patiently(lambda index=index: engine.refresh(index))  # type: ignore[misc]
+    removed = 0
+    for page in engine.scan(transfer.target, query={"match_all": {}}, source_includes=(), page=1000):
+        standing = look_up(engine, transfer.source, page)
+        gone = [hit for hit in page if key_of(hit) not in standing]
+        if gone:
+            there = look_up(engine, transfer.target, gone)
+            writes = [removal_of(hit) for hit in there.values() if is_ours(transfer, hit)]
+            removed += len(writes) - transfer.send(writes)
+    return removed
+
+
+def look_up(engine: Engine, index: str, hits: list[Json]) -> dict[tuple[str, str | None], Json]:
+    """The documents of these ids and routings, as searches see them, with `_seq_no` and `_shard`."""
+    body: Json = {
+        "query": {"ids": {"values": [hit["_id"] for hit in hits]}}, "_source": False, "seq_no_primary_term": True,
+        "explain": True,  # the only way to be told the shard
+        "size": min(10_000, 4 * len(hits)),
+    }  # fmt: skip
+    return {key_of(hit): hit for hit in engine.search(index, body)["hits"]["hits"]}
+
+
+def key_of(hit: Json) -> tuple[str, str | None]:
+    """What tells documents apart: ids are unique within a routing only."""
+    return hit["_id"], hit.get("_routing")
+
+
+def is_ours(transfer: Transfer, hit: Json) -> bool:
+    """Whether the last write to a document of the new index was the migration's."""
+    boundary = transfer.book.note.boundary
+    shard = int(hit["_shard"].rpartition("[")[2].rstrip("]"))
+    return not boundary or int(hit["_seq_no"]) <= boundary[shard]

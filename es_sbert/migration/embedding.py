@@ -1,0 +1,80 @@
+"""The documents of the new index get their vectors: by a load of `es-sbert ingest`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.local import LocalRunner
+from es_sbert.ingest.plan import plan
+from es_sbert.ingest.progress import Meter
+from es_sbert.ingest.run import run
+from es_sbert.ingest.settings import IngestSettings, LoadSettings
+
+
+@dataclass
+class Embedded:
+    """What the loads of a migration came to.
+
+    Attributes:
+        documents: Documents that got a vector, some of them more than once.
+        dead: Documents that could not be embedded, in the last load.
+        stopped: Why the last load did not come to its end; None where it did.
+        dead_letters: The file with those documents.
+    """
+
+    documents: int = 0
+    dead: int = 0
+    stopped: str | None = None
+    dead_letters: Path | None = None
+
+
+class Embedding:
+    """Embeds whatever lacks a vector: copies never have one, so a vector that is there is current.
+
+    Args:
+        engine: Where.
+        encoder: Of the new model.
+        target: The new index.
+        fields: Its vector fields whose text is known; the others have never been loaded.
+        control: Stops a load.
+        meter: Makes a meter for each load.
+        dead_letters: Where documents go that cannot be embedded.
+        retry_seconds: How long an engine that refuses is waited for.
+    """
+
+    def __init__(self, engine: Engine, encoder: Encoder, target: str, fields: tuple[str, ...], control: Control,
+                 meter: Callable[[], Meter], dead_letters: Path | None, retry_seconds: float) -> None:  # fmt: skip
+        self._engine = engine
+        self._encoder = encoder
+        self._target = target
+        self._fields = fields
+        self._control = control
+        self._meter = meter
+        self._dead_letters = dead_letters
+        self._retry_seconds = retry_seconds
+        self.result = Embedded()
+
+    def __call__(self) -> bool:
+        """Embed; False where it did not come to its end.
+
+        Raises:
+            EsSbertError: see `run`.
+        """
+        if not self._fields:
+            return True
+        settings = IngestSettings(
+            index=self._target, vectors=self._fields, dead_letters=self._dead_letters, only_lacking=True,
+            load_settings=LoadSettings.KEEP, retry_seconds=self._retry_seconds,
+        )  # fmt: skip
+        wanted = plan(self._engine, settings)
+        summary = run(self._engine, LocalRunner(self._encoder), wanted, self._control, self._meter())
+        self.result.documents += summary.indexed
+        self.result.dead = summary.dead
+        self.result.stopped = summary.stopped
+        self.result.dead_letters = wanted.dead_letters if summary.dead else None
+        return summary.stopped is None

@@ -1,0 +1,240 @@
+"""One migration from wherever it stands to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.errors import IndexMissing, RequestFailed
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.progress import Meter
+from es_sbert.ingest.retry import RetryPolicy
+from es_sbert.migration.aliases import replace_actions, swap_actions
+from es_sbert.migration.alone import alone
+from es_sbert.migration.check import check
+from es_sbert.migration.copying import Transfer, copy_round, late_round, remove_deleted
+from es_sbert.migration.embedding import Embedding
+from es_sbert.migration.prepare import Prepared, Wanted, forget_deletions, prepare, remember_deletions
+from es_sbert.migration.result import MigrationResult
+from es_sbert.migration.state import Phase
+
+# Rounds end when one copies no more than this many documents, or when they do not get shorter any more.
+SMALL_ROUND = 200
+MAX_ROUNDS = 20
+_WRITE_BLOCK = "index.blocks.write"
+_POLL_SECONDS = 0.5
+_TELL_SECONDS = 10.0
+# Requests that looked the alias up before the swap arrive at the old index within this time.
+_QUIET_SECONDS = 2.0
+
+
+@dataclass
+class Watch:
+    """What a migration tells while it runs, and what stops it.
+
+    Attributes:
+        control: Stops it between two pages.
+        meter: Makes a meter for a load.
+        say: Told of each step.
+    """
+
+    control: Control
+    meter: Callable[[], Meter]
+    say: Callable[[str], None] = field(default=lambda message: None)
+
+
+def migrate(engine: Engine, encoder: Encoder, wanted: Wanted, watch: Watch, *, dead_letters: Path | None = None,
+            retry_seconds: float = 300.0) -> MigrationResult:  # fmt: skip
+    """Begin a migration, or go on with it, and bring it to its end.
+
+    Raises:
+        UsageError, IndexMissing, IndexMismatch: what is asked for cannot be done, or the new index is not fit.
+        EngineError: the engine failed; the same call goes on where it was.
+        OutputError: the dead letters cannot be written.
+    """
+    with alone(engine.info.url, wanted.alias):
+        begin = time.monotonic()
+        prepared = prepare(engine, wanted, encoder)
+        book, target = prepared.book, prepared.target
+        transfer = Transfer(engine, book.note.source, target, book, RetryPolicy(retry_seconds), watch.control)
+        texts = tuple(name for name, meta in prepared.fields.items() if meta.text is not None)
+        embed = Embedding(engine, encoder, target, texts, watch.control, watch.meter, dead_letters, retry_seconds)
+        run = _Run(prepared, wanted, transfer, encoder, embed, watch)
+        finished = run.all()
+    dead = embed.result.dead
+    return MigrationResult(
+        alias=wanted.alias, source=book.note.source, target=target, model=encoder.info.model,
+        fingerprint=encoder.info.fingerprint, resumed=prepared.resumed, finished=finished, copied=run.copied,
+        removed=run.removed, late=run.late, embedded=embed.result.documents, compared=run.compared,
+        dead=dead, dead_letters=str(embed.result.dead_letters) if dead else None,
+        stopped=None if finished else (embed.result.stopped or "interrupted"),
+        dropped=wanted.replace_index and finished, documents=engine.count(target),
+        seconds=round(time.monotonic() - begin, 3),
+    )  # fmt: skip
+
+
+class _Run:
+    """The steps, each of which may find that it was done before."""
+
+    def __init__(self, prepared: Prepared, wanted: Wanted, transfer: Transfer, encoder: Encoder, embed: Embedding,
+                 watch: Watch) -> None:  # fmt: skip
+        self._prepared, self._wanted, self._transfer = prepared, wanted, transfer
+        self._engine, self._book = transfer.engine, transfer.book
+        self._encoder, self._embed, self._watch = encoder, embed, watch
+        self.copied = self.late = self.removed = self.compared = 0
+
+    def all(self) -> bool:
+        """Everything that is left to do; False where it was stopped on the way."""
+        if self._book.note.phase is Phase.CLOSING and self._is_swapped():
+            return self._after_swap()
+        if self._book.note.phase is Phase.CLOSING:
+            self._unblock()
+            self._book.write(phase=Phase.COPYING, boundary=())
+        return self._catch_up() and self._close()
+
+    def _is_swapped(self) -> bool:
+        state = self._engine.get_index(self._wanted.alias)
+        return state is not None and state.name == self._prepared.target
+
+    def _catch_up(self) -> bool:
+        """Rounds until there is little left."""
+        before = None
+        for number in range(1, MAX_ROUNDS + 1):
+            self._watch.say(
+                f"Copying {self._transfer.source} to {self._transfer.target}" if number == 1 else "Catching up"
+            )
+            count = self._round()
+            if self._stopped or not self._embed():
+                return False
+            if number > 1 and (count <= SMALL_ROUND or (before is not None and count >= before)):
+                break
+            before = count if number > 1 else None
+        self.removed += remove_deleted(self._transfer)
+        self._watch.say("Comparing counts, documents and vectors")
+        self.compared = check(self._transfer, self._encoder, self._prepared.fields)
+        return not self._stopped
+
+    def _close(self) -> bool:
+        """The last gap, and the swap."""
+        remember_deletions(self._engine, self._prepared.target)
+        if self._wanted.block_writes or self._wanted.replace_index:
+            return self._close_blocked()
+        self._round()
+        if self._stopped or not self._embed():
+            return False
+        self._swap()
+        return self._after_swap()
+
+    def _close_blocked(self) -> bool:
+        """No write can come any more: what is copied now is everything."""
+        self._block()
+        try:
+            self._wait_for_writes()
+            self._round()
+            if self._stopped or not self._embed():
+                return False
+            if self._book.note.deletions:
+                self.removed += remove_deleted(self._transfer)
+            check(self._transfer, self._encoder, self._prepared.fields)
+            self._swap()
+        finally:
+            # After the swap the block stays: a write that comes late must fail, and be sent again to the new index.
+            if not self._is_swapped():
+                self._unblock()
+        self._finish()
+        return True
+
+    def _swap(self) -> None:
+        source, target = self._transfer.source, self._prepared.target
+        boundary = tuple(number.highest for number in self._engine.sequence_numbers(target))
+        aliases = self._engine.aliases(source).get(source, {})
+        self._book.write(phase=Phase.CLOSING, boundary=boundary)
+        replace = self._wanted.replace_index
+        self._engine.update_aliases((replace_actions if replace else swap_actions)(source, target, aliases))
+        self._watch.say(f"{self._wanted.alias} stands for {target} now")
+
+    def _after_swap(self) -> bool:
+        """Writes that came to the old index in its last moment."""
+        if self._old_state() is not None:
+            self._wait_for_quiet()
+            self._wait_for_writes()
+            while count := late_round(self._transfer, self._told()):
+                self.late += count
+                if self._stopped:
+                    return False
+            if self._book.note.deletions:
+                self.removed += remove_deleted(self._transfer)
+            if not self._embed():
+                return False
+        self._finish()
+        return True
+
+    def _finish(self) -> None:
+        forget_deletions(self._engine, self._prepared.target, self._old_state())
+        self._book.write(phase=Phase.DONE)
+
+    def _round(self) -> int:
+        count = copy_round(self._transfer, self._told())
+        self.copied += count
+        return count
+
+    def _told(self) -> Callable[[int], None]:
+        """Says now and then how many documents of a round are copied."""
+        count, said = 0, time.monotonic()
+
+        def copied(more: int) -> None:
+            nonlocal count, said
+            count += more
+            if time.monotonic() - said > _TELL_SECONDS:
+                self._watch.say(f"{count:,} documents copied")
+                said = time.monotonic()
+
+        return copied
+
+    @property
+    def _stopped(self) -> bool:
+        return self._watch.control.stop.is_set()
+
+    def _old_state(self) -> IndexState | None:
+        """The old index, if it still stands."""
+        state = self._engine.get_index(self._transfer.source)
+        return state if state is not None and state.settings["index.uuid"] == self._book.note.source_uuid else None
+
+    def _block(self) -> None:
+        state = self._old_state()
+        if state is None:
+            raise IndexMissing(f"the index {self._transfer.source} is gone", "Look who deleted it.")
+        if state.settings.get(_WRITE_BLOCK) != "true":
+            self._book.write(blocked=True, phase=Phase.CLOSING)
+            self._engine.put_settings(self._transfer.source, {_WRITE_BLOCK: "true"})
+            self._watch.say(f"Writes to {self._transfer.source} are blocked for a moment")
+
+    def _unblock(self) -> None:
+        if self._book.note.blocked and self._old_state() is not None:
+            self._engine.put_settings(self._transfer.source, {_WRITE_BLOCK: None})
+            self._book.write(blocked=False)
+
+    def _wait_for_writes(self) -> None:
+        """Until what was on its way when the block came is everywhere."""
+        deadline = time.monotonic() + self._transfer.policy.budget
+        while any(n.highest != n.everywhere for n in self._engine.sequence_numbers(self._transfer.source)):
+            if time.monotonic() > deadline:
+                raise RequestFailed(
+                    f"writes to {self._transfer.source} are still on their way to its replicas",
+                    "Look at `GET _cluster/health`, and run the same command again.",
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _wait_for_quiet(self) -> None:
+        """Until no more writes come to the old index by an alias that was looked up before the swap."""
+        deadline = time.monotonic() + self._transfer.policy.budget
+        seen, since = self._engine.sequence_numbers(self._transfer.source), time.monotonic()
+        while time.monotonic() - since < _QUIET_SECONDS and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            numbers = self._engine.sequence_numbers(self._transfer.source)
+            if numbers != seen:
+                seen, since = numbers, time.monotonic()

@@ -1,0 +1,209 @@
+"""Where a migration stands, and the new index made where there is none yet."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import EncoderInfo
+from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.ensure import missing_index, read_vector_field
+from es_sbert.index.load_settings import begin_load, left_behind
+from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.schema import vector_fields
+from es_sbert.index.types import read_index_type
+from es_sbert.ingest.triage import is_source_disabled
+from es_sbert.migration.state import Migration, Notebook, Phase, point, pointed_to, read_migration, with_migration
+from es_sbert.migration.target import target_body, target_name
+
+# A deletion is remembered this long, so that a late copy cannot bring the document back.
+_GC_DELETES = "index.gc_deletes"
+_GC_WHILE = "1h"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for.
+
+    Attributes:
+        alias: The alias, or with `replace_index` the index that becomes one.
+        vector_field: The field whose model is replaced; others that the same model fills go with it.
+        name: Name of the new index; None derives it.
+        index_type: Of the new fields; None keeps the old ones'.
+        block_writes: Block writes to the old index for the last moment.
+        replace_index: Put the new index, under an alias, in the place of an index that has none.
+    """
+
+    alias: str
+    vector_field: str
+    name: str | None = None
+    index_type: str | None = None
+    block_writes: bool = False
+    replace_index: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A migration that can go on.
+
+    Attributes:
+        source: The old index; None where it has been removed.
+        target: Name of the new one.
+        fields: Vector fields of the new one that the new model fills.
+        book: The note of how far it is.
+        resumed: Whether an earlier run has begun it.
+    """
+
+    source: IndexState | None
+    target: str
+    fields: dict[str, VectorFieldMeta]
+    book: Notebook
+    resumed: bool
+
+
+def find(engine: Engine, alias: str) -> tuple[IndexState, Migration | None]:
+    """The index behind the alias, and the note in it where it came from a migration of this alias.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such alias, or one of several indices.
+    """
+    state = engine.get_index(alias)
+    if state is None:
+        raise missing_index(alias, engine)
+    return state, read_migration(state)
+
+
+def prepare(engine: Engine, wanted: Wanted, encoder: Encoder) -> Prepared:
+    """Look where a migration stands; begin it where it has not begun.
+
+    Raises:
+        IndexMissing, IndexMismatch, UsageError: what is asked for cannot be done; nothing was changed.
+        EngineError: the engine failed.
+    """
+    model = encoder.info
+    state, note = find(engine, wanted.alias)
+    if note is not None and note.phase is Phase.CLOSING and _is_model(state, note, model):
+        return _resume(engine, state, note, engine.get_index(note.source))
+    _check_source(engine, state, wanted, model)
+    name = wanted.name or target_name(wanted.alias, model.fingerprint, state.name)
+    pointer = pointed_to(state)
+    begun = None if pointer is None else engine.get_index(pointer)
+    note = None if begun is None else _note_of(begun, state)
+    if begun is not None and note is not None:
+        if wanted.name not in (None, pointer) or not _is_model(begun, note, model):
+            raise IndexMismatch(
+                f"{state.name} is being migrated to {pointer} already, with another name or model",
+                f"Finish that with the same command, or remove it: `es-sbert index migrate {wanted.alias} --rollback`.",
+            )
+        return _resume(engine, begun, note, state)
+    there = engine.get_index(name)
+    if there is not None:
+        raise IndexMismatch(
+            f"the index {there.name}, which the migration would create, is there already",
+            "Give another name by --name, or delete that index if it is not needed.",
+        )
+    return _begin(engine, state, wanted, encoder, name)
+
+
+def _begin(engine: Engine, source: IndexState, wanted: Wanted, encoder: Encoder, name: str) -> Prepared:
+    fields = _new_fields(engine, source, wanted, encoder.info)
+    for meta in fields.values():
+        if meta.passages is not None:
+            # Rules that do not go with the new model are refused before an index is made for them.
+            encoder.splitter(meta.passages.tokens, meta.passages.overlap, "document")
+    note = Migration(
+        alias=wanted.alias, source=source.name, source_uuid=source.settings["index.uuid"], fields=tuple(fields),
+        run=uuid.uuid4().hex, copied=tuple(-1 for _ in engine.sequence_numbers(source.name)),
+    )  # fmt: skip
+    body = target_body(engine.info.flavour, source, fields)
+    body["mappings"]["_meta"] = with_migration(body["mappings"]["_meta"], note)
+    # The pointer first: an index that nobody knows of would stand in the way of the next run.
+    point(engine, source, name)
+    engine.create_index(name, body)
+    state = engine.get_index(name)
+    if state is None:
+        raise missing_index(name, engine)
+    begin_load(engine, state)
+    return Prepared(source, name, fields, Notebook(engine, name, note), resumed=False)
+
+
+def _resume(engine: Engine, target: IndexState, note: Migration, source: IndexState | None) -> Prepared:
+    book = Notebook(engine, target.name, note)
+    book.take_over(target, uuid.uuid4().hex)
+    if source is not None and source.settings["index.uuid"] != note.source_uuid:
+        source = None
+    fields = {name: meta for name, meta in vector_fields(target.mappings, target.name).items() if name in note.fields}
+    return Prepared(source, target.name, fields, book, resumed=True)
+
+
+def _check_source(engine: Engine, source: IndexState, wanted: Wanted, model: EncoderInfo) -> None:
+    field = read_vector_field(engine, source.name, wanted.vector_field)
+    if field.meta.fingerprint == model.fingerprint and wanted.index_type in (None, field.meta.index_type):
+        raise IndexMismatch(
+            f"{wanted.alias} stands for {source.name}, which has vectors of {field.meta.model} "
+            f"({model.fingerprint[:12]}) already",
+            f"There is nothing to do; the index before it, if it stands, goes with `es-sbert index migrate "
+            f"{wanted.alias} --drop`.",
+        )
+    if is_source_disabled(source.mappings):
+        raise IndexMismatch(
+            f"the index {source.name} keeps no _source, so its documents cannot be copied",
+            "Load the documents from files into a new index.",
+        )
+    if left_behind(source) is not None:
+        raise IndexMismatch(
+            f"a load is under way in {source.name}, or was killed in it",
+            f"Let it finish, or end it: `es-sbert index repair {source.name}`.",
+        )
+    if source.name == wanted.alias and not wanted.replace_index:
+        aliases = sorted(engine.aliases(source.name).get(source.name, {}))
+        raise UsageError(
+            f"{wanted.alias} is an index, not an alias, so it cannot be swapped for another",
+            f"Migrate its alias {aliases[0]}, which applications should use."
+            if aliases
+            else "--replace-index puts an alias of that name in its place: writes to it are blocked for the last "
+            "moment, and the old index is deleted in the same step.",
+        )
+    if source.name != wanted.alias and wanted.replace_index:
+        raise UsageError(f"{wanted.alias} is an alias already", "Leave --replace-index out.")
+
+
+def _new_fields(engine: Engine, source: IndexState, wanted: Wanted, model: EncoderInfo) -> dict[str, VectorFieldMeta]:
+    """The vector fields of the old model, as the new one fills them."""
+    stored = vector_fields(source.mappings, source.name)
+    old = stored[wanted.vector_field].fingerprint
+    return {
+        name: meta.model_copy(
+            update={
+                "fingerprint": model.fingerprint, "model": model.model, "dimensions": model.dimensions,
+                "index_type": read_index_type(wanted.index_type or meta.index_type, engine.info, model.dimensions),
+            }
+        )
+        for name, meta in stored.items()
+        if meta.fingerprint == old
+    }  # fmt: skip
+
+
+def _note_of(target: IndexState, source: IndexState) -> Migration | None:
+    """The note of an unfinished migration from this source."""
+    note = read_migration(target)
+    if note is None or note.phase is Phase.DONE or note.source_uuid != source.settings["index.uuid"]:
+        return None
+    return note
+
+
+def _is_model(target: IndexState, note: Migration, model: EncoderInfo) -> bool:
+    fields = vector_fields(target.mappings, target.name)
+    return all(name in fields and fields[name].fingerprint == model.fingerprint for name in note.fields)
+
+
+def remember_deletions(engine: Engine, target: str) -> None:
+    """From now on deletions in the new index are remembered for an hour."""
+    engine.put_settings(target, {_GC_DELETES: _GC_WHILE})
+
+
+def forget_deletions(engine: Engine, target: str, source: IndexState | None) -> None:
+    """The setting is as it was in the old index."""
+    engine.put_settings(target, {_GC_DELETES: None if source is None else source.settings.get(_GC_DELETES)})

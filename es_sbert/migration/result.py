@@ -1,0 +1,75 @@
+"""What a migration came to, for people and for machines."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class MigrationResult(BaseModel):
+    """A migration's end, or how far it came.
+
+    Attributes:
+        alias, source, target: What was migrated, from which index to which.
+        model, fingerprint: The new model.
+        resumed: Whether it went on with what an earlier run began.
+        finished: Whether the alias stands for the new index, which has everything.
+        copied: Documents copied before the swap, each time they changed.
+        removed: Documents removed from the new index because they were deleted from the old one.
+        late: Documents that were written in the old index in its last moment, seen to after the swap.
+        embedded: Vectors written.
+        compared: Vectors that were computed once more and compared before the swap.
+        dead: Documents that were copied but could not be embedded.
+        dead_letters: The file that names them.
+        documents: Documents of the new index.
+        stopped: Why it is not finished.
+        dropped: Whether the old index is gone already.
+        seconds: Time of this run, model loading left out.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    alias: str
+    source: str
+    target: str
+    model: str
+    fingerprint: str
+    resumed: bool
+    finished: bool
+    copied: int
+    removed: int
+    late: int
+    embedded: int
+    compared: int
+    dead: int
+    dead_letters: str | None
+    documents: int
+    stopped: str | None
+    dropped: bool
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        """0 finished, 1 finished but for documents without a vector, 130 stopped."""
+        if not self.finished:
+            return 130
+        return 1 if self.dead else 0
+
+    def lines(self) -> list[str]:
+        """In words, one fact a line."""
+        went_on = " (went on where another run ended)" if self.resumed else ""
+        lines = [f"{self.alias}: {self.source} → {self.target}, {self.model} ({self.fingerprint[:12]}){went_on}"]
+        facts = (
+            (self.copied, "copied"),
+            (self.embedded, "embedded"),
+            (self.removed, "removed: deleted from the old index meanwhile"),
+            (self.late, "written in the last moment before the swap"),
+            (self.compared, "vectors computed again and compared"),
+            (self.dead, f"without a vector: see {self.dead_letters}"),
+        )
+        lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
+        if not self.finished:
+            return [*lines, f"Not finished ({self.stopped}): the same command goes on; --rollback gives it up"]
+        lines.append(f"{self.documents:,} documents in {self.target}, {self.seconds:,.1f} s")
+        if not self.dropped:
+            lines.append(f"{self.source} still stands; remove it: `es-sbert index migrate {self.alias} --drop`")
+        return lines

@@ -1,0 +1,137 @@
+"""The index that an alias stands for, and its model, followed from one index to the next while searches run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import EngineError, IndexMismatch, VectorIndexError
+from es_sbert.index.ensure import VectorField, check_model, read_vector_field
+
+logger = logging.getLogger(__name__)
+
+# How old the knowledge of what an alias stands for may become.
+FOLLOW_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """An index and the encoder of its vectors; they belong together and are replaced together.
+
+    Attributes:
+        field: The vector field of a concrete index.
+        encoder: Of the field's model; None until it is needed.
+    """
+
+    field: VectorField
+    encoder: Encoder | None
+
+
+class Following:
+    """What an alias stands for now. Thread-safe.
+
+    A search takes the target once and uses its index and its encoder: even where another thread replaces the target
+    meanwhile, the vectors of one model are never compared with those of another.
+
+    Args:
+        engine: Where.
+        index: Index or alias.
+        vector_field: Its vector field.
+        load: Loads the model of that name.
+        model: The model to load in place of the one that the mapping names.
+        encoder: An encoder that is there already, and that the caller closes.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index or field, or an encoder of another model.
+        EngineError: the engine cannot be used.
+    """
+
+    def __init__(self, engine: Engine, index: str, vector_field: str, load: Callable[[str], Encoder], *,
+                 model: str | None, encoder: Encoder | None) -> None:  # fmt: skip
+        self._engine = engine
+        self._index = index
+        self._vector_field = vector_field
+        self._load = load
+        self._model = model
+        self._given = encoder
+        self._loaded: list[Encoder] = []
+        self._lock = threading.Lock()
+        field = read_vector_field(engine, index, vector_field)
+        if encoder is not None:
+            check_model(field, encoder.info.fingerprint, encoder.info.model)
+        self._target = Target(field, encoder)
+        self._looked = time.monotonic()
+
+    @property
+    def field(self) -> VectorField:
+        return self._target.field
+
+    def target(self) -> Target:
+        """The target with its encoder; now and then the alias is looked at again.
+
+        While the model of the next index is being loaded, other threads go on with the index that they have. A caller
+        who has named a model or given an encoder stays with the old index as long as it stands.
+
+        Raises:
+            IndexMismatch: the model that was named is not the field's.
+            ModelError, DeviceError: the model cannot be loaded.
+        """
+        if self._target.encoder is None:
+            with self._lock:
+                self._target = self._with_encoder(self._target)
+        if time.monotonic() - self._looked > FOLLOW_SECONDS and self._lock.acquire(blocking=False):
+            try:
+                self._look_again()
+            except (EngineError, VectorIndexError) as error:
+                # The index that is in use still answers, or says by itself what is wrong with it.
+                logger.warning("%s still searches %s: %s", self._index, self._target.field.index, error.message)
+            finally:
+                self._looked = time.monotonic()
+                self._lock.release()
+        return self._target
+
+    def after(self, gone: Target) -> Target:
+        """The target in place of one whose index is gone.
+
+        Raises:
+            IndexMissing, IndexMismatch: the alias is gone too, or the next index is another model's than the caller's.
+            EngineError, ModelError, DeviceError: it cannot be looked at, or its model cannot be loaded.
+        """
+        with self._lock:
+            if self._target is gone:
+                self._look_again()
+            return self._target
+
+    def _look_again(self) -> None:
+        """The lock is held."""
+        field = read_vector_field(self._engine, self._index, self._vector_field)
+        if field == self._target.field:
+            return
+        same = field.meta.fingerprint == self._target.field.meta.fingerprint
+        chosen = self._given is not None or self._model is not None
+        self._target = self._with_encoder(Target(field, self._target.encoder if same or chosen else None))
+
+    def _with_encoder(self, target: Target) -> Target:
+        encoder = target.encoder
+        if encoder is None:
+            encoder = self._load(self._model or target.field.meta.model)
+            self._loaded.append(encoder)
+        try:
+            check_model(target.field, encoder.info.fingerprint, encoder.info.model)
+        except IndexMismatch:
+            if encoder is not target.encoder:
+                self._loaded.remove(encoder)
+                encoder.close()
+            raise
+        return Target(target.field, encoder)
+
+    def close(self) -> None:
+        """Close the encoders that were loaded here; those of earlier models may have been in use until now."""
+        for encoder in self._loaded:
+            encoder.close()
+        self._loaded.clear()

@@ -1,0 +1,153 @@
+"""Two small models, an index behind an alias, and a look at what a migration made of it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine, Flavour, Json
+from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.index.vectors import read_vector
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.local import LocalRunner
+from es_sbert.ingest.plan import plan
+from es_sbert.ingest.progress import Silent
+from es_sbert.ingest.run import run
+from es_sbert.ingest.settings import IngestSettings
+from es_sbert.migration.migrate import Watch, migrate
+from es_sbert.migration.prepare import Wanted
+from es_sbert.migration.result import MigrationResult
+from tests.engine.ingest_support import same_vectors
+from tests.tiny import WORDS, write_tiny_bert
+
+THEIRS = [0.5, -0.25, 1.0, 0.125]
+
+
+def text_of(number: int) -> str:
+    """A sentence of the tiny vocabulary, no two alike below a few thousand."""
+    words = [WORDS[number // 11**place % 11] for place in range(4)]
+    return " ".join(words)
+
+
+def document(number: int, version: int = 0) -> Json:
+    """With fields of several kinds: a vector of somebody else's, and a number that no machine word holds."""
+    return {
+        "text": text_of(number + 37 * version), "number": number, "version": version, "raw": {"big": 2**70 + number},
+        "tags": ["a", f"t{number % 3}"], "theirs": THEIRS,
+    }  # fmt: skip
+
+
+@dataclass
+class Place:
+    """An index behind an alias, both with names of their own.
+
+    Attributes:
+        alias: What applications use.
+        index: The old index.
+    """
+
+    engine: Engine
+    alias: str
+    index: str
+    dead: Path
+
+    def write(self, documents: dict[str, Json], to: str | None = None) -> None:
+        """Write documents by the alias, each with a routing where its id ends in 7."""
+        lines = []
+        for document_id, source in documents.items():
+            head = {"_id": document_id} | ({"routing": "seven"} if document_id.endswith("7") else {})
+            lines += [json.dumps({"index": head}), json.dumps(source)]
+        results = self.engine.bulk(to or self.alias, ("\n".join(lines) + "\n").encode())
+        assert [result for result in results if not result.ok] == []
+
+    def delete(self, *ids: str) -> None:
+        heads = [{"_id": i} | ({"routing": "seven"} if i.endswith("7") else {}) for i in ids]
+        results = self.engine.bulk(self.alias, b"".join(orjson.dumps({"delete": head}) + b"\n" for head in heads))
+        assert all(result.status in (200, 404) for result in results), results
+
+    def migrate(self, encoder: Encoder, *, control: Control | None = None, **wanted: Any) -> MigrationResult:
+        watch = Watch(control or Control(), Silent)
+        return migrate(
+            self.engine, encoder, Wanted(self.alias, "embedding", **wanted), watch, dead_letters=self.dead,
+            retry_seconds=60,
+        )  # fmt: skip
+
+    def embed(self, encoder: Encoder, index: str | None = None) -> None:
+        """What `es-sbert ingest` with no FILE does."""
+        settings = IngestSettings(index=index or self.index, text_fields=("text",), dead_letters=self.dead)
+        summary = run(self.engine, LocalRunner(encoder), plan(self.engine, settings), Control(), Silent())
+        assert (summary.dead, summary.left, summary.stopped) == (0, 0, None)
+
+    def behind(self) -> str:
+        """The index that the alias stands for."""
+        state = self.engine.get_index(self.alias)
+        assert state is not None
+        return state.name
+
+    def contents(self, index: str | None = None) -> dict[str, Json]:
+        """id → document with vectors and its routing."""
+        name = index or self.alias
+        self.engine.refresh(name)
+        pages = self.engine.scan(name, query={"match_all": {}}, source_includes=["*"], vectors=True)
+        return {hit["_id"]: hit["_source"] | {"_routing": hit.get("_routing")} for page in pages for hit in page}
+
+    def assert_holds(self, expected: dict[str, Json], encoder: Encoder, index: str | None = None) -> None:
+        """The index holds these documents, each with the encoder's vector, and nothing else."""
+        found = self.contents(index)
+        assert set(found) == set(expected), (sorted(set(found) ^ set(expected))[:5], len(found), len(expected))
+        vectors = encoder.encode([source["text"] for source in expected.values()], "document").vectors
+        for (document_id, source), vector in zip(expected.items(), vectors, strict=True):
+            there = found[document_id]
+            assert there.pop("_routing") == ("seven" if document_id.endswith("7") else None)
+            assert same_vectors(read_vector(there.pop("embedding")), vector), document_id
+            meta = there.pop("embedding_meta")
+            assert meta["fingerprint"] == encoder.info.fingerprint
+            assert there == source
+
+
+def make_place(engine: Engine, encoder: Encoder, dead: Path, count: int = 300) -> Iterator[Place]:
+    """An index with documents of the first model, and everything of that alias removed afterwards."""
+    alias = f"test-{uuid.uuid4().hex[:12]}"
+    place = Place(engine, alias, f"{alias}-old", dead)
+    ensure_vector_field(
+        engine, place.index, vector_field="embedding", fingerprint=encoder.info.fingerprint,
+        model_name=encoder.info.model, dimensions=encoder.info.dimensions, text="{text}", shards=2, replicas=0,
+    )  # fmt: skip
+    theirs: Json = {
+        "type": "knn_vector",
+        "dimension": 4,
+        "space_type": "l2",
+        "method": {"name": "hnsw", "engine": "lucene"},
+    }
+    if engine.info.flavour is Flavour.ELASTICSEARCH:
+        theirs = {"type": "dense_vector", "dims": 4, "index": True, "similarity": "l2_norm",
+                  "index_options": {"type": "hnsw"}}  # fmt: skip
+    engine.put_mapping(
+        place.index,
+        {"properties": {"theirs": theirs, "number": {"type": "long"}, "raw": {"type": "object", "enabled": False}}},
+    )
+    engine.put_settings(place.index, {"index.refresh_interval": "7s"})
+    engine.update_aliases([{"add": {"index": place.index, "alias": alias, "is_write_index": True}}])
+    place.write({str(number): document(number) for number in range(count)})
+    place.embed(encoder)
+    yield place
+    for name in _indices(engine, alias):
+        engine.delete_index(name)
+
+
+def _indices(engine: Engine, alias: str) -> list[str]:
+    """Every index whose name begins with the alias's."""
+    listed = engine.ask("/_stats/store", {"filter_path": "indices.*.uuid"}) or {}
+    return [name for name in listed.get("indices", {}) if name.startswith(alias)]
+
+
+def models(tmp: Path) -> tuple[Path, Path]:
+    """Two models of the same number of dimensions: an engine would not notice if they were mixed."""
+    return write_tiny_bert(tmp / "first", seed=0), write_tiny_bert(tmp / "second", seed=1)

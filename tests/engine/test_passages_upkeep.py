@@ -1,0 +1,96 @@
+"""Recall, sizes, change of type and migration of a field of passages, and of two fields at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine, Flavour, Json
+from es_sbert.index.change_type import change_type
+from es_sbert.index.ensure import read_vector_field
+from es_sbert.index.vectors import stored_vectors
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.local import LocalRunner
+from es_sbert.ingest.plan import plan
+from es_sbert.ingest.progress import Silent
+from es_sbert.ingest.run import run
+from es_sbert.ingest.settings import IngestSettings
+from es_sbert.loading import load_encoder
+from es_sbert.tuning.recall import Setting, measure_recall, sample_queries
+from es_sbert.tuning.size_report import size_report
+from tests.engine.migration_support import Place, models, text_of
+
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Encoder, Encoder]]:
+    folder = tmp_path_factory.mktemp("models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
+        first, second = models(folder)
+        with (
+            load_encoder(str(first), precision="fp32", threads=1) as one,
+            load_encoder(str(second), precision="fp32", threads=1) as two,
+        ):
+            yield one, two
+
+
+def long_document(number: int) -> Json:
+    """A title, and a body of one to five sentences."""
+    body = ". ".join(text_of(100 * number + sentence) for sentence in range(1 + number % 5)) + "."
+    return {"title": text_of(number), "body": body}
+
+
+def test_passages_are_measured_and_migrated_with_the_other_fields_of_their_model(
+    engine: Engine, index_name: str, encoders: tuple[Encoder, Encoder], tmp_path: Path
+) -> None:
+    first, second = encoders
+    place = Place(engine, f"{index_name}-alias", index_name, tmp_path / "dead.jsonl")
+    engine.create_index(
+        index_name, {"settings": {"index.knn": True}} if engine.info.flavour is Flavour.OPENSEARCH else {}
+    )
+    engine.update_aliases([{"add": {"index": index_name, "alias": place.alias}}])
+    place.write({str(number): long_document(number) for number in range(COUNT)})
+    settings = IngestSettings(
+        index=index_name, vectors=("embedding={body}", "of_title={title}"), passages=("embedding=8",),
+        passage_overlap=0, dead_letters=place.dead,
+    )  # fmt: skip
+    run(engine, LocalRunner(first), plan(engine, settings), Control(), Silent())
+
+    field = read_vector_field(engine, index_name, "embedding")
+    assert field.meta.passages is not None
+    before = place.contents(index_name)
+    passages = sum(len(stored_vectors(source["embedding"], 0)) for source in before.values())
+    assert passages > COUNT
+    report = size_report(engine, index_name, "embedding", m=16)
+    assert report.documents == passages
+    [row] = measure_recall(
+        engine, field, sample_queries(engine, field, 20, 0), [Setting(300, None)], k=5, target=0.9
+    ).rows
+    assert row.recall.mean > 0.9
+    if engine.info.flavour is Flavour.ELASTICSEARCH:
+        assert change_type(engine, index_name, "embedding", "int8_hnsw") == "hnsw"
+
+    result = place.migrate(second)
+    try:
+        assert (result.finished, result.copied, result.embedded, result.dead) == (True, COUNT, COUNT, 0)
+        assert result.compared > 50
+        after = place.contents()
+        for name, source in before.items():
+            now = after[name]
+            title = second.encode([source["title"]], "document").vectors[0]
+            assert np.allclose(stored_vectors(now["of_title"], 0)[0][2], title, atol=1e-6)
+            old, new = (stored_vectors(document["embedding"], 0) for document in (source, now))
+            assert [(start, end) for start, end, _ in new] == [(start, end) for start, end, _ in old]
+            texts = [source["body"][start:end] for start, end, _ in new]
+            expected = second.encode(texts, "document").vectors
+            assert np.allclose(np.stack([vector for _, _, vector in new]), expected, atol=1e-6)
+        moved = read_vector_field(engine, place.alias, "embedding")
+        assert (moved.meta.passages, moved.meta.fingerprint) == (field.meta.passages, second.info.fingerprint)
+    finally:
+        engine.delete_index(result.target)

@@ -1,0 +1,116 @@
+"""Recall on real engines, against what numpy says of the same answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from es_sbert.engines.protocol import Engine, Flavour
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.ensure import VectorField, ensure_vector_field
+from es_sbert.index.types import IndexType
+from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.scores import Method
+from es_sbert.tuning.recall import Queries, Setting, measure_recall, sample_queries
+from tests.engine.vectors import cosines, load, random_vectors
+
+DIMENSIONS, COUNT, K = 64, 3000, 10
+
+
+def filled(engine: Engine, index: str, index_type: str, count: int = COUNT) -> VectorField:
+    field = ensure_vector_field(
+        engine, index, vector_field="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS,
+        index_type=index_type, shards=1, replicas=0,
+    )  # fmt: skip
+    load(engine, index, "embedding", random_vectors(count, DIMENSIONS), lambda row: {"row": row})
+    return field
+
+
+@pytest.mark.parametrize(("index_type", "oversample"), [("hnsw", None), ("int8_hnsw", 1.0), ("int8_hnsw", 3.0)])
+def test_recall_of_texts_is_what_numpy_says(
+    engine: Engine, index_name: str, index_type: str, oversample: float | None
+) -> None:
+    field = filled(engine, index_name, index_type)
+    vectors, queries = random_vectors(COUNT, DIMENSIONS), random_vectors(20, DIMENSIONS, seed=7)
+    settings = [Setting(count, oversample) for count in (10, 30, 1000)]
+    report = measure_recall(engine, field, Queries(queries, [None] * 20), settings, k=K, target=0.95)
+    assert (report.documents, report.queries) == (COUNT, 20)
+    for row in report.rows:
+        shares = []
+        for query in queries:
+            knn = VectorQuery("embedding", query, K, num_candidates=row.setting.num_candidates, oversample=oversample)
+            hits = engine.search(index_name, search_body(engine.info.flavour, Method.KNN, knn))["hits"]["hits"]
+            best = {str(place) for place in np.argsort(-cosines(query, vectors))[:K]}
+            shares.append(len(best & {hit["_id"] for hit in hits}) / K)
+        assert row.recall.mean == pytest.approx(np.mean(shares), abs=1e-9)
+        assert 0 < row.median_ms <= row.p95_ms
+    means = [row.recall.mean for row in report.rows]
+    assert means[0] < means[-1]
+    # One byte a dimension, never compared again, confuses neighbours that random vectors have in plenty.
+    assert means[-1] > (0.7 if oversample == 1.0 else 0.9)
+
+
+def test_documents_do_not_count_as_their_own_neighbours(engine: Engine, index_name: str) -> None:
+    field = filled(engine, index_name, "hnsw")
+    queries = sample_queries(engine, field, 30, seed=3)
+    again = sample_queries(engine, field, 30, seed=3)
+    assert sorted(queries.own) == sorted(again.own)  # type: ignore[type-var]
+    assert sorted(queries.own) != sorted(sample_queries(engine, field, 30, seed=4).own)  # type: ignore[type-var]
+    vectors = random_vectors(COUNT, DIMENSIONS)
+    for own, vector in zip(queries.own, queries.vectors, strict=True):
+        assert own is not None
+        assert cosines(vector, vectors[int(own)][None])[0] == pytest.approx(1, abs=1e-6)
+    [row] = measure_recall(engine, field, queries, [Setting(K, None)], k=K, target=0.95).rows
+    shares = []
+    for own, vector in zip(queries.own, queries.vectors, strict=True):
+        assert own is not None
+        knn = VectorQuery("embedding", vector, K + 1, num_candidates=K + 1)
+        hits = engine.search(index_name, search_body(engine.info.flavour, Method.KNN, knn))["hits"]["hits"]
+        best = {str(place) for place in np.argsort(-cosines(vector, vectors))[: K + 1]} - {own}
+        shares.append(len(best & {hit["_id"] for hit in hits if hit["_id"] != own}) / K)
+    assert row.recall.mean == pytest.approx(np.mean(shares), abs=1e-9)
+
+
+def test_equal_documents_are_as_good_as_each_other(engine: Engine, index_name: str) -> None:
+    field = ensure_vector_field(
+        engine, index_name, vector_field="embedding", fingerprint="a" * 32, model_name="model-a",
+        dimensions=DIMENSIONS, index_type="hnsw", shards=1, replicas=0,
+    )  # fmt: skip
+    vectors = np.repeat(random_vectors(5, DIMENSIONS), 20, axis=0)  # (100, dimensions): five vectors, twenty times each
+    load(engine, index_name, "embedding", vectors, lambda row: {"row": row})
+    queries = Queries(vectors[::20], [None] * 5)
+    [row] = measure_recall(engine, field, queries, [Setting(100, None)], k=10, target=0.95).rows
+    assert row.recall.mean == 1.0
+
+
+def test_fewer_documents_than_k_can_all_be_found(engine: Engine, index_name: str) -> None:
+    field = filled(engine, index_name, "hnsw", count=4)
+    report = measure_recall(engine, field, sample_queries(engine, field, 50, 0), [Setting(100, None)], k=K, target=0.5)
+    assert (report.queries, report.rows[0].recall.mean) == (4, 1.0)
+    assert report.recommended == Setting(100, None)
+
+
+def test_what_cannot_be_measured_is_refused(engine: Engine, index_name: str) -> None:
+    field = filled(engine, index_name, "hnsw", count=0)
+    with pytest.raises(IndexMismatch, match="no document of"):
+        sample_queries(engine, field, 10, 0)
+    load(engine, index_name, "embedding", random_vectors(1, DIMENSIONS), lambda row: {"row": row})
+    with pytest.raises(IndexMismatch, match="no other document"):
+        measure_recall(engine, field, sample_queries(engine, field, 10, 0), [Setting(10, None)], k=K, target=0.5)
+    engine.delete_index(index_name)
+    flat = filled(engine, index_name, "flat", count=10)
+    with pytest.raises(IndexMismatch, match="exact already"):
+        measure_recall(engine, flat, sample_queries(engine, flat, 10, 0), [Setting(10, None)], k=K, target=0.5)
+
+
+@pytest.mark.parametrize("index_type", [IndexType.INT4_HNSW, IndexType.BBQ_FLAT])
+def test_oversampling_raises_the_recall_of_coarse_numbers(
+    es9_url: str, open_engine: object, fresh_index: object, index_type: IndexType
+) -> None:
+    engine: Engine = open_engine(es9_url)  # type: ignore[operator]
+    assert engine.info.flavour is Flavour.ELASTICSEARCH
+    field = filled(engine, fresh_index(es9_url), index_type)  # type: ignore[operator]
+    settings = [Setting(200, 1.0), Setting(200, 5.0)]
+    report = measure_recall(engine, field, sample_queries(engine, field, 30, 0), settings, k=K, target=0.95)
+    coarse, fine = (row.recall.mean for row in report.rows)
+    assert coarse < fine

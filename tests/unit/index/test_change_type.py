@@ -1,0 +1,32 @@
+"""Which changes of an index type are possible, and what they send."""
+
+from __future__ import annotations
+
+import pytest
+
+from es_sbert.index.change_type import CHANGES, index_options
+from es_sbert.index.types import IndexType
+
+
+def test_every_type_has_its_changes_and_none_leads_back() -> None:
+    assert set(CHANGES) == set(IndexType)
+    for before, possible in CHANGES.items():
+        assert before not in possible
+        if before.endswith("hnsw"):
+            assert not any(after.endswith("flat") for after in possible)
+            assert not any(before in CHANGES[after] for after in possible)
+
+
+@pytest.mark.parametrize(
+    ("stored", "after", "expected"),
+    [
+        ({"type": "hnsw", "m": 32, "ef_construction": 200}, "int8_hnsw",
+         {"type": "int8_hnsw", "m": 32, "ef_construction": 200}),
+        ({"type": "int8_hnsw", "m": 16, "ef_construction": 100, "confidence_interval": 0.9}, "bbq_hnsw",
+         {"type": "bbq_hnsw", "m": 16, "ef_construction": 100}),
+        ({"type": "flat"}, "hnsw", {"type": "hnsw"}),
+        ({"type": "int8_flat", "confidence_interval": 0.9}, "int4_flat", {"type": "int4_flat"}),
+    ],
+)  # fmt: skip
+def test_the_graph_keeps_its_parameters(stored: dict[str, object], after: str, expected: dict[str, object]) -> None:
+    assert index_options(stored, IndexType(after)) == expected

@@ -1,0 +1,51 @@
+"""Sizes by arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.engines.protocol import EngineInfo, Flavour
+from es_sbert.index.types import IndexType
+from es_sbert.tuning.bytes import size_text
+from es_sbert.tuning.estimate import estimate
+
+ES9 = EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), "http://es9")
+ES8 = EngineInfo(Flavour.ELASTICSEARCH, (8, 19, 8), "http://es8")
+OPENSEARCH = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), "http://opensearch")
+
+
+@pytest.mark.parametrize(
+    ("info", "index_type", "quantised", "graph", "source", "memory"),
+    [
+        (ES9, "hnsw", 0, 48, 0, 1536 + 48),
+        (ES9, "int8_hnsw", 400, 48, 0, 448),
+        (ES8, "int8_hnsw", 388, 48, 4416, 436),
+        (ES8, "int4_flat", 196, 0, 4416, 196),
+        (ES9, "bbq_hnsw", 62, 48, 0, 110),
+        (OPENSEARCH, "int8_hnsw", 388, 48, 0, 436),
+        (OPENSEARCH, "flat", 0, 0, 4416, 1536),
+    ],
+)
+def test_a_million_vectors_of_384_dimensions(
+    info: EngineInfo, index_type: str, quantised: int, graph: int, source: int, memory: int
+) -> None:
+    size = estimate(info, IndexType(index_type), 1_000_000, 384)
+    parts = (size.vectors, size.quantised, size.graph, size.source, size.memory)
+    assert parts == tuple(1_000_000 * part for part in (1536, quantised, graph, source, memory))
+    assert size.disk == sum(parts[:4])
+
+
+@given(st.sampled_from(list(IndexType)), st.integers(1, 10**9), st.integers(64, 4096), st.integers(4, 64))
+def test_sizes_grow_in_proportion(index_type: IndexType, count: int, dimensions: int, m: int) -> None:
+    one, two = (estimate(ES8, index_type, times * count, dimensions, m) for times in (1, 2))
+    assert two.disk == pytest.approx(2 * one.disk, abs=2)
+    assert estimate(ES8, index_type, count, dimensions, 2 * m).graph == pytest.approx(2 * one.graph, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (62_000_000, "62.0 MB"), (10**12, "1000.0 GB")]
+)
+def test_bytes_as_people_read_them(count: int, text: str) -> None:
+    assert size_text(count) == text
