@@ -23,6 +23,9 @@ _STATUS_REMEDIES = {
     503: "The server or a shard is not ready: look at `GET _cluster/health` and try again.",
 }
 
+# OpenSearch also closes the whole cluster to new indices when its disks are nearly full.
+_BLOCKS = frozenset({"cluster_block_exception", "index_create_block_exception"})
+
 
 def unreachable(url: str, error: BaseException, timeout: float) -> EngineUnreachable:
     """A broken or refused connection in words.
@@ -100,10 +103,11 @@ def failed_request(status: int, body: Any, *, label: str, action: str) -> EsSber
     kind, reason = root_cause(body)
     if status == 401:
         return AccessDenied(f"{label} refused the credentials (401)", CREDENTIALS_REMEDY)
-    if kind == "cluster_block_exception":
+    if kind in _BLOCKS:
         return RequestFailed(
             f"{label} blocks {action}: {reason}",
-            "A full disk makes indices read-only: free space, then set index.blocks.read_only_allow_delete to null.",
+            "A full disk makes indices read-only, and new ones impossible: free space. Where the engine does not "
+            "notice, set index.blocks.read_only_allow_delete to null.",
             status,
         )
     if status == 403:

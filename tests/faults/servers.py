@@ -74,11 +74,10 @@ def own_server(name: str, settings: Mapping[str, str]) -> Iterator[OwnServer]:
         server.purge()
 
 
-def call(url: str, method: str, path: str, body: dict[str, Any]) -> Any:
+def call(url: str, method: str, path: str, body: dict[str, Any] | None) -> Any:
     """The answer of an API that `Engine` does not have."""
-    request = urllib.request.Request(
-        f"{url}{path}", orjson.dumps(body), {"content-type": "application/json"}, method=method
-    )
+    data = None if body is None else orjson.dumps(body)
+    request = urllib.request.Request(f"{url}{path}", data, {"content-type": "application/json"}, method=method)
     # Without the proxies of the environment: the server is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=60) as response:

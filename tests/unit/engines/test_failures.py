@@ -74,8 +74,9 @@ def test_status_becomes_an_error_of_the_tree(status: int, kind: str, expected: t
         assert error.status == status
 
 
-def test_a_blocked_index_is_no_question_of_rights() -> None:
-    error = failed(403, {"error": {"type": "cluster_block_exception", "reason": "index read-only"}})
+@pytest.mark.parametrize("kind", ["cluster_block_exception", "index_create_block_exception"])
+def test_a_blocked_index_is_no_question_of_rights(kind: str) -> None:
+    error = failed(403, {"error": {"type": kind, "reason": "index read-only"}})
     assert type(error) is RequestFailed
     assert "disk" in error.remedy
 
