@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
@@ -97,19 +100,30 @@ def test_the_same_command_goes_on_after_it_was_killed(cluster: RayCluster, bench
     check(bench, summary)
     assert summary["resumed"]
     assert summary["unchanged"] > 0
-    # What is in the index is embedded in place by the same workers.
-    bench.arguments = []
-    bench.options = ("--ray", cluster.address, "--vector", "second={text}")
-    filled = bench.finish()
+
+
+def test_an_index_is_embedded_in_place_by_slices(cluster: RayCluster, bench: Bench) -> None:
     wanted = bench.corpus.wanted
+    with open_engine(bench.url) as engine:
+        lines = (orjson.dumps({"index": {"_id": key}}) + b"\n" + orjson.dumps(doc) for key, doc in wanted.items())
+        assert all(result.ok for result in engine.bulk(bench.index, b"\n".join(lines) + b"\n"))
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "es_sbert", "ingest", "--index", bench.index, "--url", bench.url, "--model",
+            str(bench.model), "--precision", "fp32", "--threads", "1", "--json", "--ray", cluster.address,
+        ],
+        capture_output=True, cwd=bench.folder, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    filled = orjson.loads(done.stdout)
     assert (filled["source"], filled["read"], filled["indexed"]) == ("index", len(wanted), len(wanted))
     keys = sorted(wanted)
     vectors = bench.encoder.encode([wanted[key]["text"] for key in keys], "document").vectors
     with open_engine(bench.url) as engine:
-        stored = engine.get_documents(bench.index, keys, source_includes=["second"], vectors=True)
-    assert all(
-        same_vectors(vector_of(stored[key], "second"), vector) for key, vector in zip(keys, vectors, strict=True)
-    )
+        stored = engine.get_documents(bench.index, keys, source_includes=["*"], vectors=True)
+    for key, vector in zip(keys, vectors, strict=True):
+        assert same_vectors(vector_of(stored[key]), vector)
+        assert {name: stored[key][name] for name in wanted[key]} == wanted[key]
 
 
 def test_a_cluster_that_is_not_there(

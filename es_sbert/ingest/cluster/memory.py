@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from es_sbert.errors import ClusterError
+from es_sbert.events import record
 from es_sbert.ingest.cluster.session import fetched
 from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
 from es_sbert.ingest.records import Origin
@@ -107,7 +110,11 @@ class RemoteMemory:
         return bool(self._call("has_letter", key))
 
     def close(self) -> None:
-        self._call("close")
+        try:
+            self._call("close")
+        except ClusterError as error:
+            # The keeper is gone, and with it the lock; what was committed stands in the file.
+            record("keeper_lost", error.message, logging.WARNING, text="", reason=error.message)
 
     def finish(self) -> None:
         self._call("finish")
