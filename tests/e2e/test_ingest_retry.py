@@ -30,10 +30,11 @@ def test_dead_letters_are_tried_again(
             letter["document"]["price"] = 1.0
         bench.letters.write_bytes(b"".join(orjson.dumps(letter) + b"\n" for letter in written))
         later = {"id": written[0]["id"], "text": "a later word", "price": 2.0}
-        whole, bench.source = bench.source, tmp_path / "later.jsonl"
-        bench.source.write_bytes(orjson.dumps(later) + b"\n")
+        source = tmp_path / "later.jsonl"
+        source.write_bytes(orjson.dumps(later) + b"\n")
+        whole, bench.arguments = bench.arguments, [str(source)]
         bench.finish()
-        bench.source = whole
+        bench.arguments = whole
 
         summary = bench.finish("--retry", str(bench.letters))
         assert (summary["read"], summary["indexed"], summary["dead"]) == (len(written), half - 1, len(written) - half)
