@@ -15,7 +15,9 @@ from es_sbert.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
+def stacked(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Options as one decorator, in the order in which the help shows them."""
+
     def decorate(function: F) -> F:
         for option in reversed(options):
             function = option(function)
@@ -30,7 +32,7 @@ def connection_options(function: F) -> F:
     Secrets themselves are no options: a command line is public.
     """
     file = click.Path(path_type=Path)
-    return _stack(
+    return stacked(
         click.option("--url", envvar="ES_SBERT_URL", default=DEFAULT_URL, show_default=True, show_envvar=True,
                      callback=_without_password, help="Address of the engine."),
         click.option("--username", envvar="ES_SBERT_USERNAME", show_envvar=True,
@@ -77,7 +79,7 @@ def engine_settings(**given: Any) -> EngineSettings:
 
 def encoder_options(function: F) -> F:
     """--model, --device, --precision, --threads."""
-    return _stack(
+    return stacked(
         click.option("--model", envvar="ES_SBERT_MODEL", show_envvar=True,
                      help=f"Model folder, bundle, hub id or installed name.  [default: {DEFAULT_MODEL}, or the "
                           "model of the index]"),

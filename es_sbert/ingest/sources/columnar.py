@@ -6,7 +6,6 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from es_sbert.errors import SourceError, UsageError, first_line
@@ -14,7 +13,7 @@ from es_sbert.extras import require
 from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.sources.arrow_values import json_column
 from es_sbert.ingest.sources.rows import check_columns, row_record
-from es_sbert.ingest.sources.source import Input, Reading, ReadingStopped, Source, WantedColumns
+from es_sbert.ingest.sources.source import FileSource, Reading, ReadingStopped, Source, WantedColumns
 from es_sbert.ingest.sources.textual import check_compression, first_look, only_here
 from es_sbert.streams.compression import MAGIC_BYTES, Compression, decompressed
 from es_sbert.streams.lines import StreamBroken
@@ -30,30 +29,16 @@ _ROWS = 1024
 
 
 @dataclass(frozen=True)
-class ParquetSource:
+class ParquetSource(FileSource):
     """A Parquet file.
 
     Attributes:
-        input: Where the bytes come from; they are read at several places.
         compression: Of the whole file, by its name; there should be none, since columns are compressed by themselves.
         groups: First row group to read, and the one behind the last; None reads all.
     """
 
-    input: Input
     compression: Compression | None = None
     groups: tuple[int, int] | None = None
-
-    @property
-    def name(self) -> str:
-        return self.input.name
-
-    @property
-    def path(self) -> Path | None:
-        return self.input.path
-
-    @property
-    def size(self) -> int | None:
-        return self.input.size
 
     def check(self, max_bytes: int, wanted: WantedColumns) -> None:
         if not self.input.again:
@@ -103,27 +88,14 @@ class ParquetSource:
 
 
 @dataclass(frozen=True)
-class ArrowSource:
+class ArrowSource(FileSource):
     """An Arrow IPC file or stream, told apart by its first bytes; Feather (version 2) is the former.
 
     A file holds a stream between its magic and its footer, so both are read from the beginning to the end: out of
     pipes, out of compression, and up to the place where one is cut off.
     """
 
-    input: Input
     compression: Compression | None = None
-
-    @property
-    def name(self) -> str:
-        return self.input.name
-
-    @property
-    def path(self) -> Path | None:
-        return self.input.path
-
-    @property
-    def size(self) -> int | None:
-        return self.input.size
 
     def check(self, max_bytes: int, wanted: WantedColumns) -> None:
         require("parquet", "pyarrow")

@@ -172,3 +172,26 @@ class Input(Protocol):
         Raises:
             OSError, StreamBroken, SourceLost, ReadingStopped: see `Source.records`; its methods raise them too.
         """
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """What the sources in files share.
+
+    Attributes:
+        input: Where the bytes come from.
+    """
+
+    input: Input
+
+    @property
+    def name(self) -> str:
+        return self.input.name
+
+    @property
+    def path(self) -> Path | None:
+        return self.input.path
+
+    @property
+    def size(self) -> int | None:
+        return self.input.size

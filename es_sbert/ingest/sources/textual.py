@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.records import Record, Reject
@@ -17,39 +16,25 @@ from es_sbert.ingest.sources.letters import last_letters, letter_records
 from es_sbert.ingest.sources.local import LocalFile
 from es_sbert.ingest.sources.pieces import file_pieces
 from es_sbert.ingest.sources.plain import plain_records
-from es_sbert.ingest.sources.source import ByteCounter, Input, Reading, ReadSettings, Source, WantedColumns
+from es_sbert.ingest.sources.source import ByteCounter, FileSource, Reading, ReadSettings, Source, WantedColumns
 from es_sbert.streams.compression import MAGIC_BYTES, Compression, decompressed, detect
 from es_sbert.streams.delimited import csv_rows, header, tsv_rows
 from es_sbert.streams.lines import Line, StreamBroken, split_lines, without_byte_order_mark
 
 
 @dataclass(frozen=True)
-class TextSource:
+class TextSource(FileSource):
     """Lines of text.
 
     Attributes:
-        input: Where the bytes come from.
         format: Format of what is inside the compression.
         compression: What the file's name says; None where the name says nothing.
         first_line: Number of the first line, where the input is a later piece of a file; 1 where it is not.
     """
 
-    input: Input
     format: Format
     compression: Compression | None = None
     first_line: int = 1
-
-    @property
-    def name(self) -> str:
-        return self.input.name
-
-    @property
-    def path(self) -> Path | None:
-        return self.input.path
-
-    @property
-    def size(self) -> int | None:
-        return self.input.size
 
     def records(self, reading: Reading) -> Iterator[Record | Reject]:
         chunks = self.input.chunks(reading)

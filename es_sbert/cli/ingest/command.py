@@ -1,0 +1,187 @@
+"""`es-sbert ingest`: documents in, an index that is searchable by meaning out."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from es_sbert.cli.ingest.options import (
+    cluster_options,
+    course_options,
+    ingest_settings,
+    source_options,
+    vector_options,
+)
+from es_sbert.cli.logs import is_json, log_format_option, only_errors
+from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
+from es_sbert.config import DEFAULT_MODEL, EngineSettings
+
+if TYPE_CHECKING:
+    from es_sbert.ingest.control import Control
+    from es_sbert.ingest.observer import Observer
+    from es_sbert.ingest.prune import Gone
+    from es_sbert.ingest.runner import Runner
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("files", metavar="[FILE]...", nargs=-1)
+@click.option("--index", required=True, help="Index or alias; created where it does not exist.")
+@source_options
+@vector_options
+@vector_field_option
+@course_options
+@cluster_options
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve Prometheus metrics of the load at this port, to this machine alone where no host is given.",
+)
+@click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout.")
+@log_format_option
+@connection_options
+@encoder_options
+def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, ray: str | None, ray_workers: int | None,
+           ray_part_bytes: int, quiet: bool, as_json: bool, model: str | None, device: str, precision: str,
+           threads: int | None, **given: Any) -> int:  # fmt: skip
+    """Embed documents and load them into an index.
+
+    FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header), plain text with one document a
+    line (.txt), each as it is or compressed (.gz, .zst), Parquet (.parquet) or Arrow (.arrow, .feather): a
+    path, or an address such as s3://bucket/key or https://host/file. Patterns in quotes are expanded; - is
+    stdin. --sql loads the rows of a query. With neither, the documents that the index already holds are
+    embedded where they lack a current vector; their other fields are left alone.
+
+    Documents that are in the index already are not embedded again unless their text changed. Documents that
+    cannot be loaded end in the dead-letter file, with the reason. Documents without text are skipped. A load
+    that was stopped, in whatever way, goes on where it was when the same command is run again.
+
+    Exit codes: 0 all in, 1 some in the dead-letter file, 2 nothing could be done, 130 interrupted.
+
+    \b
+    Examples:
+      es-sbert ingest --index docs docs.jsonl.gz --id-field id
+      es-sbert ingest --index docs 'parts/*.csv' --text-template '{title}. {body}'
+      zcat docs.gz | es-sbert ingest --index docs - --format jsonl
+      es-sbert ingest --index docs 's3://bucket/docs/*.parquet' --id-field id
+      es-sbert ingest --index docs --sql 'SELECT id, text FROM articles' --database sqlite:///articles.db
+      es-sbert ingest --index docs --text-field body
+      es-sbert ingest --index docs articles.jsonl --text-field body --passages 256
+      es-sbert ingest --index docs articles.jsonl --vector 'title_vector={title}' --vector 'body_vector={body}'
+      es-sbert ingest --index docs --retry docs.dead-letters.jsonl
+    """
+    from es_sbert.engines.connect import connect
+    from es_sbert.errors import UsageError
+    from es_sbert.ingest.control import Control
+    from es_sbert.ingest.plan import plan
+    from es_sbert.ingest.progress import meter_for
+    from es_sbert.ingest.run import run
+    from es_sbert.ingest.sources.local import STDIN
+
+    where = engine_settings(**{name: given.pop(name) for name in list(given) if name in EngineSettings.model_fields})
+    settings = ingest_settings(index=index, files=files, **given)
+    if settings.prune and not yes and (STDIN in files or not sys.stdin.isatty() or is_json()):
+        raise UsageError("--prune asks before it removes documents, and nobody is there to answer", "Add --yes.")
+    if ray is not None and (settings.watch_seconds is not None or settings.retry is not None):
+        raise UsageError("--ray is for files and for whole indices", "Leave out --ray, --watch or --retry.")
+    if quiet:
+        only_errors()
+    control = Control()
+    with ExitStack() as stack:
+        observer = stack.enter_context(_observed(metrics)) if metrics is not None else None
+        engine = stack.enter_context(closing(connect(where)))
+        wanted = plan(engine, settings)
+        encoder = {"device": device, "precision": precision, "threads": threads}
+        name = model or wanted.model
+        runner = stack.enter_context(
+            _here(name, **encoder)
+            if ray is None
+            else _on_ray(ray, name, where, count=ray_workers, part_bytes=ray_part_bytes, **encoder)
+        )
+        stack.enter_context(_interruptible(control))
+        meter = meter_for(sys.stderr, quiet=quiet, events=is_json())
+        summary = run(engine, runner, wanted, control, meter, _always if yes else _ask, observer)
+    if as_json:
+        click.echo(summary.model_dump_json())
+    return summary.exit_code
+
+
+@contextmanager
+def _here(model: str | None, **encoder: Any) -> Iterator[Runner]:
+    """A runner in this process."""
+    from es_sbert.events import say
+    from es_sbert.ingest.local import LocalRunner
+    from es_sbert.loading import load_encoder
+
+    with load_encoder(model, report=say, **encoder) as opened:
+        yield LocalRunner(opened)
+
+
+def _on_ray(address: str, model: str | None, engine: EngineSettings, **options: Any) -> AbstractContextManager[Runner]:
+    """A runner on a Ray cluster.
+
+    Raises:
+        UsageError: the extra is not installed.
+    """
+    from es_sbert.extras import require
+
+    require("ray", "ray")
+    from es_sbert.ingest.cluster.runner import ray_runner
+
+    return ray_runner(address, model or DEFAULT_MODEL, engine, **options)
+
+
+@contextmanager
+def _interruptible(control: Control) -> Iterator[None]:
+    """SIGINT and SIGTERM finish what is in flight; whoever sends one twice does not want to wait."""
+    from es_sbert.events import say
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.default_int_handler)
+        control.interrupt()
+        say("Finishing what is in flight; once more to give it up.")
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _observed(address: str) -> Iterator[Observer]:
+    """Metrics, served until the load ends.
+
+    Raises:
+        UsageError: the extra is not installed, or the address is taken or no address.
+    """
+    from es_sbert.events import record
+    from es_sbert.extras import require
+
+    require("metrics", "prometheus_client")
+    from es_sbert.ingest.metrics import LoadMetrics, served
+
+    metrics = LoadMetrics()
+    with served(metrics, address) as url:
+        record("metrics_served", f"metrics at {url}", text=f"Metrics at {url}", url=url)
+        yield metrics
+
+
+def _always(gone: Gone) -> bool:
+    return True
+
+
+def _ask(gone: Gone) -> bool:
+    """Whether the user wants these documents removed."""
+    from es_sbert.printable import printable
+
+    shown = printable(", ".join(gone.sample)) + (", …" if gone.count > len(gone.sample) else "")
+    question = f"{gone.count:,} of {gone.loaded:,} loaded documents are no longer in the source ({shown}). Remove them?"
+    return click.confirm(question, err=True)
