@@ -27,15 +27,20 @@ if TYPE_CHECKING:
     type=int,
     help="Vectors that each shard looks at; more is slower and misses less.  [default: twice k, at least 100]",
 )
+@click.option(
+    "--oversample",
+    type=float,
+    help="On a quantised index type: so many times k are compared again by float32 vectors.  [default: by the type]",
+)
 @click.option("--exact", is_flag=True, help="Compare with every vector instead of searching the graph.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line: id, cosine, score, source.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line: id, cosine, score, source, passage.")
 @click.option("--show-body", is_flag=True, help="Print the request, ready to paste, instead of sending it.")
 @vector_field_option
 @encoder_options
 @connection_options
-def search(text: str, index: str, k: int, filter_text: str | None, num_candidates: int | None, exact: bool,
-           as_json: bool, show_body: bool, vector_field: str, model: str | None, device: str, precision: str,
-           threads: int | None, **connection: Any) -> None:  # fmt: skip
+def search(text: str, index: str, k: int, filter_text: str | None, num_candidates: int | None,
+           oversample: float | None, exact: bool, as_json: bool, show_body: bool, vector_field: str,
+           model: str | None, device: str, precision: str, threads: int | None, **connection: Any) -> None:  # fmt: skip
     """Search an index by meaning.
 
     TEXT is encoded by the model that made the index's vectors. The cosine of text and document is printed
@@ -55,6 +60,9 @@ def search(text: str, index: str, k: int, filter_text: str | None, num_candidate
     from es_sbert.search.show import console_request
 
     query: Json | None = None if filter_text is None else parse_filter(filter_text)
+    how: dict[str, Any] = {
+        "filter": query, "exact": exact, "num_candidates": num_candidates, "oversample": oversample,
+    }  # fmt: skip
     settings = engine_settings(**connection)
     with SemanticIndex(
         index,
@@ -67,10 +75,10 @@ def search(text: str, index: str, k: int, filter_text: str | None, num_candidate
         report=lambda message: click.echo(message, err=True),
     ) as semantic:
         if show_body:
-            body = semantic.body(text, k, filter=query, exact=exact, num_candidates=num_candidates)
+            body = semantic.body(text, k, **how)
             click.echo(orjson.dumps(body) if as_json else console_request(index, body))
             return
-        result = semantic.search(text, k, filter=query, exact=exact, num_candidates=num_candidates)
+        result = semantic.search(text, k, **how)
         for warning in semantic.encoder.info.warnings:
             click.echo(f"Warning: {warning}", err=True)
         if as_json:

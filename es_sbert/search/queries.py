@@ -18,6 +18,7 @@ from es_sbert.search.scores import Method
 # index.max_result_window, and Elasticsearch's own limit of k and num_candidates.
 MAX_K = 10_000
 MIN_CANDIDATES = 100
+MAX_OVERSAMPLE = 10.0  # Elasticsearch's own
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class VectorQuery:
             raise UsageError(
                 f"num_candidates is {self.num_candidates}", f"Give at least k ({self.k}) and at most {MAX_K:,}."
             )
+        if self.oversample is not None and not 1.0 <= self.oversample <= MAX_OVERSAMPLE:
+            raise UsageError(f"oversample is {self.oversample:g}", f"Give a factor between 1 and {MAX_OVERSAMPLE:g}.")
         if self.vector.ndim != 1 or not np.isfinite(self.vector).all() or not self.vector.any():
             raise UsageError(
                 "the query vector has no direction: it is empty, all zeros, not finite, or not one vector",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
@@ -91,30 +92,34 @@ class SemanticIndex:
         return self._following
 
     def search(self, text: str, k: int = 10, *, filter: Json | None = None, exact: bool = False,
-               num_candidates: int | None = None) -> SearchResult:  # fmt: skip
+               num_candidates: int | None = None, oversample: float | None = None) -> SearchResult:  # fmt: skip
         """The k documents nearest in meaning to a text.
 
         Args:
             filter: Query in the engine's language that every hit must match; applied during the search.
             exact: Compare with every vector instead of searching the graph.
             num_candidates: Vectors each shard looks at; more is slower and misses less.
+            oversample: On a quantised index type: the nearest `oversample * k` are compared again by float32 vectors;
+                None takes what suits the type (`es-sbert index recall` measures it).
 
         Raises:
-            UsageError: an empty text, or k or num_candidates out of range.
+            UsageError: an empty text, k, num_candidates or oversample out of range, or an oversample on an index type
+                that is not quantised.
             UnsupportedEngine: exact search on a server without scripting.
             EngineError: the engine failed, or does not understand the filter.
         """
         _check_text(text)
+        how = _How(k, filter, exact, num_candidates, oversample)
         target = self._followed.target()
         try:
-            return self._search(target.field, _encode(target, text), k, filter, exact, num_candidates)
+            return self._search(target.field, _encode(target, text), how)
         except IndexMissing:
             # Its alias may stand for another index by now, of another model (`es-sbert index migrate`).
             target = self._followed.after(target)
-            return self._search(target.field, _encode(target, text), k, filter, exact, num_candidates)
+            return self._search(target.field, _encode(target, text), how)
 
     def search_vector(self, vector: Vectors, k: int = 10, *, filter: Json | None = None, exact: bool = False,
-                      num_candidates: int | None = None) -> SearchResult:  # fmt: skip
+                      num_candidates: int | None = None, oversample: float | None = None) -> SearchResult:  # fmt: skip
         """As `search`, by a vector of the field's own model.
 
         Args:
@@ -123,12 +128,11 @@ class SemanticIndex:
         Raises:
             IndexMissing: the index is gone, though its alias may stand for another one: open it again.
         """
-        return self._search(self.field, vector, k, filter, exact, num_candidates)
+        return self._search(self.field, vector, _How(k, filter, exact, num_candidates, oversample))
 
-    def _search(self, field: VectorField, vector: Vectors, k: int, filter: Json | None, exact: bool,
-                num_candidates: int | None) -> SearchResult:  # fmt: skip
-        method = self._method(field, exact)
-        body = self._body(field, vector, k, method, filter, num_candidates)
+    def _search(self, field: VectorField, vector: Vectors, how: _How) -> SearchResult:
+        method = self._method(field, how.exact)
+        body = self._body(field, vector, method, how)
         try:
             answer = self._engine.search(field.index, body)
         except RequestFailed as error:
@@ -142,24 +146,31 @@ class SemanticIndex:
         return read_answer(answer, self._engine.info.flavour, method, field.name, field.meta)
 
     def body(self, text: str, k: int = 10, *, filter: Json | None = None, exact: bool = False,
-             num_candidates: int | None = None) -> Json:  # fmt: skip
+             num_candidates: int | None = None, oversample: float | None = None) -> Json:  # fmt: skip
         """The request body that `search` would send to `POST /index/_search`, to use anywhere."""
         _check_text(text)
         target = self._followed.target()
         method = self._method(target.field, exact)
-        return self._body(target.field, _encode(target, text), k, method, filter, num_candidates)
+        how = _How(k, filter, exact, num_candidates, oversample)
+        return self._body(target.field, _encode(target, text), method, how)
 
-    def _body(self, field: VectorField, vector: Vectors, k: int, method: Method, filter: Json | None,
-              num_candidates: int | None) -> Json:  # fmt: skip
+    def _body(self, field: VectorField, vector: Vectors, method: Method, how: _How) -> Json:
         vector = np.asarray(vector, dtype=np.float32)
         if vector.shape != (field.meta.dimensions,):
             raise UsageError(
                 f"the query vector has the shape {vector.shape}, the field's vectors ({field.meta.dimensions},)",
                 f"Make it with the model {field.meta.model}.",
             )
-        oversample = OVERSAMPLE.get(IndexType(field.meta.index_type))
-        query = VectorQuery(field.name, vector, k, filter, num_candidates, oversample,
-                            passages=field.meta.passages is not None)  # fmt: skip
+        usual = OVERSAMPLE.get(IndexType(field.meta.index_type))
+        if how.oversample is not None and usual is None:
+            raise UsageError(
+                f"{field.meta.index_type} compares float32 vectors, so there is nothing to oversample",
+                "Leave oversample out.",
+            )
+        query = VectorQuery(
+            field.name, vector, how.k, how.filter, how.num_candidates, how.oversample or usual,
+            passages=field.meta.passages is not None,
+        )  # fmt: skip
         return search_body(self._engine.info.flavour, method, query)
 
     def _method(self, field: VectorField, exact: bool) -> Method:
@@ -183,6 +194,17 @@ class SemanticIndex:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:  # fmt: skip
         self.close()
+
+
+@dataclass(frozen=True)
+class _How:
+    """What a search asks for beside the text; see `SemanticIndex.search`."""
+
+    k: int
+    filter: Json | None
+    exact: bool
+    num_candidates: int | None
+    oversample: float | None
 
 
 def _check_text(text: str) -> None:

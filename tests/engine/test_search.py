@@ -176,6 +176,23 @@ def test_k_beyond_the_limits(flat: SemanticIndex, corpus: Corpus) -> None:
             flat.search_vector(corpus.vectors[0], k)
 
 
+def test_more_oversampling_finds_more_where_vectors_are_quantised(flat: SemanticIndex, corpus: Corpus) -> None:
+    quantised = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
+
+    def found(oversample: float) -> int:
+        """How many of the true neighbours come back."""
+        hits = 0
+        for vector in corpus.vectors[:QUERIES]:
+            truth = {hit.id for hit in flat.search_vector(vector, 10)}
+            hits += len(truth & {hit.id for hit in quantised.search_vector(vector, 10, oversample=oversample)})
+        return hits
+
+    assert found(1.0) <= found(10.0)
+    assert found(10.0) >= 0.95 * 10 * QUERIES
+    with pytest.raises(UsageError, match="nothing to oversample"):
+        flat.search_vector(corpus.vectors[0], oversample=2.0)
+
+
 def test_vectors_of_another_length(flat: SemanticIndex) -> None:
     with pytest.raises(UsageError, match=r"shape \(3,\)"):
         flat.search_vector(np.ones(3, dtype=np.float32))

@@ -51,10 +51,12 @@ class RayRunner:
         device, precision: For loading the encoder, see `load_encoder`.
         workers: How many actors, and what each takes.
         part_bytes: Bytes of a part of a long file.
+        loader: What the actors are.
     """
 
     def __init__(self, name: str, model: SentenceModel, engine: EngineSettings, *, device: str, precision: str,
-                 workers: Workers, part_bytes: int = PART_BYTES) -> None:  # fmt: skip
+                 workers: Workers, part_bytes: int = PART_BYTES,
+                 loader: type[PartLoader] = PartLoader) -> None:  # fmt: skip
         self._name = name
         self._model = model
         self._engine = engine
@@ -62,6 +64,7 @@ class RayRunner:
         self._precision = precision
         self._workers = workers
         self._part_bytes = part_bytes
+        self._loader = loader
         self._keeper = start_keeper()
 
     @property
@@ -109,7 +112,7 @@ class RayRunner:
         """One of each part, in the order in which they end."""
         rows = [{"part": pickle.dumps(part)} for part in parts]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-            PartLoader, batch_size=1, compute=self._workers.strategy(len(rows)), fn_constructor_args=[job],
+            self._loader, batch_size=1, compute=self._workers.strategy(len(rows)), fn_constructor_args=[job],
             num_cpus=self._workers.cpus, num_gpus=self._workers.gpus,
         )  # fmt: skip
         try:

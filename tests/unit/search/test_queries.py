@@ -108,3 +108,9 @@ def test_filters_that_are_not(text: str) -> None:
     with pytest.raises(UsageError, match="the filter is") as caught:
         parse_filter(text)
     assert '{"term"' in caught.value.remedy
+
+
+@pytest.mark.parametrize("oversample", [0.5, 10.5, float("nan")])
+def test_oversampling_has_limits(oversample: float) -> None:
+    with pytest.raises(UsageError, match="oversample is"):
+        VectorQuery("v", VECTOR, oversample=oversample)

@@ -1,0 +1,153 @@
+"""Documents a second on a Ray cluster: this machine's cores with a real model, and more workers than it has cores.
+
+    python -m benchmarks.ray_scaling --data DATA --url http://localhost:9200 [--count 20000] [--rate 1000]
+
+DATA holds `ingest/short-docs.jsonl.gz`. First the default model, each worker with one core, beside the same load in one
+process. Then simulated workers: each waits as an accelerator of `--rate` texts a second would make it wait and gives
+made-up vectors, so that what is left to measure is the pipeline itself: reading, hashing, tokenising, the keeper of the
+state, bulk requests, and the engine, all of them on this machine's cores. Index type flat; rates are of the time after
+the first document was in, starting Ray and its workers left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import ray
+
+from benchmarks.acceptance import delete
+from benchmarks.common import machine, read_jsonl, table
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.resolve import resolve_model
+from es_sbert.config import DEFAULT_MODEL, EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import TokenizedTexts, Vectors
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine
+from es_sbert.ingest.cluster.runner import RayRunner
+from es_sbert.ingest.cluster.worker import PartLoader
+from es_sbert.ingest.cluster.workers import Workers
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.local import LocalRunner
+from es_sbert.ingest.plan import plan
+from es_sbert.ingest.progress import Snapshot
+from es_sbert.ingest.run import run
+from es_sbert.ingest.runner import Runner
+from es_sbert.ingest.settings import IngestSettings
+from es_sbert.loading import load_encoder
+
+INDEX = "benchmark-ray-scaling"
+PARTS = 32  # of the source, so that the last one is short beside the whole
+
+
+class Accelerator:
+    """An encoder that takes its time elsewhere.
+
+    Args:
+        encoder: The real one, for its tokenizer and what it says of itself.
+        rate: Texts a second.
+    """
+
+    def __init__(self, encoder: Encoder, rate: float) -> None:
+        self.info = encoder.info
+        self.tokenize = encoder.tokenize
+        self.splitter = encoder.splitter
+        self._rate = rate
+
+    def embed(self, texts: TokenizedTexts) -> Vectors:
+        """*Shape:* ``(texts, dimensions)`` float32, of length one."""
+        time.sleep(len(texts) / self._rate)
+        vectors = np.random.default_rng(len(texts)).normal(size=(len(texts), self.info.dimensions))
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+class SimulatedLoader(PartLoader):
+    """A worker with such an encoder; its rate stands in the name of the model's device."""
+
+    rate = 1000.0
+
+    def _opened(self) -> tuple[Engine, Any]:
+        engine, encoder = super()._opened()
+        return engine, Accelerator(encoder, self.rate)
+
+
+@dataclass
+class Pace:
+    """Meter that notes when the first documents were in."""
+
+    first: Snapshot | None = None
+    last: Snapshot | None = field(default=None)
+
+    def show(self, snapshot: Snapshot) -> None:
+        if snapshot.done and self.first is None:
+            self.first = snapshot
+        self.last = snapshot
+
+    def close(self) -> None: ...
+
+
+def measured(url: str, source: Path, count: int, runner: Runner) -> tuple[float, float]:
+    """Documents a second after the first were in, and seconds of the whole load."""
+    delete(url, INDEX)
+    pace = Pace()
+    with closing(connect(EngineSettings(url=url))) as engine, tempfile.TemporaryDirectory() as folder:
+        settings = IngestSettings(
+            index=INDEX, files=(str(source),), id_field="id", index_type="flat", dead_letters=Path(folder) / "dead"
+        )
+        begin = time.monotonic()
+        summary = run(engine, runner, plan(engine, settings), Control(), pace)
+        seconds = time.monotonic() - begin
+        if summary.indexed != count or engine.count(INDEX) != count:
+            raise click.ClickException(f"not all {count:,} documents are in: {summary.lines()}")
+    delete(url, INDEX)
+    first = pace.first or Snapshot(0, 0, None, 0.0)
+    return (count - first.done) / (summary.seconds - first.seconds), seconds
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--url", required=True)
+@click.option("--count", default=20_000, show_default=True)
+@click.option("--rate", default=1000.0, show_default=True, help="Texts a second of a simulated worker.")
+def main(data: Path, url: str, count: int, rate: float) -> None:
+    click.echo(json.dumps(machine()), err=True)
+    SimulatedLoader.rate = rate
+    model = read_model(resolve_model(DEFAULT_MODEL), DEFAULT_MODEL)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "docs.jsonl"
+        with source.open("w") as out:
+            for document in itertools.islice(read_jsonl(data / "ingest/short-docs.jsonl.gz"), count):
+                out.write(json.dumps(document) + "\n")
+        for threads in (1, 2):
+            with load_encoder(threads=threads) as encoder:
+                rate_now, seconds = measured(url, source, count, LocalRunner(encoder))
+            rows.append((f"one process, {threads} threads", f"{rate_now:,.0f}", f"{seconds:,.0f}"))
+        for workers, loader, name in (
+            (1, PartLoader, "1 worker"), (2, PartLoader, "2 workers"),
+            *((n, SimulatedLoader, f"{n} simulated workers of {rate:,.0f}/s") for n in (1, 2, 4, 8, 16)),
+        ):  # fmt: skip
+            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            ray.data.DataContext.get_current().enable_progress_bars = False
+            runner = RayRunner(
+                DEFAULT_MODEL, model, EngineSettings(url=url), device="cpu", precision="auto",
+                workers=Workers(workers, 1, 1, 0), part_bytes=source.stat().st_size // PARTS, loader=loader,
+            )  # fmt: skip
+            rate_now, seconds = measured(url, source, count, runner)
+            ray.shutdown()
+            rows.append((f"Ray, {name}", f"{rate_now:,.0f}", f"{seconds:,.0f}"))
+            click.echo(str(rows[-1]), err=True)
+    click.echo(table(["", "documents/s", "whole load, s"], rows))
+
+
+if __name__ == "__main__":
+    main()
