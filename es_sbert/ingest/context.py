@@ -54,7 +54,14 @@ class LoadContext:
 
 def patiently(context: LoadContext, call: Callable[[], T]) -> T:
     """The call's answer, with the load's patience."""
-    return with_retries(call, context.policy, context.control.aborted, lambda: context.outcomes.ledger.add_retries(1))
+
+    def tell(error: EngineError) -> None:
+        context.control.waits(error.message)
+        context.outcomes.ledger.add_retries(1)
+
+    answer = with_retries(call, context.policy, context.control.aborted, tell)
+    context.control.goes_on()
+    return answer
 
 
 def refresh(context: LoadContext) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.load import Sorted, Task
 from es_sbert.ingest.outcomes import Outcomes
-from es_sbert.ingest.retry import RetryPolicy, with_retries
+from es_sbert.ingest.retry import Patience
 from es_sbert.ingest.targets import Targets
 from es_sbert.ingest.triage import Sorting, Verdict, chunks, stored_meta, triage
 
@@ -31,18 +30,18 @@ class ChangeDetection:
 
     Args:
         targets: The load's vector fields.
+        patiently: Asks the engine with the load's patience.
         empty_index: Whether the index held nothing when the load began, so that nothing need be looked up.
     """
 
-    def __init__(self, engine: Engine, index: str, targets: Targets, outcomes: Outcomes, *, policy: RetryPolicy,
-                 aborted: threading.Event, empty_index: bool) -> None:  # fmt: skip
+    def __init__(self, engine: Engine, index: str, targets: Targets, outcomes: Outcomes, *, patiently: Patience,
+                 empty_index: bool) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
         self._targets = targets
         self._filled = tuple(number for number, target in enumerate(targets) if target.filled)
         self._outcomes = outcomes
-        self._policy = policy
-        self._aborted = aborted
+        self._patiently = patiently
         self._empty_index = empty_index
 
     def __call__(self, documents: list[Document]) -> Sorted:
@@ -116,8 +115,5 @@ class ChangeDetection:
         found: dict[str, Json] = {}
         for some in chunks(ids, _VECTOR_LOOKUP if vectors else _LOOKUP):
             ask = partial(self._engine.get_documents, self._index, some, source_includes=fields, vectors=vectors)
-            found |= with_retries(ask, self._policy, self._aborted, self._count_retry)
+            found |= self._patiently(ask)
         return found
-
-    def _count_retry(self) -> None:
-        self._outcomes.ledger.add_retries(1)

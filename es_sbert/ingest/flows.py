@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
 from es_sbert.ingest.bulk import BulkWriter
-from es_sbert.ingest.context import LoadContext
+from es_sbert.ingest.context import LoadContext, patiently
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
@@ -36,7 +37,7 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
     assert context.memory is not None, "a load of files remembers what it met"
     settings, outcomes, control = context.plan.settings, context.outcomes, context.control
     detect = ChangeDetection(
-        context.engine, settings.index, context.targets, outcomes, policy=context.policy, aborted=control.aborted,
+        context.engine, settings.index, context.targets, outcomes, patiently=partial(patiently, context),
         empty_index=empty_index,
     )  # fmt: skip
     reserved = tuple(name for target in context.targets for name in (target.field, target.meta_field))

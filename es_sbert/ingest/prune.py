@@ -10,7 +10,7 @@ import orjson
 
 from es_sbert.engines.failures import denied
 from es_sbert.engines.protocol import Engine, Json
-from es_sbert.errors import RequestFailed
+from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.ingest.context import LoadContext, refresh
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.memory import LoadMemory
@@ -105,7 +105,11 @@ class Pruner:
         backoff = Backoff(self._policy, self._control.aborted)
         while hits:
             body = b"".join(_delete_action(hit) for hit in hits)
-            send, count = partial(self._engine.bulk, self._index, body), partial(self._on_retry, len(hits))
+            send, number = partial(self._engine.bulk, self._index, body), len(hits)
+
+            def count(error: EngineError, number: int = number) -> None:
+                self._on_retry(number)
+
             results = with_retries(send, self._policy, self._control.aborted, count)
             again, conflicts = [], []
             for hit, result in zip(hits, results, strict=True):

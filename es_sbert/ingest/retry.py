@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from es_sbert.errors import EngineError, EngineUnreachable, RequestFailed
 
@@ -78,9 +78,18 @@ def is_transient(error: EngineError) -> bool:
     return isinstance(error, EngineUnreachable)
 
 
+class Patience(Protocol):
+    """Gives a call's answer; transient failures are waited out."""
+
+    def __call__(self, call: Callable[[], T]) -> T: ...
+
+
 def with_retries(call: Callable[[], T], policy: RetryPolicy, aborted: threading.Event,
-                 on_retry: Callable[[], None]) -> T:  # fmt: skip
+                 on_retry: Callable[[EngineError], None]) -> T:  # fmt: skip
     """The call's answer; transient failures are waited out.
+
+    Args:
+        on_retry: Told of each failure before the call is tried again.
 
     Raises:
         EngineError: a failure that does not pass, or one that outlasted the budget.
@@ -90,6 +99,8 @@ def with_retries(call: Callable[[], T], policy: RetryPolicy, aborted: threading.
         try:
             return call()
         except EngineError as error:
-            if not is_transient(error) or not backoff.wait():
+            if not is_transient(error):
                 raise
-            on_retry()
+            on_retry(error)
+            if not backoff.wait():
+                raise

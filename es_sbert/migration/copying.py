@@ -55,7 +55,9 @@ class Transfer:
 
     def patiently(self, call: Callable[[], T]) -> T:
         """A call's answer; transient failures are waited out."""
-        return with_retries(call, self.policy, self.aborted, lambda: None)
+        answer = with_retries(call, self.policy, self.aborted, lambda error: self.control.waits(error.message))
+        self.control.goes_on()
+        return answer
 
 
 def copy_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:

@@ -42,7 +42,7 @@ def test_a_call_is_repeated_until_it_succeeds() -> None:
             raise failures.pop()
         return "done"
 
-    assert with_retries(call, QUICK, threading.Event(), lambda: retries.append(1)) == "done"
+    assert with_retries(call, QUICK, threading.Event(), lambda error: retries.append(1)) == "done"
     assert len(retries) == 2
 
 
@@ -54,7 +54,7 @@ def test_the_budget_ends_it() -> None:
         raise RequestFailed("still busy", "", 429)
 
     with pytest.raises(RequestFailed, match="still busy"):
-        with_retries(call, RetryPolicy(0.2, first=0.01, ceiling=0.05), threading.Event(), lambda: None)
+        with_retries(call, RetryPolicy(0.2, first=0.01, ceiling=0.05), threading.Event(), lambda error: None)
     assert len(calls) > 3
     assert 0.15 < calls[-1] - calls[0] < 2
 
