@@ -24,6 +24,11 @@ class PassageRules(BaseModel):
     tokens: int = Field(ge=1)
     overlap: int = Field(ge=0)
 
+    @classmethod
+    def of(cls, tokens: int, overlap: int | None = None) -> PassageRules:
+        """Rules; an overlap that is not given is an eighth: enough for a sentence that both neighbours need."""
+        return cls(tokens=tokens, overlap=tokens // 8 if overlap is None else overlap)
+
     def __str__(self) -> str:
         return f"passages of {self.tokens} tokens, {self.overlap} of them shared"
 

@@ -12,8 +12,6 @@ from es_sbert.index.text import TextTemplate
 from es_sbert.ingest.settings import IngestSettings
 
 DEFAULT_TEXT_FIELD = "text"
-# Of a passage, where nothing is said: enough for a sentence that both neighbours need.
-_OVERLAP = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,6 @@ def _passages(settings: IngestSettings, fields: list[str]) -> dict[str, PassageR
             raise UsageError(
                 f"--passages names {field}, which this load does not fill", f"Name one of: {', '.join(fields)}."
             )
-        tokens = int(number)
-        overlap = int(tokens * _OVERLAP) if settings.passage_overlap is None else settings.passage_overlap
         for name in [field] if field else fields:
-            rules[name] = PassageRules(tokens=tokens, overlap=overlap)
+            rules[name] = PassageRules.of(int(number), settings.passage_overlap)
     return rules

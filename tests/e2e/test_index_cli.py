@@ -55,6 +55,19 @@ def test_an_index_is_created_shown_and_found_again(engine_url: str, index_name: 
     assert_refused(conflict, "has the index type int8_hnsw, not flat", "leave --index-type out")
 
 
+def test_an_index_for_passages(es9_url: str, fresh_index: Callable[[str], str]) -> None:
+    index = fresh_index(es9_url)
+    assert_refused(run("index", "create", index, "--passages", "300", url=es9_url), "reads 256 tokens", "at most 256")
+    assert_refused(
+        run("index", "create", index, "--passage-overlap", "8", url=es9_url), "is for passages", "--passages"
+    )
+    assert run("index", "create", index, "--passages", "64", url=es9_url).returncode == 0
+    shown = run("index", "show", index, url=es9_url)
+    assert "vectors of   passages of 64 tokens, 8 of them shared" in shown.stdout
+    conflict = run("index", "create", index, "--passages", "32", url=es9_url)
+    assert_refused(conflict, "holds passages of 64 tokens", "Leave --passages out")
+
+
 def test_what_cannot_be_created_is_refused(es9_url: str, tmp_path: Path) -> None:
     def create(*args: str) -> subprocess.CompletedProcess[str]:
         return run("index", "create", *args, url=es9_url)
