@@ -15,7 +15,7 @@ from es_sbert.ingest.targets import Targets, texts_of
 
 # Documents that the load's memory is asked about at a time: where it stands on another machine, each question travels.
 _MEETINGS = 256
-_MEETING_BYTES = 4 << 20
+_MEETING_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
