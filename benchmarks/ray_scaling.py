@@ -15,6 +15,7 @@ import itertools
 import json
 import tempfile
 import time
+import uuid
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +46,6 @@ from es_sbert.ingest.runner import Runner
 from es_sbert.ingest.settings import IngestSettings
 from es_sbert.loading import load_encoder
 
-INDEX = "benchmark-ray-scaling"
 PARTS = 32  # of the source, so that the last one is short beside the whole
 
 
@@ -97,18 +97,18 @@ class Pace:
 
 def measured(url: str, source: Path, count: int, runner: Runner) -> tuple[float, float]:
     """Documents a second after the first were in, and seconds of the whole load."""
-    delete(url, INDEX)
+    index = f"benchmark-ray-{uuid.uuid4().hex[:8]}"
     pace = Pace()
     with closing(connect(EngineSettings(url=url))) as engine, tempfile.TemporaryDirectory() as folder:
         settings = IngestSettings(
-            index=INDEX, files=(str(source),), id_field="id", index_type="flat", dead_letters=Path(folder) / "dead"
+            index=index, files=(str(source),), id_field="id", index_type="flat", dead_letters=Path(folder) / "dead"
         )
         begin = time.monotonic()
         summary = run(engine, runner, plan(engine, settings), Control(), pace)
         seconds = time.monotonic() - begin
-        if summary.indexed != count or engine.count(INDEX) != count:
+        if summary.indexed != count or engine.count(index) != count:
             raise click.ClickException(f"not all {count:,} documents are in: {summary.lines()}")
-    delete(url, INDEX)
+    delete(url, index)
     first = pace.first or Snapshot(0, 0, None, 0.0)
     return (count - first.done) / (summary.seconds - first.seconds), seconds
 
