@@ -6,9 +6,9 @@ killed leaves the note; the next load, or `es-sbert index repair`, puts the sett
 
 from __future__ import annotations
 
-from es_sbert.engines.protocol import Engine, IndexState, Json
+from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import AccessDenied
-from es_sbert.index.meta import META_KEY
+from es_sbert.index.meta import META_KEY, with_entry
 
 # Flat names, values as engines write them.
 LOAD_SETTINGS = {"index.refresh_interval": "-1", "index.number_of_replicas": "0"}
@@ -43,12 +43,12 @@ def begin_load(engine: Engine, index: IndexState) -> dict[str, str]:
     if index.settings.get(_EXPANDS, "false") != "false":
         del wanted["index.number_of_replicas"]  # the engine sets it by the number of nodes
     before = {name: index.settings.get(name) for name in wanted}
-    engine.put_mapping(index.name, {"_meta": _with_note(index.mappings, {"before": before})})
+    engine.put_mapping(index.name, {"_meta": with_entry(index.mappings.get("_meta", {}), _NOTE, {"before": before})})
     try:
         engine.put_settings(index.name, wanted)
     except AccessDenied:
         # Elasticsearch lets the privilege `index` write the note, but not change settings.
-        engine.put_mapping(index.name, {"_meta": _with_note(index.mappings, None)})
+        engine.put_mapping(index.name, {"_meta": with_entry(index.mappings.get("_meta", {}), _NOTE, None)})
         raise
     return wanted
 
@@ -73,12 +73,5 @@ def put_back(engine: Engine, name: str) -> dict[str, str | None]:
     ours = {name: value for name, value in before.items() if index.settings.get(name) == LOAD_SETTINGS[name]}
     if ours:
         engine.put_settings(index.name, ours)
-    engine.put_mapping(index.name, {"_meta": _with_note(index.mappings, None)})
+    engine.put_mapping(index.name, {"_meta": with_entry(index.mappings.get("_meta", {}), _NOTE, None)})
     return ours
-
-
-def _with_note(mappings: Json, note: Json | None) -> Json:
-    """The mapping's `_meta` with this note; an update replaces `_meta` whole, so all else is kept."""
-    meta: Json = mappings.get("_meta", {})
-    ours = {key: value for key, value in meta.get(META_KEY, {}).items() if key != _NOTE}
-    return meta | {META_KEY: ours if note is None else ours | {_NOTE: note}}

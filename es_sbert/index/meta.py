@@ -57,6 +57,15 @@ class VectorFieldMeta(BaseModel):
     passages: PassageRules | None = None
 
 
+def with_entry(meta: dict[str, Any], name: str, value: object) -> dict[str, Any]:
+    """A mapping's `_meta` with `_meta.es_sbert.<name>` set, or without it where the value is None.
+
+    An update of a mapping replaces `_meta` whole, so all else is kept.
+    """
+    ours = {key: kept for key, kept in meta.get(META_KEY, {}).items() if key != name}
+    return meta | {META_KEY: ours if value is None else ours | {name: value}}
+
+
 def document_meta_field(vector_field: str) -> str:
     """Name of the object that stands beside a vector (`embedding` → `embedding_meta`)."""
     return f"{vector_field}_meta"

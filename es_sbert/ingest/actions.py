@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import orjson
 
@@ -88,9 +89,19 @@ def _json(value: Json) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def bodies(actions: Iterable[Action], max_bytes: int) -> Iterator[list[Action]]:
+class HasBody(Protocol):
+    """Lines of a bulk request."""
+
+    @property
+    def body(self) -> bytes: ...
+
+
+B = TypeVar("B", bound=HasBody)
+
+
+def bodies(actions: Iterable[B], max_bytes: int) -> Iterator[list[B]]:
     """Actions in groups of at most `max_bytes`; a larger action goes alone."""
-    group: list[Action] = []
+    group: list[B] = []
     size = 0
     for action in actions:
         if group and size + len(action.body) > max_bytes:

@@ -40,7 +40,7 @@ class Control:
             return self._lost
 
     def lose(self, reason: str) -> None:
-        """The engine takes no more: whatever is unsent becomes a dead letter. The first reason counts."""
+        """The engine takes no more: whatever is unsent is left to the next run. The first reason counts."""
         with self._lock:
             first = self._lost is None
             self._lost = self._lost or reason

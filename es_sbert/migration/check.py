@@ -11,7 +11,7 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.text import TextTemplate
 from es_sbert.index.vectors import stored_vectors
-from es_sbert.migration.copying import Transfer, key_of, look_up
+from es_sbert.migration.copying import Transfer, key_of, look_up, shard_of
 from es_sbert.migration.target import ours
 
 SAMPLE = 50
@@ -72,8 +72,9 @@ def _check_documents(transfer: Transfer, sample: list[Json]) -> None:
         place, original = places.get(key_of(hit)), originals.get(key_of(hit))
         if place is None or original is None:
             continue  # deleted meanwhile; the counts tell if many are
-        shard = int(place["_shard"].rpartition("[")[2].rstrip("]"))
-        if place["_seq_no"] <= copied[shard] and _without(hit["_source"], dropped) != _without(original, dropped):
+        if place["_seq_no"] <= copied[shard_of(place)] and _without(hit["_source"], dropped) != _without(
+            original, dropped
+        ):
             raise _differs(transfer, f"the document {hit['_id']!r} is not as it is in {transfer.source}")
 
 

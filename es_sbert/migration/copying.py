@@ -170,5 +170,9 @@ def key_of(hit: Json) -> tuple[str, str | None]:
 def is_ours(transfer: Transfer, hit: Json) -> bool:
     """Whether the last write to a document of the new index was the migration's."""
     boundary = transfer.book.note.boundary
-    shard = int(hit["_shard"].rpartition("[")[2].rstrip("]"))
-    return not boundary or int(hit["_seq_no"]) <= boundary[shard]
+    return not boundary or int(hit["_seq_no"]) <= boundary[shard_of(hit)]
+
+
+def shard_of(hit: Json) -> int:
+    """Number of the shard in which a hit of `look_up` stands."""
+    return int(hit["_shard"].rpartition("[")[2].rstrip("]"))

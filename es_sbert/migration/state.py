@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.meta import META_KEY
+from es_sbert.index.meta import META_KEY, with_entry
 
 _NOTE = "migration"
 _POINTER = "migrating_to"
@@ -74,18 +74,13 @@ def pointed_to(index: IndexState) -> str | None:
 
 
 def with_migration(meta: Json, note: Migration | None) -> Json:
-    """A mapping's `_meta` with this note, or without one; an update replaces `_meta` whole, so all else is kept."""
-    return _with(meta, _NOTE, None if note is None else note.model_dump(mode="json"))
+    """A mapping's `_meta` with this note, or without one."""
+    return with_entry(meta, _NOTE, None if note is None else note.model_dump(mode="json"))
 
 
 def point(engine: Engine, source: IndexState, target: str | None) -> None:
     """Write or remove the pointer in the old index."""
-    engine.put_mapping(source.name, {"_meta": _with(source.mappings.get("_meta", {}), _POINTER, target)})
-
-
-def _with(meta: Json, key: str, value: object) -> Json:
-    ours = {name: kept for name, kept in meta.get(META_KEY, {}).items() if name != key}
-    return meta | {META_KEY: ours if value is None else ours | {key: value}}
+    engine.put_mapping(source.name, {"_meta": with_entry(source.mappings.get("_meta", {}), _POINTER, target)})
 
 
 class Notebook:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import orjson
 
 from es_sbert.engines.protocol import Engine, ItemResult, Json
 from es_sbert.errors import RequestFailed
+from es_sbert.ingest.actions import bodies
 from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes
 
 BODY_BYTES = 5 << 20
@@ -88,7 +88,7 @@ def send(engine: Engine, index: str, writes: Sequence[Write], policy: RetryPolic
     Raises:
         EngineError: the engine refuses a document, or has not taken the writes within the policy's budget.
     """
-    return sum(_send(engine, index, group, policy, aborted) for group in _groups(writes))
+    return sum(_send(engine, index, group, policy, aborted) for group in bodies(writes, BODY_BYTES))
 
 
 def _send(engine: Engine, index: str, group: list[Write], policy: RetryPolicy, aborted: threading.Event) -> int:
@@ -100,7 +100,7 @@ def _send(engine: Engine, index: str, group: list[Write], policy: RetryPolicy, a
             if error.status == 413 and len(waiting) > 1:
                 half = len(waiting) // 2
                 halves = (waiting[:half], waiting[half:])
-                return conflicts + sum(map(partial(_again, engine, index, policy, aborted), halves))
+                return conflicts + sum(_send(engine, index, part, policy, aborted) for part in halves)
             if not is_transient(error) or not backoff.wait():
                 raise
             continue
@@ -121,10 +121,6 @@ def _send(engine: Engine, index: str, group: list[Write], policy: RetryPolicy, a
     return conflicts
 
 
-def _again(engine: Engine, index: str, policy: RetryPolicy, aborted: threading.Event, group: list[Write]) -> int:
-    return _send(engine, index, group, policy, aborted)
-
-
 def _check(engine: Engine, index: str, write: Write, result: ItemResult) -> None:
     if not result.ok and result.status not in (404, CONFLICT) and not passes(result.status):
         raise RequestFailed(
@@ -132,16 +128,3 @@ def _check(engine: Engine, index: str, write: Write, result: ItemResult) -> None
             "Mend or delete that document in the old index; the same command goes on where it was.",
             result.status,
         )
-
-
-def _groups(writes: Sequence[Write]) -> Iterator[list[Write]]:
-    group: list[Write] = []
-    size = 0
-    for write in writes:
-        if group and size + len(write.body) > BODY_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(write)
-        size += len(write.body)
-    if group:
-        yield group

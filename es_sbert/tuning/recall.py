@@ -16,7 +16,7 @@ from es_sbert.index.ensure import VectorField
 from es_sbert.index.layout import has_vector, vector_path
 from es_sbert.index.types import OVERSAMPLE, IndexType
 from es_sbert.index.vectors import stored_vectors
-from es_sbert.search.queries import MAX_K, VectorQuery, search_body
+from es_sbert.search.queries import MAX_K, MAX_OVERSAMPLE, VectorQuery, search_body
 from es_sbert.search.scores import Method
 from es_sbert.tuning.exact import exact_neighbours
 from es_sbert.tuning.interval import Estimate, mean_of_shares
@@ -112,8 +112,8 @@ def settings_for(index_type: IndexType, k: int, candidates: Sequence[int], overs
         )
     if any(value < k or value > MAX_K for value in candidates):
         raise UsageError(f"--num-candidates must be between k ({k}) and {MAX_K:,}", "Give other values.")
-    if any(not 1.0 <= value <= 10.0 for value in oversamples):
-        raise UsageError("--oversample must be between 1 and 10", "Give other values.")
+    if any(not 1.0 <= value <= MAX_OVERSAMPLE for value in oversamples):
+        raise UsageError(f"--oversample must be between 1 and {MAX_OVERSAMPLE:g}", "Give other values.")
     # The graph alone is asked for k times oversample, so fewer candidates than that make no sense.
     usual = [max(k, value) for value in CANDIDATES if max(k, value) <= MAX_K]
     factors: Sequence[float | None] = (oversamples or OVERSAMPLES) if index_type in OVERSAMPLE else (None,)

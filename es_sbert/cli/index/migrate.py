@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from es_sbert.cli.index.types import INDEX_TYPES
+from es_sbert.cli.interrupts import interruptible
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
 
 if TYPE_CHECKING:
@@ -130,23 +130,12 @@ def _migrate(engine: Engine, alias: str, say: Any, **given: Any) -> int:
         alias, given["vector_field"], given["name"], given["index_type"], given["block_writes"], given["replace_index"]
     )
 
-    # Whoever sends the signal twice does not want to wait: the second goes to Python's own handler.
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.default_int_handler)
-        control.interrupt()
-        say("Finishing what is in flight; once more to give it up.")
-
-    with load_encoder(given["model"] or stored, device=given["device"], precision=given["precision"],
-                      threads=given["threads"], report=say) as encoder:  # fmt: skip
-        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            result = migrate(
-                engine, encoder, wanted, Watch(control, lambda: meter_for(sys.stderr, quiet=given["quiet"]), say),
-                dead_letters=given["dead_letters"], retry_seconds=given["retry_seconds"],
-            )  # fmt: skip
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    load = partial(load_encoder, device=given["device"], precision=given["precision"], threads=given["threads"])
+    with load(given["model"] or stored, report=say) as encoder, interruptible(control, say):
+        result = migrate(
+            engine, encoder, wanted, Watch(control, lambda: meter_for(sys.stderr, quiet=given["quiet"]), say),
+            dead_letters=given["dead_letters"], retry_seconds=given["retry_seconds"],
+        )  # fmt: skip
     for line in result.lines():
         say(line)
     if given["as_json"]:

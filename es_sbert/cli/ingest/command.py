@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,12 +16,12 @@ from es_sbert.cli.ingest.options import (
     source_options,
     vector_options,
 )
+from es_sbert.cli.interrupts import interruptible
 from es_sbert.cli.logs import is_json, log_format_option, only_errors
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 
 if TYPE_CHECKING:
-    from es_sbert.ingest.control import Control
     from es_sbert.ingest.observer import Observer
     from es_sbert.ingest.prune import Gone
     from es_sbert.ingest.runner import Runner
@@ -78,6 +76,7 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
     """
     from es_sbert.engines.connect import connect
     from es_sbert.errors import UsageError
+    from es_sbert.events import say
     from es_sbert.ingest.control import Control
     from es_sbert.ingest.plan import plan
     from es_sbert.ingest.progress import meter_for
@@ -104,7 +103,7 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
             if ray is None
             else _on_ray(ray, name, where, count=ray_workers, part_bytes=ray_part_bytes, **encoder)
         )
-        stack.enter_context(_interruptible(control))
+        stack.enter_context(interruptible(control, say))
         meter = meter_for(sys.stderr, quiet=quiet, events=is_json())
         summary = run(engine, runner, wanted, control, meter, _always if yes else _ask, observer)
     if as_json:
@@ -135,24 +134,6 @@ def _on_ray(address: str, model: str | None, engine: EngineSettings, **options: 
     from es_sbert.ingest.cluster.runner import ray_runner
 
     return ray_runner(address, model or DEFAULT_MODEL, engine, **options)
-
-
-@contextmanager
-def _interruptible(control: Control) -> Iterator[None]:
-    """SIGINT and SIGTERM finish what is in flight; whoever sends one twice does not want to wait."""
-    from es_sbert.events import say
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.default_int_handler)
-        control.interrupt()
-        say("Finishing what is in flight; once more to give it up.")
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from es_sbert.ingest.cluster.parts import PART_BYTES, Part, index_parts, source_
 from es_sbert.ingest.cluster.session import connected, own_error
 from es_sbert.ingest.cluster.worker import Job, PartLoader, Report
 from es_sbert.ingest.cluster.workers import Workers, choose_workers
-from es_sbert.ingest.context import LoadContext
+from es_sbert.ingest.context import LoadContext, patiently
 from es_sbert.ingest.memory import LoadIdentity, LoadMemory
 from es_sbert.ingest.milestones import begin
 from es_sbert.ingest.progress import Snapshot
@@ -78,10 +78,10 @@ class RayRunner:
         return RemoteMemory.opened_at(self._keeper, path, identity)
 
     def load(self, context: LoadContext) -> EncoderInfo:
-        settings = context.plan.settings
-        # Workers and lookups see what was refreshed.
-        context.engine.refresh(settings.index)
-        empty = context.engine.count(settings.index) == 0
+        index = context.plan.settings.index
+        # A slice of the index sees what was refreshed.
+        patiently(context, lambda: context.engine.refresh(index))
+        empty = patiently(context, lambda: context.engine.count(index)) == 0
         parts = (
             source_parts(context.plan.sources, self._part_bytes)
             if context.plan.sources

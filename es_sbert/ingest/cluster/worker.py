@@ -80,8 +80,7 @@ class Report:
 
     Attributes:
         part: Its number.
-        begun: Whether it was begun at all; not where the load was to stop.
-        info: What embedded; None where it was not begun.
+        info: What embedded; None where the part was not begun, because the load was to stop.
         ledger: Its counts.
         letters: Its dead letters, not written yet.
         rejected: Records that are no documents.
@@ -91,7 +90,6 @@ class Report:
     """
 
     part: int
-    begun: bool = False
     info: EncoderInfo | None = None
     ledger: Ledger = field(default_factory=Ledger)
     letters: list[Reject] = field(default_factory=list)
@@ -138,9 +136,8 @@ class PartLoader:
     def _load(self, part: Part) -> Report:
         import ray
 
-        report = Report(part.number)
         if ray.get(self._job.keeper.stopped.remote()):
-            return report
+            return Report(part.number)
         _check_at_hand(part)
         engine, encoder = self._opened()
         letters = CollectedLetters()
@@ -148,8 +145,8 @@ class PartLoader:
         self._run(part, context, encoder)
         self._tell(part, context)
         outcomes, control = context.outcomes, context.control
-        return replace(
-            report, begun=True, info=encoder.info, ledger=outcomes.ledger, letters=letters.letters,
+        return Report(
+            part.number, info=encoder.info, ledger=outcomes.ledger, letters=letters.letters,
             rejected=outcomes.rejected, dropped=outcomes.dropped, lost=control.lost, cut=control.cut_short,
         )  # fmt: skip
 
