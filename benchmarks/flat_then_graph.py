@@ -37,8 +37,9 @@ from es_sbert.index.change_type import change_type, force_merge
 from es_sbert.index.ensure import ensure_vector_field
 from es_sbert.index.vectors import bulk_value
 from es_sbert.loading import load_encoder
-from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.queries import search_body
 from es_sbert.search.scores import Method
+from es_sbert.search.vector_query import VectorQuery
 
 QUERIES = 200
 K = 10

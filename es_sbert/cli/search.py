@@ -55,7 +55,7 @@ def search(text: str, index: str, k: int, filter_text: str | None, num_candidate
     """
     import orjson
 
-    from es_sbert.search.queries import parse_filter
+    from es_sbert.search.filters import parse_filter
     from es_sbert.search.semantic_index import SemanticIndex
     from es_sbert.search.show import console_request
 

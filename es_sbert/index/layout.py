@@ -16,9 +16,13 @@ def vector_path(field: str, meta: VectorFieldMeta) -> str:
     return field if meta.passages is None else f"{field}.{PASSAGE_VECTOR}"
 
 
-def passage_inner_hits(field: str) -> Json:
-    """What a search is asked to tell of the best passage of each document."""
-    return {"size": 1, "_source": {"includes": [f"{field}.{PASSAGE_START}", f"{field}.{PASSAGE_END}"]}}
+def passage_inner_hits(field: str, name: str) -> Json:
+    """What a search is asked to tell of the best passage of each document.
+
+    Args:
+        name: Under which it is told; inner hits of one request need different ones.
+    """
+    return {"name": name, "size": 1, "_source": {"includes": [f"{field}.{PASSAGE_START}", f"{field}.{PASSAGE_END}"]}}
 
 
 def has_vector(field: str, meta: VectorFieldMeta, name: str | None = None) -> Json:

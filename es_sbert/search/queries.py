@@ -1,109 +1,58 @@
-"""Request bodies of vector searches: pure functions from typed arguments to JSON."""
+"""Vector searches as JSON: pure functions from typed arguments to clauses and request bodies.
+
+What a clause does on each engine, seen on Elasticsearch 8.19.8 and 9.5.0 and OpenSearch 3.6.0 (`tests/engine`):
+
+- A kNN clause looks for k documents in every shard (on OpenSearch with `oversample`: that many times k), so that up to
+  k × shards match. Elasticsearch's `knn` section, which `search_body` uses, finds k documents of the whole index.
+- On Elasticsearch 9 a kNN clause over a `flat` field matches all documents that have a vector and pass the filter,
+  whatever k is; their scores are right. Only `size` or `min_cosine` make them fewer. 8.19 keeps to k.
+- An exact clause matches all documents that have a vector and pass the filter on either engine.
+- Where an index lacks the field, a clause matches nothing there.
+- A filter that matches fewer than k documents gives all of these.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
-import numpy as np
-import orjson
-
-from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import UsageError
-from es_sbert.index.layout import PASSAGE_VECTOR, passage_inner_hits
+from es_sbert.index.layout import passage_inner_hits
 from es_sbert.index.vectors import vector_list
-from es_sbert.search.scores import Method
-
-# index.max_result_window, and Elasticsearch's own limit of k and num_candidates.
-MAX_K = 10_000
-MIN_CANDIDATES = 100
-MAX_OVERSAMPLE = 10.0  # Elasticsearch's own
-
-
-@dataclass(frozen=True)
-class VectorQuery:
-    """A search for the nearest vectors.
-
-    Attributes:
-        field: The vector field.
-        passages: Whether it holds one vector a passage; a document is then as near as its nearest passage.
-        vector: *Shape:* ``(dimensions,)`` float32.
-        k: How many hits.
-        filter: Query in the engine's language that every hit must match, or None.
-        num_candidates: Vectors that each shard looks at more closely; more is slower and misses less.
-            None: twice k, at least 100.
-        oversample: Set for a quantised index: the nearest `oversample * k` by quantised numbers are compared
-            again by their float32 vectors, which makes the scores exact and the order better.
-    """
-
-    field: str
-    vector: Vectors
-    k: int = 10
-    filter: Json | None = None
-    num_candidates: int | None = None
-    oversample: float | None = None
-    passages: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.k <= MAX_K:
-            raise UsageError(f"k is {self.k}", f"Ask for 1 to {MAX_K:,} hits; page through an index with its scan.")
-        if self.num_candidates is not None and not self.k <= self.num_candidates <= MAX_K:
-            raise UsageError(
-                f"num_candidates is {self.num_candidates}", f"Give at least k ({self.k}) and at most {MAX_K:,}."
-            )
-        if self.oversample is not None and not 1.0 <= self.oversample <= MAX_OVERSAMPLE:
-            raise UsageError(f"oversample is {self.oversample:g}", f"Give a factor between 1 and {MAX_OVERSAMPLE:g}.")
-        if self.vector.ndim != 1 or not np.isfinite(self.vector).all() or not self.vector.any():
-            raise UsageError(
-                "the query vector has no direction: it is empty, all zeros, not finite, or not one vector",
-                "Give one vector of shape (dimensions,) as the model makes it.",
-            )
-
-    @property
-    def path(self) -> str:
-        """Full name of the field that holds the numbers."""
-        return f"{self.field}.{PASSAGE_VECTOR}" if self.passages else self.field
-
-    @property
-    def candidates(self) -> int:
-        return self.num_candidates or min(MAX_K, max(MIN_CANDIDATES, 2 * self.k))
-
-    @property
-    def oversampled_k(self) -> int:
-        """k times `oversample`, within the engines' limit."""
-        return min(MAX_K, math.ceil(self.k * (self.oversample or 1.0)))
-
-
-def parse_filter(text: str) -> Json:
-    """A filter given as JSON text.
-
-    Raises:
-        UsageError: not JSON, or not an object.
-    """
-    example = """Write a query, e.g. '{"term": {"language": "en"}}'."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise UsageError(f"the filter is not JSON: {error}", example) from None
-    if not isinstance(value, dict) or not value:
-        raise UsageError("the filter is JSON, but not a query", example)
-    return value
+from es_sbert.search.scores import Method, score_of
+from es_sbert.search.vector_query import VectorQuery
 
 
 def search_body(flavour: Flavour, method: Method, query: VectorQuery) -> Json:
-    """Body of `POST /index/_search`.
+    """Body of `POST /index/_search` for the k nearest documents.
 
     The filter applies during the search, not after it: k hits come back wherever k documents match. The
     vector is left out of the hits' `_source`.
     """
-    if method is Method.EXACT:
-        section = {"query": _exact(flavour, query)}
-    elif flavour is Flavour.ELASTICSEARCH:
-        section = {"knn": _elasticsearch_knn(query)}
+    if method is Method.KNN and flavour is Flavour.ELASTICSEARCH:
+        section = {"knn": knn_section(query)}
     else:
-        section = {"query": _opensearch_knn(query)}
+        section = {"query": vector_clause(flavour, method, query)}
     return section | {"size": query.k, "_source": {"excludes": [query.field]}}
+
+
+def vector_clause(flavour: Flavour, method: Method, query: VectorQuery) -> Json:
+    """The search as a clause that may stand anywhere inside `query`: alone, in a bool, in a filter, in an aggregation.
+
+    Its scores are those of `scores.cosine_of` times the boost. How many documents it matches, see the module.
+
+    Raises:
+        UsageError: passages on Elasticsearch with a filter that holds a `nested` query.
+    """
+    if method is Method.EXACT:
+        return _exact(flavour, query)
+    return _elasticsearch_clause(query) if flavour is Flavour.ELASTICSEARCH else _opensearch_clause(query)
+
+
+def knn_section(query: VectorQuery) -> Json:
+    """Elasticsearch's `knn` of a request body, which stands beside `query` and finds k documents of the whole index."""
+    knn = _elasticsearch_knn(query)
+    if query.passages and query.inner_hits is not None:
+        knn["inner_hits"] = passage_inner_hits(query.field, query.inner_hits)
+    return knn | _boost(query)
 
 
 def _elasticsearch_knn(query: VectorQuery) -> Json:
@@ -115,55 +64,111 @@ def _elasticsearch_knn(query: VectorQuery) -> Json:
     }
     if query.oversample is not None:
         knn["rescore_vector"] = {"oversample": query.oversample}
-    if query.passages:
-        knn["inner_hits"] = passage_inner_hits(query.field)
+    if query.min_cosine is not None:
+        # Compared with the cosine itself, after rescoring and before boosts.
+        knn["similarity"] = query.min_cosine
     return knn if query.filter is None else knn | {"filter": query.filter}
 
 
-def _opensearch_knn(query: VectorQuery) -> Json:
+def _elasticsearch_clause(query: VectorQuery) -> Json:
+    knn = _elasticsearch_knn(query)
+    if not query.passages:
+        return _counted(query, {"knn": knn | _boost(query)})
+    if query.filter is not None and _holds_nested(query.filter):
+        # Elasticsearch looks for the nested objects inside the passages, finds none, and answers with no hits.
+        raise UsageError(
+            "a search over passages inside a larger query cannot be filtered by a nested query on Elasticsearch",
+            "Filter by fields of the document itself, or send the search alone (`search_body`).",
+        )
+    return _nested(query, _counted(query, {"knn": knn}))
+
+
+def _counted(query: VectorQuery, clause: Json) -> Json:
+    """A clause whose matches are counted one by one.
+
+    Where Elasticsearch 9 only counts (totals, aggregations, must_not), it counts the k of a clause and forgets the
+    minimum. A function_score that changes nothing has no such short cut.
+    """
+    return clause if query.min_cosine is None else {"function_score": {"query": clause, "min_score": 0}}
+
+
+def _opensearch_clause(query: VectorQuery) -> Json:
     knn: Json = {
         "vector": vector_list(query.vector),
         "k": query.oversampled_k,
         "method_parameters": {"ef_search": max(query.candidates, query.oversampled_k)},
+        "ignore_unmapped": True,
     }
     if query.filter is not None:
         knn["filter"] = query.filter
-    section: Json = {"knn": {query.path: knn}}
-    if query.oversample is not None:
-        # OpenSearch's own rescoring needs its native library; a script over what the graph found does the same.
-        section = _script_score(Flavour.OPENSEARCH, query, section)
-    return _nested(query, section) if query.passages else section
+    if query.oversample is None and query.min_cosine is None:
+        found: Json = {"knn": {query.path: knn}}
+        return _nested(query, found) if query.passages else {"knn": {query.path: knn | _boost(query)}}
+    # OpenSearch's own rescoring needs its native library, and its own minimum excludes k: a script over what the graph
+    # found does both.
+    return _scored(
+        Flavour.OPENSEARCH, query, {"bool": {"must": [{"knn": {query.path: knn}}], "filter": [_exists(query)]}}
+    )
 
 
 def _exact(flavour: Flavour, query: VectorQuery) -> Json:
-    """All documents that have a vector (the script fails, or scores 0, on others) and pass the filter."""
-    filters: list[Json] = [{"exists": {"field": query.path}}]
+    """All documents that have a vector and pass the filter."""
+    filters = [_exists(query)]
     if query.passages:
-        passages = _nested(query, _script_score(flavour, query, filters[0]))
+        passages = _scored(flavour, query, filters[0])
         # Passages know nothing of the fields of their document, so the filter stands outside; it costs no hits, since
         # every passage is scored.
         return passages if query.filter is None else {"bool": {"must": [passages], "filter": [query.filter]}}
     if query.filter is not None:
         filters.append(query.filter)
-    return _script_score(flavour, query, {"bool": {"filter": filters}})
+    return _scored(flavour, query, {"bool": {"filter": filters}})
+
+
+def _exists(query: VectorQuery) -> Json:
+    """Scripts fail in an index that lacks the field, unless something else matches nothing there first."""
+    return {"exists": {"field": query.path}}
+
+
+def _scored(flavour: Flavour, query: VectorQuery, documents: Json) -> Json:
+    """Documents, or those of passages, scored by the cosine of their float32 vectors, from the minimum up."""
+    script = _script(flavour, query)
+    if query.min_cosine is not None:
+        # `min_score` is compared after all boosts, those of queries around this one too, unless constant_score parts them.
+        least = score_of(query.min_cosine, flavour, Method.EXACT)
+        near = {"script_score": {"query": documents, "script": script, "min_score": least}}
+        documents = {"constant_score": {"filter": near}}
+    scored: Json = {"query": documents, "script": script}
+    if query.passages:
+        return _nested(query, {"script_score": scored})
+    return {"script_score": scored | _boost(query)}
 
 
 def _nested(query: VectorQuery, inner: Json) -> Json:
     """A query over passages as one over documents."""
-    nested = {"path": query.field, "score_mode": "max", "query": inner, "inner_hits": passage_inner_hits(query.field)}
-    return {"nested": nested}
+    nested: Json = {"path": query.field, "score_mode": "max", "query": inner, "ignore_unmapped": True}
+    if query.inner_hits is not None:
+        nested["inner_hits"] = passage_inner_hits(query.field, query.inner_hits)
+    return {"nested": nested | _boost(query)}
 
 
-def _script_score(flavour: Flavour, query: VectorQuery, documents: Json) -> Json:
-    """The documents of a query, scored by the cosine of their float32 vectors."""
+def _boost(query: VectorQuery) -> Json:
+    return {} if query.boost == 1.0 else {"boost": query.boost}
+
+
+def _script(flavour: Flavour, query: VectorQuery) -> Json:
     vector = vector_list(query.vector)
     if flavour is Flavour.ELASTICSEARCH:
         source = f"cosineSimilarity(params.q, '{_quoted(query.path)}') + 1.0"
-        script: Json = {"source": source, "params": {"q": vector}}
-    else:
-        params = {"field": query.path, "query_value": vector, "space_type": "cosinesimil"}
-        script = {"lang": "knn", "source": "knn_score", "params": params}
-    return {"script_score": {"query": documents, "script": script}}
+        return {"source": source, "params": {"q": vector}}
+    params = {"field": query.path, "query_value": vector, "space_type": "cosinesimil"}
+    return {"lang": "knn", "source": "knn_score", "params": params}
+
+
+def _holds_nested(query: object) -> bool:
+    if isinstance(query, dict):
+        nested = query.get("nested")  # a query, unless a field is called so
+        return (isinstance(nested, dict) and "path" in nested) or any(map(_holds_nested, query.values()))
+    return isinstance(query, list) and any(map(_holds_nested, query))
 
 
 def _quoted(field: str) -> str:

@@ -13,15 +13,16 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine, Flavour, Json
+from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import IndexMissing, RequestFailed, UnsupportedEngine, UsageError
 from es_sbert.index.ensure import VectorField
-from es_sbert.index.types import OVERSAMPLE, IndexType
 from es_sbert.loading import load_encoder
+from es_sbert.search.choices import method_for, oversample_for
 from es_sbert.search.following import Following, Target
-from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.queries import search_body
 from es_sbert.search.results import SearchResult, read_answer
 from es_sbert.search.scores import Method
+from es_sbert.search.vector_query import VectorQuery
 
 
 class SemanticIndex:
@@ -161,25 +162,14 @@ class SemanticIndex:
                 f"the query vector has the shape {vector.shape}, the field's vectors ({field.meta.dimensions},)",
                 f"Make it with the model {field.meta.model}.",
             )
-        usual = OVERSAMPLE.get(IndexType(field.meta.index_type))
-        if how.oversample is not None and usual is None:
-            raise UsageError(
-                f"{field.meta.index_type} compares float32 vectors, so there is nothing to oversample",
-                "Leave oversample out.",
-            )
         query = VectorQuery(
-            field.name, vector, how.k, how.filter, how.num_candidates, how.oversample or usual,
-            passages=field.meta.passages is not None,
+            field.name, vector, how.k, how.filter, how.num_candidates, oversample_for(field.meta, how.oversample),
+            passages=field.meta.passages is not None, inner_hits=field.name,
         )  # fmt: skip
         return search_body(self._engine.info.flavour, method, query)
 
     def _method(self, field: VectorField, exact: bool) -> Method:
-        flat = field.meta.index_type == IndexType.FLAT
-        if self._engine.info.flavour is Flavour.ELASTICSEARCH:
-            # kNN over a flat field is exact, and needs no scripting.
-            return Method.EXACT if exact and not flat else Method.KNN
-        # OpenSearch has no kNN query over a field without a graph.
-        return Method.EXACT if exact or flat else Method.KNN
+        return method_for(self._engine.info.flavour, field.meta, exact)
 
     def close(self) -> None:
         """Close what this object opened itself."""

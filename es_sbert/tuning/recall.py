@@ -16,8 +16,9 @@ from es_sbert.index.ensure import VectorField
 from es_sbert.index.layout import has_vector, vector_path
 from es_sbert.index.types import OVERSAMPLE, IndexType
 from es_sbert.index.vectors import stored_vectors
-from es_sbert.search.queries import MAX_K, MAX_OVERSAMPLE, VectorQuery, search_body
+from es_sbert.search.queries import search_body
 from es_sbert.search.scores import Method
+from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE, VectorQuery
 from es_sbert.tuning.exact import exact_neighbours
 from es_sbert.tuning.interval import Estimate, mean_of_shares
 

@@ -12,8 +12,9 @@ import orjson
 import pytest
 
 from es_sbert.engines.protocol import Flavour
-from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.queries import search_body
 from es_sbert.search.scores import Method
+from es_sbert.search.vector_query import VectorQuery
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import contents, letters, open_engine, write_jsonl
 

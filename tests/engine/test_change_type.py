@@ -13,8 +13,9 @@ from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageErr
 from es_sbert.index.change_type import CHANGES, change_type, force_merge, index_options
 from es_sbert.index.ensure import ensure_vector_field, read_vector_field
 from es_sbert.index.types import IndexType
-from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.queries import search_body
 from es_sbert.search.scores import Method
+from es_sbert.search.vector_query import VectorQuery
 from tests.engine.vectors import cosines, load, random_vectors
 
 DIMENSIONS = 64

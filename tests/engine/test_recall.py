@@ -9,8 +9,9 @@ from es_sbert.engines.protocol import Engine, Flavour
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.ensure import VectorField, ensure_vector_field
 from es_sbert.index.types import IndexType
-from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.queries import search_body
 from es_sbert.search.scores import Method
+from es_sbert.search.vector_query import VectorQuery
 from es_sbert.tuning.recall import Queries, Setting, measure_recall, sample_queries
 from tests.engine.vectors import cosines, load, random_vectors
 

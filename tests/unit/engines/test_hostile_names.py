@@ -15,8 +15,9 @@ from es_sbert.engines.rest import quoted
 from es_sbert.errors import UsageError
 from es_sbert.index.schema import check_field_name
 from es_sbert.ingest.dead_letters import safe_name
-from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.queries import search_body
 from es_sbert.search.scores import Method
+from es_sbert.search.vector_query import VectorQuery
 
 HOSTILE = ["../x", "a/b", "a?b=c", "a#b", "_all", "_search", "*", "a*", "a,b", "-a", "+a", ".", "..", "", "a\\b", 'a"b',
            "<a>", "a|b", "a:b", "a b", "a\nb", "a\r", "a\x00b", "a\u202eb"]  # fmt: skip

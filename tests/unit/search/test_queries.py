@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import UsageError
-from es_sbert.search.queries import MAX_K, VectorQuery, parse_filter, search_body
+from es_sbert.search.filters import parse_filter
+from es_sbert.search.queries import search_body, vector_clause
 from es_sbert.search.scores import Method
+from es_sbert.search.vector_query import MAX_K, VectorQuery
 from tests.unit.golden import assert_golden
 
 VECTOR = np.array([0.1, -0.5, 0.25], dtype=np.float32)
@@ -20,9 +22,11 @@ QUERIES = {
     "plain": VectorQuery("embedding", VECTOR, k=5),
     "filter": VectorQuery("embedding", VECTOR, k=5, filter=FILTER),
     "candidates": VectorQuery("embedding", VECTOR, k=5, num_candidates=500),
-    "passages": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, passages=True),
-    "quantised-passages": VectorQuery("embedding", VECTOR, k=5, oversample=1.5, passages=True),
+    "passages": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, passages=True, inner_hits="embedding"),
+    "quantised-passages": VectorQuery("embedding", VECTOR, k=5, oversample=1.5, passages=True, inner_hits="embedding"),
     "quantised": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, oversample=1.5),
+    "minimum": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, min_cosine=0.3, boost=2.0),
+    "minimum-passages": VectorQuery("embedding", VECTOR, k=5, passages=True, min_cosine=0.3, boost=2.0),
 }
 
 
@@ -31,6 +35,33 @@ QUERIES = {
 @pytest.mark.parametrize("name", list(QUERIES))
 def test_bodies_are_as_recorded(flavour: Flavour, method: Method, name: str) -> None:
     assert_golden(flavour, f"{method}-{name}", search_body(flavour, method, QUERIES[name]))
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("name", ["filter", "passages", "minimum", "minimum-passages"])
+def test_clauses_are_as_recorded(flavour: Flavour, method: Method, name: str) -> None:
+    clause = vector_clause(flavour, method, QUERIES[name])
+    assert_golden(flavour, f"clause-{method}-{name}", clause)
+    if method is Method.EXACT or flavour is Flavour.OPENSEARCH:
+        assert search_body(flavour, method, QUERIES[name])["query"] == clause
+
+
+@pytest.mark.parametrize(
+    "filter", [{"nested": {"path": "n", "query": {}}}, {"bool": {"must": [{"nested": {"path": "n"}}]}}]
+)
+def test_a_clause_of_passages_refuses_what_elasticsearch_would_answer_with_no_hits(filter: Json) -> None:
+    query = VectorQuery("v", VECTOR, filter=filter, passages=True)
+    with pytest.raises(UsageError, match="nested query on Elasticsearch") as caught:
+        vector_clause(Flavour.ELASTICSEARCH, Method.KNN, query)
+    assert "send the search alone" in caught.value.remedy
+    assert search_body(Flavour.ELASTICSEARCH, Method.KNN, query)["knn"]["filter"] == filter
+    assert vector_clause(Flavour.OPENSEARCH, Method.KNN, query)
+
+
+def test_a_field_may_be_called_nested() -> None:
+    query = VectorQuery("v", VECTOR, filter={"term": {"nested": "x"}}, passages=True)
+    assert vector_clause(Flavour.ELASTICSEARCH, Method.KNN, query)
 
 
 def values(body: Any, key: str) -> list[Any]:
@@ -91,6 +122,18 @@ def test_k_out_of_range(k: int) -> None:
 def test_num_candidates_out_of_range(candidates: int) -> None:
     with pytest.raises(UsageError, match=f"num_candidates is {candidates}"):
         VectorQuery("v", VECTOR, 10, num_candidates=candidates)
+
+
+@pytest.mark.parametrize("cosine", [-1.1, 1.1, float("nan")])
+def test_the_minimum_cosine_is_a_cosine(cosine: float) -> None:
+    with pytest.raises(UsageError, match="minimum cosine is"):
+        VectorQuery("v", VECTOR, min_cosine=cosine)
+
+
+@pytest.mark.parametrize("boost", [0.0, -1.0, float("nan"), float("inf")])
+def test_boosts_are_above_zero(boost: float) -> None:
+    with pytest.raises(UsageError, match="boost is"):
+        VectorQuery("v", VECTOR, boost=boost)
 
 
 @pytest.mark.parametrize("vector", [[], [0.0, 0.0], [1.0, float("nan")], [float("inf"), 1.0], [[1.0, 2.0]]])

@@ -9,10 +9,11 @@ from rich.console import Console
 
 from es_sbert.engines.protocol import Flavour
 from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.search.queries import VectorQuery, search_body
+from es_sbert.search.queries import search_body
 from es_sbert.search.results import Hit, SearchResult
 from es_sbert.search.scores import Method
 from es_sbert.search.show import console_request, hit_table, snippet
+from es_sbert.search.vector_query import VectorQuery
 
 
 def meta(text: str | None) -> VectorFieldMeta:
