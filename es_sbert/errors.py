@@ -23,6 +23,7 @@
     │   ├── OutOfMemory            a batch that does not fit
     │   └── CheckpointInvalid      nothing to go on from, or of another recipe
     ├── ClusterError               a Ray cluster cannot be used
+    ├── Overloaded                 more is asked of the gateway at once than it takes
     ├── SourceError                input that cannot be read at all
     └── OutputError                a file of ours that cannot be written
 
@@ -157,6 +158,10 @@ class CheckpointInvalid(TrainingError):
 
 class ClusterError(EsSbertError):
     """A Ray cluster cannot be used."""
+
+
+class Overloaded(EsSbertError):
+    """More is asked of the gateway at once than it takes; the same request succeeds later."""
 
 
 class SourceError(EsSbertError):

@@ -41,6 +41,16 @@ def resolve_model(name: str) -> Path:
     return installed or _download(name, missing_package)
 
 
+def installed_folder(name: str) -> Path | None:
+    """The folder of a model that an installed package registers under that name; nothing else is looked at."""
+    return _installed_package(name)[0]
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether `resolve_model` would ask the hub for a name that no package has, whatever folders there are here."""
+    return not name.startswith(".") and bool(_HUB_ID.fullmatch(name)) and not Path(name).exists()
+
+
 def _installed_package(name: str) -> tuple[Path | None, str | None]:
     """The folder in an installed package, or the name of the package that would have it."""
     missing = None

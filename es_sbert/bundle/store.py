@@ -138,4 +138,9 @@ def cache_folder() -> Path:
 
 def cached_bundle_folder(model: SentenceModel) -> Path:
     """Where a model that is no bundle is exported on first use: one folder a fingerprint in the cache."""
-    return cache_folder() / "bundles" / model.fingerprint
+    return bundle_folder_of(model.fingerprint)
+
+
+def bundle_folder_of(fingerprint: str) -> Path:
+    """Where the cache keeps the bundle of the model with that fingerprint, if it has it."""
+    return cache_folder() / "bundles" / fingerprint

@@ -1,0 +1,128 @@
+"""The models of a gateway, loaded when they are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+
+from es_sbert.errors import EsSbertError, IndexMismatch
+from es_sbert.gateway.cache import VectorCache
+from es_sbert.gateway.embedding import Embedder, EmbeddingSettings
+from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.served import ModelSettings
+from es_sbert.gateway.trust import TrustedModels
+from es_sbert.loading import load_encoder
+
+logger = logging.getLogger(__name__)
+
+
+class Models:
+    """Embedders by the name or the fingerprint of their model. For one event loop.
+
+    Args:
+        settings: Which models, and where they run.
+        embedding: How their texts are put together.
+        metrics: Told what happens.
+    """
+
+    def __init__(self, settings: ModelSettings, embedding: EmbeddingSettings, metrics: GatewayMetrics) -> None:
+        self.settings = settings
+        self._embedding = embedding
+        self._metrics = metrics
+        self._cache = VectorCache(embedding.cached_vectors)
+        self._trusted = TrustedModels(settings)
+        self._kept: OrderedDict[str, Embedder] = OrderedDict()
+        self._loading: dict[str, asyncio.Task[Embedder]] = {}
+        self._default_loaded = False
+        self._default_error: EsSbertError | None = None
+
+    async def get(self, name: str | None = None, fingerprint: str | None = None) -> Embedder:
+        """The embedder of a model.
+
+        Hold it as long as you need it and no longer: a model that was dropped from memory is closed when the last
+        holder lets go.
+
+        Args:
+            name: A served model as a client names it, or what an index's mapping calls its model; None is the default.
+            fingerprint: What an index's mapping says made its vectors. With it the model is found by fingerprint, and
+                may be one that the index names and the operator trusts (`trust.py`).
+
+        Raises:
+            ModelNotFound: the gateway serves no such model.
+            IndexMismatch: the model of that name has another fingerprint.
+            ModelError, DeviceError: it cannot be loaded.
+        """
+        if fingerprint is None:
+            return await self._open(self.settings.find(name))
+        for model, embedder in self._kept.items():
+            if embedder.info.fingerprint == fingerprint:
+                self._kept.move_to_end(model)
+                return embedder
+        embedder = await self._open(await asyncio.to_thread(self._trusted.find, name, fingerprint))
+        if embedder.info.fingerprint != fingerprint:
+            # A model from the hub is known only now.
+            raise IndexMismatch(
+                f"the vectors were made by another model {name!r} ({fingerprint[:12]}) than the one that the hub has "
+                f"({embedder.info.fingerprint[:12]})",
+                "Start the gateway with the folder of the model that made them (--model FOLDER).",
+            )
+        return embedder
+
+    async def start(self) -> None:
+        """Load the default model, so that the first search does not wait; what goes wrong is told by `not_ready`."""
+        try:
+            await self.get()
+        except EsSbertError as error:
+            logger.error("the model %s cannot be loaded: %s", self.settings.public_names[0], error.message)
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why texts cannot be embedded by the default model; None once it was loaded."""
+        if self._default_loaded:
+            return None
+        name = self.settings.public_names[0]
+        if self._default_error is not None:
+            return f"the model {name} cannot be loaded: {self._default_error.message}"
+        return f"the model {name} is not loaded yet"
+
+    async def close(self) -> None:
+        """Answer those who wait, and close all models."""
+        await asyncio.gather(*self._loading.values(), return_exceptions=True)
+        for embedder in list(self._kept.values()):
+            await embedder.drain()
+            embedder.close()
+        self._kept.clear()
+
+    async def _open(self, model: str) -> Embedder:
+        """One of those in memory, or else loaded, once for all who ask meanwhile."""
+        if model in self._kept:
+            self._kept.move_to_end(model)
+            return self._kept[model]
+        if model not in self._loading:
+            self._loading[model] = asyncio.create_task(self._load(model))
+            self._loading[model].add_done_callback(lambda _: self._loading.pop(model))
+        # Shielded: others may wait for the same model when one caller gives up.
+        return await asyncio.shield(self._loading[model])
+
+    async def _load(self, model: str) -> Embedder:
+        settings = self.settings
+        default = model == settings.models[0]
+        try:
+            encoder = await asyncio.to_thread(
+                load_encoder, model, device=settings.device, precision=settings.precision, threads=settings.threads,
+                report=logger.info,
+            )  # fmt: skip
+        except EsSbertError as error:
+            if default:
+                self._default_error = error
+            raise
+        self._default_loaded |= default
+        embedder = Embedder(encoder, self._embedding, self._cache, self._metrics)
+        self._metrics.model_loaded(embedder.info.model, embedder.info.fingerprint)
+        self._kept[model] = embedder
+        while len(self._kept) > settings.in_memory:
+            # Not closed: callers may hold it, and the last of them closes it by letting go.
+            _, dropped = self._kept.popitem(last=False)
+            self._metrics.model_dropped(dropped.info.model, dropped.info.fingerprint)
+        return embedder

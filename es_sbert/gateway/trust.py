@@ -1,0 +1,88 @@
+"""Which model made an index's vectors: found by its fingerprint among what the operator trusts.
+
+A mapping is written by whoever may write the index, so what it says is a claim, not an instruction. The fingerprint is
+proved by hashing the model; the name is only compared with other names, and never opened as a path. It is handed to the
+hub only where the operator said so (`download`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.fingerprint import is_fingerprint
+from es_sbert.bundle.resolve import installed_folder, is_hub_id, resolve_model
+from es_sbert.bundle.store import bundle_folder_of, is_bundle
+from es_sbert.errors import IndexMismatch, ModelError, ModelNotFound
+from es_sbert.gateway.served import ModelSettings
+
+logger = logging.getLogger(__name__)
+
+
+class TrustedModels:
+    """Finds models by fingerprint. Thread-safe; it reads files, so call it in a thread."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self._settings = settings
+        self._fingerprints: dict[str, str] = {}
+
+    def find(self, name: str | None, fingerprint: str) -> str:
+        """A model of that fingerprint, as `load_encoder` takes it.
+
+        Tried in this order: the served models, whatever they are called; the bundles that were exported here before;
+        the installed package that registers the name; the hub, where that is allowed.
+
+        Args:
+            name: What the mapping calls the model.
+            fingerprint: What the mapping says made the vectors.
+
+        Raises:
+            IndexMismatch: the model of that name is another one here, or what stands there is no fingerprint.
+            ModelNotFound: none of them has it.
+        """
+        if not is_fingerprint(fingerprint):
+            raise IndexMismatch(
+                f"{fingerprint!r} is no fingerprint of a model: the index's _meta was edited by hand",
+                "Load the documents into a new index.",
+            )
+        for model in self._served(name):
+            if self._fingerprint(model) == fingerprint:
+                return model
+        folder = bundle_folder_of(fingerprint)
+        if is_bundle(folder):
+            return str(folder)
+        if name is not None:
+            if installed_folder(name) and self._fingerprint(name) == fingerprint:
+                return name
+            if self._settings.download and is_hub_id(name):
+                return name
+        raise self._unknown(name, fingerprint)
+
+    def _served(self, name: str | None) -> Iterator[str]:
+        """The served models, the one of that name first: hashing others may be spared."""
+        models = self._settings.models
+        yield from sorted(models, key=lambda model: model != name)
+
+    def _fingerprint(self, model: str) -> str | None:
+        """The fingerprint of a model; None where it cannot be read, which says nothing about the others."""
+        if model not in self._fingerprints:
+            try:
+                self._fingerprints[model] = read_model(resolve_model(model), model).fingerprint
+            except ModelError as error:
+                logger.warning("the model %r cannot be compared with that of an index: %s", model, error.message)
+                return None
+        return self._fingerprints[model]
+
+    def _unknown(self, name: str | None, fingerprint: str) -> ModelError | IndexMismatch:
+        here = self._fingerprints.get(name or "")
+        if here is not None:
+            return IndexMismatch(
+                f"the vectors were made by another model {name!r} ({fingerprint[:12]}) than the one here ({here[:12]})",
+                "Start the gateway with the folder of the model that made them (--model FOLDER), or embed the "
+                "documents again.",
+            )
+        return ModelNotFound(
+            f"the vectors were made by the model {name!r} ({fingerprint[:12]}), which this gateway does not have",
+            f"Start the gateway with --model {name} beside the models that it serves now.",
+        )

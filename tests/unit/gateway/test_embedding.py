@@ -1,0 +1,246 @@
+"""Every caller gets the vectors of its own texts, whoever calls beside it, gives up or brings an error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.bundle.model import PromptKind
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import Encoded
+from es_sbert.errors import Overloaded, UsageError
+from es_sbert.gateway.cache import VectorCache
+from es_sbert.gateway.embedding import Embedder, EmbeddingSettings
+from es_sbert.gateway.metrics import GatewayMetrics
+from tests.unit.gateway.encoders import POISON, TellingEncoder
+
+Call = tuple[list[str], PromptKind | None]
+
+_TEXTS = st.text("abc", max_size=12)
+_CALLS = st.lists(
+    st.tuples(st.lists(_TEXTS, max_size=9), st.sampled_from(TellingEncoder.KINDS)), min_size=1, max_size=12
+)
+
+
+def embedder(encoder: TellingEncoder, cache: VectorCache | None = None, **settings: Any) -> Embedder:
+    chosen = EmbeddingSettings(**{"batch_seconds": 0.0, **settings})
+    cache = VectorCache(chosen.cached_vectors) if cache is None else cache
+    return Embedder(cast(Encoder, encoder), chosen, cache, GatewayMetrics())
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await scenario
+
+    asyncio.run(limited())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def assert_own(encoder: TellingEncoder, call: Call, encoded: Encoded) -> None:
+    texts, kind = call
+    np.testing.assert_array_equal(encoded.vectors, encoder.expected(texts, kind))
+    assert encoded.vectors.shape == (len(texts), encoder.DIMENSIONS)
+    assert encoded.vectors.dtype == np.float32
+    assert encoded.tokens.tolist() == [len(text.encode()) + 1 for text in texts]
+    assert encoded.truncated.tolist() == [len(text.encode()) + 1 > 8 for text in texts]
+
+
+@given(_CALLS, st.integers(1, 20), st.integers(0, 6))
+def test_every_caller_gets_its_own_vectors(calls: list[Call], batch_texts: int, cached: int) -> None:
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        embed = embedder(encoder, batch_texts=batch_texts, cached_vectors=cached).embed
+        for _ in range(2):
+            answers = await asyncio.gather(*(embed(texts, kind) for texts, kind in calls))
+            for call, encoded in zip(calls, answers, strict=True):
+                assert_own(encoder, call, encoded)
+        assert all(0 < size <= batch_texts for size in encoder.batches)
+
+    run(scenario())
+
+
+@given(_CALLS, st.data())
+def test_callers_who_give_up_or_fail_concern_nobody_else(calls: list[Call], data: st.DataObject) -> None:
+    fates = [data.draw(st.sampled_from(["stays", "gives up", "fails"])) for _ in calls]
+
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        encoder.may_run.clear()
+        one = embedder(encoder, batch_texts=5)
+        tasks = []
+        for (texts, kind), fate in zip(calls, fates, strict=True):
+            extra = [POISON] if fate == "fails" else []
+            tasks.append(asyncio.create_task(one.embed([*texts, *extra], kind)))
+        await asyncio.sleep(0)
+        for task, fate in zip(tasks, fates, strict=True):
+            if fate == "gives up":
+                task.cancel()
+        encoder.may_run.set()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        for call, fate, answer in zip(calls, fates, answers, strict=True):
+            if fate == "fails":
+                assert isinstance(answer, MemoryError)
+            elif fate == "gives up" and call[0]:
+                assert isinstance(answer, asyncio.CancelledError)
+            elif fate == "stays":
+                assert isinstance(answer, Encoded)
+                assert_own(encoder, call, answer)
+        assert_own(encoder, (["again"], None), await one.embed(["again"]))
+
+    run(scenario())
+
+
+def test_what_comes_while_a_batch_runs_makes_the_next_one() -> None:
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        encoder.may_run.clear()
+        one = embedder(encoder)
+        first = asyncio.create_task(one.embed(["first"]))
+        await asyncio.to_thread(encoder.started.wait, 60)
+        others = [asyncio.create_task(one.embed([f"text{number}"], "query")) for number in range(20)]
+        await asyncio.sleep(0)
+        encoder.may_run.set()
+        await asyncio.gather(first, *others)
+        assert encoder.batches == [1, 20]
+
+    run(scenario())
+
+
+def test_callers_at_the_same_moment_share_a_batch_and_a_lone_text_waits_no_longer_than_the_setting() -> None:
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        one = embedder(encoder, batch_seconds=0.2)
+        first = asyncio.create_task(one.embed(["a"]))
+        await asyncio.sleep(0.01)
+        await asyncio.gather(first, one.embed(["b"]))
+        assert encoder.batches == [2]
+        start = asyncio.get_running_loop().time()
+        await one.embed(["c"])
+        assert asyncio.get_running_loop().time() - start >= 0.19
+        # A full batch has nobody to wait for: the timeout of the test would end a wait of an hour.
+        hasty = embedder(encoder, batch_seconds=1, batch_texts=2)
+        start = asyncio.get_running_loop().time()
+        await asyncio.gather(hasty.embed(["a"]), hasty.embed(["b"]))
+        assert asyncio.get_running_loop().time() - start < 0.9
+
+    run(scenario())
+
+
+def test_one_text_does_not_wait_for_a_thousand() -> None:
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        encoder.may_run.clear()
+        one = embedder(encoder, batch_texts=10)
+        many = asyncio.create_task(one.embed([f"text{number}" for number in range(1000)], "document"))
+        await asyncio.to_thread(encoder.started.wait, 60)
+        single = asyncio.create_task(one.embed(["query"], "query"))
+        await asyncio.sleep(0)
+        encoder.may_run.set()
+        await single
+        assert not many.done()
+        assert len(encoder.batches) < 20
+        assert_own(encoder, ([f"text{number}" for number in range(1000)], "document"), await many)
+
+    run(scenario())
+
+
+def test_too_many_waiting_texts_are_refused_and_those_who_wait_are_not_forgotten() -> None:
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        encoder.may_run.clear()
+        one = embedder(encoder, waiting_texts=3)
+        waiting = asyncio.create_task(one.embed(["a", "b"]))
+        await asyncio.to_thread(encoder.started.wait, 60)
+        with pytest.raises(Overloaded, match="2 texts wait"):
+            await one.embed(["c", "d"])
+        # One who gives up makes room.
+        given_up = asyncio.create_task(one.embed(["c"]))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        last = asyncio.create_task(one.embed(["d"]))
+        await asyncio.sleep(0)
+        encoder.may_run.set()
+        assert_own(encoder, (["a", "b"], None), await waiting)
+        assert_own(encoder, (["d"], None), await last)
+        assert encoder.batches == [2, 1]
+        with pytest.raises(UsageError, match="4 texts are too many"):
+            await one.embed(list("wxyz"))
+
+    run(scenario())
+
+
+def test_repeated_queries_come_from_the_cache_and_documents_do_not() -> None:
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        cache = VectorCache(10)
+        one = embedder(encoder, cache)
+        first = await one.embed(["a", "b"], "query")
+        first.vectors[:] = 7  # callers may do with their vectors what they like
+        assert_own(encoder, (["b", "a", "b"], "query"), await one.embed(["b", "a", "b"], "query"))
+        assert encoder.batches == [2]
+        await one.embed(["a"])  # of another kind
+        await one.embed(["a"], "document")
+        await one.embed(["a"], "document")
+        assert encoder.batches == [2, 1, 1, 1]
+        other = TellingEncoder("0" * 32)
+        await embedder(other, cache).embed(["a"], "query")  # of another model
+        assert other.batches == [1]
+        await one.embed([f"text{number}" for number in range(30)], "query")
+        assert len(cache) == 10
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("texts", ["one string", ["lone \ud800 surrogate"], [1], [None]])
+def test_no_texts_are_refused_before_anything_runs(texts: Any) -> None:
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        with pytest.raises(UsageError):
+            await embedder(encoder).embed(texts)
+        assert encoder.batches == []
+
+    run(scenario())
+
+
+def test_the_encoder_is_closed_once_nobody_holds_the_embedder() -> None:
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        one = embedder(encoder)
+        await one.embed(["a"])
+        await one.drain()
+        assert not encoder.closed.is_set()
+        del one
+        await until(encoder.closed.is_set)
+
+    run(scenario())
+
+
+def test_close_after_drain_answers_everyone() -> None:
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        encoder.may_run.clear()
+        one = embedder(encoder, batch_texts=2)
+        tasks = [asyncio.create_task(one.embed([f"text{number}"])) for number in range(7)]
+        await asyncio.to_thread(encoder.started.wait, 60)
+        encoder.may_run.set()
+        await one.drain()
+        one.close()
+        assert encoder.closed.is_set()
+        assert all(task.done() or not task.cancelled() for task in tasks)
+        for number, task in enumerate(tasks):
+            assert_own(encoder, ([f"text{number}"], None), await task)
+
+    run(scenario())

@@ -1,0 +1,243 @@
+"""Models are loaded once, kept within a limit, and found by fingerprint only where the operator trusts them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import shutil
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import es_sbert.gateway.models
+from es_sbert.bundle.store import bundle_folder_of
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import EsSbertError, IndexMismatch, ModelNotFound, UsageError
+from es_sbert.gateway.embedding import EmbeddingSettings
+from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.models import Models
+from es_sbert.gateway.served import ModelSettings
+from es_sbert.loading import load_encoder
+from tests.tiny import write_tiny_bert
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
+    """Folders of three different models; their bundles are exported once for the whole module."""
+    parent = tmp_path_factory.mktemp("models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield [write_tiny_bert(parent / f"model{seed}", seed=seed) for seed in range(3)]
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was loaded, in order."""
+    loaded = []
+
+    def counted(model: str, **options: Any) -> Encoder:
+        loaded.append(model)
+        return load_encoder(model, **options)
+
+    monkeypatch.setattr(es_sbert.gateway.models, "load_encoder", counted)
+    return loaded
+
+
+def models(*names: Path | str, **settings: Any) -> Models:
+    chosen = ModelSettings(models=tuple(map(str, names)), device="cpu", precision="fp32", threads=1, **settings)
+    return Models(chosen, EmbeddingSettings(), GatewayMetrics())
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(120):
+            await scenario
+
+    asyncio.run(limited())
+
+
+def fingerprint_of(folder: Path) -> str:
+    with load_encoder(str(folder), device="cpu", precision="fp32") as encoder:
+        return encoder.info.fingerprint
+
+
+def test_the_first_is_the_default_and_names_hide_where_folders_are(folders: list[Path]) -> None:
+    settings = ModelSettings(models=(str(folders[0]), "org/name"), aliases={"text-embedding-3-small": "model0"})
+    assert settings.public_names == ("model0", "org/name")
+    for name in (None, "model0", str(folders[0]), "text-embedding-3-small"):
+        assert settings.find(name) in (str(folders[0]), "model0")
+    assert settings.find("org/name") == "org/name"
+    for name in ("model1", str(folders[1]), "", "../model1"):
+        with pytest.raises(ModelNotFound, match="serves no model"):
+            settings.find(name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"models": ("a/b", "a/b")}, {"aliases": {"x": "unknown"}}, {"models": ("a",), "aliases": {"a": "a"}}],
+)  # fmt: skip
+def test_unclear_names_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        ModelSettings(**settings)
+
+
+def test_concurrent_first_requests_load_once_and_give_the_models_vectors(folders: list[Path], loads: list[str]) -> None:
+    async def scenario() -> None:
+        served = models(*folders)
+        assert served.not_ready == "the model model0 is not loaded yet"
+        many = [asyncio.create_task(served.get()) for _ in range(5)]
+        await asyncio.sleep(0)
+        many.pop().cancel()  # one who gives up takes nothing from the others
+        embedders = await asyncio.gather(*many, served.get("model1"))
+        assert len(set(map(id, embedders))) == 2
+        assert sorted(loads) == sorted(map(str, folders[:2]))
+        assert served.not_ready is None
+        encoded = await embedders[0].embed(["a man plays guitar", "cat"], "query")
+        with load_encoder(str(folders[0]), device="cpu", precision="fp32") as reference:
+            np.testing.assert_allclose(
+                encoded.vectors, reference.encode(["a man plays guitar", "cat"], "query").vectors, atol=1e-6
+            )
+        await served.close()
+
+    run(scenario())
+
+
+def test_the_least_recently_used_is_dropped_and_closed_only_when_nobody_holds_it(
+    folders: list[Path], loads: list[str]
+) -> None:
+    async def scenario() -> None:
+        served = models(*folders, in_memory=2)
+        held = await served.get("model0")
+        gone = weakref.ref(await served.get("model1"))
+        await served.get("model0")
+        await served.get("model2")  # drops model1, which nobody holds
+        gc.collect()
+        assert gone() is None
+        await served.get("model1")  # drops model0, which is held
+        assert (await held.embed(["a cat"])).vectors.shape == (1, 16)
+        await served.get("model0")
+        assert loads == [str(folders[number]) for number in (0, 1, 2, 1, 0)]
+        await served.close()
+
+    run(scenario())
+
+
+def test_a_model_that_cannot_be_loaded_is_told_and_tried_again(tmp_path: Path, folders: list[Path]) -> None:
+    async def scenario() -> None:
+        place = tmp_path / "model"
+        served = models(place)
+        await served.start()
+        assert served.not_ready is not None
+        assert "cannot be loaded" in served.not_ready
+        with pytest.raises(ModelNotFound):
+            await served.get()
+        shutil.copytree(folders[0], place)
+        await served.start()
+        assert served.not_ready is None
+        await served.close()
+
+    run(scenario())
+
+
+def test_an_index_finds_its_model_by_fingerprint_whatever_it_is_called(folders: list[Path], loads: list[str]) -> None:
+    async def scenario() -> None:
+        served = models(folders[0], folders[1])
+        wanted = fingerprint_of(folders[1])
+        for name in ("/elsewhere/model", "model1", None):
+            assert (await served.get(name, wanted)).info.fingerprint == wanted
+        assert loads == [str(folders[1])]
+        await served.close()
+
+    run(scenario())
+
+
+def test_an_index_may_use_a_bundle_that_was_exported_here(folders: list[Path]) -> None:
+    async def scenario() -> None:
+        served = models(folders[0])
+        wanted = fingerprint_of(folders[2])  # exports it to the cache
+        assert (await served.get("whatever", wanted)).info.fingerprint == wanted
+        await served.close()
+
+    run(scenario())
+
+
+def test_a_mapping_is_a_claim_and_opens_no_path(
+    folders: list[Path], loads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that a mapping says makes the gateway open a folder that the operator did not name."""
+    stranger = write_tiny_bert(tmp_path / "stranger", seed=9)
+    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(tmp_path / "other"))
+        unknown = fingerprint_of(stranger)
+
+    async def scenario() -> None:
+        served = models(folders[0], download=True)
+        for name in (str(stranger), "stranger", "./stranger", "../x", "~/stranger", "a/../../b", "", "x\0y"):
+            with pytest.raises(ModelNotFound, match="does not have"):
+                await served.get(name, unknown)
+        for claim in ("../" * 11, f"../../{unknown}"[:32], unknown.upper(), "", f"{unknown}\n", "/etc"):
+            with pytest.raises(IndexMismatch, match="is no fingerprint"):
+                await served.get("model0", claim)
+        with pytest.raises(IndexMismatch, match="another model"):
+            await served.get(str(folders[0]), unknown)
+        assert loads == []
+        assert not bundle_folder_of(unknown).exists()
+        await served.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("download", "error"), [(False, ModelNotFound), (True, IndexMismatch)])
+def test_the_hub_is_asked_for_a_mappings_model_only_where_the_operator_said_so(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch, download: bool, error: type[EsSbertError]
+) -> None:
+    asked = []
+
+    def hub(model: str, **options: Any) -> Encoder:
+        asked.append(model)
+        return load_encoder(str(folders[1]), **options)  # another model than the mapping claims
+
+    monkeypatch.setattr(es_sbert.gateway.models, "load_encoder", hub)
+
+    async def scenario() -> None:
+        served = models(folders[0], download=download)
+        with pytest.raises(error):
+            await served.get("org/name", "0" * 32)
+        assert asked == (["org/name"] if download else [])
+        await served.close()
+
+    run(scenario())
+
+
+def test_closing_waits_for_what_is_being_loaded(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    may_load, began = threading.Event(), threading.Event()
+    encoders: list[Encoder] = []
+
+    def slow(model: str, **options: Any) -> Encoder:
+        began.set()
+        assert may_load.wait(60)
+        encoders.append(load_encoder(model, **options))
+        return encoders[0]
+
+    monkeypatch.setattr(es_sbert.gateway.models, "load_encoder", slow)
+
+    async def scenario() -> None:
+        served = models(folders[0])
+        caller = asyncio.create_task(served.get())
+        await asyncio.to_thread(began.wait, 60)
+        closing = asyncio.create_task(served.close())
+        await asyncio.sleep(0)
+        may_load.set()
+        await closing
+        await caller
+        closed: Callable[[], object] = lambda: encoders[0].encode(["a cat"])  # noqa: E731
+        with pytest.raises(RuntimeError, match="shutdown"):
+            closed()
+
+    run(scenario())
