@@ -27,7 +27,7 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000
 hypothesis.settings.load_profile("steady")
 
 ENGINES = ("es9", "es8", "opensearch")
-ENGINE_FIXTURES = {f"{name}_url" for name in ENGINES} | {"engine_url", "secured_es9", "secured_es8"}
+ENGINE_FIXTURES = {f"{name}_url" for name in ENGINES} | {"elastic", "engine_url", "secured_es9", "secured_es8"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -25,6 +25,7 @@ COMMANDS = {
     "index": ("es_sbert.cli.index", "index", "Create, inspect and change indices with a vector field."),
     "ingest": ("es_sbert.cli.ingest", "ingest", "Embed documents and load them into an index."),
     "search": ("es_sbert.cli.search", "search", "Search an index by meaning."),
+    "serve": ("es_sbert.cli.serve", "serve", "Stand in front of an engine and understand searches by meaning."),
     "train": ("es_sbert.cli.train", "train", "Fine-tune a sentence encoder by a recipe."),
 }
 

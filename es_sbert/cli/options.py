@@ -27,14 +27,20 @@ def stacked(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def connection_options(function: F) -> F:
-    """Where the engine is and how to sign in; collect them with `engine_settings`.
+    """Where the engine is and how to sign in; collect them with `engine_settings`."""
+    return stacked(address_option("--url"), sign_in_options)(function)
 
-    Secrets themselves are no options: a command line is public.
-    """
+
+def address_option(flag: str) -> Callable[[F], F]:
+    """Where the engine is, as the setting `url`."""
+    return click.option(flag, "url", envvar="ES_SBERT_URL", default=DEFAULT_URL, show_default=True, show_envvar=True,
+                        callback=_without_password, help="Address of the engine.")  # fmt: skip
+
+
+def sign_in_options(function: F) -> F:
+    """How to sign in to the engine. Secrets themselves are no options: a command line is public."""
     file = click.Path(path_type=Path)
     return stacked(
-        click.option("--url", envvar="ES_SBERT_URL", default=DEFAULT_URL, show_default=True, show_envvar=True,
-                     callback=_without_password, help="Address of the engine."),
         click.option("--username", envvar="ES_SBERT_USERNAME", show_envvar=True,
                      help="User name; the password stands in ES_SBERT_PASSWORD or a file."),
         click.option("--password-file", envvar="ES_SBERT_PASSWORD_FILE", type=file,
@@ -61,7 +67,7 @@ def _without_password(context: click.Context, parameter: click.Parameter, value:
         and "@" in value.partition("://")[2].partition("/")[0]
     ):
         raise UsageError(
-            "the --url holds a user name or a password, and a command line is public",
+            f"the {parameter.opts[0]} holds a user name or a password, and a command line is public",
             "Put the address into ES_SBERT_URL, or give --username with the password in ES_SBERT_PASSWORD or a "
             "--password-file. Whoever could read this command line may know the password now.",
         )

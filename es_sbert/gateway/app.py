@@ -1,0 +1,162 @@
+"""The gateway as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Match, Mount, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from es_sbert.errors import EngineUnreachable, EsSbertError, Overloaded
+from es_sbert.gateway.failures import UpstreamTimeout, answer_headers, error_body, status_of
+from es_sbert.gateway.forward import Outgoing, forward
+from es_sbert.gateway.incoming import CallerGone, Incoming
+from es_sbert.gateway.indices import Indices
+from es_sbert.gateway.metrics import GatewayMetrics, Outcome, metrics_routes
+from es_sbert.gateway.models import Models
+from es_sbert.gateway.multi_search import MultiSearching
+from es_sbert.gateway.points_in_time import PointsInTime
+from es_sbert.gateway.routes import MULTI_SEARCHES, SEARCHES, WRITES, Api, route_of
+from es_sbert.gateway.routes import Route as EngineRoute
+from es_sbert.gateway.searching import Searching
+from es_sbert.gateway.settings import GatewaySettings
+from es_sbert.gateway.templates import Templates
+from es_sbert.gateway.understanding import Understanding
+from es_sbert.gateway.upstream import Upstream
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(settings: GatewaySettings) -> ASGIApp:
+    """The gateway, ready to be served by an ASGI server with its lifespan.
+
+    Raises:
+        UsageError: an address or CA file that cannot be used.
+    """
+    gateway: ASGIApp = Gateway(settings)
+    if settings.listen.cors_origins:
+        return CORSMiddleware(
+            gateway, allow_origins=settings.listen.cors_origins, allow_methods=["GET", "POST", "OPTIONS"],
+            allow_headers=["authorization", "content-type", "x-es-sbert", "x-opaque-id"],
+        )  # fmt: skip
+    return gateway
+
+
+class Gateway:
+    """Passes requests on, and understands those that ask by meaning.
+
+    Args:
+        settings: The operator's.
+    """
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._metrics = GatewayMetrics()
+        self._upstream = Upstream(settings.upstream, settings.limits)
+        self._models = Models(settings.models, settings.embedding, self._metrics)
+        indices = Indices(self._upstream)
+        understanding = Understanding(settings, self._upstream, indices, self._models)
+        points, templates = PointsInTime(self._upstream), Templates(self._upstream)
+        self._searching = Searching(understanding, points, templates)
+        self._multi_searching = MultiSearching(understanding, points, templates, self._upstream)
+        self._own = _OwnPages(settings.listen.own_prefix, metrics_routes(self._metrics))
+        self._under_way = 0
+        self._loading: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http" and self._own.has(scope):
+            await self._own.router(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An answer of the engine, or an error in its shape."""
+        self._under_way += 1
+        try:
+            if self._under_way > self._settings.limits.concurrency:
+                raise Overloaded(
+                    f"{self._settings.limits.concurrency} requests are under way, and no more are taken",
+                    "Send the request again in a moment.",
+                )
+            incoming = Incoming.of(scope, receive, self._settings.limits)
+            route = route_of(incoming)
+            with self._metrics.request(_kind(route.api)) as outcome:
+                await self._pass(incoming, route, outcome, send)
+        except EsSbertError as error:
+            await self._refuse(error, send)
+        finally:
+            self._under_way -= 1
+
+    async def _pass(self, incoming: Incoming, route: EngineRoute, outcome: Outcome, send: Send) -> None:
+        try:
+            if route.api in MULTI_SEARCHES:
+                outcome.status = await self._multi_searching.answer(incoming, route, send)
+                return
+            if route.api in SEARCHES:
+                outgoing = await self._searching.outgoing(incoming, route)
+            else:
+                outgoing = Outgoing.same(incoming)
+            outcome.status = await forward(incoming, send, self._upstream, outgoing) or outcome.status
+        except CallerGone:
+            return
+        except EsSbertError as error:
+            outcome.status = status_of(error)
+            if isinstance(error, EngineUnreachable):
+                self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
+            raise
+
+    async def _refuse(self, error: EsSbertError, send: Send) -> None:
+        body = error_body(error)
+        headers = answer_headers(self._upstream.flavour, len(body))
+        await send({"type": "http.response.start", "status": status_of(error), "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self._upstream.open()
+        self._loading = asyncio.create_task(self._load_default())
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self._loading.cancel()
+        await self._models.close()
+        await self._upstream.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _load_default(self) -> None:
+        """Before the first search has to wait for it; searches say by themselves what is wrong with a model."""
+        try:
+            await self._models.get()
+        except EsSbertError as error:
+            logger.error("%s. %s", error.message, error.remedy)
+
+
+class _OwnPages:
+    """The gateway's own pages among the engine's paths.
+
+    Args:
+        prefix: Path before all of them; often empty.
+        routes: The pages.
+    """
+
+    def __init__(self, prefix: str, routes: Iterable[Route]) -> None:
+        pages = list(routes)
+        self.router = Router([Mount(prefix, routes=pages)] if prefix else pages)
+        # A cheap look first: most requests are the engine's.
+        self._starts = tuple(f"{prefix}/{page.path.split('/')[1]}" for page in pages)
+
+    def has(self, scope: Scope) -> bool:
+        """Whether a request is for one of them; other methods on their paths are the engine's."""
+        if not scope["path"].startswith(self._starts):
+            return False
+        return any(route.matches(scope)[0] is Match.FULL for route in self.router.routes)
+
+
+def _kind(api: Api) -> str:
+    if api in SEARCHES or api in MULTI_SEARCHES:
+        return "search"
+    return "write" if api in WRITES else "passed"

@@ -1,0 +1,156 @@
+"""A caller's request as it came, and its body within the limits."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from starlette.types import Receive, Scope
+
+from es_sbert.gateway.failures import BadRequest, BodyTooLarge
+from es_sbert.gateway.settings import Limits
+
+Headers = list[tuple[bytes, bytes]]
+
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+# `.` and `..`, also percent-encoded: an engine never needs them, and a reverse proxy before it might follow them.
+_DOT_SEGMENT = re.compile(rb"(?:^|/|%2f|\\|%5c)(?:\.|%2e){1,2}(?:$|/|%2f|\\|%5c)", re.IGNORECASE)
+_NOT_ASCII = re.compile(rb"[^\x21-\x7e]")
+
+
+class CallerGone(Exception):
+    """The caller closed the connection before the request was complete."""
+
+
+@dataclass(eq=False)
+class Incoming:
+    """A request.
+
+    Attributes:
+        method: In capitals.
+        path: As sent, percent-encoding untouched.
+        query: What stands behind the question mark, as sent.
+        headers: As sent, names in small letters.
+        complete: Set once the whole body has arrived.
+    """
+
+    method: str
+    path: bytes
+    query: bytes
+    headers: Headers
+    limits: Limits
+    receive: Receive
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def of(cls, scope: Scope, receive: Receive, limits: Limits) -> Incoming:
+        """The request of an ASGI scope.
+
+        Raises:
+            BadRequest: a target that is no path of the engine.
+            BodyTooLarge: the body says itself that it is.
+        """
+        path: bytes = scope.get("raw_path") or scope["path"].encode()
+        if not path.startswith(b"/") or _DOT_SEGMENT.search(path):
+            raise BadRequest(
+                "the path of the request is not one of an engine", "Ask for a path that begins with / and has no dots."
+            )
+        incoming = cls(scope["method"], _ascii(path), _ascii(scope["query_string"]), scope["headers"], limits, receive)
+        if incoming.content_length > limits.body_bytes:
+            raise incoming.too_large()
+        return incoming
+
+    @property
+    def target(self) -> bytes:
+        """Path and query as they stand in the request line."""
+        return self.path + b"?" + self.query if self.query else self.path
+
+    @property
+    def content_length(self) -> int:
+        """What the headers say of the body's bytes; 0 where they say nothing."""
+        stated = self.header(b"content-length")
+        return int(stated) if stated.isdigit() else 0
+
+    @property
+    def has_body(self) -> bool:
+        return self.content_length > 0 or bool(self.header(b"transfer-encoding"))
+
+    def header(self, name: bytes) -> bytes:
+        """The first value of a header; empty where there is none."""
+        return next((value for key, value in self.headers if key == name), b"")
+
+    def too_large(self) -> BodyTooLarge:
+        limit = self.limits.body_bytes
+        return BodyTooLarge(
+            f"the body of the request is larger than {limit:,} bytes",
+            "Send smaller requests, or start the gateway with a larger --max-body.",
+        )
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The body as it arrives.
+
+        Raises:
+            BodyTooLarge: more bytes than the limit.
+            BadRequest: nothing more came for too long.
+            CallerGone: the connection closed.
+        """
+        received = 0
+        while not self.complete.is_set():
+            try:
+                message = await asyncio.wait_for(self.receive(), self.limits.idle_seconds)
+            except TimeoutError:
+                raise BadRequest(
+                    f"nothing of the request's body came for {self.limits.idle_seconds:g} seconds", "Send it again."
+                ) from None
+            if message["type"] == "http.disconnect":
+                raise CallerGone
+            part: bytes = message.get("body", b"")
+            received += len(part)
+            if received > self.limits.body_bytes:
+                raise self.too_large()
+            if not message.get("more_body", False):
+                self.complete.set()
+            if part:
+                yield part
+
+    async def body(self) -> bytes:
+        """The whole body, as sent."""
+        return b"".join([part async for part in self.parts()])
+
+    async def disconnected(self) -> None:
+        """Comes back once the caller has gone, or has its whole answer."""
+        await self.complete.wait()
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+def decompressed(body: bytes, incoming: Incoming) -> bytes | None:
+    """The body without its content encoding; None where the encoding is none that can be undone here.
+
+    Raises:
+        BodyTooLarge: it unfolds beyond the limit.
+        BadRequest: it is damaged.
+    """
+    encoding = incoming.header(b"content-encoding").strip().lower()
+    if encoding in (b"", b"identity"):
+        return body
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+        return None
+    try:
+        unfolding = zlib.decompressobj(_GZIP_OR_ZLIB)
+        plain = unfolding.decompress(body, incoming.limits.body_bytes + 1)
+    except zlib.error as error:
+        raise BadRequest(f"the compressed body cannot be read: {error}", "Send it again, or uncompressed.") from None
+    if len(plain) > incoming.limits.body_bytes:
+        raise incoming.too_large()
+    if not unfolding.eof:
+        raise BadRequest("the compressed body ends too early", "Send it again, or uncompressed.")
+    return plain
+
+
+def _ascii(target: bytes) -> bytes:
+    """Percent-encodes what may not stand in a request line as it is."""
+    return _NOT_ASCII.sub(lambda found: b"%%%02X" % found[0][0], target)

@@ -1,0 +1,145 @@
+"""Which vector fields the indices of a request have, as the caller may see them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from es_sbert.engines.failures import failed_request
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import AccessDenied
+from es_sbert.gateway.incoming import Headers
+from es_sbert.gateway.upstream import Upstream
+from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.schema import vector_fields
+
+# Headers that say who asks: a question on the caller's behalf carries these.
+_IDENTITY = frozenset({
+    b"authorization", b"cookie", b"es-client-authentication", b"es-secondary-authorization",
+    b"es-security-runas-user", b"securitytenant", b"x-proxy-roles", b"x-proxy-user",
+})  # fmt: skip
+# How the engine reads an expression of indices; what a request says of it holds for the question too.
+_EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
+_MOST_KEPT = 1000
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What an expression of indices stands for.
+
+    Attributes:
+        fields: Concrete index → its vector fields by name; indices without any are left out.
+    """
+
+    fields: dict[str, dict[str, VectorFieldMeta]]
+
+    def __bool__(self) -> bool:
+        return bool(self.fields)
+
+
+NOTHING = Searched({})
+
+
+def identity(headers: Headers) -> Headers:
+    """The headers by which the engine knows the caller."""
+    return [(name, value) for name, value in headers if name in _IDENTITY]
+
+
+class Indices:
+    """Looks indices up, with the caller's rights or the gateway's own, and remembers for a moment.
+
+    Args:
+        upstream: The engine.
+        remember_seconds: How old an answer may be where a caller does not ask for a new one.
+    """
+
+    def __init__(self, upstream: Upstream, remember_seconds: float = 10.0) -> None:
+        self._upstream = upstream
+        self._remember = remember_seconds
+        # Keyed by who asks, since an expression means different indices to different callers. Credentials are not
+        # kept: a hash under a key that only this process knows stands for them.
+        self._key = os.urandom(32)
+        self._known: OrderedDict[bytes, tuple[float, Searched]] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[Searched]] = {}
+
+    async def known(self, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
+        """What an expression stands for, or stood for a moment ago. As `now`."""
+        key = self._cache_key(expression, options, headers)
+        entry = self._known.get(key)
+        if entry is not None and time.monotonic() - entry[0] < self._remember:
+            self._known.move_to_end(key)
+            return entry[1]
+        return await self.now(expression, options, headers)
+
+    async def now(self, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
+        """What an expression stands for. Callers who ask the same at the same time share one question.
+
+        Args:
+            expression: Percent-encoded, as in a path; empty for all indices.
+            options: Parameters of the request that decide how the expression is read.
+            headers: The caller's.
+
+        Raises:
+            AccessDenied: neither the caller nor the gateway may see mappings.
+            IndexMismatch: a damaged `_meta.es_sbert`.
+            EngineUnreachable, RequestFailed: the engine cannot be asked.
+        """
+        key = self._cache_key(expression, options, headers)
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = asyncio.create_task(self._ask(key, expression, options, headers))
+            self._asking[key] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(key, None))
+        # One caller who goes away must not end the question of the others.
+        return await asyncio.shield(asking)
+
+    async def _ask(self, key: bytes, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
+        own = self._upstream.own_authorization
+        asked_by = identity(headers) if own is None else [(b"authorization", own.encode())]
+        wanted = {name: options[name] for name in _EXPRESSION_OPTIONS if name in options}
+        query = "&".join(
+            [f"{name}={value}" for name, value in wanted.items()] + ["filter_path=*.mappings._meta.es_sbert"]
+        )
+        path = f"/{expression}/_mapping" if expression else "/_mapping"
+        answer = await self._upstream.ask("GET", f"{path}?{query}", asked_by)
+        if answer.status in (400, 401, 404):
+            # No such index, no such user, or nothing that has a mapping: the engine itself says so to the caller.
+            return NOTHING
+        if answer.status == 403:
+            raise AccessDenied(
+                f"the mapping of {expression or 'the indices'}, which says what is embedded there, may not be read",
+                "Give the caller the index privilege view_index_metadata, or the gateway credentials of its own.",
+            )
+        if answer.status != 200 or not isinstance(answer.body, dict):
+            raise failed_request(
+                answer.status, answer.body, label=f"the engine at {self._upstream.url}", action=f"GET {path}"
+            )
+        searched = read_mappings(answer.body)
+        self._known[key] = (time.monotonic(), searched)
+        self._known.move_to_end(key)
+        while len(self._known) > _MOST_KEPT:
+            self._known.popitem(last=False)
+        return searched
+
+    def _cache_key(self, expression: str, options: Mapping[str, str], headers: Headers) -> bytes:
+        digest = hashlib.blake2b(key=self._key, digest_size=16)
+        for part in (expression, *(f"{name}={options.get(name)}" for name in _EXPRESSION_OPTIONS)):
+            digest.update(part.encode() + b"\0")
+        for name, value in sorted(identity(headers)):
+            digest.update(name + b":" + value + b"\0")
+        return digest.digest()
+
+
+def read_mappings(answer: Json) -> Searched:
+    """The engine's answer to `GET …/_mapping`.
+
+    Raises:
+        IndexMismatch: a damaged `_meta.es_sbert`.
+    """
+    found = {index: vector_fields(state.get("mappings", {}), index) for index, state in answer.items()}
+    return Searched({index: fields for index, fields in found.items() if fields})

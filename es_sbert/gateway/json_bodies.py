@@ -1,0 +1,46 @@
+"""JSON read so that writing it again loses nothing the engine would have seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from es_sbert.engines.protocol import Json
+
+
+class NotPlainJson(ValueError):
+    """What an engine reads in another way than we do, or not at all: passed on as it is."""
+
+
+def parse_object(raw: bytes | str) -> Json:
+    """A JSON object with every key once; numbers keep their digits as far as they are whole.
+
+    Raises:
+        NotPlainJson: no JSON object, or one that engines refuse (a key that stands twice) or that nests too deep.
+    """
+    try:
+        value = json.loads(raw, object_pairs_hook=_each_key_once, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise NotPlainJson(str(error)) from None
+    if not isinstance(value, dict):
+        raise NotPlainJson("not an object")
+    return value
+
+
+def write_object(value: Json) -> bytes:
+    """JSON in UTF-8, on one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def _each_key_once(pairs: Sequence[tuple[str, Any]]) -> Json:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise NotPlainJson("a key stands twice")
+    return result
+
+
+def _no_number(name: str) -> Any:
+    raise NotPlainJson(f"{name} is no JSON")

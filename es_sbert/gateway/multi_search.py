@@ -1,0 +1,165 @@
+"""`_msearch`: each of its searches looked through by itself; one that cannot be answered does not spoil the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote
+
+from starlette.types import Send
+
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import EsSbertError
+from es_sbert.gateway.failures import error_object, status_of
+from es_sbert.gateway.forward import Answer, Outgoing, fetch, forward, reply
+from es_sbert.gateway.incoming import Incoming, decompressed
+from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
+from es_sbert.gateway.points_in_time import PointsInTime
+from es_sbert.gateway.routes import Api, Route
+from es_sbert.gateway.searching import MODE_HEADER, is_json
+from es_sbert.gateway.templates import Templates
+from es_sbert.gateway.understanding import Mode, Scope, Understanding
+from es_sbert.gateway.upstream import Upstream
+
+
+@dataclass(frozen=True)
+class _Search:
+    """One search of the request: two lines."""
+
+    header: bytes
+    body: bytes
+
+    @property
+    def lines(self) -> bytes:
+        return self.header + b"\n" + self.body + b"\n"
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What became of a search.
+
+    Attributes:
+        search: As it goes to the engine.
+        asks: Whether it asked by meaning.
+        error: Why it cannot go there.
+    """
+
+    search: _Search
+    asks: bool = False
+    error: EsSbertError | None = None
+
+
+class MultiSearching:
+    """Handles `_msearch` and `_msearch/template`.
+
+    Args:
+        understanding: Rewrites bodies.
+        points: Knows which indices a point in time stands for.
+        templates: Fills templates in.
+        upstream: The engine.
+    """
+
+    def __init__(self, understanding: Understanding, points: PointsInTime, templates: Templates,
+                 upstream: Upstream) -> None:  # fmt: skip
+        self._understanding = understanding
+        self._points = points
+        self._templates = templates
+        self._upstream = upstream
+
+    async def answer(self, incoming: Incoming, route: Route, send: Send) -> int:
+        """Send the request on and its answer back; the very request where nothing in it asks by meaning.
+
+        Returns:
+            The answer's status.
+
+        Raises:
+            EsSbertError: the engine cannot be asked.
+        """
+        raw = await incoming.body()
+        mode = self._understanding.mode(incoming.header(MODE_HEADER))
+        plain = decompressed(raw, incoming)
+        templated = route.api is Api.MULTI_SEARCH_TEMPLATE
+        searches = None if plain is None or not is_json(incoming) or mode is Mode.OFF else split(plain)
+        same = Outgoing.same(incoming, raw)
+        if searches is None or plain is None or not (templated or self._understanding.may_ask(plain, mode)):
+            return await forward(incoming, send, self._upstream, same)
+        results = await asyncio.gather(*(self._rewrite(search, incoming, route, mode) for search in searches))
+        if not any(result.asks or result.error is not None for result in results):
+            return await forward(incoming, send, self._upstream, same)
+        lines = b"".join(result.search.lines for result in results if result.error is None)
+        path = incoming.path.rstrip(b"/").removesuffix(b"/template") if templated else incoming.path
+        outgoing = Outgoing.rewritten(incoming, lines, path + b"?" + incoming.query if incoming.query else path)
+        if all(result.error is None for result in results):
+            return await forward(incoming, send, self._upstream, outgoing)
+        return await reply(send, await self._with_errors(outgoing, [result.error for result in results]))
+
+    async def _rewrite(self, search: _Search, incoming: Incoming, route: Route, mode: Mode) -> _Result:
+        templated = route.api is Api.MULTI_SEARCH_TEMPLATE
+        if not templated and not self._understanding.may_ask(search.body, mode):
+            return _Result(search)
+        try:
+            header, body = parse_object(search.header or b"{}"), parse_object(search.body)
+        except NotPlainJson:
+            return _Result(search)
+        options = dict(parse_qsl(incoming.query.decode("ascii"))) | {
+            name: _parameter(value) for name, value in header.items() if name not in ("index", "indices")
+        }
+        try:
+            if templated:
+                rendered = await self._templates.render(body, incoming)
+                if rendered is None:
+                    return _Result(search)
+                body = rendered
+            expression = await self._points.expression(body, incoming) if "pit" in body else _expression(header, route)
+            new = await self._understanding.rewrite(body, Scope(expression, options, incoming.headers, mode))
+        except EsSbertError as error:
+            return _Result(search, error=error)
+        if new is body and not templated:
+            return _Result(search)
+        return _Result(_Search(search.header, write_object(new)), asks=new is not body)
+
+    async def _with_errors(self, outgoing: Outgoing, errors: Sequence[EsSbertError | None]) -> Answer:
+        """The engine's answer to the searches that were sent, with errors in the places of the others."""
+        if outgoing.body:
+            answer = await fetch(self._upstream, outgoing)
+            try:
+                whole = parse_object(answer.body)
+            except NotPlainJson:
+                return answer
+            given = iter(whole.get("responses", ()))
+            if answer.status != 200:
+                return answer
+        else:
+            answer = Answer(200, [(b"content-type", b"application/json")], b"")
+            whole, given = {"took": 0}, iter(())
+        responses = [
+            next(given) if error is None else {"error": error_object(error), "status": status_of(error)}
+            for error in errors
+        ]
+        return Answer(200, answer.headers, write_object(whole | {"responses": responses}))
+
+
+def split(plain: bytes) -> list[_Search] | None:
+    """The searches of a body; None where its lines do not come in pairs, which the engine has its own words for."""
+    lines = plain.split(b"\n")
+    if lines and not lines[-1].strip():
+        lines.pop()
+    if len(lines) % 2:
+        return None
+    pairs = zip(lines[::2], lines[1::2], strict=True)
+    return [_Search(header.strip(), body.strip()) for header, body in pairs]
+
+
+def _expression(header: Json, route: Route) -> str:
+    named = header.get("index", header.get("indices"))
+    names = [named] if isinstance(named, str) else named
+    if not isinstance(names, list) or not names:
+        return route.index
+    return ",".join(quote(str(name), safe="*,") for name in names)
+
+
+def _parameter(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

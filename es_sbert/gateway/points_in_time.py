@@ -1,0 +1,59 @@
+"""The indices behind a point in time, which a search by it does not name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from urllib.parse import quote
+
+from es_sbert.engines.failures import failed_request
+from es_sbert.engines.protocol import Json
+from es_sbert.gateway.incoming import Incoming
+from es_sbert.gateway.indices import identity
+from es_sbert.gateway.upstream import Upstream
+
+_MOST_KEPT = 1000
+_MOST_INDICES = 1000
+
+
+class PointsInTime:
+    """Asks the engine itself, so that a point in time opened elsewhere (or through another gateway) works too.
+
+    Args:
+        upstream: The engine.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._known: OrderedDict[bytes, str] = OrderedDict()
+
+    async def expression(self, body: Json, incoming: Incoming) -> str:
+        """The indices of a search's point in time as a path names them.
+
+        Indices without a document in it are left out: nothing can be found in them.
+
+        Raises:
+            RequestFailed: the point in time is over, or is not the caller's.
+            EngineUnreachable: the engine does not answer.
+        """
+        pit = body["pit"]
+        opened = pit.get("id") if isinstance(pit, dict) else None
+        if not isinstance(opened, str):
+            return "_none"
+        key = hashlib.sha256(opened.encode("utf-8", "surrogatepass")).digest()
+        if key not in self._known:
+            self._known[key] = await self._ask(opened, incoming)
+            while len(self._known) > _MOST_KEPT:
+                self._known.popitem(last=False)
+        return self._known[key]
+
+    async def _ask(self, opened: str, incoming: Incoming) -> str:
+        names: Json = {"terms": {"field": "_index", "size": _MOST_INDICES}}
+        question: Json = {"size": 0, "track_total_hits": False, "pit": {"id": opened}, "aggs": {"indices": names}}
+        answer = await self._upstream.ask("POST", "/_search", identity(incoming.headers), question)
+        if answer.status != 200:
+            raise failed_request(
+                answer.status, answer.body, label=f"the engine at {self._upstream.url}", action="POST /_search"
+            )
+        found = [bucket["key"] for bucket in answer.body["aggregations"]["indices"]["buckets"]]
+        return ",".join(quote(name, safe="") for name in found) or "_none"

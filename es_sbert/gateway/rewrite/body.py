@@ -1,0 +1,138 @@
+"""The body of a search: every place in it that holds queries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from es_sbert.engines.protocol import Json
+from es_sbert.gateway.rewrite.clauses import knn_section
+from es_sbert.gateway.rewrite.compound import as_list
+from es_sbert.gateway.rewrite.queries import Place, QueryRewriter
+
+_UNSCORED = Place(scores=False, tells_passages=False)
+
+
+def rewritten_body(body: Json, rewriter: QueryRewriter) -> Json:
+    """A search body in the engine's words; the very same object where nothing in it asks by meaning.
+
+    Raises:
+        BadRequest, IndexMismatch: it asks for something that cannot be.
+    """
+    changed: Json = {}
+    query = body.get("query")
+    if isinstance(query, dict):
+        _put(changed, "query", query, rewriter.rewrite(query, Place(promotes=sorts_by_score(body))))
+    section = body.get("knn")
+    if section is not None:
+        _put(changed, "knn", section, _sections(section, rewriter))
+    for place in ("post_filter",):
+        if isinstance(body.get(place), dict):
+            _put(changed, place, body[place], rewriter.rewrite(body[place], _UNSCORED))
+    for place in ("aggs", "aggregations"):
+        if isinstance(body.get(place), dict):
+            _put(changed, place, body[place], _aggregations(body[place], rewriter))
+    if "rescore" in body:
+        _put(changed, "rescore", body["rescore"], _rescore(body["rescore"], rewriter))
+    if isinstance(body.get("retriever"), dict):
+        _put(changed, "retriever", body["retriever"], _retriever(body["retriever"], rewriter))
+    return body | changed if changed else body
+
+
+def sorts_by_score(body: Json) -> bool:
+    """Whether the nearest documents are to come first: no sort at all, or by `_score` before all else."""
+    sort = body.get("sort")
+    first = sort[0] if isinstance(sort, list) and sort else sort
+    if isinstance(first, dict):
+        first = next(iter(first), None)
+    return first in (None, [], "", "_score") or (isinstance(first, str) and first.startswith("_score"))
+
+
+def _put(changed: Json, place: str, old: Any, new: Any) -> None:
+    if new is not old:
+        changed[place] = new
+
+
+def _sections(section: Any, rewriter: QueryRewriter) -> Any:
+    """Elasticsearch's `knn` beside the query: one, or a list."""
+    sections = as_list(section)
+    new = [_section(said, rewriter) for said in sections]
+    if all(one is other for one, other in zip(new, sections, strict=True)):
+        return section
+    return new[0] if isinstance(section, dict) else new
+
+
+def _section(said: Json, rewriter: QueryRewriter) -> Json:
+    semantic = rewriter.read({"knn": said})
+    if semantic is None:
+        return said
+    return knn_section(semantic, said, rewriter.vector(semantic), rewriter.passages_name(semantic.target))
+
+
+def _aggregations(aggregations: Json, rewriter: QueryRewriter) -> Json:
+    changed: Json = {}
+    for name, said in aggregations.items():
+        if isinstance(said, dict):
+            _put(changed, name, said, _aggregation(said, rewriter))
+    return aggregations | changed if changed else aggregations
+
+
+def _aggregation(said: Json, rewriter: QueryRewriter) -> Json:
+    changed: Json = {}
+    if isinstance(said.get("filter"), dict):
+        _put(changed, "filter", said["filter"], rewriter.rewrite(said["filter"], _UNSCORED))
+    for kind in ("filters", "adjacency_matrix"):
+        of_many = said.get(kind)
+        if isinstance(of_many, dict) and "filters" in of_many:
+            new = _filters(of_many["filters"], rewriter)
+            if new is not of_many["filters"]:
+                changed[kind] = of_many | {"filters": new}
+    for place in ("aggs", "aggregations"):
+        if isinstance(said.get(place), dict):
+            _put(changed, place, said[place], _aggregations(said[place], rewriter))
+    return said | changed if changed else said
+
+
+def _filters(filters: Any, rewriter: QueryRewriter) -> Any:
+    if isinstance(filters, dict):
+        changed: Json = {}
+        for name, query in filters.items():
+            if isinstance(query, dict):
+                _put(changed, name, query, rewriter.rewrite(query, _UNSCORED))
+        return filters | changed if changed else filters
+    new = [rewriter.rewrite(query, _UNSCORED) for query in as_list(filters)]
+    return new if any(one is not other for one, other in zip(new, as_list(filters), strict=True)) else filters
+
+
+def _rescore(rescore: Any, rewriter: QueryRewriter) -> Any:
+    if isinstance(rescore, list):
+        several = [_rescore(one, rewriter) for one in rescore]
+        return several if any(one is not other for one, other in zip(several, rescore, strict=True)) else rescore
+    inner = rescore.get("query") if isinstance(rescore, dict) else None
+    if not isinstance(inner, dict) or not isinstance(inner.get("rescore_query"), dict):
+        return rescore
+    again = inner["rescore_query"]
+    new = rewriter.rewrite(again, Place(tells_passages=False))
+    return rescore if new is again else rescore | {"query": inner | {"rescore_query": new}}
+
+
+def _retriever(retriever: Json, rewriter: QueryRewriter) -> Json:
+    """Elasticsearch's retrievers, each a name and what it says."""
+    changed: Json = {}
+    for kind, said in retriever.items():
+        if not isinstance(said, dict):
+            continue
+        inner: Json = {}
+        if kind == "knn":
+            _put(changed, kind, said, _section(said, rewriter))
+            continue
+        if kind == "standard" and isinstance(said.get("query"), dict):
+            _put(inner, "query", said["query"], rewriter.rewrite(said["query"], Place()))
+        if isinstance(said.get("retriever"), dict):
+            _put(inner, "retriever", said["retriever"], _retriever(said["retriever"], rewriter))
+        if isinstance(said.get("retrievers"), list):
+            several = [_retriever(one, rewriter) if isinstance(one, dict) else one for one in said["retrievers"]]
+            if any(one is not other for one, other in zip(several, said["retrievers"], strict=True)):
+                inner["retrievers"] = several
+        if inner:
+            changed[kind] = said | inner
+    return retriever | changed if changed else retriever

@@ -1,0 +1,78 @@
+"""From a query by meaning and its vector to the engine's own query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.gateway.rewrite.semantic import Semantic
+from es_sbert.index.layout import passage_inner_hits, vector_path
+from es_sbert.search.choices import method_for, oversample_for
+from es_sbert.search.queries import vector_clause
+from es_sbert.search.vector_query import VectorQuery
+
+
+def clause(
+    flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json], inner_hits: str | None
+) -> Json:
+    """A query that keeps the k nearest documents and scores them.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)``.
+        filters: What the request asks of hits beside; applied during the search, so that k documents remain.
+        inner_hits: Name for the nearest passage of each hit; None asks for none.
+    """
+    own = [] if semantic.filter is None else [semantic.filter]
+    meta = semantic.target.meta
+    query = VectorQuery(
+        field=semantic.target.name,
+        vector=vector,
+        k=semantic.k,
+        filter=all_of([*own, *filters]),
+        num_candidates=None if semantic.num_candidates is None else max(semantic.k, semantic.num_candidates),
+        oversample=oversample_for(meta),
+        min_cosine=semantic.min_cosine,
+        boost=semantic.boost,
+        passages=meta.passages is not None,
+        inner_hits=inner_hits,
+    )
+    found = vector_clause(flavour, method_for(flavour, meta, exact=False), query)
+    guarded: Json = {"must": [found], "filter": [in_indices(semantic)]}
+    if semantic.name is not None:
+        guarded["_name"] = semantic.name
+    return {"bool": guarded}
+
+
+def in_indices(semantic: Semantic) -> Json:
+    """Keeps vectors of one model from being compared with another's.
+
+    An alias may go over to an index of another model between our look at it and the search; shards of such an index
+    then match nothing. Each shard answers this from its own name, without looking at a document.
+    """
+    return {"terms": {"_index": list(semantic.target.indices)}}
+
+
+def knn_section(semantic: Semantic, said: Json, vector: Vectors, inner_hits: str | None) -> Json:
+    """Elasticsearch's `knn` section of a search as the caller wrote it, with the vector in place of the text.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)``.
+    """
+    meta = semantic.target.meta
+    section = {name: value for name, value in said.items() if name != "query_vector_builder"}
+    section |= {"field": vector_path(semantic.target.name, meta), "query_vector": vector.tolist()}
+    section["filter"] = all_of([*([] if semantic.filter is None else [semantic.filter]), in_indices(semantic)])
+    oversample = oversample_for(meta)
+    if oversample is not None:
+        section.setdefault("rescore_vector", {"oversample": oversample})
+    if inner_hits is not None and meta.passages is not None:
+        section.setdefault("inner_hits", passage_inner_hits(semantic.target.name, inner_hits))
+    return section
+
+
+def all_of(filters: Sequence[Json]) -> Json | None:
+    """One query that matches what all of them match; None for none."""
+    if not filters:
+        return None
+    return filters[0] if len(filters) == 1 else {"bool": {"filter": list(filters)}}

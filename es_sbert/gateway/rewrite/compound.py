@@ -1,0 +1,82 @@
+"""Queries that hold other queries: where in them each stands, and what it means there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from es_sbert.engines.protocol import Json
+
+# Query → the places in it that hold one query or a list of them. `bool` is looked at by itself. Queries that look at
+# other documents than the hits (nested, has_child, has_parent) are none of ours: a vector stands at its own document.
+_INNER: dict[str, tuple[str, ...]] = {
+    "constant_score": ("filter",),
+    "dis_max": ("queries",),
+    "function_score": ("query",),
+    "boosting": ("positive", "negative"),
+    "script_score": ("query",),
+    "pinned": ("organic",),
+    "hybrid": ("queries",),
+}
+# Places whose queries match without scoring.
+UNSCORED = frozenset({("constant_score", "filter"), ("boosting", "negative")})
+
+OCCURRENCES = ("must", "filter", "should", "must_not")
+
+
+def as_list(value: Any) -> list[Json]:
+    """Clauses of a bool, which engines take as one object or as a list; what is neither is left to the engine."""
+    if isinstance(value, dict):
+        return [value]
+    return value if isinstance(value, list) and all(isinstance(part, dict) for part in value) else []
+
+
+def kind_of(node: Any) -> tuple[str, Json] | None:
+    """Name and content of a query; None for what is none."""
+    if not isinstance(node, dict) or len(node) != 1:
+        return None
+    [(kind, said)] = node.items()
+    return (kind, said) if isinstance(said, dict) else None
+
+
+def inner_queries(node: Any) -> Iterator[Json]:
+    """The queries directly inside a query."""
+    found = kind_of(node)
+    if found is None:
+        return
+    kind, said = found
+    for place in OCCURRENCES if kind == "bool" else _INNER.get(kind, ()):
+        yield from as_list(said.get(place))
+
+
+def any_within(node: Any, wanted: Callable[[Json], bool]) -> bool:
+    """Whether a query, or one inside it, is of the kind wanted."""
+    if not isinstance(node, dict):
+        return False
+    return wanted(node) or any(any_within(inner, wanted) for inner in inner_queries(node))
+
+
+def with_inner(node: Json, change: Callable[[Json, bool], Json]) -> Json:
+    """A compound query other than `bool` with its inner queries changed; the very same object where nothing was.
+
+    Args:
+        change: From an inner query, and whether it scores there, to its successor.
+    """
+    found = kind_of(node)
+    if found is None or found[0] not in _INNER:
+        return node
+    kind, said = found
+    changed: Json = {}
+    for place in _INNER[kind]:
+        value = said.get(place)
+        if isinstance(value, dict):
+            new: Any = change(value, (kind, place) not in UNSCORED)
+        elif isinstance(value, list) and as_list(value):
+            new = [change(part, (kind, place) not in UNSCORED) for part in value]
+            if all(one is other for one, other in zip(new, value, strict=True)):
+                new = value
+        else:
+            continue
+        if new is not value:
+            changed[place] = new
+    return {kind: said | changed} if changed else node

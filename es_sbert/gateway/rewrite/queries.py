@@ -1,0 +1,166 @@
+"""A query with everything in it that asks by meaning put into the engine's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.gateway.rewrite.clauses import clause
+from es_sbert.gateway.rewrite.compound import OCCURRENCES, any_within, as_list, kind_of, with_inner
+from es_sbert.gateway.rewrite.hybrid import Hybrid
+from es_sbert.gateway.rewrite.plain import spelled_out
+from es_sbert.gateway.rewrite.semantic import Reader, Semantic
+from es_sbert.gateway.targets import FieldTarget
+from es_sbert.index.layout import has_vector
+
+# (vector field, text) → vector. *Shape:* ``(dimensions,)``.
+VectorOf = Callable[[FieldTarget, str], Vectors]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a query stands.
+
+    Attributes:
+        scores: Whether its score counts.
+        filters: What every hit must match beside it; a search by meaning applies them while it searches, so that k
+            documents remain.
+        promotes: Whether a query by the virtual field gives the score even from a filter: the request sorts by score,
+            and Kibana puts everything into filters.
+        neutral: Whether it stood among filters that were moved to where they score: only what asks by meaning may.
+        tells_passages: Whether hits may tell their nearest passage here.
+    """
+
+    scores: bool = True
+    filters: tuple[Json, ...] = ()
+    promotes: bool = False
+    neutral: bool = False
+    tells_passages: bool = True
+
+
+class QueryRewriter:
+    """Rewrites the queries of one request.
+
+    Args:
+        flavour: Of the engine.
+        reader: Recognises what asks by meaning.
+        vector_of: Vectors of the texts.
+        hybrid: Adds meaning to plain full-text queries; None leaves them as they are.
+    """
+
+    def __init__(self, flavour: Flavour, reader: Reader, vector_of: VectorOf, hybrid: Hybrid | None) -> None:
+        self._flavour = flavour
+        self._reader = reader
+        self._vector_of = vector_of
+        self._hybrid = hybrid
+        self._told = 0
+
+    def rewrite(self, node: Json, place: Place) -> Json:
+        """The query in the engine's words; the very same object where nothing in it asks by meaning.
+
+        Raises:
+            BadRequest, IndexMismatch: see `Reader.read`.
+        """
+        node = spelled_out(node, self._reader)
+        semantic = self._reader.read(node)
+        if semantic is not None:
+            return self._clause(semantic, place)
+        if place.scores and not place.neutral and self._hybrid is not None:
+            added = self._hybrid.meaning_of(node)
+            if added is not None:
+                return {"bool": {"should": [node, self._clause(added, place)], "minimum_should_match": 1}}
+        found = kind_of(node)
+        if found is None:
+            return node
+        kind, said = found
+        if kind == "bool":
+            return self._bool(node, said, place)
+        if kind == "exists":
+            return self._exists(node, said)
+        return with_inner(node, lambda inner, scores: self.rewrite(inner, _inside(place, scores)))
+
+    def asks(self, node: Json) -> bool:
+        """Whether anything in a query asks by meaning."""
+        return any_within(node, self._is_semantic)
+
+    def _is_semantic(self, node: Json) -> bool:
+        spelled = spelled_out(node, self._reader)
+        return spelled is not node or self._reader.read(node) is not None
+
+    def read(self, node: Json) -> Semantic | None:
+        """See `Reader.read`."""
+        return self._reader.read(node)
+
+    def vector(self, semantic: Semantic) -> Vectors:
+        """*Shape:* ``(dimensions,)``."""
+        return self._vector_of(semantic.target, semantic.text)
+
+    def passages_name(self, target: FieldTarget) -> str | None:
+        """A name for inner hits, of its own for each query of the request; None where the field holds no passages."""
+        if target.meta.passages is None:
+            return None
+        self._told += 1
+        return target.name if self._told == 1 else f"{target.name}_{self._told}"
+
+    def _clause(self, semantic: Semantic, place: Place) -> Json:
+        told = self.passages_name(semantic.target) if place.tells_passages else None
+        return clause(self._flavour, semantic, self.vector(semantic), place.filters, told)
+
+    def _exists(self, node: Json, said: Json) -> Json:
+        """KQL's `semantic: *`."""
+        field = said.get("field")
+        target = self._reader.names.virtual(field) if isinstance(field, str) else None
+        return node if target is None else has_vector(target.name, target.meta)
+
+    def _bool(self, node: Json, said: Json, place: Place) -> Json:
+        clauses = {occurrence: as_list(said.get(occurrence)) for occurrence in OCCURRENCES}
+        # Looked at once: asking again at every level of nested bools would double the work with each.
+        asking = {
+            id(part) for parts in clauses.values() for part in parts if self.asks(part) or self._becomes_hybrid(part)
+        }
+        required = [part for occurrence in ("must", "filter") for part in clauses[occurrence]]
+        excluded = [part for part in clauses["must_not"] if id(part) not in asking]
+        rewritten: dict[str, list[Json]] = {occurrence: [] for occurrence in OCCURRENCES}
+        for occurrence, parts in clauses.items():
+            for part in parts:
+                beside = [other for other in required if other is not part and id(other) not in asking]
+                filters = (*place.filters, *beside, *_none_of(excluded))
+                where, inside = self._position(part, occurrence, id(part) in asking, place)
+                new = self.rewrite(part, replace(inside, filters=filters))
+                silent = inside.scores and place.neutral and id(part) not in asking
+                rewritten[where].append({"bool": {"filter": [new]}} if silent else new)
+        before = [part for parts in clauses.values() for part in parts]
+        after = [part for parts in rewritten.values() for part in parts]
+        if all(one is other for one, other in zip(after, before, strict=True)):
+            return node
+        return {
+            "bool": said | {occurrence: parts for occurrence, parts in rewritten.items() if parts or occurrence in said}
+        }
+
+    def _position(self, part: Json, occurrence: str, asks: bool, place: Place) -> tuple[str, Place]:
+        """Where in a bool a part goes: from the filters to where it scores, if it is to give the score."""
+        scoring = place.scores and occurrence in ("must", "should")
+        if occurrence == "filter" and place.scores and place.promotes and asks and any_within(part, self._is_virtual):
+            return "must", replace(place, scores=True, neutral=True)
+        return occurrence, replace(place, scores=scoring)
+
+    def _becomes_hybrid(self, part: Json) -> bool:
+        hybrid = self._hybrid
+        return hybrid is not None and any_within(part, lambda node: hybrid.meaning_of(node) is not None)
+
+    def _is_virtual(self, node: Json) -> bool:
+        spelled = spelled_out(node, self._reader)
+        if spelled is not node:
+            return True
+        semantic = self._reader.read(node)
+        return semantic is not None and semantic.virtual
+
+
+def _inside(place: Place, scores: bool) -> Place:
+    return place if scores else replace(place, scores=False)
+
+
+def _none_of(excluded: Sequence[Json]) -> list[Json]:
+    return [{"bool": {"must_not": list(excluded)}}] if excluded else []

@@ -1,0 +1,138 @@
+"""Lucene's query syntax with the virtual field in it: `lang:en AND semantic:"how do plants make energy"`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from luqum.exceptions import ParseError
+from luqum.thread import parse
+from luqum.tree import (
+    AndOperation,
+    BaseOperation,
+    Boost,
+    FieldGroup,
+    Fuzzy,
+    Group,
+    Item,
+    Not,
+    OrOperation,
+    Phrase,
+    Plus,
+    Prohibit,
+    Proximity,
+    SearchField,
+    Term,
+)
+
+from es_sbert.engines.protocol import Json
+from es_sbert.gateway.failures import BadRequest
+from es_sbert.gateway.rewrite.semantic import Reader
+
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def as_bool(node: Json, said: Json, reader: Reader) -> Json:
+    """A `query_string` as a bool: what names a virtual field as `match`, all else as `query_string` again.
+
+    Returns:
+        The very same object where no virtual field is named.
+
+    Raises:
+        BadRequest: it names one, and is not Lucene's syntax.
+    """
+    text = said.get("query")
+    if not isinstance(text, str) or not _may_name(text, reader):
+        return node
+    try:
+        tree = parse(text)
+    except ParseError as error:
+        raise BadRequest(
+            f"the query {text!r} is not Lucene's syntax: {error}",
+            'Put the text to search by into quotes, e.g. semantic:"how do plants make energy", and close all brackets.',
+        ) from None
+    return _Reading(said, reader).read(tree) if _names_virtual(tree, reader) else node
+
+
+def _may_name(text: str, reader: Reader) -> bool:
+    """A cheap look before the text is parsed."""
+    return (
+        reader.meaning.virtual_field in text
+        and ":" in text
+        and reader.names.virtual(reader.meaning.virtual_field) is not None
+    )
+
+
+def _names_virtual(tree: Item, reader: Reader) -> bool:
+    if isinstance(tree, SearchField) and reader.names.virtual(tree.name) is not None:
+        return True
+    return any(_names_virtual(child, reader) for child in tree.children)
+
+
+class _Reading:
+    """Turns a tree into queries."""
+
+    def __init__(self, said: Json, reader: Reader) -> None:
+        self._said = said
+        self._reader = reader
+        self._all_words = str(said.get("default_operator", "or")).lower() == "and"
+
+    def read(self, tree: Item, boost: float = 1.0) -> Json:
+        if not _names_virtual(tree, self._reader):
+            return self._for_the_engine(tree, boost)
+        if isinstance(tree, Boost):
+            return self.read(tree.expr, boost * float(tree.force))
+        if isinstance(tree, SearchField) and self._reader.names.virtual(tree.name) is not None:
+            return _meaning(tree, boost)
+        if isinstance(tree, Group | Plus):
+            return self.read(tree.children[0], boost)
+        if isinstance(tree, Not | Prohibit):
+            return {"bool": {"must_not": [self.read(tree.children[0])]}}
+        if isinstance(tree, BaseOperation):
+            return self._operation(tree, boost)
+        raise BadRequest(
+            f"{str(tree).strip()!r} asks by meaning inside an expression that has no meaning", "Search by plain words."
+        )
+
+    def _operation(self, tree: BaseOperation, boost: float) -> Json:
+        every = isinstance(tree, AndOperation) or (self._all_words and not isinstance(tree, OrOperation))
+        clauses: dict[str, list[Json]] = {}
+        for child in tree.children:
+            if isinstance(child, Not | Prohibit):
+                clauses.setdefault("must_not", []).append(self.read(child.children[0], boost))
+            elif isinstance(child, Plus):
+                clauses.setdefault("must", []).append(self.read(child.children[0], boost))
+            else:
+                clauses.setdefault("must" if every else "should", []).append(self.read(child, boost))
+        query: dict[str, Any] = dict(clauses)
+        if "should" in clauses and "must" not in clauses:
+            query["minimum_should_match"] = 1
+        return {"bool": query}
+
+    def _for_the_engine(self, tree: Item, boost: float) -> Json:
+        rest = {name: value for name, value in self._said.items() if name not in ("query", "boost", "_name")}
+        query = rest | {"query": str(tree).strip()}
+        return {"query_string": query if boost == 1.0 else query | {"boost": boost}}
+
+
+def _meaning(field: SearchField, boost: float) -> Json:
+    expression = field.expr
+    while isinstance(expression, Boost | Fuzzy | Proximity):
+        if isinstance(expression, Boost):
+            boost *= float(expression.force)
+        expression = expression.children[0]
+    words = _words(expression)
+    if words == "*":
+        return {"exists": {"field": field.name}}
+    return {"match": {field.name: {"query": words, "boost": boost}}}
+
+
+def _words(expression: Item) -> str:
+    """The text that is meant, without the syntax around it."""
+    if isinstance(expression, Phrase):
+        return _ESCAPED.sub(r"\1", expression.value[1:-1])
+    if isinstance(expression, Term):
+        return _ESCAPED.sub(r"\1", expression.value)
+    if isinstance(expression, FieldGroup | Group | BaseOperation):
+        return " ".join(_words(child) for child in expression.children)
+    return " ".join(_words(child) for child in expression.children) or str(expression).strip()

@@ -1,0 +1,78 @@
+"""Which of the engine's APIs a request is for, as far as the gateway has anything to add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import unquote_to_bytes
+
+from es_sbert.gateway.incoming import Incoming
+
+
+class Api(StrEnum):
+    """APIs whose requests may ask by meaning, or bring documents."""
+
+    SEARCH = "search"
+    ASYNC_SEARCH = "async_search"
+    COUNT = "count"
+    MULTI_SEARCH = "msearch"
+    SEARCH_TEMPLATE = "search_template"
+    MULTI_SEARCH_TEMPLATE = "msearch_template"
+    BULK = "bulk"
+    DOCUMENT = "document"
+    CREATE = "create"
+    UPDATE = "update"
+    OTHER = "other"
+
+
+SEARCHES = frozenset({Api.SEARCH, Api.ASYNC_SEARCH, Api.COUNT, Api.SEARCH_TEMPLATE})
+MULTI_SEARCHES = frozenset({Api.MULTI_SEARCH, Api.MULTI_SEARCH_TEMPLATE})
+WRITES = frozenset({Api.BULK, Api.DOCUMENT, Api.CREATE, Api.UPDATE})
+
+
+@dataclass(frozen=True)
+class Route:
+    """What a request is for.
+
+    Attributes:
+        api: The API.
+        index: Expression of indices as it stands in the path, percent-encoded; empty where the path has none.
+        id: A document's id, percent-encoded; empty where the path has none.
+    """
+
+    api: Api
+    index: str = ""
+    id: str = ""
+
+
+OTHER = Route(Api.OTHER)
+_READS = frozenset({"GET", "POST"})
+_WRITES = frozenset({"POST", "PUT"})
+# What stands behind the index → the methods and the API.
+_APIS: dict[tuple[bytes, ...], tuple[frozenset[str], Api]] = {
+    (b"_search",): (_READS, Api.SEARCH),
+    (b"_async_search",): (frozenset({"POST"}), Api.ASYNC_SEARCH),
+    (b"_count",): (_READS, Api.COUNT),
+    (b"_msearch",): (_READS, Api.MULTI_SEARCH),
+    (b"_search", b"template"): (_READS, Api.SEARCH_TEMPLATE),
+    (b"_msearch", b"template"): (_READS, Api.MULTI_SEARCH_TEMPLATE),
+    (b"_bulk",): (_WRITES, Api.BULK),
+}
+_OF_A_DOCUMENT = {b"_doc": Api.DOCUMENT, b"_create": Api.CREATE, b"_update": Api.UPDATE}
+
+
+def route_of(incoming: Incoming) -> Route:
+    """The API that a request is for; `OTHER` is passed on untouched."""
+    segments = incoming.path.strip(b"/").split(b"/")
+    # An index's name never begins with an underscore, an API's always does.
+    index = b"" if segments[0].startswith(b"_") and segments[0] != b"_all" else segments.pop(0)
+    plain = tuple(unquote_to_bytes(segment) for segment in segments)
+    name = index.decode("ascii")
+    if plain in _APIS:
+        methods, api = _APIS[plain]
+        return Route(api, name) if incoming.method in methods else OTHER
+    if index and plain and plain[0] in _OF_A_DOCUMENT and incoming.method in _WRITES and len(plain) <= 2:
+        api = _OF_A_DOCUMENT[plain[0]]
+        document = segments[1].decode("ascii") if len(segments) == 2 else ""
+        return Route(api, name, document) if document or api is Api.DOCUMENT else OTHER
+    return OTHER

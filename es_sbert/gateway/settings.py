@@ -1,0 +1,125 @@
+"""What an operator decides about the gateway, frozen and checked once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from es_sbert.config import EngineSettings
+from es_sbert.errors import UsageError
+from es_sbert.gateway.embedding import EmbeddingSettings
+from es_sbert.gateway.served import ModelSettings
+
+DEFAULT_PORT = 9210
+MIB = 1024 * 1024
+_FROZEN = ConfigDict(frozen=True, extra="forbid")
+
+
+class Limits(BaseModel):
+    """What a caller may ask of the gateway before it says no.
+
+    Attributes:
+        body_bytes: Largest body of a request, as sent and when decompressed. The engines' own limit is 100 MiB.
+        concurrency: Requests under way at once; beyond it callers are told to come back (429).
+        query_characters: Longest text to search by.
+        connect_seconds: To open a connection to the engine.
+        answer_seconds: From the end of a request to the engine's answer, and between two parts of the answer. Long,
+            since a reindex that is waited for says nothing until its end.
+        idle_seconds: Between two parts of a request's body, and how long an idle connection is kept.
+    """
+
+    model_config = _FROZEN
+
+    body_bytes: int = Field(default=100 * MIB, ge=1)
+    concurrency: int = Field(default=512, ge=1)
+    query_characters: int = Field(default=10_000, ge=1)
+    connect_seconds: float = Field(default=10.0, gt=0)
+    answer_seconds: float = Field(default=3600.0, gt=0)
+    idle_seconds: float = Field(default=75.0, gt=0)
+
+
+class Meaning(BaseModel):
+    """How requests are understood.
+
+    Attributes:
+        virtual_field: Field name by which a query means the index's vector field: `semantic: "…"`. A further vector
+            field is `semantic.NAME`.
+        k: Documents (a shard) that a search by the virtual field keeps.
+        min_cosine: Documents less near than this are no hits; None keeps all k.
+        num_candidates: Vectors that each shard looks at; None is what suits k.
+        hybrid: Whether plain `match` and `multi_match` on an embedded text are searched by meaning too, unless the
+            request's header says otherwise.
+        semantic_weight: What a cosine score of 1 adds to a hit's BM25 score in such searches.
+        writes: Whether documents written through the gateway get their vectors on the way in.
+    """
+
+    model_config = _FROZEN
+
+    virtual_field: str = "semantic"
+    k: int = Field(default=100, ge=1, le=10_000)
+    min_cosine: float | None = Field(default=None, ge=-1.0, le=1.0)
+    num_candidates: int | None = Field(default=None, ge=1, le=10_000)
+    hybrid: bool = False
+    semantic_weight: float = Field(default=20.0, gt=0)
+    writes: bool = True
+
+    @field_validator("virtual_field")
+    @classmethod
+    def _is_a_field_name(cls, value: str) -> str:
+        if not value or value[0] == "_" or any(character in value for character in '.*?,{}[]"\\^: \t\n()'):
+            raise UsageError(
+                f"{value!r} is no name for the virtual field", "Use letters, digits and underscores, e.g. semantic."
+            )
+        return value
+
+
+class Listen(BaseModel):
+    """Where callers find the gateway.
+
+    Attributes:
+        host: Address to listen on; everything else than 127.0.0.1 opens it to other machines.
+        port: TCP port.
+        own_prefix: Path before the gateway's own pages (`/ui`, `/healthz`, …), for clusters with indices of such names.
+        cors_origins: Origins of pages that may call from a browser; none by default.
+        certificate, key: PEM files, to serve https.
+    """
+
+    model_config = _FROZEN
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
+    own_prefix: str = ""
+    cors_origins: tuple[str, ...] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Listen:
+        if self.own_prefix and (not self.own_prefix.startswith("/") or self.own_prefix.endswith("/")):
+            raise UsageError(
+                f"{self.own_prefix!r} is no prefix of a path",
+                "Write it with a slash in front and none behind: /-/sbert.",
+            )
+        if self.key is not None and self.certificate is None:
+            raise UsageError("a TLS key is given without its certificate", "Give --tls-certificate too.")
+        return self
+
+
+class GatewaySettings(BaseModel):
+    """Everything about one gateway.
+
+    Attributes:
+        upstream: The one engine that requests go to. Credentials here are the gateway's own: it reads mappings and
+            writes its search log by them. They are never lent to a caller, whose requests carry their own.
+        listen, limits, meaning, models, embedding: See there.
+    """
+
+    model_config = _FROZEN
+
+    upstream: EngineSettings
+    listen: Listen = Listen()
+    limits: Limits = Limits()
+    meaning: Meaning = Meaning()
+    models: ModelSettings = ModelSettings()
+    embedding: EmbeddingSettings = EmbeddingSettings()

@@ -1,0 +1,42 @@
+"""Search templates, which may hold a query by meaning where the request shows none."""
+
+from __future__ import annotations
+
+from es_sbert.engines.protocol import Json
+from es_sbert.gateway.forward import Outgoing, fetch
+from es_sbert.gateway.incoming import Incoming
+from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
+from es_sbert.gateway.upstream import Upstream
+
+_OF_A_TEMPLATE = ("id", "source", "params")
+
+
+class Templates:
+    """Has templates filled in by the engine, with the caller's rights.
+
+    Args:
+        upstream: The engine.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def render(self, body: Json, incoming: Incoming) -> Json | None:
+        """The search that a template stands for; None where the engine will say by itself what is wrong with it.
+
+        Args:
+            body: Of `_search/template`.
+
+        Raises:
+            EngineUnreachable: the engine does not answer.
+        """
+        wanted = {name: body[name] for name in _OF_A_TEMPLATE if name in body}
+        render = Outgoing.rewritten(incoming, write_object(wanted), b"/_render/template", "POST")
+        answer = await fetch(self._upstream, render)
+        if answer.status != 200:
+            return None
+        try:
+            output = parse_object(answer.body).get("template_output")
+        except NotPlainJson:
+            return None
+        return output if isinstance(output, dict) else None

@@ -1,0 +1,179 @@
+"""The one engine behind the gateway: requests to it, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+from multidict import CIMultiDict
+from yarl import URL
+
+from es_sbert.config import EngineSettings
+from es_sbert.engines.address import Address, read_address
+from es_sbert.engines.failures import unreachable
+from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.errors import EngineUnreachable
+from es_sbert.gateway.failures import BadRequest, UpstreamTimeout
+from es_sbert.gateway.incoming import Headers
+from es_sbert.gateway.settings import Limits
+
+# What belongs to one connection, or is set anew for the next one (RFC 9110, 7.6.1).
+_OF_THE_CONNECTION = frozenset({
+    b"connection", b"expect", b"host", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
+    b"transfer-encoding", b"upgrade",
+})  # fmt: skip
+# A deprecation warning of an engine may be longer than the usual limit of a header.
+_LONGEST_HEADER = 64 * 1024
+_BUFFER = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The engine's answer to a question of the gateway's own.
+
+    Attributes:
+        status: HTTP status.
+        body: Parsed where it was JSON, else None.
+    """
+
+    status: int
+    body: Any
+
+
+class Upstream:
+    """The engine.
+
+    Open it inside the event loop that uses it.
+
+    Args:
+        settings: Where it is. Credentials in them are the gateway's own, for `ask` alone.
+        limits: How long to wait.
+
+    Raises:
+        UsageError: an address that cannot be read.
+    """
+
+    def __init__(self, settings: EngineSettings, limits: Limits) -> None:
+        self._address: Address = read_address(settings)
+        self._limits = limits
+        self._session: aiohttp.ClientSession | None = None
+        self.flavour: Flavour | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address, without credentials."""
+        return self._address.url
+
+    @property
+    def own_authorization(self) -> str | None:
+        """The gateway's own credentials, as a header's value; None where it has no rights of its own."""
+        return self._address.authorization
+
+    def open(self) -> None:
+        """Get ready for requests, inside a running event loop."""
+        # Connections are limited by the gateway's own limit of concurrent requests.
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl(), keepalive_timeout=self._limits.idle_seconds)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=self._limits.connect_seconds, sock_read=self._limits.answer_seconds
+            ),
+            read_bufsize=_BUFFER, max_line_size=_LONGEST_HEADER, max_field_size=_LONGEST_HEADER,
+        )  # fmt: skip
+
+    def _ssl(self) -> Any:
+        if self._address.fingerprint is not None:
+            return aiohttp.Fingerprint(bytes.fromhex(self._address.fingerprint))
+        return self._address.ssl_context or True
+
+    def send(
+        self, method: str, target: bytes, headers: Headers, body: bytes | AsyncIterator[bytes] | None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """One request; the answer's body is as the engine sent it, compressed where it is.
+
+        Args:
+            target: Path and query, ASCII, as checked by `Incoming`.
+            headers: The caller's; those of its connection are left out.
+        """
+        assert self._session is not None, "open"
+        # The path stands behind a host that is written out and ends at a slash: no path leads to another host.
+        url = URL(self._address.url + target.decode("ascii"), encoded=True)
+        return self._session.request(
+            method, url, headers=_decoded(passed_on(headers)), data=body, allow_redirects=False
+        )
+
+    async def ask(self, method: str, target: str, headers: Headers, body: Json | None = None) -> Reply:
+        """A question of the gateway's own, on behalf of a caller.
+
+        Args:
+            target: Path and query.
+            headers: What the question is asked with: the caller's credentials, or the gateway's own.
+
+        Raises:
+            EngineUnreachable: no answer came.
+        """
+        sent = [*headers, (b"accept", b"application/json")]
+        if body is not None:
+            sent.append((b"content-type", b"application/json"))
+        try:
+            async with self.send(method, target.encode(), sent, None if body is None else orjson.dumps(body)) as answer:
+                self.learn(answer)
+                raw = await answer.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self.failure(error) from error
+        try:
+            return Reply(answer.status, orjson.loads(raw))
+        except orjson.JSONDecodeError:
+            return Reply(answer.status, None)
+
+    def learn(self, answer: aiohttp.ClientResponse) -> None:
+        """Find out from an answer which engine it is: Elasticsearch signs every one."""
+        if self.flavour is None and answer.status < 500:
+            signed = answer.headers.get("x-elastic-product") == "Elasticsearch"
+            self.flavour = Flavour.ELASTICSEARCH if signed else Flavour.OPENSEARCH
+
+    def failure(self, error: Exception) -> EngineUnreachable:
+        """What became of a request without an answer, in words."""
+        if isinstance(error, aiohttp.ServerTimeoutError | asyncio.TimeoutError):
+            return UpstreamTimeout(
+                f"the engine at {self.url} did not answer in time",
+                "Look at its load (`GET _nodes/hot_threads`), or start the gateway with a longer --answer-timeout.",
+            )
+        if isinstance(
+            error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | aiohttp.ClientResponseError
+        ):
+            return EngineUnreachable(
+                f"the engine at {self.url} broke off, or sent what is no HTTP answer",
+                "Check that an engine listens there and its log, then send the request again.",
+            )
+        return unreachable(self.url, error, self._limits.connect_seconds)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+def passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Headers without those that belong to one connection."""
+    kept = list(headers)
+    named = {
+        token.strip().lower() for name, value in kept if name.lower() == b"connection" for token in value.split(b",")
+    }
+    return [
+        (name, value) for name, value in kept if (low := name.lower()) not in _OF_THE_CONNECTION and low not in named
+    ]
+
+
+def _decoded(headers: Headers) -> CIMultiDict[str]:
+    try:
+        return CIMultiDict([(name.decode("ascii"), value.decode()) for name, value in headers])
+    except UnicodeDecodeError:
+        raise BadRequest("a header of the request is not UTF-8", "Write it in ASCII or UTF-8.") from None

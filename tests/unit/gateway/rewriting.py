@@ -1,0 +1,72 @@
+"""A rewriter over indices made up for a test, with vectors that stand for their texts."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.gateway.indices import Searched
+from es_sbert.gateway.rewrite.body import rewritten_body
+from es_sbert.gateway.rewrite.hybrid import Hybrid
+from es_sbert.gateway.rewrite.queries import QueryRewriter
+from es_sbert.gateway.rewrite.semantic import Reader
+from es_sbert.gateway.settings import Limits, Meaning
+from es_sbert.gateway.targets import FieldNames, FieldTarget
+from es_sbert.index.meta import PassageRules, VectorFieldMeta
+
+
+def vector_field(**changed: Any) -> VectorFieldMeta:
+    said = {"fingerprint": "f" * 64, "model": "all-MiniLM-L6-v2", "dimensions": 3, "index_type": "hnsw",
+            "text": "{title}. {body}"}  # fmt: skip
+    return VectorFieldMeta.model_validate(said | changed)
+
+
+PLAIN = Searched({"docs": {"embedding": vector_field()}})
+PASSAGES = Searched({"docs": {"embedding": vector_field(passages=PassageRules(tokens=64, overlap=8))}})
+TWO_FIELDS = Searched({"docs": {"title_vector": vector_field(text="{title}"), "embedding": vector_field()}})
+MIXED = Searched({"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(fingerprint="e" * 64)}})
+
+
+@dataclass
+class Rewriting:
+    """Rewrites bodies and keeps the texts that vectors were asked for."""
+
+    searched: Searched = PLAIN
+    flavour: Flavour = Flavour.ELASTICSEARCH
+    meaning: Meaning = field(default_factory=lambda: Meaning(k=10))
+    hybrid: bool = False
+    texts: list[str] = field(default_factory=list)
+
+    def vector_of(self, target: FieldTarget, text: str) -> Vectors:
+        self.texts.append(text)
+        random = np.random.default_rng(zlib.crc32(text.encode()))
+        return random.integers(1, 9, target.meta.dimensions).astype(np.float32)  # (dimensions,)
+
+    def __call__(self, body: Json) -> Json:
+        names = FieldNames(self.searched, self.meaning.virtual_field)
+        limits = Limits(query_characters=1000)
+        hybrid = Hybrid(names, self.meaning, limits) if self.hybrid else None
+        reader = Reader(names, self.meaning, limits)
+        return rewritten_body(body, QueryRewriter(self.flavour, reader, self.vector_of, hybrid))
+
+    def query(self, query: Json, **body: Any) -> Json:
+        rewritten: Json = self({"query": query} | body)["query"]
+        return rewritten
+
+
+def clauses(value: Any, name: str) -> list[Json]:
+    """What stands under a name anywhere in JSON, outermost first."""
+    found: list[Json] = []
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            found += [inner] if key == name else []
+            found += clauses(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            found += clauses(inner, name)
+    return found

@@ -1,0 +1,191 @@
+"""What is read of a request before anything is done with it."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.engines.protocol import Flavour
+from es_sbert.errors import EngineUnreachable, IndexMismatch, ModelError, Overloaded, RequestFailed, UsageError
+from es_sbert.gateway.failures import BadRequest, BodyTooLarge, answer_headers, error_body, error_object, status_of
+from es_sbert.gateway.incoming import CallerGone, Incoming, decompressed
+from es_sbert.gateway.indices import identity, read_mappings
+from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
+from es_sbert.gateway.multi_search import split
+from es_sbert.gateway.routes import Api, Route, route_of
+from es_sbert.gateway.settings import GatewaySettings, Limits, Listen, Meaning
+from es_sbert.gateway.upstream import passed_on
+
+
+def incoming(target: str, method: str = "GET", headers: dict[str, str] | None = None, *parts: bytes,
+             limits: Limits | None = None) -> Incoming:  # fmt: skip
+    path, _, query = target.partition("?")
+    scope: dict[str, Any] = {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in (headers or {}).items()],
+    }  # fmt: skip
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    if messages:
+        messages[-1]["more_body"] = False
+    messages.append({"type": "http.disconnect"})
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    return Incoming.of(scope, receive, limits or Limits())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "route"),
+    [
+        ("GET", "/docs/_search", Route(Api.SEARCH, "docs")),
+        ("POST", "/_search", Route(Api.SEARCH)),
+        ("POST", "/_all/_search", Route(Api.SEARCH, "_all")),
+        ("POST", "/a,b-*/_search/", Route(Api.SEARCH, "a,b-*")),
+        ("POST", "/%3Clogs-%7Bnow%2Fd%7D%3E/_search", Route(Api.SEARCH, "%3Clogs-%7Bnow%2Fd%7D%3E")),
+        ("POST", "/docs/%5Fsearch", Route(Api.SEARCH, "docs")),
+        ("POST", "/docs/_async_search", Route(Api.ASYNC_SEARCH, "docs")),
+        ("GET", "/_async_search/FmRl", Route(Api.OTHER)),
+        ("POST", "/docs/_count", Route(Api.COUNT, "docs")),
+        ("POST", "/_msearch", Route(Api.MULTI_SEARCH)),
+        ("POST", "/docs/_search/template", Route(Api.SEARCH_TEMPLATE, "docs")),
+        ("POST", "/_msearch/template", Route(Api.MULTI_SEARCH_TEMPLATE)),
+        ("POST", "/_search/scroll", Route(Api.OTHER)),
+        ("POST", "/docs/_delete_by_query", Route(Api.OTHER)),
+        ("PUT", "/_bulk", Route(Api.BULK)),
+        ("POST", "/docs/_doc", Route(Api.DOCUMENT, "docs")),
+        ("PUT", "/docs/_doc/a%2Fb", Route(Api.DOCUMENT, "docs", "a%2Fb")),
+        ("GET", "/docs/_doc/1", Route(Api.OTHER)),
+        ("DELETE", "/docs/_doc/1", Route(Api.OTHER)),
+        ("PUT", "/docs/_create/1", Route(Api.CREATE, "docs", "1")),
+        ("POST", "/docs/_update/1", Route(Api.UPDATE, "docs", "1")),
+        ("POST", "/docs/_update", Route(Api.OTHER)),
+        ("POST", "/docs/_update_by_query", Route(Api.OTHER)),
+        ("PUT", "/_search", Route(Api.OTHER)),
+        ("GET", "/", Route(Api.OTHER)),
+        ("PUT", "/docs", Route(Api.OTHER)),
+        ("GET", "/_cat/indices/_search", Route(Api.OTHER)),
+    ],
+)
+def test_routes(method: str, path: str, route: Route) -> None:
+    assert route_of(incoming(path, method)) == route
+
+
+@pytest.mark.parametrize("path", ["*", "http://other/", "/../x", "/a/%2e%2E/b", "/a/.", "/a%2f..%2fb", "/a/..\\b"])
+def test_paths_that_lead_elsewhere_are_refused(path: str) -> None:
+    with pytest.raises(BadRequest):
+        incoming(path)
+
+
+@pytest.mark.parametrize("path", ["/.kibana/_search", "/a..b/_doc/1", "/docs/_doc/...", "//double", "/a/_doc/x.y"])
+def test_names_with_dots_are_not(path: str) -> None:
+    assert incoming(path).target == path.encode()
+
+
+def test_bytes_that_may_not_stand_in_a_request_line_are_encoded() -> None:
+    assert incoming("/ü /_search").target == b"/%C3%BC%20/_search"
+
+
+def test_a_body_is_read_up_to_the_limit() -> None:
+    limits = Limits(body_bytes=4)
+    assert asyncio.run(incoming("/", "POST", {}, b"ab", b"cd", limits=limits).body()) == b"abcd"
+    with pytest.raises(BodyTooLarge, match="larger than 4 bytes"):
+        asyncio.run(incoming("/", "POST", {}, b"ab", b"cde", limits=limits).body())
+    with pytest.raises(BodyTooLarge):
+        incoming("/", "POST", {"content-length": "5"}, limits=limits)
+    with pytest.raises(CallerGone):
+        asyncio.run(incoming("/", "POST", {}, limits=limits).body())
+
+
+@pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_compressed_body_is_unfolded_within_the_limit(name: str, pack: Any) -> None:
+    request = incoming("/", "POST", {"content-encoding": name}, limits=Limits(body_bytes=1000))
+    assert decompressed(pack(b"x" * 1000), request) == b"x" * 1000
+    with pytest.raises(BodyTooLarge):
+        decompressed(pack(b"x" * 1001), request)
+    with pytest.raises(BadRequest, match="ends too early"):
+        decompressed(pack(b"x" * 1000)[:-1], request)
+    with pytest.raises(BadRequest, match="cannot be read"):
+        decompressed(b"no such thing", request)
+    assert decompressed(b"x", incoming("/", "POST", {"content-encoding": "br"})) is None
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+
+
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_json_is_written_as_it_was_read(value: Any) -> None:
+    again = parse_object(write_object({"value": value}))
+    assert again == {"value": value}
+    assert str(again) == str({"value": value}), "numbers keep their kind"
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b'{"a":1,"a":2}', b'{"a":NaN}', b"{", b"\xff", b'{"a":' * 100_000])
+def test_what_engines_read_in_another_way_is_not_read(raw: bytes) -> None:
+    with pytest.raises(NotPlainJson):
+        parse_object(raw)
+
+
+def test_headers_of_the_connection_stay_with_it() -> None:
+    headers = [(b"Connection", b"keep-alive, X-Hop"), (b"x-hop", b"1"), (b"TE", b"trailers"), (b"host", b"other"),
+               (b"authorization", b"Basic x"), (b"x-opaque-id", b"1"), (b"x-opaque-id", b"2")]  # fmt: skip
+    assert passed_on(headers) == [(b"authorization", b"Basic x"), (b"x-opaque-id", b"1"), (b"x-opaque-id", b"2")]
+    assert identity(headers) == [(b"authorization", b"Basic x")]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (UsageError("m", "r"), 400, "illegal_argument_exception"),
+        (IndexMismatch("m", "r"), 400, "es_sbert_index_mismatch"),
+        (Overloaded("m", "r"), 429, "es_rejected_execution_exception"),
+        (EngineUnreachable("m", "r"), 502, "es_sbert_upstream_unreachable"),
+        (ModelError("m", "r"), 503, "es_sbert_model_unavailable"),
+        (RequestFailed("m", "r", 503), 503, "es_sbert_exception"),
+        (RequestFailed("m", "r", 0), 502, "es_sbert_exception"),
+    ],
+)
+def test_errors_have_the_engines_shape_and_say_what_to_do(error: Any, status: int, kind: str) -> None:
+    cause = {"type": kind, "reason": "m. r"}
+    assert status_of(error) == status
+    assert error_object(error) == {"root_cause": [cause], **cause}
+    assert parse_object(error_body(error)) == {"error": error_object(error), "status": status}
+    assert (b"x-elastic-product", b"Elasticsearch") in answer_headers(Flavour.ELASTICSEARCH, 1)
+    assert len(answer_headers(Flavour.OPENSEARCH, 1)) == len(answer_headers(None, 1)) == 2
+
+
+def test_lines_of_several_searches_come_in_pairs() -> None:
+    searches = split(b'{}\n{"size":1}\n{"index":"a"}\r\n{}')
+    assert searches is not None
+    assert b"".join(search.lines for search in searches) == b'{}\n{"size":1}\n{"index":"a"}\n{}\n'
+    assert split(b"{}\n{}\n{}\n") is None
+    assert split(b"") == []
+
+
+def test_a_mapping_that_was_damaged_by_hand_is_refused() -> None:
+    with pytest.raises(IndexMismatch):
+        read_mappings({"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}}})
+    assert not read_mappings({"docs": {"mappings": {}}})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Meaning(virtual_field="a.b"),
+        lambda: Meaning(virtual_field="_source"),
+        lambda: Listen(own_prefix="ui"),
+        lambda: Listen(own_prefix="/ui/"),
+        lambda: Listen(key="key.pem"),
+        lambda: GatewaySettings.model_validate({"upstream": {"url": "localhost:9200"}}),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        wrong()
+    assert caught.value.remedy

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.gateway.indices import NOTHING
+from es_sbert.gateway.settings import Meaning
+from tests.unit.gateway.rewriting import MIXED, PASSAGES, TWO_FIELDS, Rewriting, clauses
+from tests.unit.golden import assert_golden
+
+TEXT = "how do plants make energy"
+EN: Json = {"term": {"language": "en"}}
+YEAR: Json = {"range": {"year": {"gte": 2020}}}
+TITLE: Json = {"match": {"title": "plants"}}
+SEMANTIC: Json = {"match": {"semantic": TEXT}}
+
+BODIES: dict[str, Json] = {
+    "virtual": {"query": SEMANTIC},
+    "knn-section": {
+        "knn": {"field": "embedding", "k": 5, "num_candidates": 50, "filter": EN, "boost": 2.0,
+                "query_vector_builder": {"text_embedding": {"model_id": "all-MiniLM-L6-v2", "model_text": TEXT}}},
+    },
+    "neural": {"query": {"neural": {"embedding": {"query_text": TEXT, "k": 7, "filter": EN, "min_score": 0.7}}}},
+    "semantic": {"query": {"semantic": {"field": "body", "query": TEXT, "boost": 3}}},
+    # As Kibana sends `semantic: "…" and not topic: old` with a time range, and a histogram beside.
+    "kibana": {
+        "size": 500,
+        "query": {"bool": {
+            "must": [],
+            "filter": [
+                {"bool": {"filter": [
+                    {"bool": {"should": [{"match_phrase": {"semantic": TEXT}}], "minimum_should_match": 1}},
+                    {"bool": {"must_not": {"bool": {"should": [{"match": {"topic": "old"}}],
+                                                    "minimum_should_match": 1}}}},
+                ]}},
+                YEAR,
+            ],
+            "should": [],
+            "must_not": [{"match_phrase": {"host": "down"}}],
+        }},
+        "aggs": {"years": {"date_histogram": {"field": "year", "fixed_interval": "1d"}}},
+    },
+    "aggregation": {
+        "size": 0,
+        "aggs": {"near": {"filter": SEMANTIC, "aggs": {"inner": {"filters": {"filters": {"a": SEMANTIC, "b": EN}}}}}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("name", list(BODIES))
+def test_bodies_are_rewritten_as_recorded(flavour: Flavour, name: str) -> None:
+    assert_golden(flavour, f"gateway-{name}", Rewriting(flavour=flavour)(BODIES[name]))
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+def test_passages_are_told_under_names_of_their_own_and_not_in_aggregations(flavour: Flavour) -> None:
+    body = {"query": {"bool": {"should": [SEMANTIC, {"match": {"semantic": "light"}}]}}} | BODIES["aggregation"]
+    rewritten = Rewriting(PASSAGES, flavour)(body)
+    assert [told["name"] for told in clauses(rewritten["query"], "inner_hits")] == ["embedding", "embedding_2"]
+    assert clauses(rewritten["aggs"], "nested")
+    assert not clauses(rewritten["aggs"], "inner_hits")
+
+
+def knn_filter(query: Json) -> Json:
+    [knn] = clauses(query, "knn")
+    applied: Json = knn["filter"]
+    return applied
+
+
+def test_what_stands_beside_narrows_the_search_itself() -> None:
+    query = {"bool": {"must": [SEMANTIC], "filter": [EN], "must_not": [YEAR]}}
+    assert knn_filter(Rewriting().query(query)) == {"bool": {"filter": [EN, {"bool": {"must_not": [YEAR]}}]}}
+
+
+def test_of_two_searches_by_meaning_neither_narrows_the_other() -> None:
+    query = {"bool": {"must": [SEMANTIC, {"match": {"semantic": "light"}}], "filter": EN}}
+    assert [knn["filter"] for knn in clauses(Rewriting().query(query), "knn")] == [EN, EN]
+
+
+def test_what_may_match_does_not_narrow() -> None:
+    assert "filter" not in clauses(Rewriting().query({"bool": {"should": [SEMANTIC, TITLE]}}), "knn")[0]
+
+
+def test_from_a_filter_the_virtual_field_gives_the_score_where_the_request_sorts_by_it() -> None:
+    query = {"bool": {"filter": [{"bool": {"should": [SEMANTIC, TITLE], "minimum_should_match": 1}}, EN]}}
+    promoted = Rewriting().query(query)["bool"]
+    assert promoted["filter"] == [EN]
+    [moved] = promoted["must"]
+    near, silent = moved["bool"]["should"]
+    assert clauses(near, "knn")
+    assert silent == {"bool": {"filter": [TITLE]}}, "only meaning scores"
+    for sort in ([{"year": "desc"}], "year", {"year": "asc"}):
+        assert "must" not in Rewriting().query(query, sort=sort)["bool"]
+    for sort in ("_score", ["_score"], [{"_score": "desc"}, "year"], []):
+        assert "must" in Rewriting().query(query, sort=sort)["bool"]
+
+
+def test_what_was_asked_for_as_a_filter_by_name_stays_one() -> None:
+    query = {"bool": {"filter": [{"neural": {"embedding": {"query_text": TEXT}}}]}}
+    assert "must" not in Rewriting().query(query)["bool"]
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ({"match": {"semantic": {"query": TEXT, "k": 3}}}, TEXT),
+        ({"match": {"semantic": 2024}}, "2024"),
+        ({"match": {"semantic": True}}, "true"),
+        ({"match_phrase": {"semantic": TEXT}}, TEXT),
+        ({"match_bool_prefix": {"semantic": TEXT}}, TEXT),
+        ({"multi_match": {"query": TEXT, "fields": ["semantic^3", "title"]}}, TEXT),
+        ({"simple_query_string": {"query": '"how do" +plants', "fields": ["semantic"]}}, "how do plants"),
+        ({"query_string": {"query": f'semantic:"{TEXT}"'}}, TEXT),
+        ({"query_string": {"query": "semantic:(how do plants) AND lang:en"}}, "how do plants"),
+        ({"query_string": {"query": "NOT (semantic:plants^2 OR title:b)"}}, "plants"),
+        ({"query_string": {"query": r"semantic:\"quoted\" x:y", "default_operator": "AND"}}, '"quoted"'),
+        ({"query_string": {"query": TEXT, "default_field": "semantic"}}, TEXT),
+        ({"dis_max": {"queries": [TITLE, SEMANTIC]}}, TEXT),
+        ({"function_score": {"query": SEMANTIC, "boost": 2}}, TEXT),
+        ({"constant_score": {"filter": SEMANTIC}}, TEXT),
+        ({"boosting": {"positive": TITLE, "negative": SEMANTIC, "negative_boost": 0.5}}, TEXT),
+        ({"semantic": {"field": "semantic", "query": TEXT}}, TEXT),
+        ({"semantic": {"field": "embedding", "query": TEXT}}, TEXT),
+    ],
+)
+def test_every_way_of_writing_it_means_the_text(written: Json, text: str) -> None:
+    rewriting = Rewriting()
+    rewritten = rewriting.query(written)
+    assert rewriting.texts == [text]
+    assert len(clauses(rewritten, "query_vector")) == 1
+    assert "semantic" not in str(rewritten), "nothing of ours reaches the engine"
+
+
+def test_lucene_syntax_keeps_what_it_says_beside() -> None:
+    query = {
+        "query_string": {"query": 'semantic:"light" AND -topic:(old OR new) AND year:[2000 TO *]', "lenient": True}
+    }
+    said = Rewriting().query(query)["bool"]
+    assert [part["query_string"] for part in said["must"] if "query_string" in part] == [
+        {"lenient": True, "query": "year:[2000 TO *]"}
+    ]
+    assert [part["query_string"]["query"] for part in said["must_not"]] == ["topic:(old OR new)"]
+
+
+def test_the_virtual_field_exists_where_there_is_a_vector() -> None:
+    assert Rewriting().query({"exists": {"field": "semantic"}}) == {"exists": {"field": "embedding"}}
+
+
+def test_one_of_several_vector_fields_is_named() -> None:
+    rewritten = Rewriting(TWO_FIELDS).query(
+        {"bool": {"must": [SEMANTIC, {"match": {"semantic.title_vector": "light"}}]}}
+    )
+    assert [knn["field"] for knn in clauses(rewritten, "knn")] == ["embedding", "title_vector"]
+    with pytest.raises(IndexMismatch, match="semantic.other is no vector field") as caught:
+        Rewriting(TWO_FIELDS).query({"match": {"semantic.other": "light"}})
+    assert "semantic.title_vector" in caught.value.remedy
+
+
+def test_models_are_never_mixed() -> None:
+    with pytest.raises(IndexMismatch, match="means embedding of the model") as caught:
+        Rewriting(MIXED).query(SEMANTIC)
+    assert "migrate" in caught.value.remedy
+    with pytest.raises(IndexMismatch, match="names the model 'other'"):
+        Rewriting().query({"neural": {"embedding": {"query_text": TEXT, "model_id": "other"}}})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"match": {"semantic": ""}}, "is empty"),
+        ({"match": {"semantic": " \n"}}, "is empty"),
+        ({"match": {"semantic": None}}, "JSON null, not a string"),
+        ({"match": {"semantic": {"query": ["a"]}}}, "JSON array, not a string"),
+        ({"match": {"semantic": "x" * 1001}}, "1,000 are allowed"),
+        ({"match": {"semantic": "\ud800"}}, "not valid Unicode"),
+        ({"match": {"semantic": {"query": "x", "k": 0}}}, "k of match on semantic is 0"),
+        ({"match": {"semantic": {"query": "x", "k": 10_001}}}, "k of match on semantic is 10001"),
+        ({"match": {"semantic": {"query": "x", "min_cosine": 2}}}, "min_cosine of match on semantic is 2"),
+        ({"neural": {"embedding": {"query_text": 5}}}, "JSON number, not a string"),
+        ({"neural": {"embedding": {"query_text": "x", "filter": "en"}}}, "is no query"),
+        ({"semantic": {"field": "body", "query": "x", "boost": "high"}}, "boost of semantic on body is 'high'"),
+        ({"query_string": {"query": 'semantic:"open'}}, "is not Lucene's syntax"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: Json, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        Rewriting().query({"bool": {"filter": [wrong]}})
+    assert caught.value.remedy
+
+
+def test_application_queries_become_hybrid_once() -> None:
+    box = {"bool": {"should": [{"multi_match": {"query": TEXT, "fields": ["title^3", "body"], "type": kind}}
+                               for kind in ("best_fields", "phrase", "bool_prefix")]}}  # fmt: skip
+    rewriting = Rewriting(hybrid=True, meaning=Meaning(k=10, semantic_weight=7.0))
+    rewritten = rewriting.query({"bool": {"must": {"bool": {"must": [box]}}, "filter": [EN]}})
+    assert rewriting.texts == [TEXT]
+    [knn] = clauses(rewritten, "knn")
+    assert (knn["boost"], knn["filter"]) == (7.0, EN)
+    assert clauses(rewritten, "should")[0][0] == {"bool": {"must": [box]}}, (
+        "what the application asked stands as it was"
+    )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"match": {"other": TEXT}},
+        {"match": {"title": ""}},
+        {"multi_match": {"query": TEXT, "fields": ["other", "ot*"]}},
+        {"bool": {"filter": [{"match": {"title": TEXT}}]}},
+        {"bool": {"must_not": [{"match": {"title": TEXT}}]}},
+        {"term": {"title": TEXT}},
+        {"query_string": {"query": "title:plants"}},
+    ],
+)
+def test_what_is_no_text_search_of_an_embedded_field_stays_as_it_is(query: Json) -> None:
+    body = {"query": query}
+    assert Rewriting(hybrid=True)(body) is body
+
+
+@pytest.mark.parametrize("written", ["title", "title.ngram", "ti*", "body^2", "*"])
+def test_embedded_fields_are_known_as_applications_write_them(written: str) -> None:
+    rewriting = Rewriting(hybrid=True)
+    rewriting.query({"multi_match": {"query": TEXT, "fields": ["other", written]}})
+    assert rewriting.texts == [TEXT]
+
+
+WORDS = """match bool must filter should query knn neural semantic field title nested path aggs fields query_string exists
+           value embedding query_vector_builder text_embedding model_text query_text"""
+NAMES = st.sampled_from(WORDS.split())
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8) | NAMES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=30,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["query", "knn", "aggs", "post_filter", "rescore", "retriever", "sort", "size"]), JSON
+    )
+)
+def test_whatever_a_body_holds_it_is_rewritten_refused_or_left_alone(body: dict[str, Any]) -> None:
+    before = str(body)
+    rewritten = body
+    with suppress(UsageError, IndexMismatch):
+        rewritten = Rewriting(hybrid=True)(body)
+    if rewritten is not body:
+        assert clauses(rewritten, "query_vector") or clauses(rewritten, "exists")
+    assert str(body) == before, "the request itself is never changed"
+    assert Rewriting(NOTHING, hybrid=True)(body) is body, "an index without vectors is the engine's alone"
