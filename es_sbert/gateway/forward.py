@@ -74,57 +74,71 @@ async def forward(incoming: Incoming, send: Send, upstream: Upstream, outgoing: 
         EngineUnreachable: no answer came. Nothing has been sent to the caller then.
         BodyTooLarge, BadRequest: as `Incoming.parts`.
     """
-    passing = asyncio.current_task()
-    assert passing is not None, "inside a task"
-    gone = False
+    return await _Exchange(incoming, send, upstream).run(outgoing)
 
-    async def watch() -> None:
-        nonlocal gone
-        await incoming.disconnected()
-        gone = True
-        passing.cancel()
 
-    watching = asyncio.create_task(watch())
-    try:
-        return await _exchange(incoming, send, upstream, outgoing)
-    except CallerGone:
-        return 0
-    except asyncio.CancelledError:
-        if gone:
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, incoming: Incoming, send: Send, upstream: Upstream) -> None:
+        self._incoming = incoming
+        self._send = send
+        self._upstream = upstream
+        self._status = 0
+        self._answered = False
+        self._gone = False
+
+    async def run(self, outgoing: Outgoing) -> int:
+        passing = asyncio.current_task()
+        assert passing is not None, "inside a task"
+        watching = asyncio.create_task(self._watch(passing))
+        try:
+            await self._pass(outgoing)
+        except CallerGone:
+            return 0
+        except asyncio.CancelledError:
+            if not self._gone:
+                raise
             passing.uncancel()
             return 0
-        raise
-    finally:
-        watching.cancel()
+        finally:
+            watching.cancel()
+        return self._status
 
+    async def _watch(self, passing: asyncio.Task[object]) -> None:
+        await self._incoming.disconnected()
+        # The end of the answer looks like the end of the connection.
+        if not self._answered:
+            self._gone = True
+            passing.cancel()
 
-async def _exchange(incoming: Incoming, send: Send, upstream: Upstream, outgoing: Outgoing) -> int:
-    body = _Body(incoming)
-    data = outgoing.body
-    stream = await body.start() if data is None and incoming.has_body else data
-    status = 0
-    try:
-        async with upstream.send(outgoing.method, outgoing.target, outgoing.headers, stream) as answer:
-            upstream.learn(answer)
-            headers = passed_on(answer.raw_headers)
-            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            status = answer.status
-            while part := await answer.content.readany():
-                more = not answer.content.at_eof()
-                await send({"type": "http.response.body", "body": part, "more_body": more})
-                if not more:
-                    return status
-            await send({"type": "http.response.body", "body": b""})
-            return status
-    except (aiohttp.ClientError, TimeoutError) as error:
-        if body.problem is not None:
-            raise body.problem from None
-        failure = upstream.failure(error)
-        if not status:
-            raise failure from error
-        # The caller has a part of the answer. Without its end the server closes the connection, and the caller sees it.
-        logger.warning("an answer to %s broke off: %s", outgoing.method, failure.message)
-        return status
+    async def _pass(self, outgoing: Outgoing) -> None:
+        body = _Body(self._incoming)
+        stream = await body.start() if outgoing.body is None and self._incoming.has_body else outgoing.body
+        try:
+            async with self._upstream.send(outgoing.method, outgoing.target, outgoing.headers, stream) as answer:
+                self._upstream.learn(answer)
+                await self._give(answer)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if body.problem is not None:
+                raise body.problem from None
+            failure = self._upstream.failure(error)
+            if not self._status:
+                raise failure from error
+            # The caller has a part of the answer. Without its end the server closes the connection, which tells.
+            logger.warning("an answer to %s broke off: %s", outgoing.method, failure.message)
+
+    async def _give(self, answer: aiohttp.ClientResponse) -> None:
+        headers = passed_on(answer.raw_headers)
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        self._status = answer.status
+        while part := await answer.content.readany():
+            self._answered = answer.content.at_eof()
+            await self._send({"type": "http.response.body", "body": part, "more_body": not self._answered})
+            if self._answered:
+                return
+        self._answered = True
+        await self._send({"type": "http.response.body", "body": b""})
 
 
 async def fetch(upstream: Upstream, outgoing: Outgoing) -> Answer:

@@ -61,6 +61,8 @@ class Incoming:
         incoming = cls(scope["method"], _ascii(path), _ascii(scope["query_string"]), scope["headers"], limits, receive)
         if incoming.content_length > limits.body_bytes:
             raise incoming.too_large()
+        if not incoming.has_body:
+            incoming.complete.set()
         return incoming
 
     @property

@@ -232,8 +232,8 @@ def test_embedded_fields_are_known_as_applications_write_them(written: str) -> N
     assert rewriting.texts == [TEXT]
 
 
-WORDS = """match bool must filter should query knn neural semantic field title nested path aggs fields query_string exists
-           value embedding query_vector_builder text_embedding model_text query_text"""
+WORDS = """match bool must filter should query knn neural semantic field title nested path aggs fields query_string
+           exists value embedding query_vector_builder text_embedding model_text query_text"""
 NAMES = st.sampled_from(WORDS.split())
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8) | NAMES,
