@@ -9,6 +9,7 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import UnsupportedEngine, UsageError
 from es_sbert.search.answers import LEXICAL, Reader
+from es_sbert.search.filters import check_query
 from es_sbert.search.fusion import RANK_CONSTANT
 from es_sbert.search.hybrid import (
     Fusion,
@@ -116,6 +117,7 @@ def _words(searched: Searched, text: str, options: HybridOptions) -> Json:
     if isinstance(fields, str):
         raise UsageError("lexical_fields is a text", f"Give a list of fields: [{fields!r}].")
     if query is not None:
+        check_query(query, "the lexical query")
         return query
     if fields is None:
         fields = list(dict.fromkeys(name for field in searched.fields for name in lexical_fields(field.meta)))

@@ -10,6 +10,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
 from es_sbert.search.page import Page
+from es_sbert.search.vector_query import check_k
 
 # Far beyond what any model reads of a text, and far below what would keep its tokenizer busy.
 MAX_CHARACTERS = 100_000
@@ -75,6 +76,7 @@ class Asked:
         Raises:
             UsageError: an option that does not exist, or a value out of range.
         """
+        check_k(k)
         unknown = options.keys() - SearchOptions.__annotations__.keys()
         if unknown:
             raise UsageError(
