@@ -21,7 +21,7 @@ def connect(settings: EngineSettings) -> Engine:
     if info.flavour is Flavour.ELASTICSEARCH:
         from es_sbert.engines.elasticsearch import ElasticsearchEngine
 
-        return ElasticsearchEngine(info, address)
+        return ElasticsearchEngine.at(info, address)
     from es_sbert.engines.opensearch import OpenSearchEngine
 
-    return OpenSearchEngine(info, address)
+    return OpenSearchEngine.at(info, address)

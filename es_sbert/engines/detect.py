@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,17 @@ _VERSION_PATH = "/_nodes/_local?filter_path=nodes.*.version"
 
 
 @dataclass(frozen=True)
-class _Answer:
+class Answer:
+    """What a server answers.
+
+    Attributes:
+        status: HTTP status.
+        headers: By lower-case names.
+        body: Parsed where it is JSON.
+    """
+
     status: int
-    headers: HttpHeaders
+    headers: Mapping[str, str]
     body: Any
 
 
@@ -41,10 +50,25 @@ def node_config(address: Address) -> NodeConfig:
 
 
 def detect(address: Address) -> EngineInfo:
-    """Ask the server what it is.
+    """Ask the server what it is, as `identify` does."""
+    node = Urllib3HttpNode(node_config(address))
+    try:
+        return identify(lambda path: _get(node, path), address.url)
+    except (TransportConnectionError, ConnectionTimeout) as error:
+        raise unreachable(address.url, error, address.timeout) from error
+    finally:
+        node.close()
+
+
+def identify(get: Callable[[str], Answer], url: str) -> EngineInfo:
+    """What a server is.
 
     Elasticsearch signs every answer with `X-Elastic-Product`, OpenSearch names itself in `GET /`. Where
     `GET /` is missing (distributions without the rest-root module), the node's own description has the version.
+
+    Args:
+        get: Answers a GET of a path.
+        url: Address without credentials.
 
     Raises:
         EngineUnreachable: nothing answers.
@@ -52,60 +76,58 @@ def detect(address: Address) -> EngineInfo:
         RequestFailed: an engine answers, but is not ready.
         UnsupportedEngine: another web server, or a version that is too old.
     """
-    node = Urllib3HttpNode(node_config(address))
-    try:
-        info = _identify(node, address)
-    except (TransportConnectionError, ConnectionTimeout) as error:
-        raise unreachable(address.url, error, address.timeout) from error
-    finally:
-        node.close()
-    return _supported(info)
+    return _supported(_identify(lambda path: _checked(get(path), path, url), url))
 
 
-def _identify(node: Urllib3HttpNode, address: Address) -> EngineInfo:
-    answer = _get(node, "/", address)
+def _identify(get: Callable[[str], Answer], url: str) -> EngineInfo:
+    answer = get("/")
     elastic = answer.headers.get("x-elastic-product", "") == "Elasticsearch"
     if answer.status == 200 and isinstance(answer.body, dict):
         described = answer.body.get("version")
         version = _parse_version(described.get("number")) if isinstance(described, dict) else None
         if version is not None and isinstance(described, dict):
             if described.get("distribution") == "opensearch":
-                return EngineInfo(Flavour.OPENSEARCH, version, address.url)
+                return EngineInfo(Flavour.OPENSEARCH, version, url)
             # Elasticsearch before 7.14 does not sign its answers; the tagline is enough to call it too old.
             if elastic or answer.body.get("tagline") == "You Know, for Search":
-                return EngineInfo(Flavour.ELASTICSEARCH, version, address.url)
+                return EngineInfo(Flavour.ELASTICSEARCH, version, url)
     if elastic:
-        nodes = _get(node, _VERSION_PATH, address)
+        nodes = get(_VERSION_PATH)
         found = nodes.body.get("nodes", {}) if isinstance(nodes.body, dict) else {}
         for described in found.values():
             version = _parse_version(described.get("version"))
             if version is not None:
-                return EngineInfo(Flavour.ELASTICSEARCH, version, address.url)
+                return EngineInfo(Flavour.ELASTICSEARCH, version, url)
         raise RequestFailed(
-            f"Elasticsearch at {address.url} does not tell its version: {root_cause(nodes.body)[1]}",
+            f"Elasticsearch at {url} does not tell its version: {root_cause(nodes.body)[1]}",
             "Give the user or API key the cluster privilege monitor, or wait until the server is ready.",
             nodes.status,
         )
     raise UnsupportedEngine(
-        f"what answers at {address.url} is neither Elasticsearch nor OpenSearch (GET / gave {answer.status})",
+        f"what answers at {url} is neither Elasticsearch nor OpenSearch (GET / gave {answer.status})",
         "Check host, port and path of the address; Kibana and Dashboards (5601) are not the engine (9200).",
     )
 
 
-def _get(node: Urllib3HttpNode, target: str, address: Address) -> _Answer:
+def _get(node: Urllib3HttpNode, target: str) -> Answer:
     meta, raw = node.perform_request("GET", target, headers=HttpHeaders({"accept": "application/json"}))
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError:
         body = raw.decode("utf-8", "replace")
-    if meta.status == 401:
-        raise AccessDenied(f"{address.url} refused the credentials (401)", CREDENTIALS_REMEDY)
-    if meta.status == 403:
+    return Answer(meta.status, meta.headers, body)
+
+
+def _checked(answer: Answer, target: str, url: str) -> Answer:
+    """An answer that is no refusal."""
+    if answer.status == 401:
+        raise AccessDenied(f"{url} refused the credentials (401)", CREDENTIALS_REMEDY)
+    if answer.status == 403:
+        reason = root_cause(answer.body)[1]
         raise AccessDenied(
-            f"{address.url} does not allow GET {target.partition('?')[0]} (403): {root_cause(body)[1]}",
-            privilege_remedy(root_cause(body)[1]),
+            f"{url} does not allow GET {target.partition('?')[0]} (403): {reason}", privilege_remedy(reason)
         )
-    return _Answer(meta.status, meta.headers, body)
+    return answer
 
 
 def _parse_version(text: object) -> tuple[int, int, int] | None:

@@ -6,14 +6,14 @@ import logging
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from elastic_transport import ConnectionError as TransportConnectionError
 from elastic_transport import ConnectionTimeout
 from elasticsearch import ApiError, Elasticsearch, ElasticsearchWarning, SerializationError, UnsupportedProductError
 
 from es_sbert.engines.address import Address
-from es_sbert.engines.detect import node_config
+from es_sbert.engines.detect import Answer, node_config
 from es_sbert.engines.failures import unreachable
 from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.engines.rest import KEEP_ALIVE, RestEngine
@@ -24,47 +24,83 @@ from es_sbert.events import record
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 
+class Client(Protocol):
+    """What is used of the official client, of either major version."""
+
+    def perform_request(self, method: str, path: str, *, params: Mapping[str, str], headers: Mapping[str, str],
+                        body: bytes | None) -> Any: ...  # fmt: skip
+
+    def close(self) -> None: ...
+
+
+def exchange(client: Client, method: str, path: str, *, version: int, url: str, timeout: float | None,
+             params: Mapping[str, str] | None = None, body: bytes | None = None,
+             ndjson: bool = False) -> Answer:  # fmt: skip
+    """One request and its answer, whatever the status.
+
+    Args:
+        version: The major version whose dialect is spoken: the server's own, or the one before. The client asks in
+            that of its own major version otherwise, which an older server refuses with 400.
+        url: Address without credentials.
+        timeout: Seconds that the client allows; None where it alone knows.
+
+    Raises:
+        EngineUnreachable: no answer came, or one of something else than Elasticsearch.
+    """
+    headers = {"accept": f"application/vnd.elasticsearch+json; compatible-with={version}"}
+    if body is not None:
+        kind = "x-ndjson" if ndjson else "json"
+        headers["content-type"] = f"application/vnd.elasticsearch+{kind}; compatible-with={version}"
+    try:
+        answer = client.perform_request(method, path, params=params or {}, headers=headers, body=body)
+    except ApiError as error:
+        return Answer(error.meta.status, error.meta.headers, error.body)
+    except (TransportConnectionError, ConnectionTimeout) as error:
+        raise unreachable(url, error, timeout) from error
+    except UnsupportedProductError as error:
+        # A proxy's own page, or an answer that was cut off among its headers: both may pass.
+        raise EngineUnreachable(
+            f"{url} answers, but not as Elasticsearch does", "Check what stands behind the address."
+        ) from error
+    except SerializationError as error:
+        raise EngineUnreachable(
+            f"{url} sent an answer that is not JSON", "Check for a proxy between here and the engine."
+        ) from error
+    return Answer(answer.meta.status, answer.meta.headers, answer.body)
+
+
 class ElasticsearchEngine(RestEngine):
     """Elasticsearch.
 
-    The client asks in its own major version's dialect (`compatible-with=9`), which an 8.x server refuses with
-    400. Every request here names the server's major version instead, so one installed client serves both.
+    Args:
+        info: What answers at the address.
+        client: Used with its own settings; `close` closes it.
+        timeout: Seconds that it allows; None where it alone knows.
     """
 
-    def __init__(self, info: EngineInfo, address: Address) -> None:
+    def __init__(self, info: EngineInfo, client: Client, timeout: float | None) -> None:
         super().__init__(info)
-        self._address = address
-        self._client = Elasticsearch([node_config(address)], max_retries=0, retry_on_timeout=False)
-        self._dialect = f"compatible-with={info.version[0]}"
+        self._client = client
+        self._timeout = timeout
         self._warned: set[str] = set()
         # They are logged here, once each; as Python warnings they would show a line of this file.
         warnings.filterwarnings("ignore", category=ElasticsearchWarning, module=re.escape(__name__))
 
+    @classmethod
+    def at(cls, info: EngineInfo, address: Address) -> ElasticsearchEngine:
+        """With a client of its own."""
+        client = Elasticsearch([node_config(address)], max_retries=0, retry_on_timeout=False)
+        return cls(info, client, address.timeout)
+
     def _send(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, *, ndjson: bool
     ) -> tuple[int, Any]:
-        headers = {"accept": f"application/vnd.elasticsearch+json; {self._dialect}"}
-        if body is not None:
-            headers["content-type"] = (
-                f"application/vnd.elasticsearch+{'x-ndjson' if ndjson else 'json'}; {self._dialect}"
-            )
-        try:
-            answer = self._client.perform_request(method, path, params=params, headers=headers, body=body)
-        except ApiError as error:
-            return error.meta.status, error.body
-        except (TransportConnectionError, ConnectionTimeout) as error:
-            raise unreachable(self.info.url, error, self._address.timeout) from error
-        except UnsupportedProductError as error:
-            # A proxy's own page, or an answer that was cut off among its headers: both may pass.
-            raise EngineUnreachable(
-                f"{self.info.url} answers, but not as Elasticsearch does", "Check what stands behind the address."
-            ) from error
-        except SerializationError as error:
-            raise EngineUnreachable(
-                f"{self.info.url} sent an answer that is not JSON", "Check for a proxy between here and the engine."
-            ) from error
-        self._log_warnings(answer.meta.headers.get("warning") or "")
-        return answer.meta.status, answer.body
+        answer = exchange(
+            self._client, method, path, version=self.info.version[0], url=self.info.url, timeout=self._timeout,
+            params=params, body=body, ndjson=ndjson,
+        )  # fmt: skip
+        self._log_warnings(answer.headers.get("warning") or "")
+        return answer.status, answer.body
 
     def _log_warnings(self, header: str) -> None:
         """What the engine says will not work any more in a later version."""

@@ -27,13 +27,13 @@ _STATUS_REMEDIES = {
 _BLOCKS = frozenset({"cluster_block_exception", "index_create_block_exception"})
 
 
-def unreachable(url: str, error: BaseException, timeout: float) -> EngineUnreachable:
+def unreachable(url: str, error: BaseException, timeout: float | None) -> EngineUnreachable:
     """A broken or refused connection in words.
 
     Args:
         url: Address without credentials.
         error: The client's exception; its causes are searched for the one that says most.
-        timeout: Seconds that were allowed, for the message of a timeout.
+        timeout: Seconds that were allowed, for the message of a timeout; None where the client alone knows them.
     """
     causes = list(_causes(error))
     text = " ".join(str(cause) for cause in causes).lower()
@@ -54,9 +54,10 @@ def unreachable(url: str, error: BaseException, timeout: float) -> EngineUnreach
             "and use the host name that stands in the certificate.",
         )
     if "timed out" in text or "timeout" in text:
+        raised = "the client's timeout" if timeout is None else "--timeout"
         return EngineUnreachable(
-            f"{url} did not answer within {timeout:g} seconds",
-            "Check the host, its firewall and its load (`GET _nodes/hot_threads`), or raise --timeout.",
+            f"{url} did not answer within {'the time allowed' if timeout is None else f'{timeout:g} seconds'}",
+            f"Check the host, its firewall and its load (`GET _nodes/hot_threads`), or raise {raised}.",
         )
     if any(word in text for word in ("name or service not known", "nodename nor servname", "getaddrinfo", "resolve")):
         return EngineUnreachable(f"the host of {url} is not known", "Check the spelling of the address and the DNS.")

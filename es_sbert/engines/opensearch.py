@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConnectionError as ClientConnectionError
 from opensearchpy.exceptions import SerializationError, TransportError
 
 from es_sbert.engines.address import Address
-from es_sbert.engines.detect import CONNECTIONS
+from es_sbert.engines.detect import CONNECTIONS, Answer
 from es_sbert.engines.failures import unreachable
 from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.engines.rest import KEEP_ALIVE, RestEngine
@@ -25,37 +25,75 @@ OLDEST_FOR_SCAN = (3, 3, 0)
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
 
 
-class OpenSearchEngine(RestEngine):
-    """OpenSearch."""
+class Transport(Protocol):
+    """What is used of the official client's transport."""
 
-    def __init__(self, info: EngineInfo, address: Address) -> None:
+    def perform_request(self, method: str, url: str, params: dict[str, str], headers: dict[str, str],
+                        body: bytes | None) -> Any: ...  # fmt: skip
+
+    def close(self) -> None: ...
+
+
+def exchange(transport: Transport, method: str, path: str, *, url: str, timeout: float | None,
+             params: Mapping[str, str] | None = None, body: bytes | None = None,
+             ndjson: bool = False) -> Answer:  # fmt: skip
+    """One request and its answer, whatever the status; the client hands no headers on.
+
+    Args:
+        url: Address without credentials.
+        timeout: Seconds that the client allows; None where it alone knows.
+
+    Raises:
+        EngineUnreachable: no answer came, or none in JSON.
+    """
+    headers = {"content-type": "application/x-ndjson" if ndjson else "application/json"}
+    try:
+        answer = transport.perform_request(method, path, params=dict(params or {}), headers=headers, body=body)
+    except ClientConnectionError as error:
+        raise unreachable(url, error, timeout) from error
+    except TransportError as error:
+        return Answer(int(error.status_code), {}, error.info)
+    except SerializationError as error:
+        raise EngineUnreachable(
+            f"{url} sent an answer that is not JSON", "Check for a proxy between here and the engine."
+        ) from error
+    # The client hands back the parsed answer of a 2xx alone; which 2xx it was makes no difference here.
+    return Answer(200, {}, answer)
+
+
+class OpenSearchEngine(RestEngine):
+    """OpenSearch.
+
+    Args:
+        info: What answers at the address.
+        transport: Of a client, used with its own settings; `close` closes it.
+        timeout: Seconds that it allows; None where it alone knows.
+    """
+
+    def __init__(self, info: EngineInfo, transport: Transport, timeout: float | None) -> None:
         super().__init__(info)
-        self._address = address
-        self._client = OpenSearch(
+        self._transport = transport
+        self._timeout = timeout
+
+    @classmethod
+    def at(cls, info: EngineInfo, address: Address) -> OpenSearchEngine:
+        """With a client of its own."""
+        client = OpenSearch(
             hosts=[{"host": address.host, "port": address.port, "url_prefix": address.path}],
             use_ssl=address.scheme == "https", ssl_context=address.ssl_context,
             ssl_assert_fingerprint=address.fingerprint, headers=address.headers,
             timeout=address.timeout, pool_maxsize=CONNECTIONS, max_retries=0, retry_on_timeout=False,
         )  # fmt: skip
+        return cls(info, client.transport, address.timeout)
 
     def _send(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, *, ndjson: bool
     ) -> tuple[int, Any]:
-        headers = {"content-type": "application/x-ndjson" if ndjson else "application/json"}
-        try:
-            answer = self._client.transport.perform_request(
-                method, path, params=dict(params), headers=headers, body=body
-            )
-        except ClientConnectionError as error:
-            raise unreachable(self.info.url, error, self._address.timeout) from error
-        except TransportError as error:
-            return int(error.status_code), error.info
-        except SerializationError as error:
-            raise EngineUnreachable(
-                f"{self.info.url} sent an answer that is not JSON", "Check for a proxy between here and the engine."
-            ) from error
-        # The client hands back the parsed answer of a 2xx alone; which 2xx it was makes no difference here.
-        return 200, answer
+        answer = exchange(
+            self._transport, method, path, url=self.info.url, timeout=self._timeout, params=params, body=body,
+            ndjson=ndjson,
+        )  # fmt: skip
+        return answer.status, answer.body
 
     def _open_point_in_time(self, name: str) -> str:
         answer = self._request("POST", f"/{quoted(name)}/_search/point_in_time", {"keep_alive": KEEP_ALIVE})
@@ -81,4 +119,4 @@ class OpenSearchEngine(RestEngine):
         return [{"_doc": "asc"}, {"_shard_doc": "asc"}]
 
     def close(self) -> None:
-        self._client.close()
+        self._transport.close()

@@ -113,6 +113,9 @@ class Engine(Protocol):
             IndexMismatch: the alias stands for several indices.
         """
 
+    def get_indices(self, name: str) -> list[IndexState]:
+        """The index, or all indices behind an alias; none where there is no such name."""
+
     def create_index(self, name: str, body: Json) -> None: ...
 
     def delete_index(self, name: str) -> None:
@@ -173,12 +176,18 @@ class Engine(Protocol):
             vectors: Also bring vectors on engines that leave them out of `_source`.
         """
 
-    def search(self, name: str, body: Json, *, preference: str | None = None) -> Json:
+    def search(self, name: str | Sequence[str], body: Json, *, preference: str | None = None,
+               named_scores: bool = False) -> Json:  # fmt: skip
         """`_search` as the engine answers it.
 
         Args:
+            name: Index or alias, or several.
             preference: Which copies of the shards are asked, in the engine's words (`_shards:0`).
+            named_scores: Let hits tell the scores of the queries that have a `_name`, not their names alone.
         """
+
+    def multi_search(self, name: str | Sequence[str], bodies: Sequence[Json]) -> list[Json]:
+        """`_msearch`: several searches in one request, each answered as by `search`."""
 
     def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
              vectors: bool = False, slice: tuple[int, int] | None = None) -> Iterator[list[Json]]:  # fmt: skip

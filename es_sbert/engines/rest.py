@@ -11,7 +11,7 @@ import orjson
 
 from es_sbert.engines.failures import failed_request, root_cause
 from es_sbert.engines.protocol import EngineInfo, IndexState, ItemResult, Json
-from es_sbert.engines.upkeep import IndexUpkeep, quoted
+from es_sbert.engines.upkeep import IndexUpkeep, all_quoted, quoted
 from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed
 
 logger = logging.getLogger(__name__)
@@ -80,17 +80,24 @@ class RestEngine(IndexUpkeep):
         return answer
 
     def get_index(self, name: str) -> IndexState | None:
-        answer = self._request("GET", f"/{quoted(name)}", {"flat_settings": "true"}, missing_ok=True)
-        if not answer:
-            return None
-        if len(answer) > 1:
+        states = self.get_indices(name)
+        if len(states) > 1:
             raise IndexMismatch(
-                f"{name!r} stands for {len(answer)} indices: {', '.join(sorted(answer)[:5])}",
+                f"{name!r} stands for {len(states)} indices: {', '.join(state.name for state in states[:5])}",
                 "Name one of them: a vector field belongs to one index.",
             )
-        [(concrete, state)] = answer.items()
-        settings = {key: str(value) for key, value in state.get("settings", {}).items()}
-        return IndexState(name=concrete, mappings=state.get("mappings", {}), settings=settings)
+        return states[0] if states else None
+
+    def get_indices(self, name: str) -> list[IndexState]:
+        answer = self._request("GET", f"/{quoted(name)}", {"flat_settings": "true"}, missing_ok=True) or {}
+        return [
+            IndexState(
+                name=concrete,
+                mappings=state.get("mappings", {}),
+                settings={key: str(value) for key, value in state.get("settings", {}).items()},
+            )
+            for concrete, state in sorted(answer.items())
+        ]
 
     def count(self, name: str, query: Json | None = None) -> int:
         answer = self._request("POST", f"/{quoted(name)}/_count", body={"query": query or {"match_all": {}}})
@@ -122,11 +129,26 @@ class RestEngine(IndexUpkeep):
                 )
         return {doc["_id"]: doc.get("_source", {}) for doc in answer["docs"] if doc.get("found")}
 
-    def search(self, name: str, body: Json, *, preference: str | None = None) -> Json:
-        params = None if preference is None else {"preference": preference}
-        answer: Json = self._request("POST", f"/{quoted(name)}/_search", params, body)
-        self._check_shards(answer, name)
+    def search(self, name: str | Sequence[str], body: Json, *, preference: str | None = None,
+               named_scores: bool = False) -> Json:  # fmt: skip
+        params = {} if preference is None else {"preference": preference}
+        if named_scores:
+            params["include_named_queries_score"] = "true"
+        path = all_quoted(name)
+        answer: Json = self._request("POST", f"/{path}/_search", params, body)
+        self._check_shards(answer, path)
         return answer
+
+    def multi_search(self, name: str | Sequence[str], bodies: Sequence[Json]) -> list[Json]:
+        path = all_quoted(name)
+        lines = b"".join(b"{}\n" + orjson.dumps(body) + b"\n" for body in bodies)
+        answers: list[Json] = self._request("POST", f"/{path}/_msearch", body=lines)["responses"]
+        for answer in answers:
+            if "error" in answer:
+                label = f"{self.info.label} at {self.info.url}"
+                raise failed_request(answer.get("status", 500), answer, label=label, action=f"POST /{path}/_msearch")
+            self._check_shards(answer, path)
+        return answers
 
     def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
              vectors: bool = False, slice: tuple[int, int] | None = None) -> Iterator[list[Json]]:  # fmt: skip

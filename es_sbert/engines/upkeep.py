@@ -85,6 +85,15 @@ class IndexUpkeep(ABC):
         return int(answer["_all"]["primaries"]["store"]["size_in_bytes"])
 
 
+def all_quoted(names: str | Sequence[str]) -> str:
+    """One name or several as a part of a path.
+
+    Raises:
+        UsageError: as `quoted` does.
+    """
+    return quoted(names) if isinstance(names, str) else ",".join(map(quoted, names))
+
+
 def quoted(name: str) -> str:
     """An index or alias name as a path segment.
 

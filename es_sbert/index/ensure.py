@@ -112,6 +112,11 @@ def read_vector_field(engine: Engine, index: str, vector_field: str) -> VectorFi
     state = engine.get_index(index)
     if state is None:
         raise missing_index(index, engine)
+    return vector_field_of(engine, state, vector_field)
+
+
+def vector_field_of(engine: Engine, state: IndexState, vector_field: str) -> VectorField:
+    """As `read_vector_field`, of an index that was looked at already."""
     if vector_field not in state.mappings.get("properties", {}):
         others = ", ".join(vector_fields(state.mappings, state.name))
         raise IndexMismatch(

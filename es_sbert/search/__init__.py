@@ -1,6 +1,16 @@
-"""Text into kNN and cosine queries, and typed results. No torch."""
+"""Text into kNN, cosine and hybrid queries, and typed results. No torch."""
 
-from es_sbert.search.results import Hit, Passage, SearchResult
+from es_sbert.search.async_semantic_index import AsyncSemanticIndex
+from es_sbert.search.results import Found, Hit, HybridHit, HybridResult, Passage, SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
 
-__all__ = ["Hit", "Passage", "SearchResult", "SemanticIndex"]
+__all__ = [
+    "AsyncSemanticIndex",
+    "Found",
+    "Hit",
+    "HybridHit",
+    "HybridResult",
+    "Passage",
+    "SearchResult",
+    "SemanticIndex",
+]

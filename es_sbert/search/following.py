@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import EngineError, IndexMismatch, VectorIndexError
-from es_sbert.index.ensure import VectorField, check_model, read_vector_field
+from es_sbert.index.ensure import VectorField, check_model
+from es_sbert.search.searched import Searched, read_searched
 
 logger = logging.getLogger(__name__)
 
@@ -21,15 +23,31 @@ FOLLOW_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Target:
-    """An index and the encoder of its vectors; they belong together and are replaced together.
+    """What is searched and the encoder of its vectors; they belong together and are replaced together.
 
     Attributes:
-        field: The vector field of a concrete index.
-        encoder: Of the field's model; None until it is needed.
+        searched: Vector fields of concrete indices.
+        encoder: Of the fields' model; None until it is needed.
     """
 
-    field: VectorField
+    searched: Searched
     encoder: Encoder | None
+
+    @property
+    def field(self) -> VectorField:
+        """The first of the fields, which speaks for the model of all."""
+        return self.searched.fields[0]
+
+    @property
+    def loaded(self) -> Encoder:
+        """The encoder of a target that was taken by `Following.target`."""
+        assert self.encoder is not None, "a target that was taken has its encoder"
+        return self.encoder
+
+    def encode(self, text: str) -> dict[str, Vectors]:
+        """By vector field, the vector of a text to search for, *shape* ``(dimensions,)``."""
+        vector: Vectors = self.loaded.encode([text], "query").vectors[0]
+        return dict.fromkeys(self.searched.names, vector)
 
 
 class Following:
@@ -40,8 +58,8 @@ class Following:
 
     Args:
         engine: Where.
-        index: Index or alias.
-        vector_field: Its vector field.
+        indices: Indices or aliases.
+        vector_fields: Their vector fields.
         load: Loads the model of that name.
         model: The model to load in place of the one that the mapping names.
         encoder: An encoder that is there already, and that the caller closes.
@@ -51,25 +69,25 @@ class Following:
         EngineError: the engine cannot be used.
     """
 
-    def __init__(self, engine: Engine, index: str, vector_field: str, load: Callable[[str], Encoder], *,
-                 model: str | None, encoder: Encoder | None) -> None:  # fmt: skip
+    def __init__(self, engine: Engine, indices: Sequence[str], vector_fields: Sequence[str],
+                 load: Callable[[str], Encoder], *, model: str | None, encoder: Encoder | None) -> None:  # fmt: skip
         self._engine = engine
-        self._index = index
-        self._vector_field = vector_field
+        self._indices = indices
+        self._vector_fields = vector_fields
         self._load = load
         self._model = model
         self._given = encoder
         self._loaded: list[Encoder] = []
         self._lock = threading.Lock()
-        field = read_vector_field(engine, index, vector_field)
+        self._target = Target(read_searched(engine, indices, vector_fields), encoder)
         if encoder is not None:
-            check_model(field, encoder.info.fingerprint, encoder.info.model)
-        self._target = Target(field, encoder)
+            check_model(self._target.field, encoder.info.fingerprint, encoder.info.model)
         self._looked = time.monotonic()
 
     @property
-    def field(self) -> VectorField:
-        return self._target.field
+    def bare(self) -> Target:
+        """The target as it is, perhaps without its encoder."""
+        return self._target
 
     def target(self) -> Target:
         """The target with its encoder; now and then the alias is looked at again.
@@ -89,7 +107,8 @@ class Following:
                 self._look_again()
             except (EngineError, VectorIndexError) as error:
                 # The index that is in use still answers, or says by itself what is wrong with it.
-                logger.warning("%s still searches %s: %s", self._index, self._target.field.index, error.message)
+                still = ", ".join(self._target.searched.indices)
+                logger.warning("%s still searches %s: %s", ", ".join(self._indices), still, error.message)
             finally:
                 self._looked = time.monotonic()
                 self._lock.release()
@@ -109,12 +128,12 @@ class Following:
 
     def _look_again(self) -> None:
         """The lock is held."""
-        field = read_vector_field(self._engine, self._index, self._vector_field)
-        if field == self._target.field:
+        searched = read_searched(self._engine, self._indices, self._vector_fields)
+        if searched == self._target.searched:
             return
-        same = field.meta.fingerprint == self._target.field.meta.fingerprint
+        same = searched.fields[0].meta.fingerprint == self._target.field.meta.fingerprint
         chosen = self._given is not None or self._model is not None
-        self._target = self._with_encoder(Target(field, self._target.encoder if same or chosen else None))
+        self._target = self._with_encoder(Target(searched, self._target.encoder if same or chosen else None))
 
     def _with_encoder(self, target: Target) -> Target:
         encoder = target.encoder
@@ -128,7 +147,7 @@ class Following:
                 self._loaded.remove(encoder)
                 encoder.close()
             raise
-        return Target(target.field, encoder)
+        return Target(target.searched, encoder)
 
     def close(self) -> None:
         """Close the encoders that were loaded here; those of earlier models may have been in use until now."""

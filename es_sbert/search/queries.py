@@ -133,7 +133,7 @@ def _scored(flavour: Flavour, query: VectorQuery, documents: Json) -> Json:
     """Documents, or those of passages, scored by the cosine of their float32 vectors, from the minimum up."""
     script = _script(flavour, query)
     if query.min_cosine is not None:
-        # `min_score` is compared after all boosts, also of queries around this one, unless constant_score parts them.
+        # `min_score` is compared after all boosts, also those of outer queries, unless constant_score stands between.
         least = score_of(query.min_cosine, flavour, Method.EXACT)
         near = {"script_score": {"query": documents, "script": script, "min_score": least}}
         documents = {"constant_score": {"filter": near}}

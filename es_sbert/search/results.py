@@ -1,15 +1,13 @@
-"""Answers of the engine as typed values."""
+"""What searches give: hits and passages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Generic, TypeVar
 
-from es_sbert.engines.protocol import Flavour, Json
-from es_sbert.index.layout import PASSAGE_END, PASSAGE_START
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.index.text import NoText, TextTemplate
-from es_sbert.search.scores import Method, cosine_of
+from es_sbert.engines.protocol import Json
+from es_sbert.search.scores import Method
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,12 @@ class Hit:
 
     Attributes:
         id: The document's id.
-        cosine: Cosine of query and document vector, -1 to 1, from float32 vectors.
+        cosine: Cosine of query and document vector, -1 to 1, from float32 vectors; of several fields the largest.
         score: The engine's `_score`.
         source: The document, without its vector.
         index: The concrete index it came from.
         passage: The nearest passage, where the index holds passages.
+        highlight: Field → its parts with the words of the query marked, where they were asked for.
     """
 
     id: str
@@ -48,63 +47,75 @@ class Hit:
     source: Json
     index: str
     passage: Passage | None = None
+    highlight: dict[str, list[str]] = field(default_factory=dict)
 
     def as_json(self) -> Json:
-        plain = {"id": self.id, "cosine": self.cosine, "score": self.score, "source": self.source}
-        return plain if self.passage is None else plain | {"passage": asdict(self.passage)}
+        return {"id": self.id, "cosine": self.cosine, "score": self.score, "source": self.source, **_extras(self)}
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class HybridHit:
+    """A document that was found by its words, its meaning or both.
+
+    Attributes:
+        id: The document's id.
+        score: What hits are ordered by; its scale is that of the fusion.
+        cosine: As in `Hit`; None where the document is not among the nearest that the fusion looked at.
+        lexical: Score of the words (BM25), before any weight; None where no word is in it, or, under reciprocal rank
+            fusion, where it is not among the first that the fusion looked at.
+        ranks: Under reciprocal rank fusion: its ranks, from 1, in the rankings that hold it: `lexical`, and that of
+            each vector field by the field's name.
+        source, index, passage, highlight: As in `Hit`.
+    """
+
+    id: str
+    score: float
+    cosine: float | None
+    lexical: float | None
+    source: Json
+    index: str
+    ranks: dict[str, int] = field(default_factory=dict)
+    passage: Passage | None = None
+    highlight: dict[str, list[str]] = field(default_factory=dict)
+
+    def as_json(self) -> Json:
+        plain = {"id": self.id, "score": self.score, "cosine": self.cosine, "lexical": self.lexical}
+        return {**plain, **({"ranks": self.ranks} if self.ranks else {}), "source": self.source, **_extras(self)}
+
+
+def _extras(hit: Hit | HybridHit) -> Json:
+    """What a hit has only where it was asked for."""
+    passage = {} if hit.passage is None else {"passage": asdict(hit.passage)}
+    return {**passage, **({"highlight": hit.highlight} if hit.highlight else {})}
+
+
+AnyHit = TypeVar("AnyHit", Hit, HybridHit)
+
+
+@dataclass(frozen=True)
+class Found(Generic[AnyHit]):
     """Hits, best first.
 
     Attributes:
-        hits: At most k.
+        hits: At most as many as were asked for.
         took_ms: Milliseconds inside the engine.
-        method: How they were found.
+        method: How the nearest were found.
+        total: Documents that the search matched, see `queries`; None where the engine does not count them all.
+        aggregations: The engine's answer to the aggregations that were asked for.
     """
 
-    hits: tuple[Hit, ...]
+    hits: tuple[AnyHit, ...]
     took_ms: int
     method: Method
+    total: int | None = None
+    aggregations: Json = field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[Hit]:
+    def __iter__(self) -> Iterator[AnyHit]:
         return iter(self.hits)
 
     def __len__(self) -> int:
         return len(self.hits)
 
 
-def read_answer(answer: Json, flavour: Flavour, method: Method, field: str, meta: VectorFieldMeta) -> SearchResult:
-    """The engine's answer to a body of `search_body`.
-
-    Args:
-        field: The vector field that was searched.
-        meta: What the mapping says about it.
-    """
-    template = None if meta.passages is None or meta.text is None else TextTemplate.parse(meta.text)
-    hits = tuple(
-        Hit(
-            id=hit["_id"],
-            cosine=cosine_of(hit["_score"], flavour, method),
-            score=hit["_score"],
-            source=hit.get("_source", {}),
-            index=hit["_index"],
-            passage=None if meta.passages is None else _passage(hit, field, template),
-        )
-        for hit in answer["hits"]["hits"]
-    )
-    return SearchResult(hits=hits, took_ms=answer["took"], method=method)
-
-
-def _passage(hit: Json, field: str, template: TextTemplate | None) -> Passage:
-    [best] = hit["inner_hits"][field]["hits"]["hits"]
-    place = best["_source"]
-    if field in place:
-        place = place[field]  # engines differ in whether the nested object's own name stands around it
-    start, end = int(place[PASSAGE_START]), int(place[PASSAGE_END])
-    try:
-        text = None if template is None else template.render(hit.get("_source", {}))
-    except NoText:
-        text = None  # a `_source` that leaves its fields out
-    return Passage(start, end, None if text is None else text[start:end])
+SearchResult = Found[Hit]
+HybridResult = Found[HybridHit]

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import Vectors
+from es_sbert.engines.adopt import adopt, is_client
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import IndexMissing, RequestFailed, UnsupportedEngine, UsageError
 from es_sbert.index.ensure import VectorField
 from es_sbert.loading import load_encoder
-from es_sbert.search.choices import method_for, oversample_for
 from es_sbert.search.following import Following, Target
-from es_sbert.search.queries import search_body
-from es_sbert.search.results import SearchResult, read_answer
+from es_sbert.search.hybrid_requests import HybridOptions, hybrid_request, read_blend, split_options
+from es_sbert.search.like import document_vectors, without
+from es_sbert.search.options import Asked, SearchOptions, check_text
+from es_sbert.search.requests import Request, search_request
+from es_sbert.search.results import Found, HybridResult, SearchResult
 from es_sbert.search.scores import Method
-from es_sbert.search.vector_query import VectorQuery
+
+if TYPE_CHECKING:
+    from elasticsearch import Elasticsearch
+    from opensearchpy import OpenSearch
+
+Result = TypeVar("Result", bound=Found[Any])
 
 
 class SemanticIndex:
@@ -39,21 +46,24 @@ class SemanticIndex:
     model or the encoder was given, they go on with the old index as long as it stands. Many threads may search.
 
     Args:
-        index: Index or alias.
-        engine: An address, settings, or an engine that is already open (and stays open on `close`).
+        index: Index or alias, or several; all of one model.
+        engine: An address, settings, a client of elasticsearch-py (8 or 9) or opensearch-py, or an engine. A client or
+            an engine that is open already is used as it is, with its own settings, and stays open on `close`.
         model: Model folder, bundle, hub id or installed name.
         encoder: A loaded encoder in place of a model's name; it stays open on `close`.
-        vector_field: Field that holds the vectors.
+        vector_field: Field that holds the vectors, or several; a document is then as near as by the nearest of them.
         device, precision, threads, report: For loading the model, see `load_encoder`.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index, no such field, or an encoder of another model.
-        UsageError: both a model and an encoder.
+        IndexMissing, IndexMismatch: no such index, no such field, vectors of several models, or an encoder of another.
+        UsageError: both a model and an encoder, or an asynchronous client (see `AsyncSemanticIndex`).
         EngineError: the engine cannot be used.
     """
 
-    def __init__(self, index: str, engine: Engine | EngineSettings | str | None = None, *, model: str | None = None,
-                 encoder: Encoder | None = None, vector_field: str = DEFAULT_VECTOR_FIELD, device: str = "auto",
+    def __init__(self, index: str | Sequence[str],
+                 engine: Engine | Elasticsearch | OpenSearch | EngineSettings | str | None = None, *,
+                 model: str | None = None, encoder: Encoder | None = None,
+                 vector_field: str | Sequence[str] = DEFAULT_VECTOR_FIELD, device: str = "auto",
                  precision: str = "auto", threads: int | None = None,
                  report: Callable[[str], None] = lambda message: None) -> None:  # fmt: skip
         if model is not None and encoder is not None:
@@ -63,15 +73,17 @@ class SemanticIndex:
         self._owns_engine = engine is None or isinstance(engine, str | EngineSettings)
         self._engine = _open(engine)
         try:
-            self._following = Following(self._engine, index, vector_field, load, model=model, encoder=encoder)
+            self._following = Following(
+                self._engine, _names(index), _names(vector_field), load, model=model, encoder=encoder
+            )
         except BaseException:
             self.close()
             raise
 
     @property
     def field(self) -> VectorField:
-        """The vector field that is searched now and what the mapping says about it."""
-        return self._followed.field
+        """The vector field that is searched now (of several, the first) and what the mapping says about it."""
+        return self._followed.bare.field
 
     @property
     def engine(self) -> Engine:
@@ -85,43 +97,28 @@ class SemanticIndex:
             IndexMismatch: the model is not the one that made the vectors.
             ModelError, DeviceError: it cannot be loaded.
         """
-        return _encoder_of(self._followed.target())
+        return self._followed.target().loaded
 
     @property
     def _followed(self) -> Following:
         assert self._following is not None, "open"
         return self._following
 
-    def search(self, text: str, k: int = 10, *, filter: Json | None = None, exact: bool = False,
-               num_candidates: int | None = None, oversample: float | None = None) -> SearchResult:  # fmt: skip
+    def search(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
         """The k documents nearest in meaning to a text.
 
         Args:
-            filter: Query in the engine's language that every hit must match; applied during the search.
-            exact: Compare with every vector instead of searching the graph.
-            num_candidates: Vectors each shard looks at; more is slower and misses less.
-            oversample: On a quantised index type: the nearest `oversample * k` are compared again by float32 vectors;
-                None takes what suits the type (`es-sbert index recall` measures it).
+            options: See `SearchOptions`.
 
         Raises:
-            UsageError: an empty text, k, num_candidates or oversample out of range, or an oversample on an index type
-                that is not quantised.
+            UsageError: no text, an empty or a huge one, an option out of range, or options that do not go together.
             UnsupportedEngine: exact search on a server without scripting.
             EngineError: the engine failed, or does not understand the filter.
         """
-        _check_text(text)
-        how = _How(k, filter, exact, num_candidates, oversample)
-        target = self._followed.target()
-        try:
-            return self._search(target.field, _encode(target, text), how)
-        except IndexMissing:
-            # Its alias may stand for another index by now, of another model (`es-sbert index migrate`).
-            target = self._followed.after(target)
-            return self._search(target.field, _encode(target, text), how)
+        return self._find(self._by_text(text, Asked.of(k, options)))
 
-    def search_vector(self, vector: Vectors, k: int = 10, *, filter: Json | None = None, exact: bool = False,
-                      num_candidates: int | None = None, oversample: float | None = None) -> SearchResult:  # fmt: skip
-        """As `search`, by a vector of the field's own model.
+    def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
+        """As `search`, by a vector of the fields' own model.
 
         Args:
             vector: *Shape:* ``(dimensions,)``, of the model in `field.meta`.
@@ -129,47 +126,86 @@ class SemanticIndex:
         Raises:
             IndexMissing: the index is gone, though its alias may stand for another one: open it again.
         """
-        return self._search(self.field, vector, _How(k, filter, exact, num_candidates, oversample))
+        searched = self._followed.bare.searched
+        vectors = dict.fromkeys(searched.names, vector)
+        return self._send(search_request(self._engine.info.flavour, searched, vectors, Asked.of(k, options)))
 
-    def _search(self, field: VectorField, vector: Vectors, how: _How) -> SearchResult:
-        method = self._method(field, how.exact)
-        body = self._body(field, vector, method, how)
+    def like(self, id: str, k: int = 10, *, index: str | None = None,
+             **options: Unpack[SearchOptions]) -> SearchResult:  # fmt: skip
+        """The k documents nearest in meaning to a document of the index, itself left out.
+
+        Args:
+            id: The document's id. Of one with several passages, their mean direction counts.
+            index: Where several indices are searched: the concrete one that holds it.
+
+        Raises:
+            UsageError: as for `search`; no such document, or one without a vector.
+        """
+        asked = Asked.of(k, options)
+        searched = self._followed.bare.searched
+        place, vectors = document_vectors(self._engine, searched, id, index)
+        asked = replace(asked, filter=without(asked.filter, place, id))
+        return self._send(search_request(self._engine.info.flavour, searched, vectors, asked))
+
+    def hybrid(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> HybridResult:
+        """The k best documents by meaning and words together.
+
+        Args:
+            options: See `HybridOptions`.
+
+        Raises:
+            UsageError, EngineError: as for `search`.
+            UnsupportedEngine: a fusion that the engine lacks.
+        """
+        return self._find(self._by_both(text, k, options))
+
+    def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
+        """The request body that `search` would send to `POST /index/_search`, to use anywhere."""
+        return self._by_text(text, Asked.of(k, options))(self._followed.target()).bodies[0]
+
+    def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
+        """The request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
+        return self._by_both(text, k, options)(self._followed.target()).bodies
+
+    def _by_text(self, text: str, asked: Asked) -> Callable[[Target], Request[SearchResult]]:
+        check_text(text)
+        flavour = self._engine.info.flavour
+        return lambda target: search_request(flavour, target.searched, target.encode(text), asked, text)
+
+    def _by_both(self, text: str, k: int, options: HybridOptions) -> Callable[[Target], Request[HybridResult]]:
+        check_text(text)
+        own, rest = split_options(options)
+        asked = Asked.of(k, rest)
+        flavour = self._engine.info.flavour
+
+        def request(target: Target) -> Request[HybridResult]:
+            blend = read_blend(flavour, target.searched, text, k, own)
+            return hybrid_request(flavour, target.searched, target.encode(text), asked, blend, text)
+
+        return request
+
+    def _find(self, request: Callable[[Target], Request[Result]]) -> Result:
+        target = self._followed.target()
         try:
-            answer = self._engine.search(field.index, body)
+            return self._send(request(target))
+        except IndexMissing:
+            # Its alias may stand for another index by now, of another model (`es-sbert index migrate`).
+            return self._send(request(self._followed.after(target)))
+
+    def _send(self, request: Request[Result]) -> Result:
+        try:
+            if len(request.bodies) > 1:
+                return request.read(self._engine.multi_search(request.indices, request.bodies))
+            [body] = request.bodies
+            return request.read([self._engine.search(request.indices, body, named_scores=request.named_scores)])
         except RequestFailed as error:
-            if method is Method.EXACT and "script_lang not supported" in error.message:
+            if request.method is Method.EXACT and "script_lang not supported" in error.message:
                 raise UnsupportedEngine(
                     f"{self._engine.info.label} has no scripting, which exact search in an index of type "
-                    f"{field.meta.index_type} needs",
+                    f"{self.field.meta.index_type} needs",
                     "Search without exact, or load the documents with --index-type flat, where kNN is exact.",
                 ) from error
             raise
-        return read_answer(answer, self._engine.info.flavour, method, field.name, field.meta)
-
-    def body(self, text: str, k: int = 10, *, filter: Json | None = None, exact: bool = False,
-             num_candidates: int | None = None, oversample: float | None = None) -> Json:  # fmt: skip
-        """The request body that `search` would send to `POST /index/_search`, to use anywhere."""
-        _check_text(text)
-        target = self._followed.target()
-        method = self._method(target.field, exact)
-        how = _How(k, filter, exact, num_candidates, oversample)
-        return self._body(target.field, _encode(target, text), method, how)
-
-    def _body(self, field: VectorField, vector: Vectors, method: Method, how: _How) -> Json:
-        vector = np.asarray(vector, dtype=np.float32)
-        if vector.shape != (field.meta.dimensions,):
-            raise UsageError(
-                f"the query vector has the shape {vector.shape}, the field's vectors ({field.meta.dimensions},)",
-                f"Make it with the model {field.meta.model}.",
-            )
-        query = VectorQuery(
-            field.name, vector, how.k, how.filter, how.num_candidates, oversample_for(field.meta, how.oversample),
-            passages=field.meta.passages is not None, inner_hits=field.name,
-        )  # fmt: skip
-        return search_body(self._engine.info.flavour, method, query)
-
-    def _method(self, field: VectorField, exact: bool) -> Method:
-        return method_for(self._engine.info.flavour, field.meta, exact)
 
     def close(self) -> None:
         """Close what this object opened itself."""
@@ -186,36 +222,14 @@ class SemanticIndex:
         self.close()
 
 
-@dataclass(frozen=True)
-class _How:
-    """What a search asks for beside the text; see `SemanticIndex.search`."""
-
-    k: int
-    filter: Json | None
-    exact: bool
-    num_candidates: int | None
-    oversample: float | None
+def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _check_text(text: str) -> None:
-    if not text.strip():
-        raise UsageError("the text to search for is empty", "Give some words to search by.")
-
-
-def _encode(target: Target, text: str) -> Vectors:
-    """*Shape:* ``(dimensions,)``."""
-    vector: Vectors = _encoder_of(target).encode([text], "query").vectors[0]
-    return vector
-
-
-def _encoder_of(target: Target) -> Encoder:
-    assert target.encoder is not None, "a target that was taken has its encoder"
-    return target.encoder
-
-
-def _open(engine: Engine | EngineSettings | str | None) -> Engine:
-    if engine is None:
-        return connect(EngineSettings())
-    if isinstance(engine, str):
-        return connect(EngineSettings(url=engine))
-    return connect(engine) if isinstance(engine, EngineSettings) else engine
+def _open(engine: Any) -> Engine:
+    if engine is None or isinstance(engine, str):
+        return connect(EngineSettings() if engine is None else EngineSettings(url=engine))
+    if isinstance(engine, EngineSettings):
+        return connect(engine)
+    opened: Engine = adopt(engine) if is_client(engine) else engine
+    return opened

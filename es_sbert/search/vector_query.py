@@ -11,11 +11,22 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.layout import PASSAGE_VECTOR
+from es_sbert.search.filters import check_query
 
 # index.max_result_window, and Elasticsearch's own limit of k and num_candidates.
 MAX_K = 10_000
 MIN_CANDIDATES = 100
 MAX_OVERSAMPLE = 10.0  # Elasticsearch's own
+
+
+def check_k(k: int) -> None:
+    """Refuse a number of hits that no engine gives.
+
+    Raises:
+        UsageError: not a whole number from 1 to `MAX_K`.
+    """
+    if not isinstance(k, int) or not 1 <= k <= MAX_K:
+        raise UsageError(f"k is {k}", f"Ask for 1 to {MAX_K:,} hits; page through an index with its scan.")
 
 
 @dataclass(frozen=True)
@@ -51,8 +62,9 @@ class VectorQuery:
     inner_hits: str | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.k <= MAX_K:
-            raise UsageError(f"k is {self.k}", f"Ask for 1 to {MAX_K:,} hits; page through an index with its scan.")
+        check_k(self.k)
+        if self.filter is not None:
+            check_query(self.filter, "the filter")
         if self.num_candidates is not None and not self.k <= self.num_candidates <= MAX_K:
             raise UsageError(
                 f"num_candidates is {self.num_candidates}", f"Give at least k ({self.k}) and at most {MAX_K:,}."

@@ -127,7 +127,7 @@ def test_show_body_sends_nothing_and_can_be_pasted(site: Site) -> None:
     ("args", "message"),
     [
         (["x", "--filter", "{"], "the filter is not JSON"),
-        (["x", "--filter", "[1]"], "the filter is JSON, but not a query"),
+        (["x", "--filter", "[1]"], "the filter is no query"),
         (["x", "-k", "0"], "k is 0"),
         (["x", "-k", "10001"], "k is 10001"),
         (["x", "-k", "5", "--num-candidates", "4"], "num_candidates is 4"),

@@ -102,11 +102,11 @@ def test_the_opensearch_client_checks_the_fingerprint_too(secured: Secured) -> N
     """No OpenSearch with TLS is at hand: its client, against the same server."""
     info = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), secured.url)
     given = settings(secured, ca_certs=None, fingerprint=fingerprint(secured))
-    with closing(OpenSearchEngine(info, read_address(given))) as engine:
+    with closing(OpenSearchEngine.at(info, read_address(given))) as engine:
         assert engine.get_index("docs") is None
     wrong = settings(secured, ca_certs=None, fingerprint="ab" * 32)
     with (
-        closing(OpenSearchEngine(info, read_address(wrong))) as engine,
+        closing(OpenSearchEngine.at(info, read_address(wrong))) as engine,
         pytest.raises(EngineUnreachable, match="not the one with the fingerprint given"),
     ):
         engine.get_index("docs")

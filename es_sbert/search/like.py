@@ -1,0 +1,69 @@
+"""More like a document: its own vectors, and a filter that leaves it out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import Engine, Json
+from es_sbert.errors import UsageError
+from es_sbert.index.layout import vector_path
+from es_sbert.index.vectors import stored_vectors
+from es_sbert.search.searched import Searched
+
+
+def document_vectors(engine: Engine, searched: Searched, id: str, index: str | None = None
+                     ) -> tuple[str, dict[str, Vectors]]:  # fmt: skip
+    """The vectors of a document, read from the index.
+
+    Args:
+        index: Which of the indices, where several have a document of that id.
+
+    Returns:
+        Its index, and by vector field a vector *shape* ``(dimensions,)``; of several passages their mean direction.
+
+    Raises:
+        UsageError: no such document, several of them, or one without a vector.
+        EngineError: the engine failed.
+    """
+    names = [index] if index is not None else list(searched.indices)
+    if index is not None and index not in searched.indices:
+        raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(searched.indices)}.")
+    found: dict[str, Json] = {}
+    # OpenSearch puts a stand-in for a vector inside passages unless it is asked for by its own name.
+    wanted = [path for name in searched.names for path in (name, vector_path(name, searched.meta(name)))]
+    for name in names:
+        documents = engine.get_documents(name, [id], source_includes=list(dict.fromkeys(wanted)), vectors=True)
+        if id in documents:
+            found[name] = documents[id]
+    if not found:
+        raise UsageError(
+            f"there is no document {id!r} in {', '.join(names)}", "Give the id of a document that is there."
+        )
+    if len(found) > 1:
+        raise UsageError(f"{id!r} is the id of documents in {', '.join(found)}", "Name the index as well.")
+    [(place, source)] = found.items()
+    vectors = {}
+    for name in searched.names:
+        if not source.get(name):
+            raise UsageError(
+                f"document {id!r} of {place} has no vector in {name}",
+                f"Embed it first: `es-sbert ingest --index {place}`.",
+            )
+        vectors[name] = _direction([vector for _, _, vector in stored_vectors(source[name], 0)])
+    return place, vectors
+
+
+def without(filter: Json | None, index: str, id: str) -> Json:
+    """A filter that leaves one document out."""
+    itself = {"bool": {"filter": [{"ids": {"values": [id]}}, {"term": {"_index": index}}]}}
+    clause: Json = {"must_not": [itself]}
+    return {"bool": clause if filter is None else clause | {"filter": [filter]}}
+
+
+def _direction(vectors: list[Vectors]) -> Vectors:
+    """Mean of vectors ``(dimensions,)``, each scaled to unit length."""
+    stacked = np.stack(vectors).astype(np.float64)  # (vectors, dimensions)
+    mean = (stacked / np.linalg.norm(stacked, axis=1, keepdims=True)).mean(axis=0)
+    result: Vectors = mean.astype(np.float32)
+    return result

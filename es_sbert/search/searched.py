@@ -1,0 +1,93 @@
+"""What a search looks at: vector fields of one model, in one index or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from es_sbert.engines.protocol import Engine, Flavour
+from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.ensure import VectorField, missing_index, vector_field_of
+from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.types import OVERSAMPLE
+from es_sbert.search.choices import method_for, oversample_for
+from es_sbert.search.scores import Method
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Vector fields that are searched together; all hold vectors of one model.
+
+    Attributes:
+        fields: Every field of every index, at least one.
+    """
+
+    fields: tuple[VectorField, ...]
+
+    def __post_init__(self) -> None:
+        first = self.fields[0]
+        for field in self.fields[1:]:
+            if field.meta.fingerprint != first.meta.fingerprint:
+                raise IndexMismatch(
+                    f"{field.index}.{field.name} holds vectors of {field.meta.model!r}, {first.index}.{first.name} of "
+                    f"{first.meta.model!r}: their cosines cannot be compared",
+                    "Search them one by one, or embed both with one model: `es-sbert index migrate`.",
+                )
+            if field.name == first.name and (field.meta.passages is None) != (first.meta.passages is None):
+                raise IndexMismatch(
+                    f"{field.name} holds passages in one of {field.index} and {first.index}, and one vector a document "
+                    "in the other",
+                    "Search them one by one, or give the fields different names.",
+                )
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        """Concrete names, each once."""
+        return tuple(dict.fromkeys(field.index for field in self.fields))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the vector fields, each once."""
+        return tuple(dict.fromkeys(field.name for field in self.fields))
+
+    def meta(self, name: str, index: str | None = None) -> VectorFieldMeta:
+        """What the mapping says about a field; in which of the indices matters for the text alone."""
+        wanted = [field.meta for field in self.fields if field.name == name]
+        return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), wanted[0])
+
+    def method(self, flavour: Flavour, exact: bool) -> Method:
+        """How they are searched: by a script where one of them has no graph that could be."""
+        methods = {method_for(flavour, field.meta, exact) for field in self.fields}
+        return Method.EXACT if Method.EXACT in methods else Method.KNN
+
+    def oversample(self, name: str, asked: float | None) -> float | None:
+        """As `oversample_for`, the most that one of the indices needs.
+
+        Raises:
+            UsageError: asked for where no index is quantised.
+        """
+        metas = [field.meta for field in self.fields if field.name == name]
+        quantised = [meta for meta in metas if meta.index_type in OVERSAMPLE] or metas[:1]
+        return max((oversample_for(meta, asked) for meta in quantised), key=lambda factor: factor or 0.0)
+
+
+def read_searched(engine: Engine, indices: Sequence[str], vector_fields: Sequence[str]) -> Searched:
+    """The vector fields of these indices, to search in them.
+
+    Args:
+        indices: Indices or aliases; each must have every field.
+
+    Raises:
+        UsageError: no index or no field.
+        IndexMissing: no such index.
+        IndexMismatch: no such field, or fields of several models.
+    """
+    if not indices or not vector_fields:
+        raise UsageError("there is nothing to search in", "Name an index and a vector field.")
+    fields = []
+    for name in indices:
+        states = engine.get_indices(name)
+        if not states:
+            raise missing_index(name, engine)
+        fields += [vector_field_of(engine, state, field) for state in states for field in vector_fields]
+    return Searched(tuple(fields))

@@ -1,0 +1,146 @@
+"""Small indices of texts and their vectors by a tiny model, for the tests of search, with brute force beside them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.rest import RestEngine
+from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.index.meta import PassageRules
+from es_sbert.index.vectors import bulk_value, passage_values
+from es_sbert.loading import load_encoder
+from tests.engine.vectors import cosines
+from tests.tiny import WORDS, write_tiny_bert
+
+COUNT = 120  # documents of an index
+
+
+@contextmanager
+def tiny_encoder(folder: Path) -> Iterator[Encoder]:
+    """A model of random weights, as a user loads one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
+        with load_encoder(str(write_tiny_bert(folder / "model")), precision="fp32", threads=1) as encoder:
+            yield encoder
+
+
+def text_of(number: int) -> str:
+    """A sentence of the tiny vocabulary, no two alike."""
+    return " ".join(WORDS[number // 9**place % 9] for place in range(4))
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Three indices with the same documents: text, group (number mod 10) and number.
+
+    Attributes:
+        one: Vectors of the texts in `v`, of the reversed texts in `w`; graphs.
+        two: As `one`, quantised; ids begin with `two-`.
+        split: Two passages a document in `v`, the halves of its text; the rest of a document has none.
+        foreign: Vectors of another model.
+        v, w: *Shape:* ``(COUNT, dimensions)``.
+        halves: *Shape:* ``(COUNT, 2, dimensions)``.
+    """
+
+    engine: RestEngine
+    encoder: Encoder
+    one: str
+    two: str
+    split: str
+    foreign: str
+    v: Vectors
+    w: Vectors
+    halves: Vectors
+
+    @property
+    def opensearch(self) -> bool:
+        return self.engine.info.flavour is Flavour.OPENSEARCH
+
+    def query(self, text: str) -> Vectors:
+        """*Shape:* ``(dimensions,)``."""
+        vector: Vectors = self.encoder.encode([text], "query").vectors[0]
+        return vector
+
+    def of_split(self, query: Vectors) -> Vectors:
+        """Cosine of the nearer half of each document. *Shape:* ``(COUNT,)``."""
+        width = self.halves.shape[-1]
+        nearest: Vectors = cosines(query, self.halves.reshape(-1, width)).reshape(COUNT, 2).max(axis=1)
+        return nearest
+
+
+def half(text: str, which: int) -> tuple[int, int]:
+    """First character of a half of a text, and the one behind its last."""
+    middle = text.index(" ", len(text) // 2)
+    return (0, middle) if which == 0 else (middle + 1, len(text))
+
+
+@contextmanager
+def shelf(url: str, encoder: Encoder) -> Iterator[Shelf]:
+    """The indices, removed again at the end."""
+    texts = [text_of(number) for number in range(COUNT)]
+    v = encoder.encode(texts, "document").vectors
+    w = encoder.encode([" ".join(reversed(text.split())) for text in texts], "document").vectors
+    parts = [text[slice(*half(text, which))] for text in texts for which in (0, 1)]
+    halves = encoder.encode(parts, "document").vectors.reshape(COUNT, 2, -1)
+    stem = f"test-{uuid.uuid4().hex[:12]}"
+    names = {name: f"{stem}-{name}" for name in ("one", "two", "split", "foreign")}
+    with closing(connect(EngineSettings(url=url))) as engine:
+        assert isinstance(engine, RestEngine)
+        try:
+            for name, index_type, fields in (("one", "hnsw", "vw"), ("two", "int8_hnsw", "vw"), ("split", "hnsw", "v"),
+                                             ("foreign", "hnsw", "v")):  # fmt: skip
+                for field in fields:
+                    made = names[name] if field == "v" else None
+                    ensure_vector_field(
+                        engine, names[name], vector_field=field,
+                        fingerprint="0" * 32 if name == "foreign" else encoder.info.fingerprint,
+                        model_name="other" if name == "foreign" else encoder.info.model,
+                        dimensions=encoder.info.dimensions, index_type=index_type, text="{text}",
+                        passages=PassageRules(tokens=8, overlap=0) if name == "split" else None,
+                        shards=2 if made else None, replicas=0 if made else None,
+                    )  # fmt: skip
+            for prefix, name in (("", "one"), ("two-", "two"), ("", "split")):
+                lines = []
+                for number, text in enumerate(texts):
+                    document = {"text": text, "group": number % 10, "number": number}
+                    if name == "split":
+                        spans = [half(text, 0), half(text, 1)]
+                        document["v"] = passage_values(engine.info, spans, halves[number])
+                    else:
+                        document["v"] = bulk_value(engine.info, v[number])
+                        document["w"] = bulk_value(engine.info, w[number])
+                    lines += [orjson.dumps({"index": {"_id": f"{prefix}{number}"}}),
+                              orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)]  # fmt: skip
+                bare = {"text": "nothing", "group": 1, "number": COUNT}
+                lines += [orjson.dumps({"index": {"_id": f"{prefix}bare"}}), orjson.dumps(bare), b""]
+                assert all(item.ok for item in engine.bulk(names[name], b"\n".join(lines)))
+                engine.refresh(names[name])
+            yield Shelf(engine, encoder, **names, v=v, w=w, halves=halves)
+        finally:
+            for name in names.values():
+                engine.delete_index(name)
+
+
+def best(values: Vectors, k: int, keep: Sequence[int] | None = None) -> list[float]:
+    """The k largest values, of these places alone where given."""
+    kept = values if keep is None else values[list(keep)]
+    return sorted((float(value) for value in kept), reverse=True)[:k]
+
+
+def unit_scores(values: Vectors) -> Vectors:
+    """(1 + cosine) / 2 of cosines."""
+    result: Vectors = (1 + np.asarray(values)) / 2
+    return result

@@ -1,0 +1,346 @@
+"""What `SemanticIndex` offers beside the plain search, on each real engine, compared with brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.search import SemanticIndex
+from es_sbert.search.fusion import reciprocal_rank_fusion
+from es_sbert.search.hybrid import Weights, normalization_pipeline
+from es_sbert.search.scores import Method
+from tests.engine.meaning import COUNT, Shelf, best, half, shelf, text_of, tiny_encoder, unit_scores
+from tests.engine.vectors import cosines
+
+TEXT = "the man plays a guitar"
+CLOSE = 2e-5
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    with tiny_encoder(tmp_path_factory.mktemp("model")) as encoder:
+        yield encoder
+
+
+@pytest.fixture(scope="module")
+def site(engine_url: str, encoder: Encoder) -> Iterator[Shelf]:
+    with shelf(engine_url, encoder) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def one(site: Shelf) -> Iterator[SemanticIndex]:
+    with SemanticIndex(site.one, site.engine, encoder=site.encoder, vector_field="v") as index:
+        yield index
+
+
+@pytest.fixture(scope="module")
+def split(site: Shelf) -> Iterator[SemanticIndex]:
+    with SemanticIndex(site.split, site.engine, encoder=site.encoder, vector_field="v") as index:
+        yield index
+
+
+def open_at(site: Shelf, index: Any, **more: Any) -> SemanticIndex:
+    return SemanticIndex(index, site.engine, encoder=site.encoder, **{"vector_field": "v", **more})
+
+
+def number(hit: Any) -> int:
+    return int(hit.id.removeprefix("two-"))
+
+
+def test_a_minimum_cosine_and_a_filter(site: Shelf, one: SemanticIndex) -> None:
+    values = cosines(site.query(TEXT), site.v)
+    least = best(values, 40)[-1] - 1e-4
+    keep = [row for row in range(COUNT) if row % 10 in (1, 3) and values[row] >= least]
+    result = one.search(TEXT, COUNT, filter={"terms": {"group": [1, 3]}}, min_cosine=least)
+    assert [hit.cosine for hit in result] == pytest.approx(best(values, COUNT, keep), abs=CLOSE)
+    assert {number(hit) for hit in result} == set(keep)
+    assert result.total == len(keep)
+
+
+def test_several_indices_are_searched_as_one(site: Shelf) -> None:
+    """One of them is quantised, the other is not."""
+    values = cosines(site.query(TEXT), site.v)
+    with open_at(site, [site.one, site.two]) as both:
+        result = both.search(TEXT, 20, num_candidates=COUNT)
+    assert [hit.cosine for hit in result] == pytest.approx(best(np.concatenate([values, values]), 20), abs=CLOSE)
+    assert {hit.index for hit in result} == {site.one, site.two}
+    assert [hit.cosine for hit in result] == pytest.approx([values[number(hit)] for hit in result], abs=CLOSE)
+
+
+def test_an_alias_of_several_indices(site: Shelf) -> None:
+    alias = f"{site.one}-both"
+    site.engine.update_aliases([{"add": {"index": name, "alias": alias}} for name in (site.one, site.two)])
+    with open_at(site, alias) as both:
+        assert {hit.index for hit in both.search(TEXT, 20)} == {site.one, site.two}
+
+
+@pytest.mark.parametrize("boost", [1.0, 1.5])
+def test_of_several_fields_the_nearest_counts(site: Shelf, boost: float) -> None:
+    query = site.query(TEXT)
+    v, w = cosines(query, site.v), cosines(query, site.w)
+    scores = np.maximum(unit_scores(v), boost * unit_scores(w))
+    with open_at(site, site.one, vector_field=["v", "w"]) as index:
+        result = index.search(TEXT, 15, num_candidates=COUNT, boosts={"w": boost})
+        with pytest.raises(UsageError, match="x is not among"):
+            index.search(TEXT, boosts={"x": 2.0})
+    assert [hit.score for hit in result] == pytest.approx(best(scores, 15), abs=CLOSE)
+    # The k nearest of each field are looked at, and the larger of two cosines is told where both fields found it.
+    for hit in result:
+        assert hit.cosine == pytest.approx(max(v[number(hit)], w[number(hit)]), abs=CLOSE) or boost != 1.0
+        assert min(abs(hit.cosine - v[number(hit)]), abs(hit.cosine - w[number(hit)])) < CLOSE
+        assert "v" not in hit.source
+        assert "w" not in hit.source
+
+
+def test_models_are_never_mixed(site: Shelf) -> None:
+    with pytest.raises(IndexMismatch, match="cannot be compared") as caught:
+        open_at(site, [site.one, site.foreign])
+    assert "index migrate" in caught.value.remedy
+    with pytest.raises(IndexMismatch, match="passages in one"):
+        open_at(site, [site.one, site.split])
+    with pytest.raises(IndexMissing):
+        open_at(site, [site.one, "test-of-no-index"])
+    with pytest.raises(UsageError, match="nothing to search in"):
+        open_at(site, [])
+
+
+def test_more_like_a_document(site: Shelf, one: SemanticIndex) -> None:
+    values = cosines(site.v[17], site.v)
+    others = [row for row in range(COUNT) if row != 17]
+    result = one.like("17", 12, num_candidates=COUNT)
+    assert [hit.cosine for hit in result] == pytest.approx(best(values, 12, others), abs=CLOSE)
+    assert "17" not in {hit.id for hit in result}
+    filtered = one.like("17", COUNT, filter={"term": {"group": 7}})
+    assert {number(hit) for hit in filtered} == {row for row in others if row % 10 == 7}
+
+
+def test_more_like_a_document_of_passages_and_of_several_indices(site: Shelf, split: SemanticIndex) -> None:
+    mean = (site.halves[17] / np.linalg.norm(site.halves[17], axis=1, keepdims=True)).mean(axis=0)
+    others = [row for row in range(COUNT) if row != 17]
+    result = split.like("17", 12, num_candidates=2 * COUNT)
+    assert [hit.cosine for hit in result] == pytest.approx(best(site.of_split(mean), 12, others), abs=CLOSE)
+    assert "17" not in {hit.id for hit in result}
+    with open_at(site, [site.one, site.two]) as both:
+        twin = both.like("17", 1, index=site.one).hits[0]
+        assert (twin.id, twin.index) == ("two-17", site.two)
+        with pytest.raises(UsageError, match="is not searched here"):
+            both.like("17", index="elsewhere")
+        with pytest.raises(UsageError, match="no document 'gone'"):
+            both.like("gone")
+        with pytest.raises(UsageError, match="'bare' of .* has no vector"):
+            both.like("bare")
+
+
+def test_a_passage_is_told_with_each_hit(site: Shelf, split: SemanticIndex) -> None:
+    query = site.query(TEXT)
+    for result in (split.search(TEXT, 5), split.hybrid(TEXT, 5, fusion="weighted"), split.hybrid(TEXT, 5)):
+        for hit in result:
+            if hit.cosine is not None:
+                which = int(np.argmax(cosines(query, site.halves[number(hit)])))
+                text = text_of(number(hit))
+                assert hit.passage is not None
+                assert hit.passage.text == text[slice(*half(text, which))]
+                assert (hit.passage.start, hit.passage.end) == half(text, which)
+
+
+def test_pages_of_the_nearest(site: Shelf, one: SemanticIndex) -> None:
+    whole = one.search(TEXT, 30)
+    pages = [one.search(TEXT, 30, offset=offset, size=10) for offset in (0, 10, 20)]
+    assert [hit.id for page in pages for hit in page] == [hit.id for hit in whole]
+    assert [hit.id for hit in one.search(TEXT, 30, offset=25)] == [hit.id for hit in whole.hits[25:]]
+    with pytest.raises(UsageError, match="hits 26 to 35 are asked for, of the 30 nearest") as caught:
+        one.search(TEXT, 30, offset=25, size=10)
+    assert "Raise k" in caught.value.remedy
+
+
+def test_what_a_hit_shows(site: Shelf, one: SemanticIndex) -> None:
+    assert one.search(TEXT, 1, source=False).hits[0].source == {}
+    assert set(one.search(TEXT, 1, source=["group", "v"]).hits[0].source) == {"group"}
+    marked = one.search("guitar", 20, highlight=["text"], num_candidates=COUNT)
+    for hit in marked:
+        assert ("guitar" in text_of(number(hit)).split()) == (
+            "<em>guitar</em>" in "".join(hit.highlight.get("text", []))
+        )
+    own = {"fields": {"text": {"highlight_query": {"match": {"text": "cat"}}}}, "pre_tags": ["["], "post_tags": ["]"]}
+    assert any("[cat]" in hit.highlight.get("text", [""])[0] for hit in one.search(TEXT, 60, highlight=own))
+    with pytest.raises(UsageError, match="no words to highlight"):
+        one.like("1", highlight=["text"])
+
+
+def test_aggregations_and_another_order(site: Shelf, one: SemanticIndex) -> None:
+    values = cosines(site.query(TEXT), site.v)
+    least = best(values, 40)[-1] - 1e-4
+    near = [row for row in range(COUNT) if values[row] >= least]
+    result = one.search(TEXT, COUNT, min_cosine=least, size=7, sort=[{"number": "desc"}],
+                        aggregations={"groups": {"terms": {"field": "group", "size": 20}}})  # fmt: skip
+    assert [number(hit) for hit in result] == sorted(near, reverse=True)[:7]
+    assert [hit.cosine for hit in result] == pytest.approx([values[number(hit)] for hit in result], abs=CLOSE)
+    counts = {bucket["key"]: bucket["doc_count"] for bucket in result.aggregations["groups"]["buckets"]}
+    assert counts == {group: rows for group in range(10) if (rows := sum(row % 10 == group for row in near))}
+    with pytest.raises(UsageError, match="finds every document"):
+        one.search(TEXT, 5, exact=True, sort=["number"])
+
+
+def lexical(site: Shelf, index: str, filter: Any = None) -> dict[str, float]:
+    """The words' own scores, best first."""
+    query: Any = {"bool": {"must": [{"match": {"text": TEXT}}], **({"filter": [filter]} if filter else {})}}
+    hits = site.engine.search(index, {"query": query, "size": 200, "_source": False})["hits"]["hits"]
+    return {hit["_id"]: hit["_score"] for hit in hits}
+
+
+@pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
+def test_ranks_are_fused(site: Shelf, one: SemanticIndex, filter: Any) -> None:
+    result = one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), rank_constant=10, depth=50)
+    near = [hit.id for hit in one.search(TEXT, 50, filter=filter)]
+    words = lexical(site, site.one, filter)
+    expected = reciprocal_rank_fusion({"v": near, "lexical": list(words)[:50]}, weights={"v": 2.0}, constant=10)
+    assert [hit.score for hit in result] == pytest.approx([document.score for document in expected[:20]], abs=1e-9)
+    values = cosines(site.query(TEXT), site.v)
+    for hit in result:
+        assert (hit.cosine is not None) == ("v" in hit.ranks)
+        if hit.cosine is not None:
+            assert hit.cosine == pytest.approx(values[number(hit)], abs=CLOSE)
+            assert near[hit.ranks["v"] - 1] == hit.id
+        if hit.lexical is not None:
+            assert hit.lexical == pytest.approx(words[hit.id], rel=1e-5)
+    assert result.hits[3:7] == one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), rank_constant=10, depth=50,
+                                          offset=3, size=4).hits  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["one", "split"])
+@pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
+def test_weighted_scores_add_up(site: Shelf, request: pytest.FixtureRequest, kind: str, filter: Any) -> None:
+    index: SemanticIndex = request.getfixturevalue(kind)
+    query = site.query(TEXT)
+    values = cosines(query, site.v) if kind == "one" else site.of_split(query)
+    words = lexical(site, index.field.index, filter)
+    # Every document is looked at, so that all have both parts.
+    result = index.hybrid(TEXT, 20, fusion="weighted", weights=(5.0, 0.5), depth=2 * COUNT, filter=filter,
+                          aggregations={"groups": {"terms": {"field": "group"}}})  # fmt: skip
+    keep = [row for row in range(COUNT) if filter is None or row % 10 < 4]
+    totals = {row: 5.0 * unit_scores(values)[row] + 0.5 * words.get(str(row), 0.0) for row in keep}
+    assert [hit.score for hit in result] == pytest.approx(sorted(totals.values(), reverse=True)[:20], abs=1e-4)
+    for hit in result:
+        assert hit.cosine == pytest.approx(values[number(hit)], abs=CLOSE)
+        assert hit.lexical == (pytest.approx(words[hit.id], rel=1e-4) if hit.id in words else None)
+    assert {bucket["key"] for bucket in result.aggregations["groups"]["buckets"]} == {row % 10 for row in keep}
+
+
+def scaled(scores: dict[str, float]) -> dict[str, float]:
+    least, most = min(scores.values()), max(scores.values())
+    # OpenSearch leaves the last of a list a thousandth.
+    return {id: max(0.001, (score - least) / (most - least)) for id, score in scores.items()}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_normalized_scores_add_up_on_opensearch(site: Shelf, one: SemanticIndex, named: bool) -> None:
+    if not site.opensearch:
+        with pytest.raises(UnsupportedEngine, match="OpenSearch's own") as caught:
+            one.hybrid(TEXT, fusion="normalized")
+        assert "rrf or weighted" in caught.value.remedy
+        return
+    how: dict[str, Any] = {"weights": (3.0, 1.0)}
+    if named:
+        how = {"pipeline": f"{site.one}-pipeline"}
+        body = normalization_pipeline(Weights(3.0, 1.0))
+        site.engine._request("PUT", f"/_search/pipeline/{how['pipeline']}", body=body)
+    try:
+        result = one.hybrid(TEXT, 20, fusion="normalized", depth=2 * COUNT, **how)
+    finally:
+        if named:
+            site.engine._request("DELETE", f"/_search/pipeline/{how['pipeline']}")
+    values = cosines(site.query(TEXT), site.v)
+    words = lexical(site, site.one)
+    semantic = scaled({str(row): float(unit_scores(values)[row]) for row in range(COUNT)})
+    lexically = scaled(words)
+    totals = {id: 0.75 * semantic[id] + 0.25 * lexically.get(id, 0.0) for id in semantic}
+    assert [hit.score for hit in result] == pytest.approx(sorted(totals.values(), reverse=True)[:20], abs=1e-3)
+    for hit in result:
+        assert hit.cosine == pytest.approx(values[number(hit)], abs=CLOSE)
+        assert hit.lexical == (pytest.approx(words[hit.id], rel=1e-4) if hit.id in words else None)
+
+
+def test_the_bodies_of_a_hybrid_search_can_be_sent_by_hand(site: Shelf, one: SemanticIndex) -> None:
+    for fusion in ("rrf", "weighted"):
+        bodies = one.hybrid_bodies(TEXT, 5, fusion=fusion, lexical_fields=["text"])
+        answers = site.engine.multi_search(site.one, bodies)
+        assert len(bodies) == (2 if fusion == "rrf" else 1)
+        assert all(answer["hits"]["hits"] for answer in answers)
+
+
+def test_a_lexical_query_of_the_callers_own(site: Shelf, one: SemanticIndex) -> None:
+    result = one.hybrid(TEXT, 50, lexical={"term": {"text": "cat"}}, depth=COUNT)
+    for hit in result:
+        assert (hit.lexical is not None) == ("cat" in text_of(number(hit)).split())
+
+
+@pytest.mark.parametrize("text", ["", " \n", "x" * 100_001, 7, None, b"bytes", ["a"]])
+def test_texts_that_cannot_be_searched_for(one: SemanticIndex, text: Any) -> None:
+    for search in (one.search, one.hybrid, one.body, one.hybrid_bodies):
+        with pytest.raises(UsageError, match="the text to search for"):
+            search(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "k is 0"),
+        ({"k": 10_001}, "k is 10001"),
+        ({"filter": ["term"]}, "the filter is no query"),
+        ({"filter": {}}, "the filter is no query"),
+        ({"fliter": {"match_all": {}}}, "there is no option fliter"),
+        ({"min_cosine": 1.5}, "minimum cosine is 1.5"),
+        ({"oversample": 2.0}, "nothing to oversample"),
+        ({"offset": -1}, "offset is -1"),
+        ({"source": "group"}, "source is a text"),
+        ({"highlight": "text"}, "highlight is a text"),
+    ],
+)
+def test_options_that_make_no_sense(one: SemanticIndex, options: dict[str, Any], message: str) -> None:
+    for search in (one.search, one.hybrid):
+        with pytest.raises(UsageError, match=message):
+            search(TEXT, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fusion": "mean"}, "no fusion 'mean'"),
+        ({"weights": (0.0, 1.0)}, "the semantic weight is 0"),
+        ({"weights": (1.0, float("nan"))}, "the lexical weight is nan"),
+        ({"depth": 5}, "depth is 5"),
+        ({"depth": 20_000}, "depth is 20000"),
+        ({"rank_constant": 0}, "the rank constant is 0"),
+        ({"lexical_fields": []}, "no field to look for words in"),
+        ({"lexical_fields": "text"}, "lexical_fields is a text"),
+        ({"lexical_fields": ["text"], "lexical": {"match_all": {}}}, "both a lexical query and fields"),
+        ({"lexical": {}}, "the lexical query is no query"),
+        ({"pipeline": "p"}, "a search pipeline is named together"),
+        ({"sort": ["number"]}, "happens in the client"),
+        ({"aggregations": {"g": {"terms": {"field": "group"}}}}, "happens in the client"),
+    ],
+)
+def test_hybrid_options_that_make_no_sense(one: SemanticIndex, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        one.hybrid(TEXT, 10, **options)
+
+
+def test_what_only_the_engine_can_refuse(site: Shelf, one: SemanticIndex) -> None:
+    for how in ({"filter": {"nonsense": {}}}, {"sort": ["no_such_field"]}):
+        with pytest.raises(RequestFailed, match=r"nonsense|no_such_field"):
+            one.search(TEXT, **how)
+    with pytest.raises(RequestFailed, match="nonsense"):
+        one.hybrid(TEXT, lexical={"nonsense": {}})
+    with pytest.raises(IndexMismatch, match="no vector field 'x'"):
+        open_at(site, site.one, vector_field="x")
+
+
+def test_the_method_is_told(site: Shelf, one: SemanticIndex) -> None:
+    assert one.search(TEXT, 1).method is Method.KNN
+    assert one.hybrid(TEXT, 1).method is Method.KNN
