@@ -2,6 +2,7 @@
 
     EsSbertError
     ├── UsageError                 options that contradict each other or make no sense
+    │   └── RequestTooLarge        a body beyond the gateway's limit
     ├── ModelError
     │   ├── ModelNotFound          no folder, installed package or hub repository of that name
     │   ├── BundleInvalid          a model folder that is broken, unsafe or was edited by hand
@@ -63,6 +64,10 @@ def first_line(error: Exception) -> str:
 
 class UsageError(EsSbertError):
     """Options that contradict each other or make no sense together."""
+
+
+class RequestTooLarge(UsageError):
+    """The body of a request is larger than the gateway takes."""
 
 
 class ModelError(EsSbertError):

@@ -1,8 +1,8 @@
 """Real search engines for the tests: started on first use, stopped at the end of the session.
 
 A test asks for `es9_url`, `es8_url` or `opensearch_url`, or for `engine_url` to run once on each of the
-three. `ES_SBERT_TEST_ES9`, `ES_SBERT_TEST_ES8` and `ES_SBERT_TEST_OPENSEARCH` name servers that run already;
-those are used and left running.
+three. `ES_SBERT_TEST_ES9`, `ES_SBERT_TEST_ES8`, `ES_SBERT_TEST_OPENSEARCH` and `ES_SBERT_TEST_OPENSEARCH_ML` name
+servers that run already; those are used and left running.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000
 hypothesis.settings.load_profile("steady")
 
 ENGINES = ("es9", "es8", "opensearch")
-ENGINE_FIXTURES = {f"{name}_url" for name in ENGINES} | {"elastic", "engine_url", "secured_es9", "secured_es8"}
+ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "opensearch_ml")} | {
+    "elastic", "engine_url", "secured_es9", "secured_es8",
+}  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,7 +49,7 @@ def free_port() -> int:
 
 
 def _server(name: str) -> Iterator[str]:
-    given = os.environ.get(f"ES_SBERT_TEST_{name.upper()}")
+    given = os.environ.get(f"ES_SBERT_TEST_{name.upper().replace('-', '_')}")
     if given:
         yield given.rstrip("/")
         return
@@ -77,6 +79,12 @@ def es8_url() -> Iterator[str]:
 def opensearch_url() -> Iterator[str]:
     """Address of an OpenSearch 3.x with the k-NN plugin."""
     yield from _server("opensearch")
+
+
+@pytest.fixture(scope="session")
+def opensearch_ml_url() -> Iterator[str]:
+    """Address of an OpenSearch 3.x with ml-commons too; tests may change its cluster settings."""
+    yield from _server("opensearch-ml")
 
 
 @pytest.fixture(scope="session")

@@ -24,9 +24,9 @@ def _progress(message: str) -> None:
 def engine() -> None:
     """Run a real search engine on this machine without Docker.
 
-    es9 is Elasticsearch 9, es8 Elasticsearch 8.19 and opensearch OpenSearch 3, each the project's own build
-    from Maven Central (130 MB to 1 GB, fetched once). Maven and a JDK 21 or newer are needed. A server listens
-    on this machine only, has no passwords, and keeps its data when stopped.
+    es9 is Elasticsearch 9, es8 Elasticsearch 8.19, opensearch OpenSearch 3 and opensearch-ml the same with one more
+    plugin, each the project's own build from Maven Central (130 MB to 1 GB, fetched once). Maven and a JDK 21 or newer
+    are needed. A server listens on this machine only, has no passwords, and keeps its data when stopped.
 
     \b
     Everything lies under $ES_SBERT_ENGINE_HOME. Its default is
@@ -48,8 +48,8 @@ def engine() -> None:
 def up(name: str, port: int | None, heap: str, timeout: float) -> None:
     """Start a server, or find the one that runs.
 
-    The last line printed is its address. NAME is es9 (the default), es8 or opensearch. Another --port is
-    another server with its own data.
+    The last line printed is its address. NAME is es9 (the default), es8, opensearch or opensearch-ml.
+    Another --port is another server with its own data.
 
     Example: es-sbert engine up opensearch --heap 2g
     """

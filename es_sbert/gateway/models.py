@@ -69,13 +69,6 @@ class Models:
             )
         return embedder
 
-    async def start(self) -> None:
-        """Load the default model, so that the first search does not wait; what goes wrong is told by `not_ready`."""
-        try:
-            await self.get()
-        except EsSbertError as error:
-            logger.error("the model %s cannot be loaded: %s", self.settings.public_names[0], error.message)
-
     @property
     def not_ready(self) -> str | None:
         """Why texts cannot be embedded by the default model; None once it was loaded."""

@@ -7,12 +7,14 @@ Elasticsearch builds carry only a few modules:
 - `es8` gets its missing modules from SonarQube, which ships a complete Elasticsearch of the same version.
 - `opensearch` has every module; k-NN is a plugin. The native faiss and nmslib libraries are not in it:
   an index with `engine: faiss` ends the server, `engine: lucene` works.
+- `opensearch-ml` is the same with ml-commons, which makes vectors through models of other servers. Its download is
+  twice as large, mostly of onnxruntime's libraries for GPUs.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from es_sbert.errors import LocalEngineError
 
@@ -113,6 +115,25 @@ def _opensearch_plugin(artifact: str, plugin: str, version: str, megabytes: int)
     return Piece(Artifact("org.opensearch.plugin", artifact, version, megabytes), (("", f"plugins/{plugin}/"),))
 
 
+_OPENSEARCH = EngineBuild(
+    name="opensearch",
+    product="OpenSearch",
+    version="3.6.0",
+    port=9210,
+    minimum_jdk=21,
+    pieces=(
+        Piece(
+            Artifact("org.opensearch.distribution.integ-test-zip", "opensearch", "3.6.0", 162),
+            (("opensearch-3.6.0/", ""),),
+        ),
+        _opensearch_plugin("opensearch-job-scheduler", "opensearch-job-scheduler", "3.6.0.0", 1),
+        _opensearch_plugin("opensearch-knn", "opensearch-knn", "3.6.0.0", 7),
+        _opensearch_plugin("neural-search", "opensearch-neural-search", "3.6.0.0", 11),
+    ),
+    launcher="bin/opensearch",
+    prefix="OPENSEARCH",
+)
+
 # The servers listen on the loopback interface only, and TLS with passwords would be in the way of a first try.
 _NO_SECURITY = (("xpack.security.enabled", "false"),)
 
@@ -150,23 +171,15 @@ ENGINES = {
             prefix="ES",
             settings=_NO_SECURITY,
         ),
-        EngineBuild(
-            name="opensearch",
-            product="OpenSearch",
-            version="3.6.0",
-            port=9210,
-            minimum_jdk=21,
+        _OPENSEARCH,
+        replace(
+            _OPENSEARCH,
+            name="opensearch-ml",
+            port=9211,
             pieces=(
-                Piece(
-                    Artifact("org.opensearch.distribution.integ-test-zip", "opensearch", "3.6.0", 162),
-                    (("opensearch-3.6.0/", ""),),
-                ),
-                _opensearch_plugin("opensearch-job-scheduler", "opensearch-job-scheduler", "3.6.0.0", 1),
-                _opensearch_plugin("opensearch-knn", "opensearch-knn", "3.6.0.0", 7),
-                _opensearch_plugin("neural-search", "opensearch-neural-search", "3.6.0.0", 11),
+                *_OPENSEARCH.pieces,
+                _opensearch_plugin("opensearch-ml-plugin", "opensearch-ml", "3.6.0.0", 390),
             ),
-            launcher="bin/opensearch",
-            prefix="OPENSEARCH",
         ),
     )
 }

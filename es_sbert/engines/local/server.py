@@ -123,9 +123,9 @@ def purge_stopped(name: str, port: int | None = None) -> list[Path]:
     removed = []
     with storage_errors(layout.home):
         for work in sorted(layout.servers.glob(f"{lookup(name).name}-{port or '*'}")):
-            suffix = work.name.rpartition("-")[2]
-            if not suffix.isdecimal():
-                continue  # not one of ours: the user's copy, say
+            prefix, _, suffix = work.name.rpartition("-")
+            if prefix != name or not suffix.isdecimal():
+                continue  # another build's whose name begins alike, or none of ours: the user's copy, say
             its_port = int(suffix)
             with file_lock(_lock(layout, name, its_port), lambda: None):
                 if read_state(layout.state, name, its_port) is None:

@@ -131,13 +131,12 @@ def test_a_model_that_cannot_be_loaded_is_told_and_tried_again(tmp_path: Path, f
     async def scenario() -> None:
         place = tmp_path / "model"
         served = models(place)
-        await served.start()
-        assert served.not_ready is not None
-        assert "cannot be loaded" in served.not_ready
         with pytest.raises(ModelNotFound):
             await served.get()
+        assert served.not_ready is not None
+        assert "cannot be loaded" in served.not_ready
         shutil.copytree(folders[0], place)
-        await served.start()
+        await served.get()
         assert served.not_ready is None
         await served.close()
 

@@ -40,4 +40,4 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(LocalEngineError) as caught:
         lookup("es7")
     assert "'es7'" in caught.value.message
-    assert "es8, es9, opensearch" in caught.value.remedy
+    assert "es8, es9, opensearch, opensearch-ml" in caught.value.remedy

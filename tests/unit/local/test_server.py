@@ -75,6 +75,15 @@ def test_nothing_runs_in_a_fresh_home(home: Path) -> None:
     assert not home.exists()
 
 
+def test_a_build_whose_name_begins_alike_keeps_its_data(home: Path) -> None:
+    layout = Layout(home)
+    layout.create(None)
+    for name in ("opensearch-9210", "opensearch-ml-9211"):
+        (layout.servers / name / "data").mkdir(parents=True)
+    assert purge_stopped("opensearch") == [layout.work("opensearch", 9210)]
+    assert purge_stopped("opensearch-ml") == [layout.work("opensearch-ml", 9211)]
+
+
 def test_only_data_of_stopped_servers_is_purged(home: Path) -> None:
     layout = Layout(home)
     layout.create(None)

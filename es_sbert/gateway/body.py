@@ -1,0 +1,62 @@
+"""Bodies of requests to the gateway's own API, read within a limit, and callers who go away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from es_sbert.errors import RequestTooLarge
+
+T = TypeVar("T")
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body of a request.
+
+    Args:
+        limit: Most bytes.
+
+    Raises:
+        RequestTooLarge: it is larger; the rest of it is not read.
+        ClientDisconnect: the caller went away.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limit:
+        raise _too_large(limit)
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> RequestTooLarge:
+    return RequestTooLarge(f"the body is larger than {limit:,} bytes", "Send it in several requests.")
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do some work for a caller, and give it up when the caller goes away. The body has been read before.
+
+    Raises:
+        ClientDisconnect: the caller went away.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect
+    finally:
+        gone.cancel()
+        task.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

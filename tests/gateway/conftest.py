@@ -1,0 +1,41 @@
+"""A tiny model, exported once for the session, and an address that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import Precision
+from es_sbert.exporters.export import export_bundle
+from es_sbert.gateway.served import ModelSettings
+from tests.gateway.embedding_app import embedding_app
+from tests.gateway.serving import served
+from tests.tiny import write_tiny_bert
+
+PROMPTS = {"query": "query : ", "document": "passage : "}
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bundle of a tiny model with prompts."""
+    folder = write_tiny_bert(tmp_path_factory.mktemp("checkpoints") / "tiny", prompts=PROMPTS)
+    bundle = tmp_path_factory.mktemp("bundles") / "tiny"
+    export_bundle(read_model(folder, "tiny"), bundle, [Precision.FP32])
+    return bundle
+
+
+def tiny_settings(tiny: Path, **settings: object) -> ModelSettings:
+    """One tiny model, in the precision that tests compare."""
+    return ModelSettings.model_validate(
+        {"models": (str(tiny),), "device": "cpu", "precision": "fp32", "threads": 1, **settings}
+    )
+
+
+@pytest.fixture(scope="session")
+def embeddings_url(tiny: Path) -> Iterator[str]:
+    """Address of the gateway's own paths; the model is also called text-embedding-3-small."""
+    with served(embedding_app(tiny_settings(tiny, aliases={"text-embedding-3-small": "tiny"}))) as url:
+        yield url

@@ -1,0 +1,54 @@
+"""The gateway's own paths alone, without an engine behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+
+from es_sbert.gateway.description import description_routes
+from es_sbert.gateway.embedding import EmbeddingSettings
+from es_sbert.gateway.embeddings_api import EmbeddingsApiSettings, embedding_routes
+from es_sbert.gateway.health import health_routes
+from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
+from es_sbert.gateway.models import Models
+from es_sbert.gateway.served import ModelSettings
+
+
+def embedding_app(
+    settings: ModelSettings,
+    api: EmbeddingsApiSettings | None = None,
+    *,
+    embedding: EmbeddingSettings | None = None,
+    load: bool = True,
+    engine_problem: str | None = None,
+) -> Starlette:
+    """An application of the routes.
+
+    Args:
+        load: Whether the default model is loaded before the first request.
+        engine_problem: What the readiness check hears of the engine.
+    """
+    metrics = GatewayMetrics()
+    models = Models(settings, embedding or EmbeddingSettings(), metrics)
+
+    async def upstream_problem() -> str | None:
+        return engine_problem
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if load:
+            await models.get()
+        yield
+        await models.close()
+
+    return Starlette(
+        routes=[
+            *embedding_routes(models, api or EmbeddingsApiSettings(), metrics),
+            *description_routes(),
+            *health_routes(models, upstream_problem),
+            *metrics_routes(metrics),
+        ],
+        lifespan=lifespan,
+    )

@@ -1,0 +1,41 @@
+"""An ASGI application on a real port, by uvicorn in a thread of this process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+# Generous: a server that has not started by then never will.
+_SECONDS = 120
+
+
+@contextmanager
+def served(app: Starlette | Any, *, host: str = "127.0.0.1") -> Iterator[str]:
+    """Serve an application until the block ends; its address.
+
+    Raises:
+        RuntimeError: its start failed; the log says why.
+    """
+    listener = socket.create_server((host, 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=_SECONDS))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
+    thread.start()
+    try:
+        end = time.monotonic() + _SECONDS
+        while not server.started:
+            if not thread.is_alive() or time.monotonic() > end:
+                raise RuntimeError("the application did not start")
+            thread.join(0.01)
+        yield f"http://{host}:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(_SECONDS)
+        listener.close()
+        assert not thread.is_alive(), "the application does not end"

@@ -1,0 +1,232 @@
+"""`/v1/embeddings` as OpenAI's own client and plain HTTP see it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from pydantic import SecretStr
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.gateway.embedding import EmbeddingSettings
+from es_sbert.gateway.embeddings_api import EmbeddingsApiSettings
+from es_sbert.loading import load_encoder
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.embedding_app import embedding_app
+from tests.gateway.serving import served
+from tests.unit.gateway.encoders import TellingEncoder
+
+TEXTS = ["A man plays guitar.", "The cat sleeps on the mat.", "cat"]
+LIMITS = EmbeddingsApiSettings(max_texts=3, max_characters=100, max_body=1000)
+
+
+@pytest.fixture(scope="module")
+def client(embeddings_url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{embeddings_url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def reference(tiny: Path) -> Iterator[Encoder]:
+    with load_encoder(str(tiny), device="cpu", precision="fp32") as encoder:
+        yield encoder
+
+
+@pytest.fixture(scope="module")
+def strict_url(tiny: Path) -> Iterator[str]:
+    """An API with small limits and a key."""
+    settings = LIMITS.model_copy(update={"api_key": SecretStr("the right key")})
+    with served(embedding_app(tiny_settings(tiny), settings)) as url:
+        yield url
+
+
+@pytest.mark.parametrize("encoding", [None, "float", "base64"])
+def test_openais_client_gets_the_models_vectors(
+    client: openai.OpenAI, reference: Encoder, encoding: str | None
+) -> None:
+    options: dict[str, Any] = {} if encoding is None else {"encoding_format": encoding}
+    answer = client.embeddings.create(model="text-embedding-3-small", input=TEXTS, **options)
+    expected = reference.encode(TEXTS)
+    assert [entry.index for entry in answer.data] == [0, 1, 2]
+    given = [entry.embedding for entry in answer.data]
+    if encoding == "base64":  # asked for by the caller, the client hands it on as it came
+        given = [np.frombuffer(base64.b64decode(str(vector)), "<f4").tolist() for vector in given]
+    np.testing.assert_allclose(np.array(given), expected.vectors, atol=1e-6)
+    assert answer.model == "text-embedding-3-small"
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens == expected.tokens.sum()
+
+
+def test_one_text_in_place_of_a_list_and_the_models_own_dimensions(client: openai.OpenAI, reference: Encoder) -> None:
+    answer = client.embeddings.create(model="tiny", input="cat", dimensions=16, user="somebody")
+    np.testing.assert_allclose(answer.data[0].embedding, reference.encode(["cat"]).vectors[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("input_type", "kind"),
+    [("query", "query"), ("search_query", "query"), ("document", "document"), ("search_document", "document")],
+)
+def test_input_type_puts_the_models_prompt_in_front(
+    client: openai.OpenAI, reference: Encoder, input_type: str, kind: Any
+) -> None:
+    answer = client.embeddings.create(model="tiny", input=TEXTS, extra_body={"input_type": input_type})
+    given = np.array([entry.embedding for entry in answer.data])
+    np.testing.assert_allclose(given, reference.encode(TEXTS, kind).vectors, atol=1e-6)
+    assert not np.allclose(given, reference.encode(TEXTS).vectors, atol=1e-3)
+
+
+def test_a_text_that_was_cut_is_marked_and_counted_as_far_as_it_was_read(client: openai.OpenAI) -> None:
+    answer = client.embeddings.create(model="tiny", input=["cat", "cat " * 100])
+    assert [(entry.model_extra or {}).get("truncated") for entry in answer.data] == [None, True]
+    assert answer.usage.prompt_tokens == 3 + 24
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "es-sbert"
+    assert client.models.retrieve("text-embedding-3-small").id == "text-embedding-3-small"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("org/other")
+
+
+def test_an_unknown_model_is_told_as_openai_does(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="Name one of: tiny, text-embedding-3-small") as caught:
+        client.embeddings.create(model="other", input="cat")
+    assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "not JSON"), (b'{"input": "a"', "not JSON"), (b"[1]", "not a JSON object"), (b"\xff", "not JSON"),
+        (b'{"input": "\\ud800"}', "not JSON"), (b"[" * 5000, "not JSON"),
+        ({}, "neither a text nor a list"), ({"input": None}, "neither"), ({"input": {}}, "neither"),
+        ({"input": 7}, "neither"), ({"input": []}, "neither"), ({"input": ""}, "is empty"),
+        ({"input": ["a", ""]}, r"input\[1\]' is empty"), ({"input": ["a", 1]}, r"input\[1\]' is not a text"),
+        ({"input": [[1, 2], [3]]}, "check_embedding_ctx_length=False"), ({"input": [1, 2]}, "token ids"),
+        ({"input": [True]}, "is not a text"),
+        ({"input": "a", "model": 1}, "'model' is not a string"), ({"input": "a", "user": []}, "'user'"),
+        ({"input": "a", "encoding_format": "hex"}, "Give float or base64"),
+        ({"input": "a", "encoding_format": ["float"]}, "Give float or base64"),
+        ({"input": "a", "input_type": "image"}, "Give query or document"),
+        ({"input": "a", "input_type": ["query"]}, "Give query or document"),
+        ({"input": "a", "dimensions": 8}, "have 16 dimensions, not 8"), ({"input": "a", "dimensions": 0}, "positive"),
+        ({"input": "a", "dimensions": True}, "positive"), ({"input": "a", "dimensions": "16"}, "positive"),
+        ({"input": "a", "inputs": "b"}, "unknown field 'inputs'"),
+    ],
+)  # fmt: skip
+def test_bad_requests_say_what_to_do(embeddings_url: str, body: Any, words: str) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = _post(embeddings_url, content)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert re.search(words, error["message"])
+
+
+def _post(url: str, content: Any, **headers: Any) -> httpx.Response:
+    given = {"content-type": "application/json", **{name.replace("_", "-"): text for name, text in headers.items()}}
+    return httpx.post(f"{url}/v1/embeddings", content=content, headers=given, timeout=60, trust_env=False)
+
+
+@pytest.mark.parametrize(
+    "headers", [{"content_type": "text/plain"}, {"content_type": ""}, {"content_encoding": "gzip"}]
+)
+def test_another_content_type_is_refused(embeddings_url: str, headers: dict[str, str]) -> None:
+    answer = _post(embeddings_url, b'{"input": "a"}', **headers)
+    assert answer.status_code == 415
+    assert "application/json" in answer.json()["error"]["message"]
+
+
+KEY = {"authorization": "Bearer the right key"}
+
+
+@pytest.mark.parametrize(
+    "given", [None, b"Bearer wrong", b"Basic the right key", b"Bearer the right keys", b"Bearer \xe9", b""]
+)
+def test_without_the_key_nothing_is_answered(strict_url: str, given: bytes | None) -> None:
+    headers = {} if given is None else {"authorization": given}
+    answer = _post(strict_url, b'{"input": "a"}', **headers)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert "the right key" not in answer.text
+    listed = httpx.get(f"{strict_url}/v1/models", headers=headers, trust_env=False)
+    assert listed.status_code == 401
+    assert _post(strict_url, b'{"input": "a"}', **KEY).status_code == 200
+
+
+def test_limits(strict_url: str) -> None:
+    assert _post(strict_url, json.dumps({"input": ["a"] * 3}), **KEY).status_code == 200
+    for body, status, words in [
+        ({"input": ["a"] * 4}, 400, "Send at most 3"),
+        ({"input": ["a" * 51, "b" * 50]}, 400, "Send at most 100"),
+        ({"input": "a" * 1000}, 413, "larger than 1,000 bytes"),
+    ]:
+        answer = _post(strict_url, json.dumps(body), **KEY)
+        assert answer.status_code == status
+        assert words in answer.json()["error"]["message"]
+    endless = (b'{"input": "' if number == 0 else b"a" * 100 for number in range(100))
+    assert _post(strict_url, endless, **KEY).status_code == 413
+
+
+def test_too_much_at_once_answers_429_and_says_when_to_come_again(tiny: Path) -> None:
+    few = EmbeddingSettings(waiting_texts=30, batch_texts=1, cached_vectors=0)
+    with served(embedding_app(tiny_settings(tiny), embedding=few)) as url, ThreadPoolExecutor(8) as pool:
+        bodies = [json.dumps({"input": [f"cat {number}"] * 20}) for number in range(40)]
+        answers = list(pool.map(lambda body: _post(url, body), bodies))
+        statuses = {answer.status_code for answer in answers}
+        assert statuses == {200, 429}
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert refused.headers["retry-after"] == "1"
+        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+        # OpenAI's client tries again by itself.
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            assert len(client.embeddings.create(model="tiny", input="cat").data) == 1
+        assert "es_sbert_gateway_texts_waiting 0.0" in httpx.get(f"{url}/metrics", trust_env=False).text
+
+
+def test_concurrent_callers_get_their_own_vectors(client: openai.OpenAI, reference: Encoder) -> None:
+    def one(number: int) -> None:
+        texts = ["cat " * (number % 5 + 1), "a man"][: number % 2 + 1]
+        answer = client.embeddings.create(model="tiny", input=texts, extra_body={"input_type": "query"})
+        given = np.array([entry.embedding for entry in answer.data])
+        np.testing.assert_allclose(given, reference.encode(texts, "query").vectors, atol=1e-6)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(one, range(64)))
+
+
+def test_a_model_that_cannot_be_loaded_is_the_gateways_fault(tmp_path: Path) -> None:
+    settings = tiny_settings(tmp_path / "missing")
+    with served(embedding_app(settings, load=False)) as url:
+        answer = _post(url, b'{"input": "a"}')
+        assert answer.status_code == 503
+        assert answer.json()["error"]["type"] == "server_error"
+        assert "cannot be loaded" in httpx.get(f"{url}/readyz", trust_env=False).json()["model"]
+
+
+def test_texts_of_a_caller_who_goes_away_are_not_embedded(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = TellingEncoder()
+    encoder.may_run.clear()
+    monkeypatch.setattr("es_sbert.gateway.models.load_encoder", lambda model, **options: encoder)
+    with served(embedding_app(tiny_settings(tiny))) as url, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(_post, url, b'{"input": "first"}')
+        assert encoder.started.wait(60)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/v1/embeddings", json={"input": ["gone"] * 7}, timeout=0.2, trust_env=False)
+        shown = ""
+        while 'requests_total{kind="embeddings",status="499"} 1.0' not in shown:
+            shown = httpx.get(f"{url}/metrics", trust_env=False).text
+        assert "es_sbert_gateway_texts_waiting 1.0" in shown
+        encoder.may_run.set()
+        assert first.result().status_code == 200
+        assert _post(url, b'{"input": "second"}').status_code == 200
+    assert encoder.batches == [1, 1]

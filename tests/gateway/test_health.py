@@ -1,0 +1,56 @@
+"""Health and metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.embedding_app import embedding_app
+from tests.gateway.serving import served
+
+
+def test_ready_says_what_is_missing(tiny: Path) -> None:
+    app = embedding_app(tiny_settings(tiny), load=False, engine_problem="nothing answers at the address")
+    with served(app) as url, httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+        assert http.get("/healthz").json() == {"status": "alive"}
+        answer = http.get("/readyz")
+        assert answer.status_code == 503
+        assert answer.json() == {
+            "status": "not ready", "engine": "nothing answers at the address",
+            "model": "the model tiny is not loaded yet",
+        }  # fmt: skip
+        assert http.post("/v1/embeddings", json={"input": "cat"}).status_code == 200
+        assert http.get("/readyz").json()["model"] == "ok"
+
+
+def test_ready(embeddings_url: str) -> None:
+    answer = httpx.get(f"{embeddings_url}/readyz", trust_env=False)
+    assert answer.status_code == 200
+    assert answer.json() == {"status": "ready", "engine": "ok", "model": "ok"}
+
+
+def test_metrics_count_what_happened(tiny: Path) -> None:
+    with served(embedding_app(tiny_settings(tiny))) as url, httpx.Client(base_url=url, trust_env=False) as http:
+        for texts in (["cat", "man"], ["man"], "mat", []):
+            http.post("/v1/embeddings", json={"input": texts})
+        http.get("/v1/models")
+        shown = http.get("/metrics")
+        assert shown.headers["content-type"].startswith("text/plain")
+        samples = {
+            (sample.name.removeprefix("es_sbert_gateway_"), *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(shown.text)
+            for sample in family.samples
+        }
+    assert samples["requests_total", "embeddings", "200"] == 3
+    assert samples["requests_total", "embeddings", "400"] == 1
+    assert samples["requests_total", "models", "200"] == 1
+    assert samples["request_seconds_count", "embeddings"] == 4
+    assert samples["vectors_total", "model"] == 3
+    assert samples["vectors_total", "cache"] == 1
+    assert samples["batch_texts_count",] == 2
+    assert samples["batch_texts_sum",] == 3
+    assert samples["requests_running",] == samples["texts_waiting",] == 0
+    assert [value for name, value in samples.items() if name[0] == "model_loaded"] == [1]
