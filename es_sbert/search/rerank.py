@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,6 +13,9 @@ from es_sbert.errors import UsageError
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.text import NoText, TextTemplate
 from es_sbert.search.results import Hit, SearchResult
+
+# What the cross-encoder reads of a hit; None where there is nothing to read.
+TextOf = Callable[[Hit], str | None]
 
 # A cross-encoder reads each pair anew: so many take a CPU of two cores seconds already.
 MAX_WINDOW = 1000
@@ -64,38 +67,39 @@ class RerankedResult(SearchResult):
         return line + (f"; {self.without_text} hits have no text and follow" if self.without_text else "")
 
 
-def check_window(window: int | None) -> int:
-    """The number of hits to rerank; None takes 50.
+def window_of(k: int, window: int | None) -> int:
+    """How many hits are reranked so that k are shown: as asked for, else 50, or k if that is more.
 
     Raises:
         UsageError: none at all, or too many.
     """
     if window is not None and not 1 <= window <= MAX_WINDOW:
         raise UsageError(f"the rerank window is {window}", f"Rerank 1 to {MAX_WINDOW:,} hits.")
-    return window or DEFAULT_WINDOW
+    return window or min(MAX_WINDOW, max(DEFAULT_WINDOW, k))
 
 
-def rerank(text: str, found: SearchResult, reranker: Reranker, meta: VectorFieldMeta, *, k: int,
+def rerank(text: str, found: SearchResult, reranker: Reranker, text_of: TextOf, *, k: int,
            window: int | None = None) -> RerankedResult:  # fmt: skip
     """Put the first hits of a search into a cross-encoder's order.
 
-    What it reads of a hit is the nearest passage where the index holds passages, else the text that was embedded.
+    Usage:
+        found = index.search(question, k=50)
+        best = rerank(question, found, reranker, embedded_text(index.field.meta), k=10)
 
     Args:
         text: The text that was searched for.
-        found: Hits of the search, at least `max(k, window)` of them where there are as many.
+        found: Hits of the search, at least `max(k, window_of(k, window))` of them where there are as many.
         reranker: A cross-encoder with one output.
-        meta: What the mapping says about the field that was searched; its template says what a document's text is.
+        text_of: What the cross-encoder reads of a hit; see `embedded_text`.
         k: How many hits are wanted.
-        window: How many of the first hits are reranked; None takes 50.
+        window: How many of the first hits are reranked; by default 50, or k if that is more.
 
     Raises:
-        UsageError: a window that is empty or too large, a cross-encoder with several outputs, or an index of which
-            nobody knows what its texts are.
+        UsageError: a window that is empty or too large, or a cross-encoder with several outputs.
     """
-    size = min(len(found), check_window(window))
+    size = min(len(found), window_of(k, window))
     began = time.perf_counter()
-    text_at = {place: read for place, read in enumerate(hit_texts(found.hits[:size], meta)) if read is not None}
+    text_at = {place: read for place, hit in enumerate(found.hits[:size]) if (read := text_of(hit)) is not None}
     scored = reranker.score_pairs([text] * len(text_at), list(text_at.values()))
     score_at = dict(zip(text_at, scored.scores.tolist(), strict=True))
     order = rerank_order(len(found), score_at)[:k]
@@ -120,8 +124,13 @@ def rerank_order(hits: int, score_at: Mapping[int, float]) -> list[int]:
     return scored + [place for place in range(hits) if place not in score_at]
 
 
-def hit_texts(hits: Sequence[Hit], meta: VectorFieldMeta) -> list[str | None]:
-    """What the cross-encoder reads of each hit; None where its source lacks the fields, or they are blank.
+def embedded_text(meta: VectorFieldMeta) -> TextOf:
+    """What takes the text of a hit: its nearest passage where the index holds passages, else all that was embedded.
+
+    It gives None where the hit's source lacks the fields of that text, or they are blank.
+
+    Args:
+        meta: What the mapping says about the field that was searched; its template says what a document's text is.
 
     Raises:
         UsageError: the mapping does not say which text was embedded.
@@ -132,15 +141,17 @@ def hit_texts(hits: Sequence[Hit], meta: VectorFieldMeta) -> list[str | None]:
             "Load the documents by es-sbert ingest with --text-field or --text-template, which notes it.",
         )
     template = TextTemplate.parse(meta.text)
-    return [hit.passage.text if hit.passage is not None else _rendered(template, hit) for hit in hits]
 
+    def text_of(hit: Hit) -> str | None:
+        if hit.passage is not None:
+            return hit.passage.text
+        try:
+            text = template.render(hit.source)
+        except NoText:
+            return None
+        return text if text.strip() else None
 
-def _rendered(template: TextTemplate, hit: Hit) -> str | None:
-    try:
-        text = template.render(hit.source)
-    except NoText:
-        return None
-    return text if text.strip() else None
+    return text_of
 
 
 def _reranked(hit: Hit, score: float | None) -> RerankedHit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import elasticsearch
@@ -23,6 +24,20 @@ def test_every_example_is_run_here_or_inside() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == OWN | FOREIGN
     inside = "".join(path.read_text() for path in EXAMPLES.parents[1].glob("tests/frameworks/inside/check_*.py"))
     assert all(f'"{name}"' in inside for name in FOREIGN)
+
+
+def test_the_code_of_the_page_is_that_of_the_examples() -> None:
+    """So what the page shows is what runs."""
+    page = (EXAMPLES.parents[1] / "docs/integrations.md").read_text()
+    examples = [_stripped(path.read_text()) for path in EXAMPLES.glob("*.py")]
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        assert any(_stripped(block) in example for example in examples), block
+
+
+def _stripped(code: str) -> str:
+    return "\n".join(line.strip() for line in code.strip().splitlines())
 
 
 def test_the_client_is_of_version_9() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from elasticsearch import AsyncElasticsearch, Elasticsearch
@@ -18,6 +19,7 @@ from langchain_elasticsearch import (
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.search.semantic_index import SemanticIndex
+from tests.engine.ingest_support import load
 from tests.frameworks.articles import ARTICLES, QUESTION, TEXTS, Fill, RunExample, expected_lines, same_lines
 
 METADATA = [{"language": language} for language, _ in ARTICLES]
@@ -89,7 +91,7 @@ def test_an_index_of_passages(url: str, encoder: Encoder, fill: Fill) -> None:
 
 @pytest.mark.parametrize("engine", ["es9", "es8", "opensearch"])
 @sunset
-def test_what_a_store_writes_into_our_index_is_found(engine: str, encoder: Encoder, fill: Fill,
+def test_what_a_store_writes_into_our_index_is_found(engine: str, encoder: Encoder, fill: Fill, tmp_path: Path,
                                                     request: pytest.FixtureRequest) -> None:  # fmt: skip
     url = request.getfixturevalue(f"{engine}_url")
     index, added = fill(url), "An orchestra rehearses a symphony."
@@ -106,6 +108,9 @@ def test_what_a_store_writes_into_our_index_is_found(engine: str, encoder: Encod
     with SemanticIndex(index, url, encoder=encoder) as semantic:
         nearest = semantic.search("a rehearsal of classical music", 1).hits[0]
     assert (nearest.id, nearest.source["text"]) == ("new", added)
+    # It bears no fingerprint, so it is embedded anew; those that a load has written are left alone.
+    summary = load(url, encoder, index, dead=tmp_path / "dead")
+    assert (summary.indexed, summary.unchanged) == (1, len(TEXTS))
 
 
 @pytest.mark.parametrize(

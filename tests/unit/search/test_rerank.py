@@ -17,7 +17,7 @@ from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import UsageError
 from es_sbert.exporters.reranker import export_reranker
 from es_sbert.index.meta import PassageRules, VectorFieldMeta
-from es_sbert.search.rerank import MAX_WINDOW, RerankedResult, rerank, rerank_order
+from es_sbert.search.rerank import MAX_WINDOW, RerankedResult, embedded_text, rerank, rerank_order
 from es_sbert.search.results import Hit, Passage, SearchResult
 from es_sbert.search.scores import Method
 from tests.unit.checkpoints import write_cross_encoder
@@ -25,6 +25,7 @@ from tests.unit.checkpoints import write_cross_encoder
 QUERY = "Why is the night train late?"
 LONG = "The night train is late. " * 30
 META = VectorFieldMeta(fingerprint="f", model="m", dimensions=4, index_type="flat", text="{title} {body}")
+TEXT_OF = embedded_text(META)
 BODIES = ["Two children repaired the telescope.", "A nurse fixed the pump.", LONG, "Why?", "Snow lay on the rails."]
 
 
@@ -57,7 +58,7 @@ def ids(result: RerankedResult) -> list[str]:
 
 
 def test_the_order_is_that_of_sentence_transformers(folder: Path, reranker: Reranker) -> None:
-    result = rerank(QUERY, documents(BODIES), reranker, META, k=10)
+    result = rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10)
     texts = [f"t{number} {body}" for number, body in enumerate(BODIES)]
     theirs = CrossEncoder(str(folder), device="cpu").rank(QUERY, texts, show_progress_bar=False)
     assert ids(result) == [str(entry["corpus_id"]) for entry in theirs]
@@ -67,7 +68,7 @@ def test_the_order_is_that_of_sentence_transformers(folder: Path, reranker: Rera
 
 def test_what_the_search_said_of_a_hit_stays(reranker: Reranker) -> None:
     before = documents(BODIES)
-    result = rerank(QUERY, before, reranker, META, k=2)
+    result = rerank(QUERY, before, reranker, TEXT_OF, k=2)
     assert len(result) == 2
     assert (result.took_ms, result.method, result.scored, result.truncated) == (3, Method.KNN, 5, 1)
     assert result.reranker == reranker.name
@@ -78,7 +79,7 @@ def test_what_the_search_said_of_a_hit_stays(reranker: Reranker) -> None:
 
 
 def test_beyond_the_window_the_search_decides(reranker: Reranker) -> None:
-    result = rerank(QUERY, documents(BODIES), reranker, META, k=10, window=2)
+    result = rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10, window=2)
     assert sorted(ids(result)[:2]) == ["0", "1"]
     assert ids(result)[2:] == ["2", "3", "4"]
     assert [hit.rerank_score is None for hit in result] == [False, False, True, True, True]
@@ -88,7 +89,7 @@ def test_beyond_the_window_the_search_decides(reranker: Reranker) -> None:
 def test_hits_without_a_text_follow_and_are_counted(reranker: Reranker) -> None:
     sources: list[dict[str, object]] = [{}, {"body": "A nurse."}, {"title": 3}, {"body": " "}, {"body": "b"}]
     hits = [hit(number, source) for number, source in enumerate(sources)]
-    result = rerank(QUERY, found(*hits), reranker, META, k=10, window=4)
+    result = rerank(QUERY, found(*hits), reranker, TEXT_OF, k=10, window=4)
     assert ids(result) == ["1", "0", "2", "3", "4"]
     assert (result.scored, result.without_text) == (1, 3)
     assert "3 hits have no text" in result.describe()
@@ -97,26 +98,28 @@ def test_hits_without_a_text_follow_and_are_counted(reranker: Reranker) -> None:
 def test_of_passages_the_nearest_is_read(reranker: Reranker) -> None:
     meta = META.model_copy(update={"passages": PassageRules.of(32)})
     near, cut_out = Passage(0, 6, "Why is"), Passage(0, 6, None)
-    result = rerank(QUERY, found(hit(0, {}, cut_out), hit(1, {"body": LONG}, near)), reranker, meta, k=10)
+    result = rerank(
+        QUERY, found(hit(0, {}, cut_out), hit(1, {"body": LONG}, near)), reranker, embedded_text(meta), k=10
+    )
     assert ids(result) == ["1", "0"]
     assert result.hits[0].rerank_score == pytest.approx(float(reranker.score([QUERY], ["Why is"])[0]), abs=1e-6)
     assert (result.truncated, result.without_text) == (0, 1)
 
 
 def test_nothing_found(reranker: Reranker) -> None:
-    result = rerank(QUERY, found(), reranker, META, k=10)
+    result = rerank(QUERY, found(), reranker, TEXT_OF, k=10)
     assert (result.hits, result.scored, result.truncated, result.without_text) == ((), 0, 0, 0)
 
 
 @pytest.mark.parametrize("window", [0, -1, MAX_WINDOW + 1])
 def test_a_window_out_of_range(reranker: Reranker, window: int) -> None:
     with pytest.raises(UsageError, match=f"window is {window}"):
-        rerank(QUERY, documents(BODIES), reranker, META, k=10, window=window)
+        rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10, window=window)
 
 
-def test_an_index_that_does_not_say_what_its_text_is(reranker: Reranker) -> None:
+def test_an_index_that_does_not_say_what_its_text_is() -> None:
     with pytest.raises(UsageError, match="does not say of which fields"):
-        rerank(QUERY, documents(BODIES), reranker, META.model_copy(update={"text": None}), k=10)
+        embedded_text(META.model_copy(update={"text": None}))
 
 
 def test_a_model_with_several_labels_cannot_rank(tmp_path: Path) -> None:
@@ -126,7 +129,7 @@ def test_a_model_with_several_labels_cannot_rank(tmp_path: Path) -> None:
         Reranker.open(tmp_path / "out", device="cpu") as reranker,
         pytest.raises(UsageError, match="tells 3 labels apart"),
     ):
-        rerank(QUERY, documents(BODIES), reranker, META, k=10)
+        rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10)
 
 
 @given(st.integers(0, 30), st.dictionaries(st.integers(0, 29), st.sampled_from([-1.0, 0.0, 0.5, 2.0])))
