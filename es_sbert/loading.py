@@ -1,4 +1,4 @@
-"""`load_encoder`: from a model's name to an encoder; what is no bundle yet is exported on first use."""
+"""`load_encoder`, `load_reranker`: from a model's name to what runs it; an encoder is exported on first use."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.device import Device, choose_device, choose_precision, choose_variant, open_or_fall_back
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.hardware import available_cores, cuda_devices, has_int8_products
+from es_sbert.encoder.reranker import Reranker
 from es_sbert.encoder.session import available_providers
 from es_sbert.errors import BundleInvalid, ModelError, ParityFailed, UnsupportedArchitecture
 
@@ -58,6 +59,25 @@ def load_encoder(
 
     chosen = choose_device(device, available_providers(), cuda_devices())
     return open_or_fall_back(device, chosen, open_on)
+
+
+def load_reranker(model: str, *, device: str = "auto", precision: str = "auto", threads: int | None = None) -> Reranker:
+    """Load a cross-encoder that was exported; nothing is exported on first use, since that needs torch.
+
+    Args:
+        model: Reranker's folder, hub id or installed name.
+        device: As for `load_encoder`.
+        precision: As for `load_encoder`; fp16, which cross-encoders lack, counts as `auto`, so that one setting serves
+            the encoder and the reranker of a search.
+        threads: CPU threads; the physical cores by default.
+
+    Raises:
+        ModelError: not found, broken, or not exported yet.
+        DeviceError: the device asked for is not the one that would run.
+        UsageError: a device and precision that do not go together.
+    """
+    wanted = "auto" if precision == Precision.FP16 else precision
+    return Reranker.open(resolve_model(model), device, wanted, threads)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from es_sbert.bundle.model import PromptKind
 from es_sbert.bundle.store import Bundle
 from es_sbert.encoder.batches import distinct, pad, plan_batches
 from es_sbert.encoder.device import Device
+from es_sbert.encoder.embeddings import EmbedsTexts
 from es_sbert.encoder.passages import PassageSplitter
 from es_sbert.encoder.session import run
 from es_sbert.encoder.tokenizer import SentenceTokenizer
@@ -28,8 +29,8 @@ BUDGET = {"cpu": 512, "cuda": 32_768}
 WINDOW = 4096
 
 
-class Encoder(OwnsWorkers):
-    """Sentence encoder on onnxruntime.
+class Encoder(EmbedsTexts, OwnsWorkers):
+    """Sentence encoder on onnxruntime, and an embedding object for LangChain and the like (see `EmbedsTexts`).
 
     `es_sbert.loading.load_encoder` opens one by the model's name. Thread-safe. Close it, or use it as a context
     manager, to end its threads.

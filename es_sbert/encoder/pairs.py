@@ -24,10 +24,12 @@ class TokenizedPairs:
     Attributes:
         ids, types: One int64 array of *shape* ``(tokens,)`` a pair: token ids with special tokens, and which text of
             the pair each belongs to.
+        truncated: *Shape:* ``(pairs,)``, True where the pair was longer than the model reads.
     """
 
     ids: list[Ids]
     types: list[Ids]
+    truncated: NDArray[np.bool_]
 
     @property
     def lengths(self) -> Ids:
@@ -76,6 +78,7 @@ class PairTokenizer:
         return TokenizedPairs(
             [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
             [np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
+            np.fromiter((bool(encoding.overflowing) for encoding in encodings), dtype=np.bool_, count=len(pairs)),
         )
 
     def feed(self, tokenized: TokenizedPairs, members: Ids) -> dict[str, Ids]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,20 @@ from es_sbert.encoder.workers import OwnsWorkers, Workers
 from es_sbert.errors import ModelError, UsageError
 
 Scores = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ScoredPairs:
+    """Scores in the order of the pairs.
+
+    Attributes:
+        scores: *Shape:* ``(pairs,)`` float32.
+        truncated: *Shape:* ``(pairs,)``, True where the pair was longer than the model reads.
+    """
+
+    scores: Scores
+    truncated: NDArray[np.bool_]
+
 
 _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
     ScoreActivation.IDENTITY: lambda x: x,
@@ -110,12 +125,17 @@ class Reranker(OwnsWorkers):
             UsageError: the sides differ in length, a side is a single string, a text is not valid Unicode, or the
                 model has several labels (`outputs` gives them all).
         """
+        return self.score_pairs(first, second).scores
+
+    def score_pairs(self, first: Sequence[str], second: Sequence[str]) -> ScoredPairs:
+        """As `score`, saying of each pair whether it was cut."""
         if len(self.labels) != 1:
             raise UsageError(
                 f"{self.name} tells {len(self.labels)} labels apart ({', '.join(self.labels)}), and gives no one score",
                 "Use a cross-encoder with one output, or all of them by Reranker.outputs.",
             )
-        return self.outputs(first, second)[:, 0]
+        outputs, truncated = self._outputs(first, second)
+        return ScoredPairs(outputs[:, 0], truncated)
 
     def outputs(self, first: Sequence[str], second: Sequence[str]) -> Scores:
         """All outputs behind the model's activation: *shape* ``(pairs, labels)``, in the order of the pairs.
@@ -123,15 +143,22 @@ class Reranker(OwnsWorkers):
         Raises:
             UsageError: as `score`, but for the labels.
         """
+        return self._outputs(first, second)[0]
+
+    def _outputs(self, first: Sequence[str], second: Sequence[str]) -> tuple[Scores, NDArray[np.bool_]]:
+        """Outputs, *shape* ``(pairs, labels)``, and which pairs were cut, *shape* ``(pairs,)``."""
         if isinstance(first, str) or isinstance(second, str):
             raise UsageError("a side of the pairs is one string", "Give two sequences of texts: score([a], [b]).")
         if len(first) != len(second):
             raise UsageError(f"{len(first)} first texts and {len(second)} second ones are no pairs", "Give as many.")
         scores = np.empty((len(first), len(self.labels)), dtype=np.float32)  # (pairs, labels)
+        truncated = np.zeros(len(first), dtype=np.bool_)  # (pairs,)
         for start in range(0, len(first), WINDOW):
             part = slice(start, start + WINDOW)
-            self._run(self._tokenizer(first[part], second[part]), scores[part])
-        return self._activation(scores)
+            tokenized = self._tokenizer(first[part], second[part])
+            self._run(tokenized, scores[part])
+            truncated[part] = tokenized.truncated
+        return self._activation(scores), truncated
 
     def _run(self, tokenized: TokenizedPairs, scores: Scores) -> None:
         """Run the model on all pairs; `scores`, *shape* ``(pairs, labels)``, receives what it gives."""

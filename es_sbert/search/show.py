@@ -12,6 +12,7 @@ from rich.text import Text
 from es_sbert.engines.protocol import Json
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
 from es_sbert.printable import printable
+from es_sbert.search.rerank import RerankedHit, RerankedResult
 from es_sbert.search.results import Hit, SearchResult
 
 _TEMPLATE_FIELD = re.compile(r"\{([^{}]+)\}")
@@ -47,18 +48,27 @@ def hit_text(hit: Hit, vector_field: str, meta: VectorFieldMeta) -> str:
 
 
 def hit_table(result: SearchResult, vector_field: str, meta: VectorFieldMeta) -> Table:
-    """Rank, cosine, id and the beginning of each hit."""
+    """Rank, cosine, id and the beginning of each hit; the cross-encoder's score where one has put them in order."""
     # Without least widths a long text would squeeze the other columns out of sight.
     longest = max((len(hit.id) for hit in result), default=0)
     table = Table(box=None, pad_edge=False, expand=True)
     table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(result))))
+    reranked = isinstance(result, RerankedResult)
+    if reranked:
+        table.add_column("rerank", justify="right", no_wrap=True, min_width=7)
     table.add_column("cosine", justify="right", no_wrap=True, min_width=7)
     table.add_column("id", overflow="fold", min_width=min(longest, _WIDEST_ID))
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     for rank, hit in enumerate(result, start=1):
         # Text objects: square brackets in a document are no markup.
-        table.add_row(str(rank), f"{hit.cosine:.4f}", _plain(hit.id), Text(hit_text(hit, vector_field, meta)))
+        scores = [_rerank_score(hit)] if reranked else []
+        table.add_row(str(rank), *scores, f"{hit.cosine:.4f}", _plain(hit.id), Text(hit_text(hit, vector_field, meta)))
     return table
+
+
+def _rerank_score(hit: Hit) -> str:
+    score = hit.rerank_score if isinstance(hit, RerankedHit) else None
+    return "–" if score is None else f"{score:.4f}"
 
 
 def _plain(text: str) -> Text:

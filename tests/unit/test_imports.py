@@ -26,8 +26,13 @@ _LIGHT = (
 )
 _NOT_LIGHT = ("es_sbert.training.data.sampler",)
 
+# Needs a library that is installed for its own tests only (`tests/frameworks`).
+_FOREIGN = ("es_sbert.integrations.haystack",)
+
 _ALL = sorted(
-    name for _, name, _ in pkgutil.walk_packages(es_sbert.__path__, "es_sbert.") if not name.endswith("__main__")
+    name
+    for _, name, _ in pkgutil.walk_packages(es_sbert.__path__, "es_sbert.")
+    if not name.endswith("__main__") and name not in _FOREIGN
 )
 
 

@@ -291,3 +291,14 @@ def test_token_types_reach_the_networks_that_know_them(folder: Path, exported: P
     pairs = open_reranker(exported).manifest.pairs
     assert ("token_type_ids" in pairs.inputs) == (folder.name in ("bert", "xlnet"))
     assert pairs.padding_side == ("left" if folder.name == "xlnet" else "right")
+
+
+def test_pairs_that_are_cut_are_told(folder: Path, exported: Path) -> None:
+    tokenizer = CrossEncoder(str(folder), device="cpu").tokenizer
+    lengths = np.array(
+        [len(tokenizer(a, b, truncation=False)["input_ids"]) for a, b in zip(FIRST, SECOND, strict=True)]
+    )
+    with Reranker.open(exported, device="cpu", precision="fp32", threads=1) as reranker:
+        scored = reranker.score_pairs(FIRST, SECOND)
+    np.testing.assert_array_equal(scored.truncated, lengths > open_reranker(exported).model.max_tokens)
+    assert 0 < scored.truncated.sum() < len(FIRST)

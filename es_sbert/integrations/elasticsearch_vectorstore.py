@@ -1,0 +1,32 @@
+"""An encoder as the embedding service of elasticsearch-py's `AsyncVectorStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from es_sbert.encoder.embeddings import EmbedsTexts
+
+
+class AsyncEmbeddingService:
+    """Satisfies `elasticsearch.helpers.vectorstore.AsyncEmbeddingService` without importing it.
+
+    That class names its coroutines as the synchronous one names its functions, so one object cannot be both. For the
+    synchronous `VectorStore` give the encoder itself.
+
+    Usage:
+        AsyncVectorStore(client, index="docs", embedding_service=AsyncEmbeddingService(encoder), …)
+
+    Args:
+        encoder: An open encoder; it stays the caller's to close.
+    """
+
+    def __init__(self, encoder: EmbedsTexts) -> None:
+        self._encoder = encoder
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        """One vector a text, in their order; see `EmbedsTexts.embed_documents`."""
+        return await self._encoder.aembed_documents(texts)
+
+    async def embed_query(self, query: str) -> list[float]:
+        """The vector of a text to search for; see `EmbedsTexts.embed_query`."""
+        return await self._encoder.aembed_query(query)

@@ -1,0 +1,161 @@
+"""Haystack components that embed by es-sbert's models (extra `haystack`)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, Self
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import UsageError
+from es_sbert.extras import require
+from es_sbert.loading import load_encoder
+
+require("haystack", "haystack")
+from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402  (after what says how to get it)
+
+
+class _Embedder:
+    """What both components share: settings that can be written down, and an encoder from `warm_up` to `close`.
+
+    Args:
+        model: Model folder, bundle, hub id or installed name; `all-MiniLM-L6-v2` by default.
+        device, precision, threads: See `load_encoder`.
+
+    Raises:
+        ModelError, DeviceError, UsageError: on `warm_up`, when the model cannot be loaded as asked.
+    """
+
+    def __init__(self, model: str | None = None, device: str = "auto", precision: str = "auto",
+                 threads: int | None = None) -> None:  # fmt: skip
+        self.model = model
+        self.device = device
+        self.precision = precision
+        self.threads = threads
+        self._encoder: Encoder | None = None
+
+    def warm_up(self) -> None:
+        """Load the model; `run` does so by itself where nobody has."""
+        if self._encoder is None:
+            self._encoder = load_encoder(
+                self.model, device=self.device, precision=self.precision, threads=self.threads
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """End the encoder's threads; the next `run` loads it again."""
+        if self._encoder is not None:
+            self._encoder.close()
+            self._encoder = None
+
+    @property
+    def encoder(self) -> Encoder:
+        self.warm_up()
+        assert self._encoder is not None, "warm_up has loaded it"
+        return self._encoder
+
+    def to_dict(self) -> dict[str, Any]:
+        """The component as Haystack writes it down in a pipeline's YAML."""
+        data: dict[str, Any] = default_to_dict(self, **self._settings())
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """The component that `to_dict` wrote down."""
+        made: Self = default_from_dict(cls, data)
+        return made
+
+    def _settings(self) -> dict[str, Any]:
+        return {"model": self.model, "device": self.device, "precision": self.precision, "threads": self.threads}
+
+    def _about(self) -> dict[str, Any]:
+        info = self.encoder.info
+        return {"model": info.model, "fingerprint": info.fingerprint}
+
+
+@component
+class SbertTextEmbedder(_Embedder):
+    """Embeds a query, with the model's query prompt where it has one.
+
+    Usage:
+        pipeline.add_component("embedder", SbertTextEmbedder("all-MiniLM-L6-v2"))
+        pipeline.connect("embedder.embedding", "retriever.query_embedding")
+
+    Args:
+        model, device, precision, threads: See `load_encoder`.
+    """
+
+    @component.output_types(embedding=list[float], meta=dict[str, Any])
+    def run(self, text: str) -> dict[str, Any]:
+        """Embed one text.
+
+        Returns:
+            `embedding`, and `meta` with model and fingerprint.
+
+        Raises:
+            UsageError: not one string.
+        """
+        return {"embedding": self.encoder.embed_query(text), "meta": self._about()}
+
+    @component.output_types(embedding=list[float], meta=dict[str, Any])
+    async def run_async(self, text: str) -> dict[str, Any]:
+        """As `run`, in a thread beside the event loop."""
+        return await asyncio.to_thread(self.run, text)
+
+
+@component
+class SbertDocumentEmbedder(_Embedder):
+    """Embeds documents, with the model's document prompt where it has one.
+
+    Usage:
+        pipeline.add_component("embedder", SbertDocumentEmbedder("all-MiniLM-L6-v2"))
+        pipeline.connect("embedder.documents", "writer.documents")
+
+    Args:
+        model, device, precision, threads: See `load_encoder`.
+        meta_fields_to_embed: Names in `Document.meta` whose values are embedded in front of the content.
+        embedding_separator: Between those values and the content.
+    """
+
+    def __init__(self, model: str | None = None, device: str = "auto", precision: str = "auto",
+                 threads: int | None = None, meta_fields_to_embed: list[str] | None = None,
+                 embedding_separator: str = "\n") -> None:  # fmt: skip
+        # By name: @component makes the class anew, and super() would look for the one that it replaced.
+        _Embedder.__init__(self, model, device, precision, threads)
+        self.meta_fields_to_embed = meta_fields_to_embed or []
+        self.embedding_separator = embedding_separator
+
+    def _settings(self) -> dict[str, Any]:
+        return _Embedder._settings(self) | {
+            "meta_fields_to_embed": self.meta_fields_to_embed,
+            "embedding_separator": self.embedding_separator,
+        }
+
+    @component.output_types(documents=list[Document], meta=dict[str, Any])
+    def run(self, documents: list[Document]) -> dict[str, Any]:
+        """Embed documents; those that were given stay as they are.
+
+        Returns:
+            `documents`, copies with their embeddings, and `meta` with model, fingerprint and how many documents were
+            longer than the model reads (`truncated`).
+
+        Raises:
+            UsageError: not a list of documents.
+        """
+        if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
+            raise UsageError("SbertDocumentEmbedder takes a list of Documents", "Embed a text by SbertTextEmbedder.")
+        encoded = self.encoder.encode([self._text(document) for document in documents], "document")
+        embedded = [
+            replace(document, embedding=vector)
+            for document, vector in zip(documents, encoded.vectors.tolist(), strict=True)
+        ]
+        return {"documents": embedded, "meta": self._about() | {"truncated": int(encoded.truncated.sum())}}
+
+    @component.output_types(documents=list[Document], meta=dict[str, Any])
+    async def run_async(self, documents: list[Document]) -> dict[str, Any]:
+        """As `run`, in a thread beside the event loop."""
+        return await asyncio.to_thread(self.run, documents)
+
+    def _text(self, document: Document) -> str:
+        values = (document.meta.get(name) for name in self.meta_fields_to_embed)
+        return self.embedding_separator.join([*(str(value) for value in values if value is not None),
+                                              document.content or ""])  # fmt: skip

@@ -1,0 +1,34 @@
+"""elasticsearch-py's own VectorStore searches an index that es-sbert has filled; its text stands in `text`.
+
+pip install es-sbert elasticsearch
+python examples/python/vectorstore_of_elasticsearch_py.py "someone makes music" --index docs
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from elasticsearch import Elasticsearch
+from elasticsearch.helpers.vectorstore import DenseVectorStrategy, VectorStore
+
+from es_sbert.search.semantic_index import SemanticIndex
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("question")
+    parser.add_argument("--index", required=True, help="filled by es-sbert ingest")
+    parser.add_argument("--url", default="http://localhost:9200")
+    given = parser.parse_args()
+
+    with Elasticsearch(given.url) as client, SemanticIndex(given.index, given.url) as index:
+        store = VectorStore(
+            client, index=given.index, retrieval_strategy=DenseVectorStrategy(),
+            embedding_service=index.encoder, text_field="text", vector_field="embedding",
+        )  # fmt: skip
+        for hit in store.search(query=given.question, k=3):
+            print(f"{2 * hit['_score'] - 1:.4f}  {hit['_source']['text']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""`es-sbert search --rerank` on real engines, in the order of sentence-transformers' own cross-encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+from sentence_transformers import CrossEncoder
+
+from es_sbert.bundle.cross_encoder import read_cross_encoder
+from es_sbert.bundle.model import Precision
+from es_sbert.exporters.reranker import export_reranker
+from es_sbert.loading import load_reranker
+from es_sbert.search.rerank import embedded_text, rerank
+from es_sbert.search.semantic_index import SemanticIndex
+from tests.e2e.cli_support import Cli
+from tests.unit.checkpoints import write_cross_encoder
+
+QUESTION = "a man plays the guitar"
+DOCUMENTS = {
+    "0": "the cat sleeps on the mat", "1": "a man sleeps", "2": "guitar guitar", "3": "the man plays a cat",
+    "4": "a passage on the mat : a query", "5": "man on guitar . the cat plays",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cross-encoder with random weights."""
+    return write_cross_encoder(tmp_path_factory.mktemp("rerank") / "plain", layers=1)
+
+
+@pytest.fixture(scope="module")
+def reranker(plain: Path) -> Path:
+    export_reranker(read_cross_encoder(plain), plain.with_name("exported"), [Precision.FP32])
+    return plain.with_name("exported")
+
+
+@pytest.fixture
+def search(engine_url: str, index_name: str, model: Path, cli: Cli, tmp_path: Path) -> Callable[..., list[str]]:
+    """The beginning of a command that searches a loaded index."""
+    file = tmp_path / "documents.jsonl"
+    rows = [{"id": number, "title": "the", "body": body} for number, body in DOCUMENTS.items()]
+    file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    done = cli("ingest", "--index", index_name, "--url", engine_url, "--model", model, "--precision", "fp32",
+               "--id-field", "id", "--text-template", "{title} {body}", file)  # fmt: skip
+    assert done.code == 0, done.err
+    return lambda *more: ["search", QUESTION, "--index", index_name, "--url", engine_url, "--model", str(model),
+                          "--precision", "fp32", *map(str, more)]  # fmt: skip
+
+
+def test_the_order_is_that_of_sentence_transformers(
+    search: Callable[..., list[str]], cli: Cli, plain: Path, reranker: Path
+) -> None:
+    before = [orjson.loads(line) for line in cli(*search("--json")).out.splitlines()]
+    done = cli(*search("--json", "--rerank", reranker))
+    hits = [orjson.loads(line) for line in done.out.splitlines()]
+    reference = CrossEncoder(str(plain), device="cpu")
+    texts = [f"the {body}" for body in DOCUMENTS.values()]
+    ranked = reference.rank(QUESTION, texts, show_progress_bar=False)
+    assert [int(hit["id"]) for hit in hits] == [entry["corpus_id"] for entry in ranked]
+    assert [hit["rerank_score"] for hit in hits] == pytest.approx([entry["score"] for entry in ranked], abs=1e-5)
+    assert [hit["id"] for hit in hits] != [hit["id"] for hit in before]
+    cosines = {hit["id"]: hit["cosine"] for hit in before}
+    assert {hit["id"]: hit["cosine"] for hit in hits} == pytest.approx(cosines, abs=1e-6)
+
+    window = cli(*search("--rerank", reranker, "--rerank-window", 3, "-k", 2))
+    header, *rows = window.out.splitlines()
+    assert header.split() == ["#", "rerank", "cosine", "id", "text"]
+    of_window = [hit["id"] for hit in hits if hit["id"] in {near["id"] for near in before[:3]}]
+    assert [row.split()[3] for row in rows] == of_window[:2]
+    assert "reranked 3 hits in" in window.err
+    assert "by plain (fp32)" in window.err
+
+    shown = cli(*search("--rerank", reranker, "--rerank-window", 3, "-k", 2, "--show-body", "--json"))
+    assert orjson.loads(shown.out)["size"] == 3
+
+
+def test_from_python(
+    search: Callable[..., list[str]], cli: Cli, engine_url: str, index_name: str, reranker: Path
+) -> None:
+    from_cli = [orjson.loads(line) for line in cli(*search("--json", "--rerank", reranker, "-k", 3)).out.splitlines()]
+    with (
+        SemanticIndex(index_name, engine_url, precision="fp32") as index,
+        load_reranker(str(reranker), precision="fp16") as opened,
+    ):
+        found = index.search(QUESTION, k=50)
+        best = rerank(QUESTION, found, opened, embedded_text(index.field.meta), k=3)
+    assert [hit.as_json() for hit in best] == from_cli
+
+
+def test_bad_input(search: Callable[..., list[str]], cli: Cli, plain: Path, reranker: Path) -> None:
+    for options, message in [
+        (["--rerank-window", 3], "--rerank-window is given without --rerank"),
+        (["--rerank", reranker, "--rerank-window", 0], "the rerank window is 0"),
+        (["--rerank", plain], "is a cross-encoder that was not exported yet"),
+        (["--rerank", "./nowhere"], "there is no folder './nowhere'"),
+    ]:
+        done = cli(*search(*options))
+        assert (done.code, done.out) == (2, "")
+        assert message in done.err

@@ -1,0 +1,130 @@
+"""LangChain's vector stores with an encoder for their embeddings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from elasticsearch import AsyncElasticsearch, Elasticsearch
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_elasticsearch import (
+    AsyncDenseVectorStrategy,
+    AsyncElasticsearchStore,
+    DenseVectorStrategy,
+    ElasticsearchStore,
+)
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.search.semantic_index import SemanticIndex
+from tests.engine.ingest_support import load
+from tests.frameworks.articles import ARTICLES, QUESTION, TEXTS, Fill, RunExample, expected_lines, same_lines
+
+METADATA = [{"language": language} for language, _ in ARTICLES]
+
+# The package says so whenever it is imported.
+sunset = pytest.mark.filterwarnings("ignore:`langchain-community` is being sunset:DeprecationWarning")
+
+
+@pytest.fixture(params=["es9", "es8"])
+def url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+def test_nothing_of_its_interface_is_missing(encoder: Encoder) -> None:
+    for name in ("embed_documents", "embed_query", "aembed_documents", "aembed_query"):
+        assert asyncio.iscoroutinefunction(getattr(Encoder, name)) is asyncio.iscoroutinefunction(
+            getattr(Embeddings, name)
+        )
+    # For code that asks for the type instead of calling.
+    Embeddings.register(Encoder)
+    assert isinstance(encoder, Embeddings)
+
+
+def test_a_store_in_memory(encoder: Encoder) -> None:
+    store = InMemoryVectorStore(encoder)
+    store.add_texts(TEXTS)
+    assert [found.page_content for found in store.similarity_search(QUESTION, k=2)] == [TEXTS[0], TEXTS[2]]
+    [nearest] = asyncio.run(store.asimilarity_search("the price of shares", k=1))
+    assert nearest.page_content == TEXTS[1]
+
+
+def test_a_store_that_makes_its_index(url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
+    with Elasticsearch(url) as client:
+        store = ElasticsearchStore(fresh_index(url), client=client, embedding=encoder, strategy=DenseVectorStrategy())
+        store.add_texts(TEXTS, metadatas=METADATA)
+        assert [found.page_content for found in store.similarity_search(QUESTION, k=2)] == [TEXTS[0], TEXTS[2]]
+        only_xx = [{"term": {"metadata.language.keyword": "xx"}}]
+        [nearest] = store.similarity_search(QUESTION, k=1, filter=only_xx)
+        assert (nearest.page_content, nearest.metadata) == (TEXTS[2], {"language": "xx"})
+
+
+def test_an_asynchronous_store(url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
+    async def check() -> None:
+        async with AsyncElasticsearch(url) as client:
+            store = AsyncElasticsearchStore(
+                fresh_index(url), client=client, embedding=encoder, strategy=AsyncDenseVectorStrategy()
+            )
+            await store.aadd_texts(TEXTS, metadatas=METADATA)
+            found = await store.asimilarity_search(QUESTION, k=2)
+            assert [document.page_content for document in found] == [TEXTS[0], TEXTS[2]]
+
+    asyncio.run(check())
+
+
+def test_an_index_of_passages(url: str, encoder: Encoder, fill: Fill) -> None:
+    """The store needs the name of the vector inside each passage, and gives whole documents."""
+    index = fill(url, passages=("32",))
+    with Elasticsearch(url) as client:
+        store = ElasticsearchStore(
+            index,
+            client=client,
+            embedding=encoder,
+            strategy=DenseVectorStrategy(),
+            vector_query_field="embedding.vector",
+        )
+        assert [found.page_content for found in store.similarity_search(QUESTION, k=2)] == [TEXTS[0], TEXTS[2]]
+
+
+@pytest.mark.parametrize("engine", ["es9", "es8", "opensearch"])
+@sunset
+def test_what_a_store_writes_into_our_index_is_found(engine: str, encoder: Encoder, fill: Fill, tmp_path: Path,
+                                                    request: pytest.FixtureRequest) -> None:  # fmt: skip
+    url = request.getfixturevalue(f"{engine}_url")
+    index, added = fill(url), "An orchestra rehearses a symphony."
+    if engine == "opensearch":
+        from langchain_community.vectorstores import OpenSearchVectorSearch
+
+        theirs = OpenSearchVectorSearch(url, index, encoder, engine="lucene")
+        theirs.add_texts([added], ids=["new"], text_field="text", vector_field="embedding")
+        theirs.client.close()
+    else:
+        with Elasticsearch(url) as client:
+            store = ElasticsearchStore(index, client=client, embedding=encoder, vector_query_field="embedding")
+            store.add_texts([added], ids=["new"])
+    with SemanticIndex(index, url, encoder=encoder) as semantic:
+        nearest = semantic.search("a rehearsal of classical music", 1).hits[0]
+    assert (nearest.id, nearest.source["text"]) == ("new", added)
+    # It bears no fingerprint, so it is embedded anew; those that a load has written are left alone.
+    summary = load(url, encoder, index, dead=tmp_path / "dead")
+    assert (summary.indexed, summary.unchanged) == (1, len(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("example", "engine"),
+    [
+        ("langchain_on_elasticsearch", "es9"),
+        ("langchain_on_elasticsearch", "es8"),
+        ("langchain_on_opensearch", "opensearch"),
+    ],
+)
+@sunset
+def test_examples(example: str, engine: str, request: pytest.FixtureRequest, encoder: Encoder, fill: Fill,
+                  run_example: RunExample) -> None:  # fmt: skip
+    url = request.getfixturevalue(f"{engine}_url")
+    index = fill(url)
+    printed = run_example(example, QUESTION, "--index", index, "--url", url)
+    assert same_lines(printed, expected_lines(url, index, encoder))

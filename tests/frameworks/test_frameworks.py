@@ -1,0 +1,42 @@
+"""Runs `inside/` where the libraries and their engine clients are: a process of its own, one for each file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.installed import ROOT, installed_frameworks
+
+INSIDE = Path(__file__).parent / "inside"
+FILES = sorted(path.name for path in INSIDE.glob("check_*.py"))
+
+
+@pytest.fixture(scope="session")
+def frameworks() -> Path:
+    return installed_frameworks()
+
+
+def test_the_files_are_there() -> None:
+    assert FILES == ["check_elasticsearch_py_8.py", "check_haystack.py", "check_langchain.py"]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_inside(file: str, frameworks: Path, es9_url: str, es8_url: str, opensearch_url: str) -> None:
+    path = [str(ROOT), str(frameworks), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(path),
+        "ES_SBERT_TEST_ES9": es9_url,
+        "ES_SBERT_TEST_ES8": es8_url,
+        "ES_SBERT_TEST_OPENSEARCH": opensearch_url,
+        # Neither library tells its maker of these tests.
+        "HAYSTACK_TELEMETRY_ENABLED": "False",
+        "LANGSMITH_TRACING": "false",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "python_files=check_*.py",
+               str(INSIDE / file)]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]

@@ -1,0 +1,64 @@
+"""What works with the clients that es-sbert itself installs: elasticsearch-py 9 and opensearch-py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import elasticsearch
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from tests.frameworks.articles import EXAMPLES, QUESTION, Fill, RunExample, expected_lines, same_lines
+from tests.frameworks.inside.vector_store import check_async_store, check_store
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+FOREIGN = {
+    "haystack_on_elasticsearch", "haystack_on_opensearch", "langchain_on_elasticsearch", "langchain_on_opensearch",
+}  # fmt: skip
+OWN = {"elasticsearch_py", "opensearch_py", "vectorstore_of_elasticsearch_py"}
+
+
+def test_every_example_is_run_here_or_inside() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == OWN | FOREIGN
+    inside = "".join(path.read_text() for path in EXAMPLES.parents[1].glob("tests/frameworks/inside/check_*.py"))
+    assert all(f'"{name}"' in inside for name in FOREIGN)
+
+
+def test_the_code_of_the_page_is_that_of_the_examples() -> None:
+    """So what the page shows is what runs."""
+    page = (EXAMPLES.parents[1] / "docs/integrations.md").read_text()
+    examples = [_stripped(path.read_text()) for path in EXAMPLES.glob("*.py")]
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        assert any(_stripped(block) in example for example in examples), block
+
+
+def _stripped(code: str) -> str:
+    return "\n".join(line.strip() for line in code.strip().splitlines())
+
+
+def test_the_client_is_of_version_9() -> None:
+    assert elasticsearch.__version__[0] == 9
+
+
+def test_vector_store(es9_url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
+    check_store(es9_url, fresh_index(es9_url), encoder)
+
+
+def test_async_vector_store(es9_url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
+    check_async_store(es9_url, fresh_index(es9_url), encoder)
+
+
+@pytest.mark.parametrize(
+    ("example", "engine"),
+    [("elasticsearch_py", "es9"), ("vectorstore_of_elasticsearch_py", "es9"), ("opensearch_py", "opensearch")],
+)
+def test_examples(example: str, engine: str, request: pytest.FixtureRequest, encoder: Encoder, fill: Fill,
+                  run_example: RunExample) -> None:  # fmt: skip
+    url = request.getfixturevalue(f"{engine}_url")
+    index = fill(url)
+    printed = run_example(example, QUESTION, "--index", index, "--url", url)
+    assert same_lines(printed, expected_lines(url, index, encoder))

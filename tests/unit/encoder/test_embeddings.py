@@ -1,0 +1,85 @@
+"""The encoder under the names of LangChain's and elasticsearch-py's embedding objects."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+
+import pytest
+from elasticsearch.helpers.vectorstore import AsyncEmbeddingService as TheirAsyncService
+from elasticsearch.helpers.vectorstore import EmbeddingService as TheirService
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import UsageError
+from es_sbert.integrations.elasticsearch_vectorstore import AsyncEmbeddingService
+from es_sbert.loading import load_encoder
+from tests.tiny import HIDDEN, write_tiny_bert
+
+TEXTS = ["a man plays the guitar", "", "the cat sleeps"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    """With a prompt for each kind, so that queries and documents differ."""
+    prompts = {"query": "query: ", "document": "passage: "}
+    folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny", prompts=prompts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        with load_encoder(str(folder), device="cpu", precision="fp32", threads=1) as encoder:
+            yield encoder
+
+
+def test_documents_and_queries_get_their_prompts(encoder: Encoder) -> None:
+    documents = encoder.embed_documents(TEXTS)
+    assert documents == encoder.encode(TEXTS, "document").vectors.tolist()
+    assert encoder.embed_query(TEXTS[0]) == encoder.encode([TEXTS[0]], "query").vectors[0].tolist()
+    assert encoder.embed_query(TEXTS[0]) != documents[0]
+    assert encoder.embed_documents([]) == []
+
+
+def test_numbers_are_plain_floats(encoder: Encoder) -> None:
+    """What json and the engines' clients take; numpy's own numbers they refuse."""
+    for vector in (encoder.embed_query("a"), *encoder.embed_documents(["a", "man"])):
+        assert len(vector) == HIDDEN
+        assert {type(number) for number in vector} == {float}
+
+
+def test_asynchronous_twins_leave_the_loop_free(encoder: Encoder) -> None:
+    async def together() -> tuple[list[list[float]], list[float], list[list[float]], list[float]]:
+        service = AsyncEmbeddingService(encoder)
+        return await asyncio.gather(
+            encoder.aembed_documents(TEXTS), encoder.aembed_query("a man"),
+            service.embed_documents(TEXTS), service.embed_query("a man"),
+        )  # fmt: skip
+
+    documents, query, their_documents, their_query = asyncio.run(together())
+    assert documents == their_documents == encoder.embed_documents(TEXTS)
+    assert query == their_query == encoder.embed_query("a man")
+
+
+@pytest.mark.parametrize(("interface", "ours"), [(TheirService, Encoder), (TheirAsyncService, AsyncEmbeddingService)])
+def test_nothing_of_elasticsearchs_interface_is_missing(interface: type, ours: type) -> None:
+    names = interface.__abstractmethods__
+    assert names == {"embed_documents", "embed_query"}
+    for name in names:
+        assert asyncio.iscoroutinefunction(getattr(ours, name)) is (interface is TheirAsyncService)
+
+
+def test_input_that_is_none(encoder: Encoder) -> None:
+    with pytest.raises(UsageError, match="not one string"):
+        encoder.embed_documents("a man")
+    with pytest.raises(UsageError, match="the query is a list, not a string"):
+        encoder.embed_query(["a man"])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="cannot be tokenised"):
+        encoder.embed_query("\ud800")
+    with pytest.raises(UsageError, match="cannot be tokenised"):
+        encoder.embed_documents([None])  # type: ignore[list-item]
+
+
+def test_haystack_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "haystack", None)  # as where it is not installed
+    monkeypatch.delitem(sys.modules, "es_sbert.integrations.haystack", raising=False)
+    with pytest.raises(UsageError, match="needs haystack") as caught:
+        import es_sbert.integrations.haystack  # noqa: F401
+    assert "es-sbert[haystack]" in caught.value.remedy

@@ -1,0 +1,142 @@
+"""Reranking: the order is sentence-transformers' own, and what cannot be scored is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sentence_transformers import CrossEncoder
+
+from es_sbert.bundle.cross_encoder import read_cross_encoder
+from es_sbert.bundle.model import Precision
+from es_sbert.encoder.reranker import Reranker
+from es_sbert.errors import UsageError
+from es_sbert.exporters.reranker import export_reranker
+from es_sbert.index.meta import PassageRules, VectorFieldMeta
+from es_sbert.search.rerank import MAX_WINDOW, RerankedResult, embedded_text, rerank, rerank_order
+from es_sbert.search.results import Hit, Passage, SearchResult
+from es_sbert.search.scores import Method
+from tests.unit.checkpoints import write_cross_encoder
+
+QUERY = "Why is the night train late?"
+LONG = "The night train is late. " * 30
+META = VectorFieldMeta(fingerprint="f", model="m", dimensions=4, index_type="flat", text="{title} {body}")
+TEXT_OF = embedded_text(META)
+BODIES = ["Two children repaired the telescope.", "A nurse fixed the pump.", LONG, "Why?", "Snow lay on the rails."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_cross_encoder(tmp_path_factory.mktemp("model") / "tiny", layers=1)
+
+
+@pytest.fixture(scope="module")
+def reranker(folder: Path) -> Iterator[Reranker]:
+    export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Precision.FP32])
+    with Reranker.open(folder.with_name("exported"), device="cpu", threads=1) as reranker:
+        yield reranker
+
+
+def found(*hits: Hit) -> SearchResult:
+    return SearchResult(hits=hits, took_ms=3, method=Method.KNN)
+
+
+def hit(number: int, source: dict[str, object], passage: Passage | None = None) -> Hit:
+    return Hit(id=str(number), cosine=1 - number / 100, score=1.0, source=source, index="i", passage=passage)
+
+
+def documents(bodies: list[str]) -> SearchResult:
+    return found(*(hit(number, {"title": f"t{number}", "body": body}) for number, body in enumerate(bodies)))
+
+
+def ids(result: RerankedResult) -> list[str]:
+    return [hit.id for hit in result]
+
+
+def test_the_order_is_that_of_sentence_transformers(folder: Path, reranker: Reranker) -> None:
+    result = rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10)
+    texts = [f"t{number} {body}" for number, body in enumerate(BODIES)]
+    theirs = CrossEncoder(str(folder), device="cpu").rank(QUERY, texts, show_progress_bar=False)
+    assert ids(result) == [str(entry["corpus_id"]) for entry in theirs]
+    assert ids(result) != sorted(ids(result)), "an order that does not change would prove nothing"
+    np.testing.assert_allclose([hit.rerank_score for hit in result], [entry["score"] for entry in theirs], atol=1e-5)
+
+
+def test_what_the_search_said_of_a_hit_stays(reranker: Reranker) -> None:
+    before = documents(BODIES)
+    result = rerank(QUERY, before, reranker, TEXT_OF, k=2)
+    assert len(result) == 2
+    assert (result.took_ms, result.method, result.scored, result.truncated) == (3, Method.KNN, 5, 1)
+    assert result.reranker == reranker.name
+    for reranked in result:
+        old = before.hits[int(reranked.id)]
+        assert (reranked.cosine, reranked.score, reranked.source) == (old.cosine, old.score, old.source)
+        assert reranked.as_json() == old.as_json() | {"rerank_score": reranked.rerank_score}
+
+
+def test_beyond_the_window_the_search_decides(reranker: Reranker) -> None:
+    result = rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10, window=2)
+    assert sorted(ids(result)[:2]) == ["0", "1"]
+    assert ids(result)[2:] == ["2", "3", "4"]
+    assert [hit.rerank_score is None for hit in result] == [False, False, True, True, True]
+    assert (result.scored, result.without_text) == (2, 0)
+
+
+def test_hits_without_a_text_follow_and_are_counted(reranker: Reranker) -> None:
+    sources: list[dict[str, object]] = [{}, {"body": "A nurse."}, {"title": 3}, {"body": " "}, {"body": "b"}]
+    hits = [hit(number, source) for number, source in enumerate(sources)]
+    result = rerank(QUERY, found(*hits), reranker, TEXT_OF, k=10, window=4)
+    assert ids(result) == ["1", "0", "2", "3", "4"]
+    assert (result.scored, result.without_text) == (1, 3)
+    assert "3 hits have no text" in result.describe()
+
+
+def test_of_passages_the_nearest_is_read(reranker: Reranker) -> None:
+    meta = META.model_copy(update={"passages": PassageRules.of(32)})
+    near, cut_out = Passage(0, 6, "Why is"), Passage(0, 6, None)
+    result = rerank(
+        QUERY, found(hit(0, {}, cut_out), hit(1, {"body": LONG}, near)), reranker, embedded_text(meta), k=10
+    )
+    assert ids(result) == ["1", "0"]
+    assert result.hits[0].rerank_score == pytest.approx(float(reranker.score([QUERY], ["Why is"])[0]), abs=1e-6)
+    assert (result.truncated, result.without_text) == (0, 1)
+
+
+def test_nothing_found(reranker: Reranker) -> None:
+    result = rerank(QUERY, found(), reranker, TEXT_OF, k=10)
+    assert (result.hits, result.scored, result.truncated, result.without_text) == ((), 0, 0, 0)
+
+
+@pytest.mark.parametrize("window", [0, -1, MAX_WINDOW + 1])
+def test_a_window_out_of_range(reranker: Reranker, window: int) -> None:
+    with pytest.raises(UsageError, match=f"window is {window}"):
+        rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10, window=window)
+
+
+def test_an_index_that_does_not_say_what_its_text_is() -> None:
+    with pytest.raises(UsageError, match="does not say of which fields"):
+        embedded_text(META.model_copy(update={"text": None}))
+
+
+def test_a_model_with_several_labels_cannot_rank(tmp_path: Path) -> None:
+    folder = write_cross_encoder(tmp_path / "nli", labels=3, layers=1)
+    export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP32])
+    with (
+        Reranker.open(tmp_path / "out", device="cpu") as reranker,
+        pytest.raises(UsageError, match="tells 3 labels apart"),
+    ):
+        rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10)
+
+
+@given(st.integers(0, 30), st.dictionaries(st.integers(0, 29), st.sampled_from([-1.0, 0.0, 0.5, 2.0])))
+def test_every_hit_has_one_place(hits: int, scores: dict[int, float]) -> None:
+    score_at = {place: score for place, score in scores.items() if place < hits}
+    order = rerank_order(hits, score_at)
+    assert sorted(order) == list(range(hits))
+    scored, others = order[: len(score_at)], order[len(score_at) :]
+    assert scored == sorted(score_at, key=lambda place: (-score_at[place], place))
+    assert others == sorted(others)
