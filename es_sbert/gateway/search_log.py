@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from es_sbert.errors import EsSbertError
-from es_sbert.events import record as record_event
+from es_sbert.events import record
 from es_sbert.gateway.search_record import DEFAULT_INDEX, SearchRecord, Wording, check_index_name
 from es_sbert.gateway.search_writer import Ask, SearchWriter, is_lasting
 
@@ -160,20 +160,19 @@ class SearchLog:
         if now < self._said + _SAY_AGAIN_SECONDS:
             return
         self._said = now
-        what = (
-            f"{self.dropped:,} searches are missing in the search log" if lost else "the search log cannot be written"
-        )
-        record_event(
-            "search_log_dropped" if lost else "search_log_waits", f"{what}: {why}", logging.WARNING,
-            dropped=self.dropped, waiting=self.waiting,
-        )  # fmt: skip
+        counts = {"dropped": self.dropped, "waiting": self.waiting}
+        if lost:
+            message = f"{self.dropped:,} searches are missing in the search log: {why}"
+            record("search_log_dropped", message, logging.WARNING, **counts)
+        else:
+            record("search_log_waits", f"the search log cannot be written: {why}", logging.WARNING, **counts)
 
 
 def _report_failure(writer: asyncio.Task[None]) -> None:
     """Say that the writer broke, which no answer of an engine should make it do."""
     error = None if writer.cancelled() else writer.exception()
     if error is not None:
-        record_event(
+        record(
             "search_log_failed", f"the search log has ended: {type(error).__name__}: {error}", logging.ERROR,
             error=type(error).__name__,
         )  # fmt: skip
