@@ -1,0 +1,20 @@
+"""Bodies of indices as JSON: one folder an engine, `common` for what both take as it stands."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import orjson
+
+
+@cache
+def read_body(name: str) -> dict[str, Any]:
+    """A body as it stands in its file; not to be changed.
+
+    Args:
+        name: `FOLDER/FILE` without its ending, e.g. `common/searches`.
+    """
+    body: dict[str, Any] = orjson.loads(resources.files(__name__).joinpath(f"{name}.json").read_bytes())
+    return body

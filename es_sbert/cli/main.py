@@ -17,6 +17,11 @@ from es_sbert.events import record
 # command name → (module, attribute, one line for `es-sbert --help`)
 COMMANDS = {
     "baseline": ("es_sbert.cli.baseline", "baseline", "Train the baselines that models are compared with."),
+    "dashboards": (
+        "es_sbert.cli.dashboards",
+        "dashboards",
+        "Data views and dashboards for Kibana and OpenSearch Dashboards.",
+    ),
     "doctor": ("es_sbert.cli.doctor", "doctor", "Look at everything that a load or a search needs."),
     "encode": ("es_sbert.cli.encode", "encode", "Turn texts into sentence vectors."),
     "engine": ("es_sbert.cli.engine", "engine", "Run a real search engine on this machine without Docker."),

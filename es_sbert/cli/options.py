@@ -34,7 +34,7 @@ def connection_options(function: F) -> F:
 def address_option(flag: str) -> Callable[[F], F]:
     """Where the engine is, as the setting `url`."""
     return click.option(flag, "url", envvar="ES_SBERT_URL", default=DEFAULT_URL, show_default=True, show_envvar=True,
-                        callback=_without_password, help="Address of the engine.")  # fmt: skip
+                        callback=public_url, help="Address of the engine.")  # fmt: skip
 
 
 def sign_in_options(function: F) -> F:
@@ -60,16 +60,19 @@ def sign_in_options(function: F) -> F:
     )(function)  # fmt: skip
 
 
-def _without_password(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def public_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Refuse a password on the command line, which any user of the machine can read; the environment may hold one."""
+    name = parameter.name or "url"
     if (
-        context.get_parameter_source("url") is ParameterSource.COMMANDLINE
+        context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         and "@" in value.partition("://")[2].partition("/")[0]
     ):
+        # Kibana's credentials have names of their own.
+        option, variable = ("--kibana-", "ES_SBERT_KIBANA_") if name == "kibana_url" else ("--", "ES_SBERT_")
         raise UsageError(
             f"the {parameter.opts[0]} holds a user name or a password, and a command line is public",
-            "Put the address into ES_SBERT_URL, or give --username with the password in ES_SBERT_PASSWORD or a "
-            "--password-file. Whoever could read this command line may know the password now.",
+            f"Put the address into {variable}URL, or give {option}username with the password in {variable}PASSWORD or "
+            f"a {option}password-file. Whoever could read this command line may know the password now.",
         )
     return value
 

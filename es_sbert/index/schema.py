@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-from functools import cache
-from importlib import resources
 
-import orjson
 from pydantic import ValidationError
 
 from es_sbert.engines.protocol import Flavour, Json
@@ -14,6 +11,7 @@ from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.layout import passages_property, vector_property
 from es_sbert.index.meta import META_KEY, VectorFieldMeta, document_meta_field
 from es_sbert.index.types import IndexType
+from es_sbert.mappings import read_body
 
 VECTOR_TYPES = {Flavour.ELASTICSEARCH: "dense_vector", Flavour.OPENSEARCH: "knn_vector"}
 _PLACEHOLDER = "{vector_field}"
@@ -26,7 +24,7 @@ def index_body(flavour: Flavour, vector_field: str, meta: VectorFieldMeta, *, sh
     Args:
         shards, replicas: The engine's defaults where None.
     """
-    body = copy.deepcopy(_template(flavour))
+    body = copy.deepcopy(read_body(f"{flavour}/index"))
     settings: Json = body["settings"]
     if flavour is Flavour.OPENSEARCH and meta.index_type == IndexType.FLAT:
         # With index.knn on, OpenSearch builds a graph for every vector field.
@@ -42,7 +40,7 @@ def index_body(flavour: Flavour, vector_field: str, meta: VectorFieldMeta, *, sh
 
 def mapping_addition(flavour: Flavour, vector_field: str, meta: VectorFieldMeta, existing_meta: Json) -> Json:
     """Body of `PUT /index/_mapping` that adds this vector field, its document object and its `_meta`."""
-    properties = _template(flavour)["mappings"]["properties"]
+    properties = read_body(f"{flavour}/index")["mappings"]["properties"]
     return {
         "_meta": merged_meta(existing_meta, vector_field, meta),
         "properties": {
@@ -123,9 +121,3 @@ def check_field_name(vector_field: str) -> None:
             f"{vector_field!r} is no name for a vector field",
             "Use letters, digits and underscores, with no underscore in front.",
         )
-
-
-@cache
-def _template(flavour: Flavour) -> Json:
-    body: Json = orjson.loads(resources.files("es_sbert.mappings").joinpath(f"{flavour}/index.json").read_bytes())
-    return body

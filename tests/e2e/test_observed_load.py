@@ -20,8 +20,9 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest.metrics import LoadMetrics, served
 from es_sbert.ingest.summary import Summary
 from es_sbert.loading import load_encoder
+from es_sbert.mappings import read_body
 from tests.e2e.cli_support import Cli
-from tests.engine.ingest_support import load, sentences, write_jsonl
+from tests.engine.ingest_support import load, open_engine, sentences, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer
 
 COMMAND = [sys.executable, "-m", "es_sbert", "ingest"]
@@ -209,3 +210,28 @@ def test_quiet_silences_events_but_no_errors(cli: Cli) -> None:
     done = cli("ingest", "--index", "docs", "--quiet", "--log-format", "json", "no-such-file.txt")
     [event] = [orjson.loads(line) for line in done.err.splitlines()]
     assert event["event"] == "failed"
+
+
+def test_each_load_leaves_a_report(cli: Cli, model: Path, es8_url: str, fresh_index: Callable[[str], str]) -> None:
+    index_name, reports = fresh_index(es8_url), fresh_index(es8_url)
+    write_jsonl(Path("docs.jsonl"), [*sentences(20), {"id": "bad", "text": 17}])
+    command = ["ingest", "docs.jsonl", "--index", index_name, "--url", es8_url, "--model", model, "--id-field", "id",
+               "--report-index", reports, "--json"]  # fmt: skip
+    first, second = cli(*command), cli(*command)
+    assert (first.code, second.code) == (1, 1)
+    with open_engine(es8_url) as engine:
+        engine.refresh(reports)
+        hits = engine.search(reports, {"sort": ["@timestamp"]})["hits"]["hits"]
+        state = engine.get_index(reports)
+    written = [hit["_source"] for hit in hits]
+    assert [(one["indexed"], one["unchanged"], one["dead"], one["exit_code"]) for one in written] == [
+        (20, 0, 1, 1), (0, 20, 1, 1),
+    ]  # fmt: skip
+    for one, summary in zip(written, (first.summary, second.summary), strict=True):
+        assert {name: summary[name] for name in one if name not in ("@timestamp", "exit_code")} == {
+            name: value for name, value in one.items() if name not in ("@timestamp", "exit_code")
+        }
+        assert one["index"] == index_name
+    assert state is not None
+    # As it was made: no document has added a field.
+    assert state.mappings["properties"] == read_body("common/loads")["mappings"]["properties"]

@@ -40,14 +40,19 @@ if TYPE_CHECKING:
     metavar="[HOST:]PORT",
     help="Serve Prometheus metrics of the load at this port, to this machine alone where no host is given.",
 )
+@click.option(
+    "--report-index",
+    metavar="NAME",
+    help="Write the summary as a document into this index, which `es-sbert dashboards` shows; made if missing.",
+)
 @click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout.")
 @log_format_option
 @connection_options
 @encoder_options
-def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, ray: str | None, ray_workers: int | None,
-           ray_part_bytes: int, quiet: bool, as_json: bool, model: str | None, device: str, precision: str,
-           threads: int | None, **given: Any) -> int:  # fmt: skip
+def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, report_index: str | None,
+           ray: str | None, ray_workers: int | None, ray_part_bytes: int, quiet: bool, as_json: bool,
+           model: str | None, device: str, precision: str, threads: int | None, **given: Any) -> int:  # fmt: skip
     """Embed documents and load them into an index.
 
     FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header), plain text with one document a
@@ -80,6 +85,7 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
     from es_sbert.ingest.control import Control
     from es_sbert.ingest.plan import plan
     from es_sbert.ingest.progress import meter_for
+    from es_sbert.ingest.report import prepare_reports, write_report
     from es_sbert.ingest.run import run
     from es_sbert.ingest.sources.local import STDIN
 
@@ -96,6 +102,8 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
         observer = stack.enter_context(_observed(metrics)) if metrics is not None else None
         engine = stack.enter_context(closing(connect(where)))
         wanted = plan(engine, settings)
+        if report_index is not None:
+            prepare_reports(engine, report_index)
         encoder = {"device": device, "precision": precision, "threads": threads}
         name = model or wanted.model
         runner = stack.enter_context(
@@ -106,6 +114,8 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
         stack.enter_context(interruptible(control, say))
         meter = meter_for(sys.stderr, quiet=quiet, events=is_json())
         summary = run(engine, runner, wanted, control, meter, _always if yes else _ask, observer)
+        if report_index is not None:
+            write_report(engine, report_index, summary)
     if as_json:
         click.echo(summary.model_dump_json())
     return summary.exit_code

@@ -1,0 +1,273 @@
+"""Dashboards on real data: every field they name exists, and every aggregation of theirs runs and finds something."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from es_sbert.dashboards.build import build
+from es_sbert.dashboards.saved_objects import Product, SavedObject, ndjson
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.gateway.search_log import SearchLog, SearchLogSettings
+from es_sbert.gateway.search_record import Kind, SearchRecord, Wording
+from es_sbert.index.meta import PassageRules, VectorFieldMeta
+from es_sbert.index.schema import index_body, mapping_addition
+from es_sbert.mappings import read_body
+from tests.dashboards.checks import check_objects
+from tests.dashboards.import_api import ImportApi, serving
+from tests.dashboards.visualisations import fields_of, request, search_source
+from tests.e2e.cli_support import Cli, cli_in_process
+from tests.engine.ingest_support import open_engine
+
+NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+OLD, NEW = "a" * 64, "b" * 64
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
+    return cli_in_process(capfd)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An index, reports and a log with something in them, on one engine."""
+
+    url: str
+    index: str
+    reports: str
+    searches: str
+
+    @property
+    def options(self) -> list[str]:
+        return ["--url", self.url, "--index", self.index, "--search-log", self.searches, "--report-index", self.reports]
+
+
+def _meta(name: str, fingerprint: str, text: str, **more: Any) -> VectorFieldMeta:
+    return VectorFieldMeta(fingerprint=fingerprint, model=name, dimensions=4, index_type="hnsw", text=text, **more)
+
+
+@pytest.fixture(scope="module")
+def shown(engine_url: str) -> Iterator[Shown]:
+    unique = uuid.uuid4().hex[:12]
+    made = Shown(engine_url, f"test-{unique}", f"test-loads-{unique}", f"test-searches-{unique}")
+    with open_engine(engine_url) as engine:
+        _fill_index(engine, made.index)
+        _fill_reports(engine, made.reports, made.index)
+        asyncio.run(_fill_log(engine_url, made.searches))
+        engine.refresh(f"{made.searches}-2026.01")
+        yield made
+        for name in (made.index, made.reports, f"{made.searches}-2026.01"):
+            engine.delete_index(name)
+
+
+def _fill_index(engine: Engine, index: str) -> None:
+    one = _meta("new-model", NEW, "{title}")
+    parts = _meta("old-model", OLD, "{body}", passages=PassageRules.of(64))
+    body = index_body(engine.info.flavour, "embedding", one, shards=1, replicas=0)
+    mappings = body["mappings"]
+    added = mapping_addition(engine.info.flavour, "parts", parts, mappings["_meta"])
+    mappings["_meta"] = added["_meta"]
+    mappings["properties"] |= added["properties"] | {"title": {"type": "text"}, "body": {"type": "text"}}
+    engine.create_index(index, body)
+    documents: list[dict[str, Any]] = []
+    for number in range(40):
+        at = (NOW - timedelta(hours=number)).isoformat()
+        of = {"tokens": number * 7, "truncated": number % 5 == 0, "embedded_at": at, "text_hash": "0"}
+        document: dict[str, Any] = {"title": f"Title {number}", "body": "A body."}
+        if number % 10:
+            fingerprint = OLD if number % 4 == 0 else NEW
+            document |= {"embedding": [1.0, 0.0, 0.0, number / 40], "embedding_meta": of | {"fingerprint": fingerprint}}
+            document["parts"] = [{"start": 0, "end": 7, "vector": [0.0, 1.0, 0.0, 0.5]}]
+            document["parts_meta"] = of | {"fingerprint": OLD, "passages": 1}
+        documents.append(document)
+    _bulk(engine, index, documents)
+
+
+def _fill_reports(engine: Engine, reports: str, index: str) -> None:
+    engine.create_index(reports, read_body("common/loads"))
+    report = {
+        "@timestamp": NOW.isoformat(), "index": index, "exit_code": 1, "read": 40, "indexed": 30, "updated": 1,
+        "unchanged": 2, "dead": 3, "left": 4, "retries": 5, "seconds": 1.5, "documents_per_second": 26.7,
+    }  # fmt: skip
+    _bulk(engine, reports, [report, report | {"index": "another", "dead": 1000}])
+
+
+def _bulk(engine: Engine, index: str, documents: list[dict[str, Any]]) -> None:
+    lines = b"".join(b'{"index":{}}\n' + orjson.dumps(document) + b"\n" for document in documents)
+    results = engine.bulk(index, lines)
+    assert all(result.ok for result in results), results
+    engine.refresh(index)
+
+
+async def _fill_log(url: str, name: str) -> None:
+    """Searches as the gateway records them, through its own log."""
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
+
+        async def ask(method: str, path: str, body: bytes, content_type: str) -> tuple[int, Any]:
+            answer = await client.request(method, path, content=body, headers={"content-type": content_type})
+            return answer.status_code, answer.json()
+
+        wording = Wording.of(queries=True)
+        settings = SearchLogSettings(wording, "here", index=name, flush_seconds=0.01, close_seconds=60)
+        log = SearchLog(settings, ask)
+        log.start()
+        for number in range(60):
+            log.record(SearchRecord(
+                "docs", "_search" if number % 3 else "_msearch", list(Kind)[number % 3], 200, 5.0 + number,
+                embedding_milliseconds=2.0, upstream_milliseconds=3.0, texts=[f"query {number % 4}"],
+                rewrites=["virtual_field"], k=10, hits=number % 5, at=NOW - timedelta(hours=number),
+            ))  # fmt: skip
+        await log.close()
+        assert (log.written, log.dropped) == (60, 0)
+
+
+def _patterns(objects: tuple[SavedObject, ...]) -> dict[str, str]:
+    """Id of each view → what it looks at."""
+    return {saved.id: saved.attributes["title"] for saved in objects if saved.type == "index-pattern"}
+
+
+def _ask(url: str, method: str, path: str, body: Any = None) -> Any:
+    answer = httpx.request(method, url + path, json=body, trust_env=False, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_every_aggregation_runs_and_finds_something(shown: Shown) -> None:
+    with open_engine(shown.url) as engine:
+        bundle = build(engine, shown.index, searches=shown.searches, reports=shown.reports)
+    assert bundle.notes == ()
+    check_objects(bundle.product, [orjson.loads(line) for line in ndjson(bundle.objects, bundle.product).splitlines()])
+    patterns = _patterns(bundle.objects)
+    charts = [saved for saved in bundle.objects if saved.type == "visualization"]
+    assert len(charts) == 2 * 4 + 2 + 10
+    for chart in charts:
+        [view] = [reference.id for reference in chart.references]
+        answer = _ask(shown.url, "POST", f"/{patterns[view]}/_search", request(chart))
+        assert answer["_shards"]["failed"] == 0
+        assert answer["hits"]["total"]["value"] > 0, chart.title
+        _check_filled(answer.get("aggregations", {}), chart.title)
+
+
+def _check_filled(aggregations: dict[str, Any], title: str) -> None:
+    """Buckets everywhere, and a value in every metric."""
+    for found in aggregations.values():
+        if "buckets" in found:
+            buckets = found["buckets"]
+            assert buckets, title
+            assert any(
+                bucket["doc_count"] for bucket in (buckets.values() if isinstance(buckets, dict) else buckets)
+            ), title
+            first = next(iter(buckets.values() if isinstance(buckets, dict) else buckets))
+            inner = {name: value for name, value in first.items() if isinstance(value, dict)}
+            _check_filled(inner, title)
+        elif "values" in found:
+            assert all(entry["value"] is not None for entry in found["values"]), title
+        else:
+            assert found["value"] is not None, title
+
+
+def test_the_figures_are_those_of_the_documents(shown: Shown) -> None:
+    with open_engine(shown.url) as engine:
+        bundle = build(engine, shown.index, searches=shown.searches, reports=shown.reports)
+    by_title = {saved.title: saved for saved in bundle.objects}
+    patterns = _patterns(bundle.objects)
+
+    def aggregated(title: str) -> Any:
+        chart = by_title[title]
+        answer = _ask(shown.url, "POST", f"/{patterns[chart.references[0].id]}/_search", request(chart))
+        return answer["aggregations"]
+
+    states = aggregated(f"{shown.index}.embedding: documents")["2"]["buckets"]
+    counts = {label: bucket["doc_count"] for label, bucket in states.items()}
+    assert counts == {"current vector": 28, "vector of another model": 8, "no vector": 4, "truncated": 4}
+    ends = aggregated(f"{shown.index}: ends of documents")["6"]["buckets"]
+    assert [(bucket["4"]["value"], bucket["doc_count"]) for bucket in ends] == [(3, 1)]  # not those of another index
+    without = aggregated("Searches: without a hit")["2"]["buckets"]
+    found = [bucket["3"]["buckets"]["without a hit"]["doc_count"] for bucket in without]
+    assert sum(found) == 12
+
+
+def test_every_field_that_is_named_exists(shown: Shown) -> None:
+    with open_engine(shown.url) as engine:
+        bundle = build(engine, shown.index, searches=shown.searches, reports=shown.reports)
+    patterns = _patterns(bundle.objects)
+    known = {
+        pattern: set(_ask(shown.url, "GET", f"/{pattern}/_field_caps?fields=*")["fields"])
+        for pattern in set(patterns.values())
+    }
+    for saved in bundle.objects:
+        if saved.type == "index-pattern":
+            time_field = saved.attributes.get("timeFieldName")
+            named = set(orjson.loads(saved.attributes["fieldFormatMap"])) | ({time_field} if time_field else set())
+            fields = known[saved.attributes["title"]]
+        elif saved.type in ("search", "visualization"):
+            fields = known[patterns[saved.references[0].id]]
+            named = set(saved.attributes["columns"]) if saved.type == "search" else fields_of(saved)
+        else:
+            continue
+        assert named <= fields, f"{saved.title}: {named - fields}"
+    [view] = [saved for saved in bundle.objects if saved.attributes.get("title") == shown.index
+              and "timeFieldName" not in saved.attributes]  # fmt: skip
+    # What the view hides is what _source may not bring, as both products ask for it.
+    hidden = [one["value"] for one in orjson.loads(view.attributes["sourceFilters"])]
+    hits = _ask(shown.url, "POST", f"/{shown.index}/_search", {"_source": {"excludes": hidden}})["hits"]["hits"]
+    assert all("embedding_meta" in hit["_source"] for hit in hits[1:9])
+    assert not any({"embedding", "parts"} & set(hit["_source"]) for hit in hits)
+
+
+def test_a_saved_search_sorts_by_score_and_its_source_is_a_query(shown: Shown) -> None:
+    with open_engine(shown.url) as engine:
+        bundle = build(engine, shown.index, searches=shown.searches, reports=shown.reports)
+    [search] = [saved for saved in bundle.objects if saved.type == "search"]
+    assert search_source(search)["query"] == {"query": "", "language": "kuery"}
+    assert sorted(search.attributes["columns"][:2]) == ["body", "title"]
+
+
+def test_without_logs_the_rest_is_made_and_what_is_missing_is_said(shown: Shown) -> None:
+    with open_engine(shown.url) as engine:
+        bundle = build(engine, shown.index, searches="test-no-such-log", reports="test-no-such-reports")
+        assert len(bundle.notes) == 2
+        assert "--report-index test-no-such-reports" in bundle.notes[0]
+        assert "--log-searches" in bundle.notes[1]
+        assert {saved.type for saved in bundle.objects} == {"index-pattern", "visualization", "search", "dashboard"}
+        with pytest.raises(IndexMissing):
+            build(engine, "test-no-such-index", searches=shown.searches, reports=shown.reports)
+        with pytest.raises(IndexMismatch, match="no vector field") as caught:
+            build(engine, shown.reports, searches=shown.searches, reports=shown.reports)
+        assert "es-sbert ingest" in caught.value.remedy
+        with pytest.raises(UsageError, match="no name for an index"):
+            build(engine, shown.index, searches="../x", reports=shown.reports)
+
+
+def test_export_and_install_on_the_command_line(shown: Shown, cli: Cli, tmp_path: Any) -> None:
+    file = tmp_path / "docs.ndjson"
+    done = cli("dashboards", "export", *shown.options, "--output", file)
+    assert done.code == 0, done.err
+    written = file.read_bytes()
+    assert cli("dashboards", "export", *shown.options).out.encode() == written
+    lines = [orjson.loads(line) for line in written.splitlines()]
+    product = Product.KIBANA if "typeMigrationVersion" in lines[0] else Product.DASHBOARDS
+    check_objects(product, lines)
+    assert cli("dashboards", "export", *shown.options, "--output", tmp_path / "no" / "file").code == 2
+    api = ImportApi(product)
+    with serving(api) as url:
+        done = cli("dashboards", "install", *shown.options, "--kibana-url", url)
+        assert done.code == 0, done.err
+        assert f"{len(lines)} objects are in {product.label}" in done.err
+        assert f"{shown.index}: load: {url}/app/dashboards#/view/" in done.out
+        refused = cli("dashboards", "install", *shown.options, "--kibana-url", url, "--if-exists", "fail")
+        assert refused.code == 2
+        assert "conflict" in refused.err
+    public = cli("dashboards", "install", *shown.options, "--kibana-url", "http://user:word@localhost:1")
+    assert public.code == 2
+    assert "ES_SBERT_KIBANA_URL" in public.err
+    assert "word@" not in public.err

@@ -1,0 +1,114 @@
+"""Saved objects: by the products' own schemas, complete, stable, and as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_sbert.dashboards.of_loads import index_objects, reports_view
+from es_sbert.dashboards.of_searches import search_objects
+from es_sbert.dashboards.saved_objects import Product, SavedObject, ndjson
+from es_sbert.index.meta import PassageRules, VectorFieldMeta
+from tests.dashboards.checks import check_objects
+
+GOLDEN = Path(__file__).parents[1] / "golden/dashboards"
+MODEL = VectorFieldMeta(
+    fingerprint="0f" * 32, model="all-MiniLM-L6-v2", dimensions=384, index_type="hnsw", text="{title}. {body.en}"
+)
+PASSAGES = MODEL.model_copy(update={"passages": PassageRules.of(64), "text": "{body.en}"})
+
+
+def _everything(product: Product, index: str = "docs", **fields: VectorFieldMeta) -> list[SavedObject]:
+    reports = reports_view(product, "es-sbert-loads")
+    searches = search_objects(product, "es-sbert-searches-*")
+    return [reports, *index_objects(product, index, fields or {"embedding": MODEL}, reports), *searches]
+
+
+def _lines(objects: list[SavedObject], product: Product) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in ndjson(objects, product).splitlines()]
+
+
+@pytest.mark.parametrize("product", Product)
+def test_objects_are_as_they_were(product: Product) -> None:
+    assert ndjson(_everything(product), product) == (GOLDEN / f"{product}.ndjson").read_bytes()
+
+
+@pytest.mark.parametrize("product", Product)
+def test_objects_follow_the_schemas_and_all_references_resolve(product: Product) -> None:
+    check_objects(product, _lines(_everything(product), product))
+    check_objects(product, _lines(_everything(product, title_vector=MODEL, body_vector=PASSAGES), product))
+
+
+@pytest.mark.parametrize("product", Product)
+def test_without_reports_nothing_needs_their_view(product: Product) -> None:
+    lines = _lines(index_objects(product, "docs", {"embedding": MODEL}, None), product)
+    check_objects(product, lines)
+    assert not any("loads" in line["attributes"]["title"] for line in lines)
+
+
+_NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-_äß“{}&", min_size=1, max_size=40)
+
+
+@given(_NAMES, _NAMES)
+def test_ids_belong_to_an_index_and_never_change(one: str, other: str) -> None:
+    ids = [
+        {saved.id for saved in index_objects(Product.KIBANA, name, {"embedding": MODEL}, None)} for name in (one, other)
+    ]
+    assert ids[0] == {saved.id for saved in index_objects(Product.DASHBOARDS, one, {"embedding": MODEL}, None)}
+    assert (ids[0] == ids[1]) == (one == other)
+    assert one == other or not ids[0] & ids[1]
+
+
+@settings(max_examples=20)
+@given(_NAMES)
+def test_any_name_gives_objects_that_can_be_read(index: str) -> None:
+    for product in Product:
+        check_objects(product, _lines(_everything(product, index), product))
+
+
+def test_vectors_are_hidden_and_models_have_names() -> None:
+    views = [saved for saved in _everything(Product.KIBANA, one=MODEL, parts=PASSAGES) if saved.type == "index-pattern"]
+    view = next(view for view in views if view.attributes["title"] == "docs" and "timeFieldName" not in view.attributes)
+    assert orjson.loads(view.attributes["sourceFilters"]) == [
+        {"value": "one"},
+        {"value": "parts"},
+        {"value": "parts.*"},
+    ]
+    lookup = orjson.loads(view.attributes["fieldFormatMap"])["one_meta.fingerprint"]
+    assert lookup["params"]["lookupEntries"] == [{"key": MODEL.fingerprint, "value": "all-MiniLM-L6-v2 (0f0f0f0f)"}]
+    timed = {view.attributes.get("timeFieldName") for view in views} - {None}
+    assert timed == {"one_meta.embedded_at", "parts_meta.embedded_at", "@timestamp"}
+
+
+def test_the_saved_search_shows_texts_first_and_never_a_vector() -> None:
+    [search] = [saved for saved in _everything(Product.KIBANA) if saved.type == "search"]
+    assert search.attributes["columns"] == [
+        "title", "body.en", "embedding_meta.tokens", "embedding_meta.truncated", "embedding_meta.embedded_at",
+        "embedding_meta.fingerprint",
+    ]  # fmt: skip
+    assert search.attributes["sort"] == []  # by score: otherwise a search by meaning loses its order
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda line: line["attributes"].update(unknown=1),
+        lambda line: line["references"].append({"name": "x", "type": "index-pattern", "id": "nowhere"}),
+        lambda line: line["references"].clear(),
+        lambda line: line.pop("typeMigrationVersion"),
+        lambda line: line["attributes"].update(
+            visState=line["attributes"]["visState"].replace('"enabled":true', '"enabled":1')
+        ),
+    ],
+)
+def test_the_checks_find_what_is_wrong(spoil: Any) -> None:
+    lines = _lines(_everything(Product.KIBANA), Product.KIBANA)
+    spoil(next(line for line in lines if line["type"] == "visualization"))
+    with pytest.raises((AssertionError, jsonschema.ValidationError)):
+        check_objects(Product.KIBANA, lines)
