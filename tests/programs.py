@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +21,9 @@ _PACKAGES = {
     "node": "apt install nodejs, brew install node",
     "npm": "apt install npm, brew install node",
 }
+
+
+_ADDRESS = re.compile(r"http://([\w.]+):(\d+)")
 
 
 class ProgramMissing(AssertionError):
@@ -61,14 +66,14 @@ def run(command: Sequence[str], *, folder: Path | None = None, environment: Mapp
 @contextmanager
 def server(command: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path,
            limit: float = 120.0) -> Iterator[str]:  # fmt: skip
-    """Run a server that prints the address it listens on, and end it afterwards.
+    """Run a server that prints its address, and end it afterwards.
 
     Args:
         log: File for what it prints.
         limit: Seconds until it must listen.
 
     Yields:
-        The address: the first `http://…` that it prints.
+        The address, the first `http://…` that it prints, once it takes connections there.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -89,9 +94,15 @@ def server(command: Sequence[str], *, folder: Path, environment: Mapping[str, st
 def _address(process: subprocess.Popen[bytes], log: Path, limit: float) -> str:
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
-        for word in log.read_text(errors="replace").split():
-            if word.startswith("http://"):
-                return word
-        assert process.poll() is None, f"the server ended with {process.returncode}\n{log.read_text(errors='replace')}"
+        printed = log.read_text(errors="replace")
+        address = _ADDRESS.search(printed)
+        if address is not None and _listens(address[1], int(address[2])):
+            return address[0]
+        assert process.poll() is None, f"the server ended with {process.returncode}\n{printed}"
         time.sleep(0.05)
     raise AssertionError(f"the server does not listen after {limit:.0f} s\n{log.read_text(errors='replace')}")
+
+
+def _listens(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0

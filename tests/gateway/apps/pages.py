@@ -11,6 +11,9 @@ from typing import ClassVar
 from playwright.sync_api import Locator, Page, expect
 
 PER_PAGE = 5  # results on a page, as both applications are configured
+PATIENCE_MS = 60_000.0
+
+expect.set_options(timeout=PATIENCE_MS)
 
 
 class AppPage(ABC):
@@ -28,8 +31,10 @@ class AppPage(ABC):
     _titles: ClassVar[str]
     _topics: ClassVar[str]
     _next_page: ClassVar[str]
+    _aria: ClassVar[str]
 
     def __init__(self, page: Page) -> None:
+        page.set_default_timeout(PATIENCE_MS)
         self.page = page
         self.problems: list[str] = []
         page.on("console", lambda said: self.problems.append(said.text) if said.type == "error" else None)
@@ -75,6 +80,15 @@ class AppPage(ABC):
         with self._answered():
             self.page.locator(self._next_page).click()
 
+    def expect_readable(self) -> None:
+        """What a screen reader is told: heading, box, filters with their names, results as a list."""
+        expect(self.page.locator("body")).to_match_aria_snapshot(self._aria)
+
+    def close(self) -> None:
+        """The page is left, having had no errors."""
+        self.page.close()
+        assert self.problems == []
+
     @contextmanager
     def _answered(self) -> Iterator[None]:
         with self.page.expect_response("**/api/search"):
@@ -88,6 +102,22 @@ class SearchUiPage(AppPage):
     _titles = ".sui-result__title"
     _topics = "fieldset:has-text('Topic') label"
     _next_page = ".rc-pagination-next button"
+    _aria = """
+    - heading "Articles" [level=1]
+    - combobox:
+      - textbox "Search articles"
+      - button "Search"
+    - group "Topic":
+      - checkbox /Space \\d+/
+    - group "Year":
+      - checkbox /2010 and later \\d+/
+    - list:
+      - listitem:
+        - text: Living on board a space station
+    - list:
+      - listitem:
+        - button "next page"
+    """
 
     def expect_total(self, total: int) -> None:
         expect(self.page.locator(".sui-paging-info")).to_contain_text(f"out of {total}")
@@ -104,6 +134,30 @@ class SearchkitPage(AppPage):
     _titles = "article h3"
     _topics = "#topics label"
     _next_page = "[aria-label='Next Page']"
+    _aria = """
+    - banner:
+      - heading "Articles" [level=1]
+      - search:
+        - searchbox "Search"
+    - navigation "Filters":
+      - heading "Topic" [level=2]
+      - list:
+        - listitem:
+          - checkbox /Space \\d+/
+      - heading "Year" [level=2]
+      - list:
+        - listitem:
+          - radio "Any" [checked]
+    - main:
+      - list:
+        - listitem:
+          - article:
+            - heading "Living on board a space station" [level=3]
+      - navigation "Pages":
+        - list:
+          - listitem:
+            - link "Page 1"
+    """
 
     def expect_total(self, total: int) -> None:
         said = "No results" if total == 0 else f"{total} result"
