@@ -1,23 +1,25 @@
-// Index articles and search them by meaning with Elastic's own client, unchanged:
-//   node elasticsearch.js ../../articles.jsonl       with client 9
-//   node elasticsearch.js ../../articles.jsonl 8     with client 8
+// Search by meaning with Elastic's own client, unchanged, through es-sbert's gateway:
+//   node elasticsearch.js 9                            client 9 (or 8, for Elasticsearch 8)
+//   node elasticsearch.js 9 ../../articles.jsonl       index these articles first
 import { readFileSync } from "node:fs";
 
-const [file, version] = process.argv.slice(2);
+const [version, file] = process.argv.slice(2);
 const { Client } = await import(version === "8" ? "@elastic/elasticsearch-8" : "@elastic/elasticsearch");
 
 const client = new Client({ node: process.env.GATEWAY ?? "http://localhost:9210" });
 const index = process.env.INDEX ?? "articles";
-
-const articles = readFileSync(file, "utf8").trim().split("\n").map((line) => JSON.parse(line));
-const loaded = await client.helpers.bulk({
-  datasource: articles,
-  onDocument: (article) => ({ index: { _index: index, _id: article.id } }),
-  refresh: true,
-});
-console.log(`${loaded.successful} articles indexed`);
-
 const text = "cosmonauts";
+
+if (file) {
+  const articles = readFileSync(file, "utf8").trim().split("\n").map((line) => JSON.parse(line));
+  const loaded = await client.helpers.bulk({
+    datasource: articles,
+    onDocument: (article) => ({ index: { _index: index, _id: article.id } }),
+    refresh: true,
+  });
+  console.log(`${loaded.successful} articles indexed`);
+}
+
 const searches = {
   "match on semantic": { query: { match: { semantic: text } } },
   "semantic query": { query: { semantic: { field: "embedding", query: text } } },
@@ -32,6 +34,6 @@ const searches = {
 };
 for (const [name, search] of Object.entries(searches)) {
   const found = await client.search({ index, size: 3, ...search });
-  console.log(`${name}: ${found.hits.hits[0]._source.title}`);
+  console.log(`${name}: ${found.hits.hits[0]?._source.title ?? "nothing"}`);
 }
 await client.close();

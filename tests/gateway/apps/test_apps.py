@@ -14,10 +14,10 @@ pytestmark = pytest.mark.parametrize("kind", PAGES, ids=lambda kind: kind.app)
 
 
 def test_meaning_is_found_once_the_host_is_changed(
-    kind: type[AppPage], build: Build, engine_url: str, gateway_url: str, index: str, browser: Browser
+    kind: type[AppPage], build: Build, engine_url: str, hybrid_gateway_url: str, articles_index: str, browser: Browser
 ) -> None:
     folder = build(kind)
-    with serve_node_app(folder, engine_url, index) as url:
+    with serve_node_app(folder, engine_url, articles_index) as url:
         page = kind(browser.new_page())
         page.open(url)
         page.search(QUERY)
@@ -25,7 +25,7 @@ def test_meaning_is_found_once_the_host_is_changed(
         expect(page.titles).to_have_count(0)
         page.close()
 
-    with serve_node_app(folder, gateway_url, index) as url:
+    with serve_node_app(folder, hybrid_gateway_url, articles_index) as url:
         page = kind(browser.new_page())
         page.open(url)
         page.expect_total(len(articles()))
@@ -36,10 +36,10 @@ def test_meaning_is_found_once_the_host_is_changed(
 
 
 def test_facets_and_pages_of_hits_by_meaning(
-    kind: type[AppPage], build: Build, gateway_url: str, index: str, browser: Browser
+    kind: type[AppPage], build: Build, hybrid_gateway_url: str, articles_index: str, browser: Browser
 ) -> None:
     topic_of = {article["title"]: article["topic"] for article in articles()}
-    with serve_node_app(build(kind), gateway_url, index) as url:
+    with serve_node_app(build(kind), hybrid_gateway_url, articles_index) as url:
         page = kind(browser.new_page())
         page.open(url)
         page.search("astrophysics")

@@ -3,13 +3,18 @@ import co.elastic.clients.elasticsearch._types.Refresh;
 import co.elastic.clients.elasticsearch.core.BulkRequest;
 import co.elastic.clients.elasticsearch.core.BulkResponse;
 import co.elastic.clients.elasticsearch.core.SearchRequest;
+import co.elastic.clients.elasticsearch.core.search.Hit;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.List;
 
 /**
- * Index articles and search them by meaning with Elastic's own client, unchanged:
- * {@code mvn -q compile exec:java -Dexec.mainClass=SearchElasticsearch -Dexec.args=../../articles.jsonl}
+ * Search by meaning with Elastic's own client, unchanged, through es-sbert's gateway:
+ *
+ * <pre>
+ * mvn -q compile exec:java -Dexec.mainClass=SearchElasticsearch
+ * mvn -q compile exec:java -Dexec.mainClass=SearchElasticsearch -Dexec.args=../../articles.jsonl    index these articles first
+ * </pre>
  */
 public final class SearchElasticsearch {
 
@@ -19,7 +24,9 @@ public final class SearchElasticsearch {
 
     public static void main(String[] arguments) throws IOException {
         try (ElasticsearchClient client = ElasticsearchClient.of(c -> c.host(GATEWAY))) {
-            index(client, Article.read(Path.of(arguments[0])));
+            if (arguments.length > 0) {
+                index(client, Article.read(Path.of(arguments[0])));
+            }
             search(client, "match on semantic", SearchRequest.of(s -> s
                 .index(INDEX)
                 .query(q -> q.match(m -> m.field("semantic").query(TEXT)))));
@@ -47,7 +54,7 @@ public final class SearchElasticsearch {
     }
 
     private static void search(ElasticsearchClient client, String name, SearchRequest request) throws IOException {
-        Article first = client.search(request, Article.class).hits().hits().get(0).source();
-        System.out.println(name + ": " + first.title());
+        List<Hit<Article>> hits = client.search(request, Article.class).hits().hits();
+        System.out.println(name + ": " + (hits.isEmpty() ? "nothing" : hits.get(0).source().title()));
     }
 }

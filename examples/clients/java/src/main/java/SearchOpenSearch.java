@@ -9,12 +9,17 @@ import org.opensearch.client.opensearch._types.Refresh;
 import org.opensearch.client.opensearch._types.query_dsl.Query;
 import org.opensearch.client.opensearch.core.BulkRequest;
 import org.opensearch.client.opensearch.core.BulkResponse;
+import org.opensearch.client.opensearch.core.search.Hit;
 import org.opensearch.client.transport.OpenSearchTransport;
 import org.opensearch.client.transport.httpclient5.ApacheHttpClient5TransportBuilder;
 
 /**
- * Index articles and search them by meaning with OpenSearch's own client, unchanged:
- * {@code mvn -q compile exec:java -Dexec.mainClass=SearchOpenSearch -Dexec.args=../../articles.jsonl}
+ * Search by meaning with OpenSearch's own client, unchanged, through es-sbert's gateway:
+ *
+ * <pre>
+ * mvn -q compile exec:java -Dexec.mainClass=SearchOpenSearch
+ * mvn -q compile exec:java -Dexec.mainClass=SearchOpenSearch -Dexec.args=../../articles.jsonl    index these articles first
+ * </pre>
  */
 public final class SearchOpenSearch {
 
@@ -26,7 +31,9 @@ public final class SearchOpenSearch {
         try (OpenSearchTransport transport =
                 ApacheHttpClient5TransportBuilder.builder(HttpHost.create(GATEWAY)).build()) {
             OpenSearchClient client = new OpenSearchClient(transport);
-            index(client, Article.read(Path.of(arguments[0])));
+            if (arguments.length > 0) {
+                index(client, Article.read(Path.of(arguments[0])));
+            }
             search(client, "match on semantic", Query.of(q -> q
                 .match(m -> m.field("semantic").query(FieldValue.of(TEXT)))));
             search(client, "neural query", Query.of(q -> q
@@ -45,8 +52,8 @@ public final class SearchOpenSearch {
     }
 
     private static void search(OpenSearchClient client, String name, Query query) throws IOException {
-        Article first =
-            client.search(s -> s.index(INDEX).query(query), Article.class).hits().hits().get(0).source();
-        System.out.println(name + ": " + first.title());
+        List<Hit<Article>> hits =
+            client.search(s -> s.index(INDEX).query(query), Article.class).hits().hits();
+        System.out.println(name + ": " + (hits.isEmpty() ? "nothing" : hits.get(0).source().title()));
     }
 }
