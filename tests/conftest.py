@@ -123,7 +123,7 @@ def fresh_index() -> Iterator[Callable[[str], str]]:
 
     yield name_for
     for url, name in made:
-        _delete_index(url, name)
+        delete_index(url, name)
 
 
 @pytest.fixture
@@ -132,7 +132,8 @@ def index_name(engine_url: str, fresh_index: Callable[[str], str]) -> str:
     return fresh_index(engine_url)
 
 
-def _delete_index(url: str, name: str) -> None:
+def delete_index(url: str, name: str) -> None:
+    """Remove an index, if it is there."""
     request = urllib.request.Request(f"{url}/{name}", method="DELETE")
     # Without the proxies of the environment: the server is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

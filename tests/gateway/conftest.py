@@ -1,7 +1,8 @@
-"""A tiny model, exported once for the session, and an address that serves it."""
+"""What tests of the gateway share: a tiny model and its address, articles with vectors and a gateway before them."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,10 @@ from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.model import Precision
 from es_sbert.exporters.export import export_bundle
 from es_sbert.gateway.served import ModelSettings
+from tests.conftest import delete_index
+from tests.gateway.articles import ingest_articles
 from tests.gateway.embedding_app import embedding_app
+from tests.gateway.running import serve
 from tests.gateway.serving import served
 from tests.tiny import write_tiny_bert
 
@@ -38,4 +42,22 @@ def tiny_settings(tiny: Path, **settings: object) -> ModelSettings:
 def embeddings_url(tiny: Path) -> Iterator[str]:
     """Address of the gateway's own paths; the model is also called text-embedding-3-small."""
     with served(embedding_app(tiny_settings(tiny, aliases={"text-embedding-3-small": "tiny"}))) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def articles_index(engine_url: str) -> Iterator[str]:
+    """Name of an index of the articles with their vectors, on each engine in turn."""
+    name = f"test-articles-{uuid.uuid4().hex[:12]}"
+    try:
+        ingest_articles(engine_url, name)
+        yield name
+    finally:
+        delete_index(engine_url, name)
+
+
+@pytest.fixture(scope="module")
+def hybrid_gateway_url(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A gateway in front of each engine in turn, which finds by meaning too what applications search by words."""
+    with serve(engine_url, tmp_path_factory.mktemp("gateway"), "--hybrid", "--min-cosine", "0.2") as url:
         yield url

@@ -1,0 +1,171 @@
+"""The applications' pages as somebody uses them: the same things done, however the page is made."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from playwright.sync_api import Locator, Page, expect
+
+PER_PAGE = 5  # results on a page, as both applications are configured
+PATIENCE_MS = 60_000.0
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+class AppPage(ABC):
+    """A page with a search box, results, topics and years to filter by, and pages.
+
+    Whatever is done waits for the answer of the application's server. What is read is given as locators, for
+    Playwright's `expect` to wait for.
+
+    Attributes:
+        app: Folder of the application in `examples/`.
+        problems: Errors of the page, in the browser's words.
+    """
+
+    app: ClassVar[str]
+    _titles: ClassVar[str]
+    _topics: ClassVar[str]
+    _next_page: ClassVar[str]
+    _aria: ClassVar[str]
+
+    def __init__(self, page: Page) -> None:
+        page.set_default_timeout(PATIENCE_MS)
+        self.page = page
+        self.problems: list[str] = []
+        page.on("console", lambda said: self.problems.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+
+    def open(self, url: str) -> None:
+        with self._answered():
+            self.page.goto(url)
+
+    def search(self, words: str) -> None:
+        """Type words and press Enter."""
+        box = self.page.get_by_placeholder("Search articles")
+        with self._answered():
+            box.fill(words)
+            box.press("Enter")
+
+    @abstractmethod
+    def expect_total(self, total: int) -> None:
+        """The page says that there are so many results."""
+
+    @property
+    def titles(self) -> Locator:
+        """Titles of the results shown."""
+        return self.page.locator(self._titles)
+
+    def results_by_topic(self) -> dict[str, int]:
+        """Topic → results that it has, as the page counts them."""
+        lines = self.page.locator(self._topics).all_inner_texts()
+        found = [re.fullmatch(r"(\w+)\s*(\d+)", line.strip()) for line in lines]
+        return {match[1]: int(match[2]) for match in found if match}
+
+    def choose_topic(self, topic: str) -> None:
+        """Keep the results of one topic only."""
+        with self._answered():
+            self.page.get_by_role("checkbox", name=topic).check()
+
+    @abstractmethod
+    def choose_years(self, years: str) -> None:
+        """Keep the results of some years only."""
+
+    def next_page(self) -> None:
+        """Turn to the next page of results."""
+        with self._answered():
+            self.page.locator(self._next_page).click()
+
+    def expect_readable(self) -> None:
+        """What a screen reader is told: heading, box, filters with their names, results as a list."""
+        expect(self.page.locator("body")).to_match_aria_snapshot(self._aria)
+
+    def close(self) -> None:
+        """The page is left, having had no errors."""
+        self.page.close()
+        assert self.problems == []
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        with self.page.expect_response("**/api/search"):
+            yield
+
+
+class SearchUiPage(AppPage):
+    """Elastic's Search UI."""
+
+    app = "search-ui"
+    _titles = ".sui-result__title"
+    _topics = "fieldset:has-text('Topic') label"
+    _next_page = ".rc-pagination-next button"
+    _aria = """
+    - heading "Articles" [level=1]
+    - combobox:
+      - textbox "Search articles"
+      - button "Search"
+    - group "Topic":
+      - checkbox /Space \\d+/
+    - group "Year":
+      - checkbox /2010 and later \\d+/
+    - list:
+      - listitem:
+        - text: Living on board a space station
+    - list:
+      - listitem:
+        - button "next page"
+    """
+
+    def expect_total(self, total: int) -> None:
+        expect(self.page.locator(".sui-paging-info")).to_contain_text(f"out of {total}")
+
+    def choose_years(self, years: str) -> None:
+        with self._answered():
+            self.page.get_by_role("checkbox", name=years).check()
+
+
+class SearchkitPage(AppPage):
+    """Searchkit under InstantSearch."""
+
+    app = "searchkit"
+    _titles = "article h3"
+    _topics = "#topics label"
+    _next_page = "[aria-label='Next Page']"
+    _aria = """
+    - banner:
+      - heading "Articles" [level=1]
+      - search:
+        - searchbox "Search"
+    - navigation "Filters":
+      - heading "Topic" [level=2]
+      - list:
+        - listitem:
+          - checkbox /Space \\d+/
+      - heading "Year" [level=2]
+      - list:
+        - listitem:
+          - radio "Any" [checked]
+    - main:
+      - list:
+        - listitem:
+          - article:
+            - heading "Living on board a space station" [level=3]
+      - navigation "Pages":
+        - list:
+          - listitem:
+            - link "Page 1"
+    """
+
+    def expect_total(self, total: int) -> None:
+        said = "No results" if total == 0 else f"{total} result"
+        expect(self.page.locator("#stats")).to_contain_text(said)
+
+    def choose_years(self, years: str) -> None:
+        with self._answered():
+            self.page.get_by_role("radio", name=years).check()
+
+
+PAGES: tuple[type[AppPage], ...] = (SearchUiPage, SearchkitPage)

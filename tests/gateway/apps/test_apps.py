@@ -1,0 +1,62 @@
+"""Applications that were not written for es-sbert find by meaning once their host is the gateway's."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.gateway.apps.conftest import Build
+from tests.gateway.apps.pages import PAGES, PER_PAGE, AppPage
+from tests.gateway.articles import MEANT, QUERY, articles
+from tests.node import serve_node_app
+
+pytestmark = pytest.mark.parametrize("kind", PAGES, ids=lambda kind: kind.app)
+
+
+def test_meaning_is_found_once_the_host_is_changed(
+    kind: type[AppPage], build: Build, engine_url: str, hybrid_gateway_url: str, articles_index: str, browser: Browser
+) -> None:
+    folder = build(kind)
+    with serve_node_app(folder, engine_url, articles_index) as url:
+        page = kind(browser.new_page())
+        page.open(url)
+        page.search(QUERY)
+        page.expect_total(0)
+        expect(page.titles).to_have_count(0)
+        page.close()
+
+    with serve_node_app(folder, hybrid_gateway_url, articles_index) as url:
+        page = kind(browser.new_page())
+        page.open(url)
+        page.expect_total(len(articles()))
+        page.search(QUERY)
+        expect(page.titles.first).to_have_text(MEANT)
+        page.expect_readable()
+        page.close()
+
+
+def test_facets_and_pages_of_hits_by_meaning(
+    kind: type[AppPage], build: Build, hybrid_gateway_url: str, articles_index: str, browser: Browser
+) -> None:
+    topic_of = {article["title"]: article["topic"] for article in articles()}
+    with serve_node_app(build(kind), hybrid_gateway_url, articles_index) as url:
+        page = kind(browser.new_page())
+        page.open(url)
+        page.search("astrophysics")
+        expect(page.titles.first).to_have_text("How stars die")
+        counts = page.results_by_topic()
+        page.expect_total(sum(counts.values()))
+
+        topic, count = max(counts.items(), key=lambda each: each[1])
+        assert topic == "Space"
+        assert PER_PAGE < count < sum(counts.values())
+        page.choose_topic(topic)
+        page.expect_total(count)
+        first = page.titles.all_inner_texts()
+        page.next_page()
+        expect(page.titles).to_have_count(min(PER_PAGE, count - PER_PAGE))
+        second = page.titles.all_inner_texts()
+
+        assert len({*first, *second}) == len(first) + len(second)
+        assert {topic_of[title] for title in (*first, *second)} == {topic}
+        page.close()

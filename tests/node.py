@@ -1,0 +1,42 @@
+"""The projects in `examples/` that Node.js runs, installed and built as their READMEs say."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tests.programs import program, run, server
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def install_node_project(project: Path, folder: Path, *, build: bool = False) -> Path:
+    """Copy a project without what was built of it, and install its packages from the lock file.
+
+    Args:
+        folder: New folder for the copy: the checkout stays as it is.
+        build: Whether to run its build as well.
+
+    Returns:
+        `folder`.
+    """
+    shutil.copytree(project, folder, ignore=shutil.ignore_patterns("node_modules", "dist"))
+    npm = program("npm")
+    run([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], folder=folder)
+    if build:
+        run([npm, "run", "build"], folder=folder)
+    return folder
+
+
+def serve_node_app(folder: Path, host: str, index: str) -> AbstractContextManager[str]:
+    """Run an application's server.
+
+    Args:
+        host: The one thing that is changed when it goes through the gateway.
+
+    Returns:
+        Gives the application's address.
+    """
+    environment = {"ELASTICSEARCH_HOST": host, "ELASTICSEARCH_INDEX": index, "PORT": "0"}
+    return server([program("node"), "server.js"], folder=folder, environment=environment, log=folder / "server.log")
