@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,13 @@ _limit_options = stacked(
     click.option("--answer-timeout", type=click.FloatRange(0, min_open=True), default=3600.0, show_default=True,
                  metavar="SECONDS", help="How long the engine may take to answer."),
 )  # fmt: skip
+_own_options = stacked(
+    click.option("--embeddings-key-file", type=click.Path(path_type=Path),
+                 help="File with a key of the gateway's own that callers of /v1/embeddings must send."),
+    click.option("--search-log", metavar="NAME",
+                 help="Write a record of each search into indices NAME-YYYY.MM, by the gateway's own credentials."),
+    click.option("--log-queries", is_flag=True, help="With --search-log: the texts too, not only their keyed hashes."),
+)  # fmt: skip
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,13 +59,15 @@ _limit_options = stacked(
 @_listen_options
 @_meaning_options
 @_limit_options
+@_own_options
 @encoder_options
 @sign_in_options
 def serve(host: str, port: int, tls_certificate: Path | None, tls_key: Path | None, own_prefix: str,
           cors_origin: tuple[str, ...], virtual_field: str, k: int, min_cosine: float | None,
           num_candidates: int | None, hybrid: bool, semantic_weight: float, no_writes: bool, max_body: int,
-          max_requests: int, answer_timeout: float, model: str | None, device: str, precision: str,
-          threads: int | None, **connection: Any) -> int:  # fmt: skip
+          max_requests: int, answer_timeout: float, embeddings_key_file: Path | None, search_log: str | None,
+          log_queries: bool, model: str | None, device: str, precision: str, threads: int | None,
+          **connection: Any) -> int:  # fmt: skip
     """Stand in front of an engine and understand searches by meaning.
 
     Applications ask the gateway in place of the engine and need no other change. Requests pass untouched, with
@@ -72,7 +82,13 @@ def serve(host: str, port: int, tls_certificate: Path | None, tls_key: Path | No
       curl 'localhost:9210/docs/_search?q=semantic:"how+do+plants+make+energy"'
     """
     require("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
+    from pydantic import SecretStr
+
     from es_sbert.config import DEFAULT_MODEL
+    from es_sbert.credentials import read_secret_file
+    from es_sbert.gateway.embeddings_api import EmbeddingsApiSettings
+    from es_sbert.gateway.search_log import SearchLogSettings
+    from es_sbert.gateway.search_record import Wording
     from es_sbert.gateway.serve import server
     from es_sbert.gateway.served import ModelSettings
     from es_sbert.gateway.settings import MIB, GatewaySettings, Limits, Listen, Meaning
@@ -84,6 +100,12 @@ def serve(host: str, port: int, tls_certificate: Path | None, tls_key: Path | No
         limits=Limits(body_bytes=max_body * MIB, concurrency=max_requests, answer_seconds=answer_timeout),
         meaning=Meaning(virtual_field=virtual_field, k=k, min_cosine=min_cosine, num_candidates=num_candidates,
                         hybrid=hybrid, semantic_weight=semantic_weight, writes=not no_writes),
+        embeddings_api=EmbeddingsApiSettings(
+            api_key=None if embeddings_key_file is None else SecretStr(read_secret_file(embeddings_key_file, "key"))
+        ),
+        search_log=None if search_log is None else SearchLogSettings(
+            Wording.of(queries=log_queries), gateway=f"{socket.gethostname()}:{port}", index=search_log
+        ),
         models=ModelSettings(models=(model or DEFAULT_MODEL,), device=device, precision=precision, threads=threads),
     )  # fmt: skip
     running = server(settings)

@@ -11,8 +11,11 @@ from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError, Overloaded
+from es_sbert.gateway.description import description_routes
+from es_sbert.gateway.embeddings_api import embedding_routes
 from es_sbert.gateway.failures import UpstreamTimeout, answer_headers, error_body, status_of
 from es_sbert.gateway.forward import Outgoing, forward
+from es_sbert.gateway.health import health_routes
 from es_sbert.gateway.incoming import CallerGone, Incoming
 from es_sbert.gateway.indices import Indices
 from es_sbert.gateway.metrics import GatewayMetrics, Outcome, metrics_routes
@@ -21,6 +24,8 @@ from es_sbert.gateway.multi_search import MultiSearching
 from es_sbert.gateway.points_in_time import PointsInTime
 from es_sbert.gateway.routes import MULTI_SEARCHES, SEARCHES, WRITES, Api, route_of
 from es_sbert.gateway.routes import Route as EngineRoute
+from es_sbert.gateway.search_log import SearchLog
+from es_sbert.gateway.search_notes import SearchNote
 from es_sbert.gateway.searching import Searching
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.templates import Templates
@@ -62,7 +67,13 @@ class Gateway:
         points, templates = PointsInTime(self._upstream), Templates(self._upstream)
         self._searching = Searching(understanding, points, templates)
         self._multi_searching = MultiSearching(understanding, points, templates, self._upstream)
-        self._own = _OwnPages(settings.listen.own_prefix, metrics_routes(self._metrics))
+        self._own = _OwnPages(settings.listen.own_prefix, [
+            *embedding_routes(self._models, settings.embeddings_api, self._metrics),
+            *description_routes(),
+            *health_routes(self._models, self._upstream.problem),
+            *metrics_routes(self._metrics),
+        ])  # fmt: skip
+        self._log: SearchLog | None = None
         self._under_way = 0
         self._loading: asyncio.Task[None] | None = None
 
@@ -94,14 +105,11 @@ class Gateway:
 
     async def _pass(self, incoming: Incoming, route: EngineRoute, outcome: Outcome, send: Send) -> None:
         try:
-            if route.api in MULTI_SEARCHES:
-                outcome.status = await self._multi_searching.answer(incoming, route, send)
-                return
-            if route.api in SEARCHES:
-                outgoing = await self._searching.outgoing(incoming, route)
+            if route.api in SEARCHES or route.api in MULTI_SEARCHES:
+                await self._search(incoming, route, outcome, send)
             else:
-                outgoing = Outgoing.same(incoming)
-            outcome.status = await forward(incoming, send, self._upstream, outgoing) or outcome.status
+                passed = await forward(incoming, send, self._upstream, Outgoing.same(incoming))
+                outcome.status = passed or outcome.status
         except CallerGone:
             return
         except EsSbertError as error:
@@ -109,6 +117,24 @@ class Gateway:
             if isinstance(error, EngineUnreachable):
                 self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
             raise
+
+    async def _search(self, incoming: Incoming, route: EngineRoute, outcome: Outcome, send: Send) -> None:
+        note = SearchNote(route.index, route.api)
+        try:
+            if route.api in MULTI_SEARCHES:
+                status = await self._multi_searching.answer(incoming, route, send, note)
+            else:
+                outgoing = await self._searching.outgoing(incoming, route, note)
+                status = await forward(incoming, send, self._upstream, outgoing, note.watch().part)
+            outcome.status = status or outcome.status
+        except EsSbertError as error:
+            outcome.status = status_of(error)
+            raise
+        finally:
+            # System indices are searched by Kibana itself, all the time.
+            if self._log is not None and not route.index.startswith("."):
+                for search in note.records(outcome.status):
+                    self._log.record(search)
 
     async def _refuse(self, error: EsSbertError, send: Send) -> None:
         body = error_body(error)
@@ -119,10 +145,15 @@ class Gateway:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         self._upstream.open()
+        if self._settings.search_log is not None:
+            self._log = SearchLog(self._settings.search_log, self._upstream.ask_as_itself)
+            self._log.start()
         self._loading = asyncio.create_task(self._load_default())
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self._loading.cancel()
+        if self._log is not None:
+            await self._log.close()
         await self._models.close()
         await self._upstream.close()
         await send({"type": "lifespan.shutdown.complete"})

@@ -14,6 +14,7 @@ from es_sbert.errors import (
     ModelError,
     Overloaded,
     RequestFailed,
+    RequestTooLarge,
     UsageError,
 )
 
@@ -24,17 +25,13 @@ class BadRequest(UsageError):
     """A request that the gateway cannot carry out as it stands."""
 
 
-class BodyTooLarge(UsageError):
-    """A body beyond the limit, as sent or when decompressed."""
-
-
 class UpstreamTimeout(EngineUnreachable):
     """The engine did not answer in time."""
 
 
 # First match wins: more special kinds stand before what they are kinds of.
 _KINDS: tuple[tuple[type[EsSbertError], int, str], ...] = (
-    (BodyTooLarge, 413, "es_sbert_body_too_large"),
+    (RequestTooLarge, 413, "es_sbert_body_too_large"),
     (Overloaded, 429, "es_rejected_execution_exception"),
     (UpstreamTimeout, 504, "es_sbert_upstream_timeout"),
     (EngineUnreachable, 502, "es_sbert_upstream_unreachable"),

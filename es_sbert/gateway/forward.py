@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -62,28 +62,34 @@ class Answer:
     body: bytes
 
 
-async def forward(incoming: Incoming, send: Send, upstream: Upstream, outgoing: Outgoing) -> int:
+async def forward(incoming: Incoming, send: Send, upstream: Upstream, outgoing: Outgoing,
+                  look: Callable[[bytes], None] | None = None) -> int:  # fmt: skip
     """Send a request to the engine and its answer to the caller.
 
     Where the caller goes away, the connection to the engine is closed too, which ends a search there.
+
+    Args:
+        look: Shown the answer's parts as they pass.
 
     Returns:
         The status of the answer; 0 where the caller did not wait for it.
 
     Raises:
         EngineUnreachable: no answer came. Nothing has been sent to the caller then.
-        BodyTooLarge, BadRequest: as `Incoming.parts`.
+        RequestTooLarge, BadRequest: as `Incoming.parts`.
     """
-    return await _Exchange(incoming, send, upstream).run(outgoing)
+    return await _Exchange(incoming, send, upstream, look).run(outgoing)
 
 
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, incoming: Incoming, send: Send, upstream: Upstream) -> None:
+    def __init__(self, incoming: Incoming, send: Send, upstream: Upstream,
+                 look: Callable[[bytes], None] | None) -> None:  # fmt: skip
         self._incoming = incoming
         self._send = send
         self._upstream = upstream
+        self._look = look
         self._status = 0
         self._answered = False
         self._gone = False
@@ -133,6 +139,8 @@ class _Exchange:
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
         self._status = answer.status
         while part := await answer.content.readany():
+            if self._look is not None:
+                self._look(part)
             self._answered = answer.content.at_eof()
             await self._send({"type": "http.response.body", "body": part, "more_body": not self._answered})
             if self._answered:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from starlette.types import Receive, Scope
 
-from es_sbert.gateway.failures import BadRequest, BodyTooLarge
+from es_sbert.errors import RequestTooLarge
+from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.settings import Limits
 
 Headers = list[tuple[bytes, bytes]]
@@ -51,7 +52,7 @@ class Incoming:
 
         Raises:
             BadRequest: a target that is no path of the engine.
-            BodyTooLarge: the body says itself that it is.
+            RequestTooLarge: the body says itself that it is.
         """
         path: bytes = scope.get("raw_path") or scope["path"].encode()
         if not path.startswith(b"/") or _DOT_SEGMENT.search(path):
@@ -84,9 +85,9 @@ class Incoming:
         """The first value of a header; empty where there is none."""
         return next((value for key, value in self.headers if key == name), b"")
 
-    def too_large(self) -> BodyTooLarge:
+    def too_large(self) -> RequestTooLarge:
         limit = self.limits.body_bytes
-        return BodyTooLarge(
+        return RequestTooLarge(
             f"the body of the request is larger than {limit:,} bytes",
             "Send smaller requests, or start the gateway with a larger --max-body.",
         )
@@ -95,7 +96,7 @@ class Incoming:
         """The body as it arrives.
 
         Raises:
-            BodyTooLarge: more bytes than the limit.
+            RequestTooLarge: more bytes than the limit.
             BadRequest: nothing more came for too long.
             CallerGone: the connection closed.
         """
@@ -133,7 +134,7 @@ def decompressed(body: bytes, incoming: Incoming) -> bytes | None:
     """The body without its content encoding; None where the encoding is none that can be undone here.
 
     Raises:
-        BodyTooLarge: it unfolds beyond the limit.
+        RequestTooLarge: it unfolds beyond the limit.
         BadRequest: it is damaged.
     """
     encoding = incoming.header(b"content-encoding").strip().lower()

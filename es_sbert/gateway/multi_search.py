@@ -17,9 +17,10 @@ from es_sbert.gateway.incoming import Incoming, decompressed
 from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.points_in_time import PointsInTime
 from es_sbert.gateway.routes import Api, Route
+from es_sbert.gateway.search_notes import SearchNote
 from es_sbert.gateway.searching import MODE_HEADER, is_json
 from es_sbert.gateway.templates import Templates
-from es_sbert.gateway.understanding import Mode, Scope, Understanding
+from es_sbert.gateway.understanding import Mode, Scope, Understanding, Understood
 from es_sbert.gateway.upstream import Upstream
 
 
@@ -41,12 +42,12 @@ class _Result:
 
     Attributes:
         search: As it goes to the engine.
-        asks: Whether it asked by meaning.
+        understood: What it asked by meaning; None where it did not.
         error: Why it cannot go there.
     """
 
     search: _Search
-    asks: bool = False
+    understood: Understood | None = None
     error: EsSbertError | None = None
 
 
@@ -67,8 +68,11 @@ class MultiSearching:
         self._templates = templates
         self._upstream = upstream
 
-    async def answer(self, incoming: Incoming, route: Route, send: Send) -> int:
+    async def answer(self, incoming: Incoming, route: Route, send: Send, note: SearchNote) -> int:
         """Send the request on and its answer back; the very request where nothing in it asks by meaning.
+
+        Args:
+            note: Told what was asked.
 
         Returns:
             The answer's status.
@@ -83,15 +87,19 @@ class MultiSearching:
         searches = None if plain is None or not is_json(incoming) or mode is Mode.OFF else split(plain)
         same = Outgoing.same(incoming, raw)
         if searches is None or plain is None or not (templated or self._understanding.may_ask(plain, mode)):
-            return await forward(incoming, send, self._upstream, same)
+            for _ in searches or ():
+                note.asked(None)
+            return await forward(incoming, send, self._upstream, same, note.watch().part)
         results = await asyncio.gather(*(self._rewrite(search, incoming, route, mode) for search in searches))
-        if not any(result.asks or result.error is not None for result in results):
-            return await forward(incoming, send, self._upstream, same)
+        for result in results:
+            note.asked(result.understood)
+        if not any(result.understood is not None or result.error is not None for result in results):
+            return await forward(incoming, send, self._upstream, same, note.watch().part)
         lines = b"".join(result.search.lines for result in results if result.error is None)
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if templated else incoming.path
         outgoing = Outgoing.rewritten(incoming, lines, path + b"?" + incoming.query if incoming.query else path)
         if all(result.error is None for result in results):
-            return await forward(incoming, send, self._upstream, outgoing)
+            return await forward(incoming, send, self._upstream, outgoing, note.watch().part)
         return await reply(send, await self._with_errors(outgoing, [result.error for result in results]))
 
     async def _rewrite(self, search: _Search, incoming: Incoming, route: Route, mode: Mode) -> _Result:
@@ -112,12 +120,13 @@ class MultiSearching:
                     return _Result(search)
                 body = rendered
             expression = await self._points.expression(body, incoming) if "pit" in body else _expression(header, route)
-            new = await self._understanding.rewrite(body, Scope(expression, options, incoming.headers, mode))
+            understood = await self._understanding.rewrite(body, Scope(expression, options, incoming.headers, mode))
         except EsSbertError as error:
             return _Result(search, error=error)
-        if new is body and not templated:
+        asks = understood.body is not body
+        if not asks and not templated:
             return _Result(search)
-        return _Result(_Search(search.header, write_object(new)), asks=new is not body)
+        return _Result(_Search(search.header, write_object(understood.body)), understood if asks else None)
 
     async def _with_errors(self, outgoing: Outgoing, errors: Sequence[EsSbertError | None]) -> Answer:
         """The engine's answer to the searches that were sent, with errors in the places of the others."""

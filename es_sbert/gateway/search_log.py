@@ -160,12 +160,17 @@ class SearchLog:
         if now < self._said + _SAY_AGAIN_SECONDS:
             return
         self._said = now
-        counts = {"dropped": self.dropped, "waiting": self.waiting}
         if lost:
             message = f"{self.dropped:,} searches are missing in the search log: {why}"
-            record("search_log_dropped", message, logging.WARNING, **counts)
+            record("search_log_dropped", message, logging.WARNING, dropped=self.dropped, waiting=self.waiting)
         else:
-            record("search_log_waits", f"the search log cannot be written: {why}", logging.WARNING, **counts)
+            record(
+                "search_log_waits",
+                f"the search log cannot be written: {why}",
+                logging.WARNING,
+                dropped=self.dropped,
+                waiting=self.waiting,
+            )
 
 
 def _report_failure(writer: asyncio.Task[None]) -> None:

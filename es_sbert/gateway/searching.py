@@ -11,6 +11,7 @@ from es_sbert.gateway.incoming import Incoming, decompressed
 from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.points_in_time import PointsInTime
 from es_sbert.gateway.routes import Api, Route
+from es_sbert.gateway.search_notes import SearchNote
 from es_sbert.gateway.templates import Templates
 from es_sbert.gateway.understanding import Mode, Scope, Understanding
 
@@ -47,8 +48,11 @@ class Searching:
         self._points = points
         self._templates = templates
 
-    async def outgoing(self, incoming: Incoming, route: Route) -> Outgoing:
+    async def outgoing(self, incoming: Incoming, route: Route, note: SearchNote) -> Outgoing:
         """What goes to the engine: the very request where nothing in it asks by meaning.
+
+        Args:
+            note: Told what was asked.
 
         Raises:
             EsSbertError: it asks for something that cannot be.
@@ -73,16 +77,17 @@ class Searching:
             read = _Read(rendered, read.params)
         expression = await self._points.expression(read.body, incoming) if "pit" in read.body else route.index
         scope = Scope(expression, dict(read.params), incoming.headers, mode)
-        body = await self._understanding.rewrite(read.body, scope)
-        if body is read.body:
+        understood = await self._understanding.rewrite(read.body, scope)
+        if understood.body is read.body:
             return same
+        note.asked(understood)
         path = incoming.path
         if templated:
             path = path.rstrip(b"/").removesuffix(b"/template")
         target = path + b"?" + urlencode(read.params, quote_via=quote).encode() if read.params else path
         # A search whose body came in the query is one with a body now.
         method = "POST" if incoming.method == "GET" and not plain else incoming.method
-        return Outgoing.rewritten(incoming, write_object(body), target, method)
+        return Outgoing.rewritten(incoming, write_object(understood.body), target, method)
 
 
 def _read(plain: bytes, incoming: Incoming) -> _Read:

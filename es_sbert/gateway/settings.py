@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from es_sbert.config import EngineSettings
 from es_sbert.errors import UsageError
 from es_sbert.gateway.embedding import EmbeddingSettings
+from es_sbert.gateway.embeddings_api import EmbeddingsApiSettings
+from es_sbert.gateway.search_log import SearchLogSettings
 from es_sbert.gateway.served import ModelSettings
 
 DEFAULT_PORT = 9210
@@ -112,7 +114,8 @@ class GatewaySettings(BaseModel):
     Attributes:
         upstream: The one engine that requests go to. Credentials here are the gateway's own: it reads mappings and
             writes its search log by them. They are never lent to a caller, whose requests carry their own.
-        listen, limits, meaning, models, embedding: See there.
+        listen, limits, meaning, models, embedding, embeddings_api: See there.
+        search_log: How searches are remembered; None for not at all.
     """
 
     model_config = _FROZEN
@@ -123,3 +126,5 @@ class GatewaySettings(BaseModel):
     meaning: Meaning = Meaning()
     models: ModelSettings = ModelSettings()
     embedding: EmbeddingSettings = EmbeddingSettings()
+    embeddings_api: EmbeddingsApiSettings = EmbeddingsApiSettings()
+    search_log: SearchLogSettings | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,9 +18,9 @@ from es_sbert.gateway.models import Models
 from es_sbert.gateway.rewrite.body import rewritten_body
 from es_sbert.gateway.rewrite.hybrid import Hybrid
 from es_sbert.gateway.rewrite.queries import QueryRewriter, VectorOf
-from es_sbert.gateway.rewrite.semantic import Reader
+from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.gateway.targets import FieldNames, FieldTarget
+from es_sbert.gateway.targets import FieldNames
 from es_sbert.gateway.upstream import Upstream
 
 
@@ -48,19 +49,34 @@ class Scope:
     mode: Mode
 
 
+@dataclass(frozen=True)
+class Understood:
+    """A search body that was looked through.
+
+    Attributes:
+        body: In the engine's words; the very same object where nothing in it asks by meaning.
+        asked: What asks by meaning in it.
+        seconds: Until the vectors were there.
+    """
+
+    body: Json
+    asked: tuple[Semantic, ...] = ()
+    seconds: float = 0.0
+
+
 @dataclass
 class _Wanted:
-    """Texts that a body needs vectors of, found by a first reading, and their vectors for the second."""
+    """What a body asks by meaning, found by a first reading, and the vectors of its texts for the second."""
 
-    texts: dict[tuple[str, str], tuple[FieldTarget, str]] = field(default_factory=dict)
+    asked: list[Semantic] = field(default_factory=list)
     vectors: dict[tuple[str, str], Vectors] = field(default_factory=dict)
 
-    def note(self, target: FieldTarget, text: str) -> Vectors:
-        self.texts[target.meta.fingerprint, text] = (target, text)
-        return np.ones(target.meta.dimensions, np.float32)  # (dimensions,), never sent
+    def note(self, semantic: Semantic) -> Vectors:
+        self.asked.append(semantic)
+        return np.ones(semantic.target.meta.dimensions, np.float32)  # (dimensions,), never sent
 
-    def look_up(self, target: FieldTarget, text: str) -> Vectors:
-        return self.vectors[target.meta.fingerprint, text]
+    def look_up(self, semantic: Semantic) -> Vectors:
+        return self.vectors[_key(semantic)]
 
 
 class Understanding:
@@ -99,23 +115,25 @@ class Understanding:
         # A name may be written with escapes.
         return b"\\u" in raw or any(mark in raw for mark in self._marks)
 
-    async def rewrite(self, body: Json, scope: Scope) -> Json:
-        """A search body in the engine's words; the very same object where nothing in it asks by meaning.
+    async def rewrite(self, body: Json, scope: Scope) -> Understood:
+        """A search body in the engine's words.
 
         Raises:
             EsSbertError: it asks for something that cannot be, or the engine or a model cannot be asked.
         """
+        start = time.perf_counter()
         searched = await self._indices.known(scope.expression, scope.options, scope.headers)
         while True:
             wanted = _Wanted()
             if not searched or self._read(body, searched, scope.mode, wanted.note) is body:
-                return body
+                return Understood(body)
             # The mapping is read again while the texts are embedded: an alias may stand for another index by now.
             latest, _ = await asyncio.gather(
                 self._indices.now(scope.expression, scope.options, scope.headers), self._embed(wanted)
             )
             if latest == searched:
-                return self._read(body, searched, scope.mode, wanted.look_up)
+                rewritten = self._read(body, searched, scope.mode, wanted.look_up)
+                return Understood(rewritten, tuple(wanted.asked), time.perf_counter() - start)
             searched = latest
 
     def _read(self, body: Json, searched: Searched, mode: Mode, vector_of: VectorOf) -> Json:
@@ -126,8 +144,16 @@ class Understanding:
         return rewritten_body(body, QueryRewriter(flavour, reader, vector_of, hybrid))
 
     async def _embed(self, wanted: _Wanted) -> None:
-        async def one(key: tuple[str, str], target: FieldTarget, text: str) -> None:
-            embedder = await self._models.get(target.meta.model, target.meta.fingerprint)
-            wanted.vectors[key] = (await embedder.embed([text], "query")).vectors[0]  # (dimensions,)
+        async def one(semantic: Semantic) -> None:
+            meta = semantic.target.meta
+            embedder = await self._models.get(meta.model, meta.fingerprint)
+            wanted.vectors[_key(semantic)] = (await embedder.embed([semantic.text], "query")).vectors[
+                0
+            ]  # (dimensions,)
 
-        await asyncio.gather(*(one(key, target, text) for key, (target, text) in wanted.texts.items()))
+        await asyncio.gather(*map(one, {_key(semantic): semantic for semantic in wanted.asked}.values()))
+
+
+def _key(semantic: Semantic) -> tuple[str, str]:
+    """What a vector depends on."""
+    return semantic.target.meta.fingerprint, semantic.text

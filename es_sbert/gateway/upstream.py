@@ -120,11 +120,14 @@ class Upstream:
         Raises:
             EngineUnreachable: no answer came.
         """
+        if body is None:
+            return await self._ask(method, target, headers, None)
+        return await self._ask(method, target, [*headers, (b"content-type", b"application/json")], orjson.dumps(body))
+
+    async def _ask(self, method: str, target: str, headers: Headers, body: bytes | None) -> Reply:
         sent = [*headers, (b"accept", b"application/json")]
-        if body is not None:
-            sent.append((b"content-type", b"application/json"))
         try:
-            async with self.send(method, target.encode(), sent, None if body is None else orjson.dumps(body)) as answer:
+            async with self.send(method, target.encode(), sent, body) as answer:
                 self.learn(answer)
                 raw = await answer.read()
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -133,6 +136,31 @@ class Upstream:
             return Reply(answer.status, orjson.loads(raw))
         except orjson.JSONDecodeError:
             return Reply(answer.status, None)
+
+    async def problem(self) -> str | None:
+        """What keeps the engine from answering; None where it does, whatever it thinks of nameless callers."""
+        try:
+            async with asyncio.timeout(self._limits.connect_seconds):
+                await self.ask("GET", "/", [])
+        except EngineUnreachable as error:
+            return error.message
+        except TimeoutError:
+            return f"{self.url} did not answer within {self._limits.connect_seconds:g} seconds"
+        return None
+
+    async def ask_as_itself(self, method: str, target: str, body: bytes, kind: str) -> tuple[int, Any]:
+        """A request with the gateway's own credentials; status and parsed answer.
+
+        Args:
+            kind: Content type of the body.
+
+        Raises:
+            EngineUnreachable: no answer came.
+        """
+        own = self.own_authorization
+        headers = [(b"content-type", kind.encode())] + ([] if own is None else [(b"authorization", own.encode())])
+        reply = await self._ask(method, target, headers, body)
+        return reply.status, reply.body
 
     def learn(self, answer: aiohttp.ClientResponse) -> None:
         """Find out from an answer which engine it is: Elasticsearch signs every one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.rewrite.compound import as_list, kind_of
-from es_sbert.gateway.rewrite.semantic import Semantic
+from es_sbert.gateway.rewrite.semantic import Semantic, Way
 from es_sbert.gateway.rewrite.texts import words
 from es_sbert.gateway.settings import Limits, Meaning
 from es_sbert.gateway.targets import FieldNames, FieldTarget
@@ -51,7 +51,7 @@ class Hybrid:
             return None
         meaning = self._meaning
         return Semantic(target, text, meaning.k, min_cosine=meaning.min_cosine, num_candidates=meaning.num_candidates,
-                        boost=meaning.semantic_weight)  # fmt: skip
+                        boost=meaning.semantic_weight, way=Way.HYBRID)  # fmt: skip
 
     def _asked(self, node: Json) -> tuple[str, FieldTarget] | None:
         query = kind_of(node)

@@ -15,8 +15,8 @@ from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.targets import FieldTarget
 from es_sbert.index.layout import has_vector
 
-# (vector field, text) → vector. *Shape:* ``(dimensions,)``.
-VectorOf = Callable[[FieldTarget, str], Vectors]
+# The vector of a query's text. *Shape:* ``(dimensions,)``.
+VectorOf = Callable[[Semantic], Vectors]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class QueryRewriter:
 
     def vector(self, semantic: Semantic) -> Vectors:
         """*Shape:* ``(dimensions,)``."""
-        return self._vector_of(semantic.target, semantic.text)
+        return self._vector_of(semantic)
 
     def passages_name(self, target: FieldTarget) -> str | None:
         """A name for inner hits, of its own for each query of the request; None where the field holds no passages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from es_sbert.engines.protocol import Json
@@ -15,6 +16,16 @@ from es_sbert.search.vector_query import MAX_K
 
 # Full-text queries of one field, which a virtual field understands alike: Kibana sends a phrase for quoted words.
 _OF_ONE_FIELD = frozenset({"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"})
+
+
+class Way(StrEnum):
+    """How a search by meaning is asked for."""
+
+    VIRTUAL_FIELD = "virtual_field"
+    TEXT_EMBEDDING = "text_embedding"
+    SEMANTIC = "semantic"
+    NEURAL = "neural"
+    HYBRID = "hybrid"
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,7 @@ class Semantic:
         num_candidates: Vectors that each shard looks at; None is what suits k.
         boost: Factor of the score.
         name: The query's `_name`.
-        virtual: Whether it was asked by the virtual field, which knows no difference between filter and query.
+        way: How it was asked.
     """
 
     target: FieldTarget
@@ -41,7 +52,12 @@ class Semantic:
     num_candidates: int | None = None
     boost: float = 1.0
     name: str | None = None
-    virtual: bool = False
+    way: Way = Way.SEMANTIC
+
+    @property
+    def virtual(self) -> bool:
+        """Whether it was asked by the virtual field, which knows no difference between filter and query."""
+        return self.way is Way.VIRTUAL_FIELD
 
 
 class Reader:
@@ -99,7 +115,7 @@ class Reader:
             num_candidates=self.meaning.num_candidates,
             boost=_boost(options, where),
             name=_name(options),
-            virtual=True,
+            way=Way.VIRTUAL_FIELD,
         )
 
     def _knn(self, said: Json) -> Semantic | None:
@@ -124,6 +140,7 @@ class Reader:
             num_candidates=None if candidates is None else max(k, whole(candidates, "num_candidates", MAX_K)),
             boost=_boost(said, where),
             name=_name(said),
+            way=Way.TEXT_EMBEDDING,
         )
 
     def _neural(self, said: Json) -> Semantic | None:
@@ -152,6 +169,7 @@ class Reader:
             min_cosine=least,
             boost=_boost(wanted, where),
             name=_name(said) or _name(wanted),
+            way=Way.NEURAL,
         )
 
     def _semantic(self, said: Json) -> Semantic | None:

@@ -14,9 +14,9 @@ from es_sbert.gateway.indices import Searched
 from es_sbert.gateway.rewrite.body import rewritten_body
 from es_sbert.gateway.rewrite.hybrid import Hybrid
 from es_sbert.gateway.rewrite.queries import QueryRewriter
-from es_sbert.gateway.rewrite.semantic import Reader
+from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.settings import Limits, Meaning
-from es_sbert.gateway.targets import FieldNames, FieldTarget
+from es_sbert.gateway.targets import FieldNames
 from es_sbert.index.meta import PassageRules, VectorFieldMeta
 
 
@@ -42,10 +42,10 @@ class Rewriting:
     hybrid: bool = False
     texts: list[str] = field(default_factory=list)
 
-    def vector_of(self, target: FieldTarget, text: str) -> Vectors:
-        self.texts.append(text)
-        random = np.random.default_rng(zlib.crc32(text.encode()))
-        return random.integers(1, 9, target.meta.dimensions).astype(np.float32)  # (dimensions,)
+    def vector_of(self, semantic: Semantic) -> Vectors:
+        self.texts.append(semantic.text)
+        random = np.random.default_rng(zlib.crc32(semantic.text.encode()))
+        return random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32)  # (dimensions,)
 
     def __call__(self, body: Json) -> Json:
         names = FieldNames(self.searched, self.meaning.virtual_field)

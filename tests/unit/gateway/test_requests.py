@@ -12,8 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.engines.protocol import Flavour
-from es_sbert.errors import EngineUnreachable, IndexMismatch, ModelError, Overloaded, RequestFailed, UsageError
-from es_sbert.gateway.failures import BadRequest, BodyTooLarge, answer_headers, error_body, error_object, status_of
+from es_sbert.errors import (
+    EngineUnreachable,
+    IndexMismatch,
+    ModelError,
+    Overloaded,
+    RequestFailed,
+    RequestTooLarge,
+    UsageError,
+)
+from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, error_object, status_of
 from es_sbert.gateway.incoming import CallerGone, Incoming, decompressed
 from es_sbert.gateway.indices import identity, read_mappings
 from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
@@ -95,9 +103,9 @@ def test_bytes_that_may_not_stand_in_a_request_line_are_encoded() -> None:
 def test_a_body_is_read_up_to_the_limit() -> None:
     limits = Limits(body_bytes=4)
     assert asyncio.run(incoming("/", "POST", None, b"ab", b"cd", limits=limits).body()) == b"abcd"
-    with pytest.raises(BodyTooLarge, match="larger than 4 bytes"):
+    with pytest.raises(RequestTooLarge, match="larger than 4 bytes"):
         asyncio.run(incoming("/", "POST", None, b"ab", b"cde", limits=limits).body())
-    with pytest.raises(BodyTooLarge):
+    with pytest.raises(RequestTooLarge):
         incoming("/", "POST", {"content-length": "5"}, limits=limits)
     with pytest.raises(CallerGone):
         asyncio.run(incoming("/", "POST", None, limits=limits).body())
@@ -107,7 +115,7 @@ def test_a_body_is_read_up_to_the_limit() -> None:
 def test_a_compressed_body_is_unfolded_within_the_limit(name: str, pack: Any) -> None:
     request = incoming("/", "POST", {"content-encoding": name}, limits=Limits(body_bytes=1000))
     assert decompressed(pack(b"x" * 1000), request) == b"x" * 1000
-    with pytest.raises(BodyTooLarge):
+    with pytest.raises(RequestTooLarge):
         decompressed(pack(b"x" * 1001), request)
     with pytest.raises(BadRequest, match="ends too early"):
         decompressed(pack(b"x" * 1000)[:-1], request)
