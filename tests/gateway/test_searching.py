@@ -1,0 +1,292 @@
+"""Searches by meaning through the gateway, on each engine, against cosines computed here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Json
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings, Meaning
+from es_sbert.loading import load_encoder
+from tests.conftest import delete_index
+from tests.engine.ingest_support import load, write_jsonl
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.serving import served
+from tests.tiny import write_tiny_bert
+
+K = 7
+QUERY = "the cat sleeps"
+ENGLISH: Json = {"term": {"lang.keyword": "en"}}
+
+
+def documents() -> list[dict[str, Any]]:
+    """Short texts of the tiny model's words, no two alike."""
+    words = product(["a", "the"], ["man", "cat", "guitar"], ["plays", "sleeps"], ["on", "."], ["mat", "guitar", "cat"])
+    return [
+        {"id": f"d{number}", "text": " ".join(text), "lang": ["en", "de", "fr"][number % 3], "rank": number}
+        for number, text in enumerate(words)
+    ]
+
+
+@dataclass(frozen=True)
+class Bed:
+    """An engine with an index, a gateway before it, and what is right.
+
+    Attributes:
+        engine, gateway: Addresses.
+        index: Its name.
+        cosines: Of each document and the query.
+    """
+
+    engine: str
+    gateway: str
+    index: str
+    cosines: dict[str, float]
+
+    def nearest(self, count: int = K, lang: str | None = None) -> list[float]:
+        """The scores that the nearest documents must have, best first."""
+        chosen = {document["id"] for document in documents() if lang in (None, document["lang"])}
+        best = sorted((cosine for id, cosine in self.cosines.items() if id in chosen), reverse=True)[:count]
+        return [(1 + cosine) / 2 for cosine in best]
+
+    def search(self, body: Json, path: str = "_search", **params: Any) -> Json:
+        answer = httpx.post(f"{self.gateway}/{self.index}/{path}", json=body, params=params, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return orjson.loads(answer.content)  # type: ignore[no-any-return]
+
+    @property
+    def is_opensearch(self) -> bool:
+        return "x-elastic-product" not in httpx.get(f"{self.engine}/_cluster/health").headers
+
+
+def cosines(encoder: Encoder) -> dict[str, float]:
+    found = documents()
+    vectors = encoder.encode([document["text"] for document in found], "document").vectors  # (documents, dimensions)
+    [query] = encoder.encode([QUERY], "query").vectors
+    return {document["id"]: float(cosine) for document, cosine in zip(found, vectors @ query, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny: Path) -> Iterator[Encoder]:
+    with load_encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def bed(engine_url: str, tiny: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    folder = tmp_path_factory.mktemp("searching")
+    index = f"test-{uuid.uuid4().hex[:12]}"
+    load(engine_url, encoder, index, write_jsonl(folder / "docs.jsonl", documents()), dead=folder / "dead",
+         id_field="id")  # fmt: skip
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny), meaning=Meaning(k=K, num_candidates=100)
+    )
+    try:
+        with served(create_app(settings)) as gateway:
+            yield Bed(engine_url, gateway, index, cosines(encoder))
+    finally:
+        delete_index(engine_url, index)
+
+
+def scores(answer: Json) -> list[float]:
+    return [hit["_score"] for hit in answer["hits"]["hits"]]
+
+
+NEURAL: Json = {"neural": {"embedding": {"query_text": QUERY, "k": K}}}
+WAYS: dict[str, Json] = {
+    "match": {"match": {"semantic": QUERY}},
+    "phrase": {"match_phrase": {"semantic": {"query": QUERY}}},
+    "query_string": {"query_string": {"query": f'semantic:"{QUERY}"', "analyze_wildcard": True}},
+    "simple": {"simple_query_string": {"query": QUERY, "fields": ["semantic"]}},
+    "semantic": {"semantic": {"field": "text", "query": QUERY}},
+    "neural": NEURAL,
+    "knn": {"knn": {"field": "embedding", "k": K, "num_candidates": 100,
+                    "query_vector_builder": {"text_embedding": {"model_text": QUERY}}}},
+    # As Kibana sends its query bar: everything is a filter.
+    "kql": {"bool": {"must": [], "filter": [{"bool": {"should": [{"match_phrase": {"semantic": QUERY}}],
+                                                      "minimum_should_match": 1}}], "should": [], "must_not": []}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_every_way_finds_the_nearest_with_their_cosines(bed: Bed, way: str) -> None:
+    answer = bed.search({"query": WAYS[way], "size": 50})
+    assert scores(answer) == pytest.approx(bed.nearest(), abs=1e-5)
+    assert answer["hits"]["total"]["value"] == K
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_a_filter_beside_leaves_k_hits_wherever_k_match(bed: Bed, way: str) -> None:
+    answer = bed.search({"query": {"bool": {"must": [WAYS[way]], "filter": [ENGLISH]}}, "size": 50})
+    assert {hit["_source"]["lang"] for hit in answer["hits"]["hits"]} == {"en"}
+    assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
+
+
+def test_aggregations_sorts_paging_and_highlights_keep_their_meaning(bed: Bed) -> None:
+    body = {
+        "query": {"bool": {"filter": [{"match": {"semantic": QUERY}}]}},
+        "sort": [{"rank": "asc"}], "from": 2, "size": 3, "_source": ["rank"],
+        "highlight": {"fields": {"text": {"highlight_query": {"match": {"text": "cat"}}}}},
+        "aggs": {"langs": {"terms": {"field": "lang.keyword"}}, "near": {"filter": {"match": {"semantic": QUERY}}}},
+    }  # fmt: skip
+    answer = bed.search(body)
+    ids = sorted(bed.cosines, key=lambda id: -bed.cosines[id])[:K]
+    ranks = sorted(int(id[1:]) for id in ids)
+    assert [hit["_source"] for hit in answer["hits"]["hits"]] == [{"rank": rank} for rank in ranks[2:5]]
+    assert sum(bucket["doc_count"] for bucket in answer["aggregations"]["langs"]["buckets"]) == K
+    assert answer["aggregations"]["near"]["doc_count"] == K
+    assert all("<em>cat</em>" in hit["highlight"]["text"][0] for hit in answer["hits"]["hits"] if "highlight" in hit)
+
+
+def test_a_minimum_cosine_and_a_k_of_the_request_itself(bed: Bed) -> None:
+    least = 2 * bed.nearest()[3] - 1 - 1e-4
+    answer = bed.search({"query": {"match": {"semantic": {"query": QUERY, "k": 20, "min_cosine": least}}}, "size": 50})
+    assert scores(answer) == pytest.approx(bed.nearest(len(scores(answer))), abs=1e-5)
+    assert min(scores(answer)) >= (1 + least) / 2 - 1e-6
+    assert len(scores(answer)) == sum(cosine >= least for cosine in bed.cosines.values()) < 20
+
+
+def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
+    query: Json = {"match": {"semantic": QUERY}}
+    right = pytest.approx(bed.nearest(), abs=1e-5)
+    base = f"{bed.gateway}/{bed.index}"
+    words = quote(f'semantic:"{QUERY}"')
+    uri = httpx.get(f"{base}/_search?q={words}&size=50", timeout=60).json()
+    assert scores(uri) == right
+    source = quote(orjson.dumps({"query": query}))
+    in_query = httpx.get(f"{base}/_search?source={source}&source_content_type=application/json", timeout=60).json()
+    assert scores(in_query) == right
+    assert bed.search({"query": query}, "_count")["count"] == K
+
+    lines = [{"index": bed.index}, {"query": query}, {}, {"query": {"match": {"semantic": ""}}}, {}, {"query": ENGLISH}]
+    several = httpx.post(
+        f"{base}/_msearch", content=b"".join(orjson.dumps(line) + b"\n" for line in lines), timeout=60,
+        headers={"content-type": "application/x-ndjson"},
+    ).json()["responses"]  # fmt: skip
+    assert scores(several[0]) == right
+    assert several[1]["error"]["type"] == "illegal_argument_exception"
+    assert "is empty" in several[1]["error"]["reason"]
+    assert several[2]["hits"]["total"]["value"] == sum(document["lang"] == "en" for document in documents())
+
+    opened = "_search/point_in_time" if bed.is_opensearch else "_pit"
+    point = httpx.post(f"{base}/{opened}?keep_alive=1m", timeout=60).json()
+    found = httpx.post(f"{bed.gateway}/_search", timeout=60, json={"query": query, "pit": {
+        "id": point.get("id") or point["pit_id"], "keep_alive": "1m"}}).json()  # fmt: skip
+    assert scores(found) == right
+    if bed.is_opensearch:
+        template = {"source": '{"query":{"match":{"semantic":"{{words}}"}},"size":50}', "params": {"words": QUERY}}
+        assert scores(bed.search(template, "_search/template")) == right
+        pair = b"{}\n" + orjson.dumps(template) + b"\n"
+        [answer] = httpx.post(f"{base}/_msearch/template", content=pair, timeout=60,
+                              headers={"content-type": "application/x-ndjson"}).json()["responses"]  # fmt: skip
+        assert scores(answer) == right
+
+
+def test_an_alias_that_goes_over_to_another_model_is_followed_at_once(
+    bed: Bed, tiny: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    other = write_tiny_bert(tmp_path / "other", seed=5)
+    alias, index = f"{bed.index}-alias", f"{bed.index}-other"
+    with load_encoder(str(other), device="cpu", precision="fp32", threads=1) as loaded:
+        load(bed.engine, loaded, index, write_jsonl(tmp_path / "docs.jsonl", documents()), dead=tmp_path / "dead",
+             id_field="id")  # fmt: skip
+        right = sorted(((1 + cosine) / 2 for cosine in cosines(loaded).values()), reverse=True)[:K]
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=bed.engine), models=tiny_settings(tiny, models=(str(tiny), str(other))),
+        meaning=Meaning(k=K, num_candidates=100),
+    )  # fmt: skip
+
+    def point(alias_of: str, away_from: str | None = None) -> None:
+        actions: list[Json] = [{"add": {"index": alias_of, "alias": alias}}]
+        if away_from is not None:
+            actions.append({"remove": {"index": away_from, "alias": alias}})
+        httpx.post(f"{bed.engine}/_aliases", json={"actions": actions}).raise_for_status()
+
+    def found(where: str) -> httpx.Response:
+        return httpx.post(f"{gateway}/{where}/_search", json={"query": {"match": {"semantic": QUERY}}}, timeout=60)
+
+    try:
+        with served(create_app(settings)) as gateway:
+            point(bed.index)
+            assert scores(found(alias).json()) == pytest.approx(bed.nearest(), abs=1e-5)
+            point(index, bed.index)
+            assert scores(found(alias).json()) == pytest.approx(right, abs=1e-5)
+            both = found(f"{index},{bed.index}")
+            assert both.status_code == 400
+            assert both.json()["error"]["type"] == "es_sbert_index_mismatch"
+    finally:
+        delete_index(bed.engine, index)
+
+
+def test_an_index_without_vectors_is_the_engines_alone(bed: Bed) -> None:
+    index = f"{bed.index}-plain"
+    httpx.put(f"{bed.engine}/{index}/_doc/1?refresh=true", json={"semantic": "the cat", "text": "a"}).raise_for_status()
+    try:
+        body = {"query": {"match": {"semantic": "cat"}}}
+        answers = [httpx.post(f"{url}/{index}/_search", json=body).json() for url in (bed.engine, bed.gateway)]
+        assert answers[0]["hits"] == answers[1]["hits"]
+        assert answers[0]["hits"]["total"]["value"] == 1, "a field of that name is searched as any other"
+        mixed = httpx.post(f"{bed.gateway}/{index},{bed.index}/_search", json={"query": {"match": {"semantic": QUERY}}})
+        assert scores(mixed.json()) == pytest.approx(bed.nearest(), abs=1e-5), "where there are vectors, they are meant"
+        missing = httpx.post(f"{bed.gateway}/{index}-not/_search", json=body)
+        assert (missing.status_code, missing.json()["error"]["type"]) == (404, "index_not_found_exception")
+    finally:
+        delete_index(bed.engine, index)
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ({"match": {"semantic": {"query": {"not": "text"}}}}, "JSON object, not a string"),
+        ({"match": {"semantic": "x" * 20_000}}, "10,000 are allowed"),
+        ({"match": {"semantic": {"query": "x", "k": 20_000}}}, "whole number from 1 to 10,000"),
+        ({"match": {"semantic.other": "x"}}, "Write semantic, or semantic.embedding"),
+        ({"neural": {"embedding": {"query_text": "x", "model_id": "another"}}}, "names the model 'another'"),
+    ],
+)
+def test_what_cannot_be_is_an_error_in_the_engines_shape(bed: Bed, query: Json, reason: str) -> None:
+    answer = httpx.post(f"{bed.gateway}/{bed.index}/_search", json={"query": query}, timeout=60)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert reason in error["reason"]
+    assert error["root_cause"][0]["reason"] == error["reason"]
+    assert ("x-elastic-product" in answer.headers) is not bed.is_opensearch
+
+
+def test_a_model_that_is_not_served_here_is_said(bed: Bed, tmp_path: Path) -> None:
+    tiny = write_tiny_bert(tmp_path / "unknown", seed=9)
+    settings = GatewaySettings(upstream=EngineSettings(url=bed.engine), models=tiny_settings(tiny))
+    with served(create_app(settings)) as gateway:
+        body = {"query": {"match": {"semantic": QUERY}}}
+        answer = httpx.post(f"{gateway}/{bed.index}/_search", json=body, timeout=60)
+        assert answer.status_code in (400, 503)
+        assert answer.json()["error"]["type"].startswith("es_sbert_")
+        plain = httpx.post(f"{gateway}/{bed.index}/_search", json={"query": ENGLISH}, timeout=60)
+        assert plain.status_code == 200, "searches that ask for no meaning need no model"
+
+
+def test_hybrid_finds_what_words_do_not_and_the_header_decides(bed: Bed) -> None:
+    lexical = {"query": {"multi_match": {"query": "guitar", "fields": ["text^2", "lang"]}}, "size": 100}
+    url = f"{bed.gateway}/{bed.index}/_search"
+    plain, hybrid, off = (
+        httpx.post(url, json=lexical, headers={"x-es-sbert": mode}, timeout=60).json()
+        for mode in ("on", "hybrid", "off")
+    )
+    ids = [{hit["_id"] for hit in answer["hits"]["hits"]} for answer in (plain, hybrid, off)]
+    assert ids[0] == ids[2] == {document["id"] for document in documents() if "guitar" in document["text"]}
+    assert ids[1] >= ids[0]
+    assert np.all(np.diff(scores(hybrid)) <= 0)
+    assert max(scores(hybrid)) > max(scores(plain)) + 10
