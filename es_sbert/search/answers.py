@@ -9,7 +9,7 @@ from es_sbert.index.layout import PASSAGE_END, PASSAGE_START
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.text import NoText, TextTemplate
 from es_sbert.search.fusion import reciprocal_rank_fusion
-from es_sbert.search.results import Found, Hit, HybridHit, HybridResult, Passage, SearchResult
+from es_sbert.search.results import Hit, HybridHit, HybridResult, Passage, SearchResult
 from es_sbert.search.scores import Method, cosine_of
 from es_sbert.search.searched import Searched
 from es_sbert.search.vector_query import VectorQuery
@@ -52,7 +52,7 @@ class Reader:
                 Hit(hit["_id"], cosines[nearest], hit["_score"], hit.get("_source", {}), hit["_index"],
                     self._passage(hit, nearest), hit.get("highlight", {}))
             )  # fmt: skip
-        return Found(tuple(hits), answer["took"], self._method, _total(answer), answer.get("aggregations", {}))
+        return SearchResult(tuple(hits), answer["took"], self._method, _total(answer), answer.get("aggregations", {}))
 
     def hybrid(self, answer: Json, lexical_weight: float) -> HybridResult:
         """The answer to a search whose clauses bear names, the words among them."""
@@ -63,7 +63,7 @@ class Reader:
             hits.append(
                 self._hybrid_hit(hit, hit["_score"], cosines, None if words is None else words / lexical_weight)
             )
-        return Found(tuple(hits), answer["took"], self._method, _total(answer), answer.get("aggregations", {}))
+        return HybridResult(tuple(hits), answer["took"], self._method, _total(answer), answer.get("aggregations", {}))
 
     def fused(self, answers: Mapping[str, Json], *, weights: Mapping[str, float], constant: int, offset: int,
               size: int) -> HybridResult:  # fmt: skip
@@ -88,7 +88,7 @@ class Reader:
             for hit in raw.values():  # each may have what the others lack: inner hits, highlights
                 merged |= hit
             hits.append(self._hybrid_hit(merged, document.score, cosines, words, document.ranks))
-        return Found(tuple(hits), max(answer["took"] for answer in answers.values()), self._method, len(fused))
+        return HybridResult(tuple(hits), max(answer["took"] for answer in answers.values()), self._method, len(fused))
 
     def _hybrid_hit(self, hit: Json, score: float, cosines: Mapping[str, float], lexical: float | None,
                     ranks: dict[str, int] | None = None) -> HybridHit:  # fmt: skip

@@ -83,6 +83,11 @@ class AsyncSemanticIndex:
         """See `SemanticIndex.body`."""
         return await self._run(lambda index: index.body(text, k, **options))
 
+    async def like_body(self, id: str, k: int = 10, *, index: str | None = None,
+                        **options: Unpack[SearchOptions]) -> Json:  # fmt: skip
+        """See `SemanticIndex.like_body`."""
+        return await self._run(lambda opened: opened.like_body(id, k, index=index, **options))
+
     async def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """See `SemanticIndex.hybrid_bodies`."""
         return await self._run(lambda index: index.hybrid_bodies(text, k, **options))

@@ -117,5 +117,11 @@ class Found(Generic[AnyHit]):
         return len(self.hits)
 
 
-SearchResult = Found[Hit]
-HybridResult = Found[HybridHit]
+@dataclass(frozen=True)
+class SearchResult(Found[Hit]):
+    """What a search by meaning finds."""
+
+
+@dataclass(frozen=True)
+class HybridResult(Found[HybridHit]):
+    """What a search by words and meaning finds."""

@@ -141,11 +141,7 @@ class SemanticIndex:
         Raises:
             UsageError: as for `search`; no such document, or one without a vector.
         """
-        asked = Asked.of(k, options)
-        searched = self._followed.bare.searched
-        place, vectors = document_vectors(self._engine, searched, id, index)
-        asked = replace(asked, filter=without(asked.filter, place, id))
-        return self._send(search_request(self._engine.info.flavour, searched, vectors, asked))
+        return self._send(self._by_document(id, index, Asked.of(k, options)))
 
     def hybrid(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> HybridResult:
         """The k best documents by meaning and words together.
@@ -163,6 +159,10 @@ class SemanticIndex:
         """The request body that `search` would send to `POST /index/_search`, to use anywhere."""
         return self._by_text(text, Asked.of(k, options))(self._followed.target()).bodies[0]
 
+    def like_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
+        """The request body that `like` would send."""
+        return self._by_document(id, index, Asked.of(k, options)).bodies[0]
+
     def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """The request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
         return self._by_both(text, k, options)(self._followed.target()).bodies
@@ -171,6 +171,12 @@ class SemanticIndex:
         check_text(text)
         flavour = self._engine.info.flavour
         return lambda target: search_request(flavour, target.searched, target.encode(text), asked, text)
+
+    def _by_document(self, id: str, index: str | None, asked: Asked) -> Request[SearchResult]:
+        searched = self._followed.bare.searched
+        place, vectors = document_vectors(self._engine, searched, id, index)
+        asked = replace(asked, filter=without(asked.filter, place, id))
+        return search_request(self._engine.info.flavour, searched, vectors, asked)
 
     def _by_both(self, text: str, k: int, options: HybridOptions) -> Callable[[Target], Request[HybridResult]]:
         check_text(text)

@@ -12,8 +12,8 @@ from rich.text import Text
 from es_sbert.engines.protocol import Json
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
 from es_sbert.printable import printable
-from es_sbert.search.rerank import RerankedHit, RerankedResult
-from es_sbert.search.results import Hit, SearchResult
+from es_sbert.search.rerank import RerankedHit
+from es_sbert.search.results import Hit, HybridHit, HybridResult, SearchResult
 
 _TEMPLATE_FIELD = re.compile(r"\{([^{}]+)\}")
 SNIPPET = 300  # characters
@@ -40,35 +40,42 @@ def _on_one_line(texts: Sequence[str], length: int) -> str:
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
-def hit_text(hit: Hit, vector_field: str, meta: VectorFieldMeta) -> str:
+def hit_text(hit: Hit | HybridHit, vector_field: str, meta: VectorFieldMeta) -> str:
     """The nearest passage of a hit, else the beginning of its document, on one line."""
     if hit.passage is None or hit.passage.text is None:
         return snippet(hit.source, vector_field, meta)
     return _on_one_line([hit.passage.text], SNIPPET)
 
 
-def hit_table(result: SearchResult, vector_field: str, meta: VectorFieldMeta) -> Table:
-    """Rank, cosine, id and the beginning of each hit; the cross-encoder's score where one has put them in order."""
+def hit_table(result: SearchResult | HybridResult, vector_field: str, meta: VectorFieldMeta) -> Table:
+    """Rank, scores, id and the beginning of each hit.
+
+    Beside the cosine stand, of a hybrid search, the score that decides and that of the words; and the cross-encoder's
+    where one has put the hits in order.
+    """
+    hits: list[Hit | HybridHit] = [*result]
     # Without least widths a long text would squeeze the other columns out of sight.
-    longest = max((len(hit.id) for hit in result), default=0)
+    longest = max((len(hit.id) for hit in hits), default=0)
     table = Table(box=None, pad_edge=False, expand=True)
-    table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(result))))
-    reranked = isinstance(result, RerankedResult)
-    if reranked:
-        table.add_column("rerank", justify="right", no_wrap=True, min_width=7)
-    table.add_column("cosine", justify="right", no_wrap=True, min_width=7)
+    table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(hits))))
+    for column in _scores(hits[0]) if hits else ("cosine",):
+        table.add_column(column, justify="right", no_wrap=True, min_width=7)
     table.add_column("id", overflow="fold", min_width=min(longest, _WIDEST_ID))
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
-    for rank, hit in enumerate(result, start=1):
+    for rank, hit in enumerate(hits, start=1):
+        shown = ["–" if score is None else f"{score:.4f}" for score in _scores(hit).values()]
         # Text objects: square brackets in a document are no markup.
-        scores = [_rerank_score(hit)] if reranked else []
-        table.add_row(str(rank), *scores, f"{hit.cosine:.4f}", _plain(hit.id), Text(hit_text(hit, vector_field, meta)))
+        table.add_row(str(rank), *shown, _plain(hit.id), Text(hit_text(hit, vector_field, meta)))
     return table
 
 
-def _rerank_score(hit: Hit) -> str:
-    score = hit.rerank_score if isinstance(hit, RerankedHit) else None
-    return "–" if score is None else f"{score:.4f}"
+def _scores(hit: Hit | HybridHit) -> dict[str, float | None]:
+    """By the name of the column; the same for all hits of a search."""
+    if isinstance(hit, HybridHit):
+        return {"score": hit.score, "words": hit.lexical, "cosine": hit.cosine}
+    if isinstance(hit, RerankedHit):
+        return {"rerank": hit.rerank_score, "cosine": hit.cosine}
+    return {"cosine": hit.cosine}
 
 
 def _plain(text: str) -> Text:
@@ -82,6 +89,14 @@ def console_request(index: str, body: Json) -> str:
     for position, vector in enumerate(numbers):
         indented = indented.replace(f'"{_VECTOR_MARK}{position}"', orjson.dumps(vector).decode())
     return f"POST /{index}/_search\n{indented}"
+
+
+def console_requests(index: str, bodies: Sequence[Json]) -> str:
+    """As `console_request`; several bodies as one `_msearch`, each on a line."""
+    if len(bodies) == 1:
+        return console_request(index, bodies[0])
+    lines = "".join(f"{{}}\n{orjson.dumps(body).decode()}\n" for body in bodies)
+    return f"POST /{index}/_msearch\n{lines}".rstrip("\n")
 
 
 def _mark_vectors(value: object, numbers: list[list[float]]) -> object:

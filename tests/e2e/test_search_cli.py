@@ -123,9 +123,49 @@ def test_show_body_sends_nothing_and_can_be_pasted(site: Site) -> None:
     assert pasted == [orjson.loads(line)["id"] for line in sent.stdout.splitlines()]
 
 
+def test_a_minimum_cosine_leaves_out_what_is_too_far(site: Site) -> None:
+    every = [orjson.loads(line) for line in search(site, "someone makes music", "--json").stdout.splitlines()]
+    least = every[2]["cosine"] + 1e-4
+    done = search(site, "someone makes music", "--min-cosine", f"{least}", "--json")
+    assert [orjson.loads(line) for line in done.stdout.splitlines()] == every[:2]
+
+
+def test_more_like_a_document(site: Site) -> None:
+    done = search(site, "--like", "2", "-k", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert orjson.loads(done.stdout)["id"] == "7"  # the vaccine and the injection
+    shown = search(site, "--like", "2", "--show-body", "--json")
+    assert '"must_not"' in shown.stdout
+
+
+def test_words_and_meaning_together(site: Site) -> None:
+    title = TEXTS[3][1]  # a keyword: only the whole of it is a word of its own
+    done = search(site, title, "--hybrid", "--weights", "2:1", "-k", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    first, second, _ = (orjson.loads(line) for line in done.stdout.splitlines())
+    assert first["id"] == "3"
+    assert first["ranks"] == {"embedding": 1, "lexical": 1}
+    assert first["score"] == pytest.approx(3 / 61)
+    assert (second["lexical"], second["ranks"]["embedding"]) == (None, 2)
+    table = search(site, title, "--hybrid", "--fusion", "weighted", "-k", "2")
+    assert table.stdout.splitlines()[0].split() == ["#", "score", "words", "cosine", "id", "text"]
+    assert "Heavy rain" in table.stdout.splitlines()[1]
+    shown = search(site, title, "--hybrid", "--show-body").stdout.splitlines()
+    assert shown[0] == f"POST /{site.index}/_msearch"
+    assert [bool(orjson.loads(line)) for line in shown[1:]] == [False, True, False, True]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (["x", "--min-cosine", "2"], "the minimum cosine is 2"),
+        (["x", "--like", "1"], "both given or both missing"),
+        ([], "both given or both missing"),
+        (["--like", "1", "--hybrid"], "no words to search by"),
+        (["--like", "gone"], "no document 'gone'"),
+        (["x", "--fusion", "rrf"], "are for --hybrid"),
+        (["x", "--hybrid", "--weights", "2"], "not two numbers"),
+        (["x", "--hybrid", "--weights", "0:1"], "the semantic weight is 0"),
         (["x", "--filter", "{"], "the filter is not JSON"),
         (["x", "--filter", "[1]"], "the filter is no query"),
         (["x", "-k", "0"], "k is 0"),

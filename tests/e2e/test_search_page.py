@@ -1,0 +1,70 @@
+"""The examples of docs/search.md run as they stand, on each engine."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from es_sbert.config import DEFAULT_MODEL, EngineSettings
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Flavour
+from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.index.vectors import vector_value
+from es_sbert.loading import load_encoder
+from tests.e2e.test_search_cli import TEXTS
+from tests.engine.vectors import load
+
+PAGE = Path(__file__).parents[2] / "docs/search.md"
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def names(engine_url: str) -> Iterator[dict[str, str]]:
+    """What the page calls `docs` and `news`, and the names on this server."""
+    stem = f"test-{uuid.uuid4().hex[:12]}"
+    names = {"docs": f"{stem}-docs", "news": f"{stem}-news"}
+    with (
+        load_encoder(DEFAULT_MODEL, device="cpu", precision="fp32") as encoder,
+        closing(connect(EngineSettings(url=engine_url))) as engine,
+    ):
+        vectors = encoder.encode([text for _, text in TEXTS], "document").vectors
+        for name, fields in ((names["docs"], ("embedding", "title_embedding")), (names["news"], ("embedding",))):
+            for field in fields:
+                ensure_vector_field(
+                    engine, name, vector_field=field, fingerprint=encoder.info.fingerprint, text="{title}",
+                    model_name=encoder.info.model, dimensions=encoder.info.dimensions, index_type="hnsw",
+                )  # fmt: skip
+            engine.put_mapping(name, {"properties": {"language": {"type": "keyword"}, "title": {"type": "text"}}})
+            # In these documents the title is all there is, so that its vector stands in both fields.
+            load(engine, name, "embedding", vectors, lambda number, fields=fields: {
+                "language": TEXTS[number][0], "title": TEXTS[number][1], "year": 2020 + number,
+                **({"title_embedding": vector_value(engine.info, vectors[number])} if len(fields) > 1 else {}),
+            })  # fmt: skip
+        yield names
+        for name in names.values():
+            engine.delete_index(name)
+
+
+def test_every_example_runs(engine_url: str, names: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(connect(EngineSettings(url=engine_url))) as engine:
+        other = "OpenSearch" if engine.info.flavour is Flavour.ELASTICSEARCH else "Elasticsearch"
+    blocks = [block for block in _BLOCK.findall(PAGE.read_text()) if not block.startswith(f"# {other}\n")]
+    assert len(blocks) > 10
+    space: dict[str, object] = {"__name__": "page"}
+    try:
+        for number, block in enumerate(blocks, start=1):
+            code = block.replace("http://localhost:9200", engine_url)
+            for name, own in names.items():
+                code = code.replace(f'"{name}"', f'"{own}"')
+            code = code.replace("my-hybrid", f"{names['docs']}-pipeline")
+            exec(compile(code, f"{PAGE.name}, example {number}", "exec"), space)
+    finally:
+        if "index" in space:
+            space["index"].close()  # type: ignore[attr-defined]
+    shown = capsys.readouterr().out
+    assert "Vaccines train the immune system" in shown

@@ -1,0 +1,225 @@
+"""`SemanticIndex` and `AsyncSemanticIndex` over the caller's own clients, on each real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elasticsearch import AsyncElasticsearch, Elasticsearch
+from opensearchpy import AsyncOpenSearch, OpenSearch
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.adopt import adopt, is_async_client, is_client
+from es_sbert.errors import AccessDenied, EngineUnreachable, IndexMismatch, UnsupportedEngine, UsageError
+from es_sbert.search import AsyncSemanticIndex, SemanticIndex
+from tests.conftest import free_port
+from tests.engine.meaning import Shelf, shelf, tiny_encoder
+from tests.engine.secured import PASSWORD, Secured
+
+TEXT = "the man plays a guitar"
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    with tiny_encoder(tmp_path_factory.mktemp("model")) as encoder:
+        yield encoder
+
+
+@pytest.fixture(scope="module")
+def site(engine_url: str, encoder: Encoder) -> Iterator[Shelf]:
+    with shelf(engine_url, encoder) as made:
+        yield made
+
+
+def client_of(site: Shelf) -> Any:
+    url = site.engine.info.url
+    return OpenSearch(url) if site.opensearch else Elasticsearch(url)
+
+
+@asynccontextmanager
+async def async_client_of(site: Shelf) -> AsyncIterator[Any]:
+    url = site.engine.info.url
+    async with AsyncOpenSearch(url) if site.opensearch else AsyncElasticsearch(url) as client:
+        yield client
+
+
+def options(site: Shelf) -> dict[str, Any]:
+    return {"encoder": site.encoder, "vector_field": "v"}
+
+
+def test_a_client_is_used_and_stays_open(site: Shelf) -> None:
+    with SemanticIndex(site.one, site.engine, **options(site)) as own:
+        expected = own.search(TEXT, 5).hits
+    client = client_of(site)
+    with SemanticIndex(site.one, client, **options(site)) as index:
+        assert index.search(TEXT, 5).hits == expected
+        assert len(index.hybrid(TEXT, 5)) == 5
+        assert len(index.like("3", 5)) == 5
+        assert index.engine.info == site.engine.info
+    assert adopt(client).count(site.one) > 0  # still open
+    client.close()
+
+
+def test_an_asynchronous_client_is_used_and_stays_open(site: Shelf) -> None:
+    with SemanticIndex(site.one, site.engine, **options(site)) as own:
+        expected = [own.search(f"{TEXT} {word}", 5).hits for word in ("cat", "mat", "on")]
+        fused, body = own.hybrid(TEXT, 5).hits, own.body(TEXT, 5)
+
+    async def search() -> None:
+        async with async_client_of(site) as client:
+            async with AsyncSemanticIndex(site.one, client, **options(site)) as index:
+                found = await asyncio.gather(*(index.search(f"{TEXT} {word}", 5) for word in ("cat", "mat", "on")))
+                assert [result.hits for result in found] == expected
+                assert (await index.hybrid(TEXT, 5)).hits == fused
+                assert await index.body(TEXT, 5) == body
+                assert len(await index.hybrid_bodies(TEXT, 5)) == 2
+                assert len(await index.like("3", 5)) == 5
+                vector = site.query(TEXT)
+                assert len(await index.search_vector(vector, 5)) == 5
+                with pytest.raises(UsageError, match="k is 0"):
+                    await index.search(TEXT, 0)
+            again = await asyncio.to_thread(adopt, client, asyncio.get_running_loop())
+            assert await asyncio.to_thread(again.count, site.one) > 0  # still open
+
+    asyncio.run(search())
+
+
+def test_searches_run_beside_each_other_and_leave_the_loop_free(site: Shelf) -> None:
+    async def search() -> int:
+        ticks = 0
+        async with async_client_of(site) as client, AsyncSemanticIndex(site.one, client, concurrency=4,
+                                                                       **options(site)) as index:  # fmt: skip
+            searches = asyncio.gather(*(index.search(TEXT, 5) for _ in range(40)))
+            while not searches.done():
+                await asyncio.sleep(0)
+                ticks += 1
+            assert {tuple(hit.id for hit in result) for result in await searches} == {
+                tuple(hit.id for hit in await index.search(TEXT, 5))
+            }
+        return ticks
+
+    assert asyncio.run(search()) > 40
+
+
+def test_an_address_and_a_synchronous_client_serve_the_asynchronous_index_too(site: Shelf) -> None:
+    client = client_of(site)
+
+    async def search() -> None:
+        for engine in (site.engine.info.url, client, site.engine):
+            index = AsyncSemanticIndex(site.one, engine, **options(site))  # opened by the first search
+            assert len(await index.search(TEXT, 5)) == 5
+            await index.close()
+
+    asyncio.run(search())
+    client.close()
+
+
+def test_what_cannot_be_opened_is_told_when_it_is_opened(site: Shelf) -> None:
+    async def search() -> None:
+        with pytest.raises(UsageError, match="concurrency is 0"):
+            AsyncSemanticIndex(site.one, concurrency=0)
+        async with async_client_of(site) as client:
+            with pytest.raises(IndexMismatch, match="holds vectors of the model"):
+                async with AsyncSemanticIndex(site.foreign, client, **options(site)):
+                    raise AssertionError("it was opened")
+            with pytest.raises(UsageError, match="is asynchronous") as caught:
+                SemanticIndex(site.one, client, **options(site))
+            assert "AsyncSemanticIndex" in caught.value.remedy
+
+    asyncio.run(search())
+
+
+def test_the_client_of_the_other_engine(site: Shelf) -> None:
+    client: Any = Elasticsearch(site.engine.info.url) if site.opensearch else OpenSearch(site.engine.info.url)
+    # Elasticsearch's client checks by itself whom it talks to.
+    with pytest.raises((UnsupportedEngine, EngineUnreachable)):
+        adopt(client)
+    client.close()
+
+
+def test_nothing_answers_a_client() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    for client in (Elasticsearch(url, max_retries=0), OpenSearch(url, max_retries=0)):
+        with pytest.raises(EngineUnreachable, match="nothing listens"):
+            adopt(client)
+        client.close()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("value", [None, 7, "http://localhost:9200", object()])
+def test_what_is_no_client(value: object) -> None:
+    assert not is_client(value)
+    assert not is_async_client(value)
+    with pytest.raises(UsageError, match="no client of an engine"):
+        adopt(value)
+
+
+def test_a_client_signs_in_by_itself(secured_es9: Secured) -> None:
+    """With TLS and a user; the wrong password is told as such."""
+    common: dict[str, Any] = {"ca_certs": str(secured_es9.ca_certs)}
+    client = Elasticsearch(secured_es9.url, basic_auth=("elastic", PASSWORD), **common)
+    assert adopt(client).info.url == secured_es9.url
+    client.close()
+    client = Elasticsearch(secured_es9.url, basic_auth=("elastic", "wrong"), **common)
+    with pytest.raises(AccessDenied, match="refused the credentials"):
+        adopt(client)
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def client8(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with elasticsearch-py 8."""
+    folder = tmp_path_factory.mktemp("client8")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(folder),
+               "elasticsearch>=8.19,<9"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+_CLIENT8 = """
+import asyncio, sys
+import elasticsearch
+from elasticsearch import AsyncElasticsearch, Elasticsearch
+from es_sbert.loading import load_encoder
+from es_sbert.search import AsyncSemanticIndex, SemanticIndex
+
+assert elasticsearch.__version__[0] == 8, elasticsearch.__version__
+url, index, model = sys.argv[1:]
+text = "the man plays a guitar"
+
+async def main(encoder):
+    async with AsyncElasticsearch(url) as client:
+        async with AsyncSemanticIndex(index, client, encoder=encoder, vector_field="v") as opened:
+            return [hit.id for hit in await opened.search(text, 5)]
+
+with load_encoder(model, precision="fp32", threads=1) as encoder, Elasticsearch(url) as client:
+    with SemanticIndex(index, client, encoder=encoder, vector_field="v") as opened:
+        assert len(opened.hybrid(text, 5)) == 5
+        assert len(opened.like("3", 5)) == 5
+        found = [hit.id for hit in opened.search(text, 5)]
+    with SemanticIndex(index, url, encoder=encoder, vector_field="v") as opened:
+        assert [hit.id for hit in opened.search(text, 5)] == found
+    assert asyncio.run(main(encoder)) == found
+print(*found)
+"""
+
+
+@pytest.mark.parametrize("engine_name", ["es8", "es9"])
+def test_elasticsearch_py_8(request: pytest.FixtureRequest, engine_name: str, client8: Path, tmp_path: Path) -> None:
+    """Its own interpreter, in which that version stands before the installed one; against both servers."""
+    url = request.getfixturevalue(f"{engine_name}_url")
+    with tiny_encoder(tmp_path) as encoder, shelf(url, encoder) as made:
+        with SemanticIndex(made.one, made.engine, encoder=encoder, vector_field="v") as index:
+            expected = [hit.id for hit in index.search(TEXT, 5)]
+        environment = {"PYTHONPATH": f"{client8}:{Path(__file__).parents[2]}", "PATH": "/usr/bin:/bin",
+                       "ES_SBERT_CACHE": str(tmp_path / "cache"), "HOME": str(tmp_path)}  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", _CLIENT8, url, made.one, str(tmp_path / "model")],
+                              env=environment, capture_output=True, text=True, timeout=300)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == expected
