@@ -15,7 +15,7 @@ from es_sbert import __version__
 # Operators of onnxruntime that are not ONNX's (github.com/microsoft/onnxruntime, docs/ContribOperators.md).
 CONTRIB = "com.microsoft"
 
-# Opset 20 has Gelu, 17 LayerNormalization. IR version 9 is read by every onnxruntime since 1.17.
+# Opset 20 has Gelu, 17 LayerNormalization; read by every onnxruntime since 1.17. IR version 9 is older.
 OPSET = 20
 IR_VERSION = 9
 

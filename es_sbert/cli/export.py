@@ -16,7 +16,9 @@ from es_sbert.errors import UsageError
 from es_sbert.events import say
 
 
-def _precisions(context: click.Context, parameter: click.Parameter, value: str) -> list[Precision]:
+def _precisions(context: click.Context, parameter: click.Parameter, value: str | None) -> list[Precision] | None:
+    if value is None:
+        return None
     names = [name.strip() for name in value.split(",") if name.strip()]
     unknown = [name for name in names if name not in set(Precision)]
     if unknown or not names:
@@ -40,11 +42,16 @@ def _precisions(context: click.Context, parameter: click.Parameter, value: str) 
 @click.option(
     "--precision",
     "precisions",
-    default="fp32,int8",
-    show_default=True,
     callback=_precisions,
     metavar="LIST",
-    help="Any of fp32 and int8 (for CPUs) and fp16 (for CUDA), separated by commas.",
+    help="Any of fp32 and int8 (for CPUs) and fp16 (for CUDA), separated by commas.  [default: fp32,int8]",
+)
+@click.option(
+    "--target",
+    type=click.Choice(["bundle", "opensearch-ml"]),
+    default="bundle",
+    show_default=True,
+    help="opensearch-ml: a zip for OpenSearch's ml-commons, and the request that registers it.",
 )
 @click.option("--force", is_flag=True, help="Write variants that miss their parity bar too, marked as forced.")
 @click.option(
@@ -53,9 +60,12 @@ def _precisions(context: click.Context, parameter: click.Parameter, value: str) 
     metavar="FILE",
     help="File with the columns sentence1, sentence2, score: variants are compared on it as well.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the bundle's manifest as JSON on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print the bundle's manifest, or the request, as JSON on stdout.")
 @log_format_option
-def export(model: str, output: Path, precisions: list[Precision], force: bool, sts: Path | None, as_json: bool) -> None:
+def export(
+    model: str, output: Path, precisions: list[Precision] | None, target: str, force: bool, sts: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Export MODEL to a checked ONNX bundle.
 
     MODEL is a sentence-transformers folder, a hub id, or the name of an installed model package. The graph is
@@ -76,15 +86,27 @@ def export(model: str, output: Path, precisions: list[Precision], force: bool, s
       es-sbert export my-bundle -o my-bundle --precision fp16
       es-sbert export ./my-model -o my-bundle --sts stsb-test.tsv.gz --json
       es-sbert export ./my-cross-encoder -o my-reranker
+      es-sbert export ./my-model -o for-opensearch --target opensearch-ml
     """
     # Imported here: `es-sbert export --help` should not load onnx.
     from es_sbert.bundle.checkpoint import read_model
     from es_sbert.bundle.cross_encoder import is_cross_encoder, read_cross_encoder
     from es_sbert.bundle.resolve import resolve_model
     from es_sbert.exporters.export import export_bundle
+    from es_sbert.exporters.opensearch_ml import export_opensearch_ml
     from es_sbert.exporters.reranker import export_reranker
 
     folder = resolve_model(model)
+    if target == "opensearch-ml":
+        if precisions is not None or force or sts is not None or is_cross_encoder(folder):
+            raise UsageError(
+                "--target opensearch-ml writes one graph of a sentence encoder, in fp32",
+                "Leave --precision, --force and --sts out, and give no cross-encoder.",
+            )
+        request = export_opensearch_ml(read_model(folder, model), output, reference="auto", on_progress=say)
+        click.echo(request.read_text(encoding="utf-8") if as_json else f"{model} → {request}")
+        return
+    precisions = precisions or [Precision.FP32, Precision.INT8]
     manifest: Manifest | RerankerManifest
     if is_cross_encoder(folder):
         if sts is not None:

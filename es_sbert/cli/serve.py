@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from es_sbert.cli.options import address_option, encoder_options, engine_settings, sign_in_options, stacked
+from es_sbert.errors import UsageError
 from es_sbert.extras import require
 
 _listen_options = stacked(
@@ -45,6 +46,19 @@ _limit_options = stacked(
     click.option("--answer-timeout", type=click.FloatRange(0, min_open=True), default=3600.0, show_default=True,
                  metavar="SECONDS", help="How long the engine may take to answer."),
 )  # fmt: skip
+_model_options = stacked(
+    click.option("--also-model", "more_models", multiple=True, metavar="MODEL",
+                 help="Serve this model too: for indices that were filled by it, and at /v1/embeddings. May be given "
+                      "several times."),
+    click.option("--model-alias", "aliases", multiple=True, metavar="NAME=MODEL",
+                 help="Another name of a served model at /v1/embeddings, such as text-embedding-3-small. May be given "
+                      "several times."),
+    click.option("--models-in-memory", type=click.IntRange(1), default=2, show_default=True,
+                 help="Models kept loaded; the least recently used is dropped."),
+    click.option("--download-models", is_flag=True,
+                 help="Fetch models from the hub that only an index names. Whoever may write an index then chooses "
+                      "what is downloaded."),
+)  # fmt: skip
 _own_options = stacked(
     click.option("--embeddings-key-file", type=click.Path(path_type=Path),
                  help="File with a key of the gateway's own that callers of /v1/embeddings must send."),
@@ -61,12 +75,14 @@ _own_options = stacked(
 @_limit_options
 @_own_options
 @encoder_options
+@_model_options
 @sign_in_options
 def serve(host: str, port: int, tls_certificate: Path | None, tls_key: Path | None, own_prefix: str,
           cors_origin: tuple[str, ...], virtual_field: str, k: int, min_cosine: float | None,
           num_candidates: int | None, hybrid: bool, semantic_weight: float, no_writes: bool, max_body: int,
           max_requests: int, answer_timeout: float, embeddings_key_file: Path | None, search_log: str | None,
           log_queries: bool, model: str | None, device: str, precision: str, threads: int | None,
+          more_models: tuple[str, ...], aliases: tuple[str, ...], models_in_memory: int, download_models: bool,
           **connection: Any) -> int:  # fmt: skip
     """Stand in front of an engine and understand searches by meaning.
 
@@ -106,10 +122,29 @@ def serve(host: str, port: int, tls_certificate: Path | None, tls_key: Path | No
         search_log=None if search_log is None else SearchLogSettings(
             Wording.of(queries=log_queries), gateway=f"{socket.gethostname()}:{port}", index=search_log
         ),
-        models=ModelSettings(models=(model or DEFAULT_MODEL,), device=device, precision=precision, threads=threads),
+        models=ModelSettings(models=(model or DEFAULT_MODEL, *more_models), aliases=_aliases(aliases), device=device,
+                             precision=precision, threads=threads, in_memory=models_in_memory,
+                             download=download_models),
     )  # fmt: skip
     running = server(settings)
     address = f"{'https' if tls_certificate else 'http'}://{host}:{port}"
     click.echo(f"{address} stands in front of {settings.upstream.url}. Press Ctrl-C to end.", err=True)
     running.run()
     return 0 if running.started else 2
+
+
+def _aliases(pairs: tuple[str, ...]) -> dict[str, str]:
+    """NAME=MODEL → name → model.
+
+    Raises:
+        UsageError: not of that form, or a name given twice.
+    """
+    aliases: dict[str, str] = {}
+    for pair in pairs:
+        name, _, model = pair.partition("=")
+        if not name or not model:
+            raise UsageError(f"--model-alias {pair!r} is not NAME=MODEL", "Write text-embedding-3-small=my-model.")
+        if name in aliases:
+            raise UsageError(f"--model-alias {name} is given twice", "Leave one of the two out.")
+        aliases[name] = model
+    return aliases

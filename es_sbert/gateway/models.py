@@ -10,7 +10,7 @@ from es_sbert.errors import EsSbertError, IndexMismatch
 from es_sbert.gateway.cache import VectorCache
 from es_sbert.gateway.embedding import Embedder, EmbeddingSettings
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.served import ModelSettings
+from es_sbert.gateway.served import ModelSettings, public_name
 from es_sbert.gateway.trust import TrustedModels
 from es_sbert.loading import load_encoder
 
@@ -35,7 +35,7 @@ class Models:
         self._kept: OrderedDict[str, Embedder] = OrderedDict()
         self._loading: dict[str, asyncio.Task[Embedder]] = {}
         self._default_loaded = False
-        self._default_error: EsSbertError | None = None
+        self._default_failed = False
 
     async def get(self, name: str | None = None, fingerprint: str | None = None) -> Embedder:
         """The embedder of a model.
@@ -65,7 +65,7 @@ class Models:
             raise IndexMismatch(
                 f"the vectors were made by another model {name!r} ({fingerprint[:12]}) than the one that the hub has "
                 f"({embedder.info.fingerprint[:12]})",
-                "Start the gateway with the folder of the model that made them (--model FOLDER).",
+                "Start the gateway with the folder of the model that made them (--also-model FOLDER).",
             )
         return embedder
 
@@ -75,8 +75,8 @@ class Models:
         if self._default_loaded:
             return None
         name = self.settings.public_names[0]
-        if self._default_error is not None:
-            return f"the model {name} cannot be loaded: {self._default_error.message}"
+        if self._default_failed:
+            return f"the model {name} cannot be loaded; the log says why"
         return f"the model {name} is not loaded yet"
 
     async def close(self) -> None:
@@ -106,16 +106,15 @@ class Models:
                 load_encoder, model, device=settings.device, precision=settings.precision, threads=settings.threads,
                 report=logger.info,
             )  # fmt: skip
-        except EsSbertError as error:
-            if default:
-                self._default_error = error
+        except EsSbertError:
+            self._default_failed |= default
             raise
         self._default_loaded |= default
         embedder = Embedder(encoder, self._embedding, self._cache, self._metrics)
-        self._metrics.model_loaded(embedder.info.model, embedder.info.fingerprint)
+        self._metrics.model_loaded(public_name(embedder.info.model), embedder.info.fingerprint)
         self._kept[model] = embedder
         while len(self._kept) > settings.in_memory:
             # Not closed: callers may hold it, and the last of them closes it by letting go.
             _, dropped = self._kept.popitem(last=False)
-            self._metrics.model_dropped(dropped.info.model, dropped.info.fingerprint)
+            self._metrics.model_dropped(public_name(dropped.info.model), dropped.info.fingerprint)
         return embedder

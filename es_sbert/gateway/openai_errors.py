@@ -33,7 +33,7 @@ def error_response(status: int, message: str, *, kind: str, code: str | None = N
 def describe(error: Exception) -> Response:
     """The answer to a request that failed.
 
-    A mistake of ours is logged with its traceback and told without it.
+    What is not the caller's to mend is logged, a mistake of ours with its traceback, and only named to the caller.
     """
     if not isinstance(error, EsSbertError):
         logger.error("an embeddings request failed", exc_info=error)
@@ -48,7 +48,8 @@ def describe(error: Exception) -> Response:
             return error_response(429, message, kind="requests", code="rate_limit_exceeded")
         case _:
             logger.error("an embeddings request failed: %s", message)
-            return error_response(503, message, kind="server_error")
+            # Not the message: it may say where a model lies, or what the hub answered.
+            return error_response(503, "The model cannot be used; the gateway's log says why.", kind="server_error")
 
 
 def model_not_found(error: ModelNotFound) -> Response:

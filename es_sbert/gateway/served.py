@@ -62,12 +62,12 @@ class ModelSettings(BaseModel):
         if name not in names:
             raise ModelNotFound(
                 f"this gateway serves no model {name!r}",
-                f"Name one of: {', '.join([*self.public_names, *self.aliases])}; or start the gateway with --model.",
+                f"Name one of: {', '.join([*self.public_names, *self.aliases])}; --also-model adds more.",
             )
         return names[name]
 
 
 def public_name(model: str) -> str:
-    """A model's name for clients: of a folder its own name, else all of it."""
+    """A model's name for clients: of a folder, there or not, its own name; else all of it."""
     folder = Path(model).expanduser()
-    return folder.resolve().name if folder.is_dir() else model
+    return folder.resolve().name if folder.is_dir() or model.startswith((".", "/", "~")) else model

@@ -79,10 +79,10 @@ class TrustedModels:
         if here is not None:
             return IndexMismatch(
                 f"the vectors were made by another model {name!r} ({fingerprint[:12]}) than the one here ({here[:12]})",
-                "Start the gateway with the folder of the model that made them (--model FOLDER), or embed the "
+                "Start the gateway with the folder of the model that made them (--also-model FOLDER), or embed the "
                 "documents again.",
             )
         return ModelNotFound(
             f"the vectors were made by the model {name!r} ({fingerprint[:12]}), which this gateway does not have",
-            f"Start the gateway with --model {name} beside the models that it serves now.",
+            f"Start the gateway with --also-model {name}.",
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,14 @@ import httpx
 import numpy as np
 import pytest
 
+from es_sbert.bundle.checkpoint import read_model
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.exporters.opensearch_ml import export_opensearch_ml
 from es_sbert.gateway.served import ModelSettings
 from tests.docs_requests import shown_requests
 from tests.gateway.embedding_app import embedding_app
 from tests.gateway.serving import served
+from tests.tiny import write_tiny_bert
 
 PAGE = Path(__file__).parents[2] / "docs/opensearch-ml.md"
 
@@ -44,8 +49,8 @@ def test_native_neural_search_and_pipeline_by_the_gateway(
 ) -> None:
     index = fresh_index(opensearch_ml_url)
     words = {"/articles": f"/{index}",
-             "127\\\\.0\\\\.0\\\\.1:9700": re.escape(gateway.removeprefix("http://")).replace("\\", "\\\\"),
-             "http://127.0.0.1:9700": gateway}  # fmt: skip
+             "127\\\\.0\\\\.0\\\\.1:9210": re.escape(gateway.removeprefix("http://")).replace("\\", "\\\\"),
+             "http://127.0.0.1:9210": gateway}  # fmt: skip
     answer: dict[str, Any] = {}
     for shown in shown_requests(PAGE):
         if "_inference" in shown.path:
@@ -66,3 +71,30 @@ def test_native_neural_search_and_pipeline_by_the_gateway(
     source = ml.get(f"/{index}/_doc/1").json()["_source"]
     expected = encoder.encode([source["text"]]).vectors[0]
     np.testing.assert_allclose(np.array(source["embedding"]), expected, atol=1e-5)
+
+
+def test_a_package_is_registered(ml: httpx.Client) -> None:
+    """Deploying it needs libtorch from the network (docs/opensearch-ml.md)."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)  # the server is another user
+        folder = write_tiny_bert(Path(place) / "tiny", prompts={"query": "query : "})
+        model = read_model(folder, f"test/{Path(place).name}")
+        request = export_opensearch_ml(model, Path(place) / "package")
+        # For the trial only: where this is off, ml-commons takes models of OpenSearch's own list.
+        settings = {"persistent": {"plugins.ml_commons.allow_registering_model_via_url": True,
+                                   "plugins.ml_commons.only_run_on_ml_node": False}}  # fmt: skip
+        ml.put("/_cluster/settings", json=settings).raise_for_status()
+        json_body = {"content-type": "application/json"}
+        begun = ml.post("/_plugins/_ml/models/_register", content=request.read_bytes(), headers=json_body).json()
+        task = ml.get(f"/_plugins/_ml/tasks/{begun['task_id']}").json()
+        end = time.monotonic() + 120
+        while task["state"] in ("CREATED", "RUNNING") and time.monotonic() < end:
+            time.sleep(0.2)
+            task = ml.get(f"/_plugins/_ml/tasks/{begun['task_id']}").json()
+        assert task["state"] == "COMPLETED", task
+        known = ml.get(f"/_plugins/_ml/models/{task['model_id']}").json()
+        assert known["model_state"] == "REGISTERED"
+        assert known["model_format"] == "ONNX"
+        assert known["model_config"]["embedding_dimension"] == 16
+        assert known["model_config"]["pooling_mode"] == "NONE"
+        assert known["model_config"]["query_prefix"] == "query : "

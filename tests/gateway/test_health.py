@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from es_sbert.gateway.metrics import GatewayMetrics
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.embedding_app import embedding_app
 from tests.gateway.serving import served
@@ -30,6 +32,13 @@ def test_ready(embeddings_url: str) -> None:
     answer = httpx.get(f"{embeddings_url}/readyz", trust_env=False)
     assert answer.status_code == 200
     assert answer.json() == {"status": "ready", "engine": "ok", "model": "ok"}
+
+
+def test_every_metric_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `(es_sbert_gateway_\w+)`", page, re.MULTILINE))
+    families = [family for family in GatewayMetrics().registry.collect() if family.name.startswith("es_sbert_")]
+    assert documented == {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
 
 
 def test_metrics_count_what_happened(tiny: Path) -> None:

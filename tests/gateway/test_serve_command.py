@@ -1,0 +1,62 @@
+"""`es-sbert serve` as its operator types it: models, aliases and the key of its own API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from es_sbert.cli.main import main
+from tests.gateway.running import serve
+from tests.tiny import write_tiny_bert
+
+pytestmark = pytest.mark.slow
+NOBODY = "http://127.0.0.1:9"  # the port of `discard`: nothing listens there
+
+
+def test_models_and_the_key_without_an_engine(tiny: Path, tmp_path: Path) -> None:
+    other = write_tiny_bert(tmp_path / "other", seed=1)
+    (tmp_path / "key").write_text("the right key\n")
+    options = ["--model", str(tiny), "--also-model", str(other), "--model-alias", "text-embedding-3-small=other",
+               "--precision", "fp32", "--embeddings-key-file", str(tmp_path / "key"),
+               "--own-prefix", "/own"]  # fmt: skip
+    with (
+        serve(NOBODY, tmp_path, *options) as url,
+        httpx.Client(base_url=f"{url}/own", trust_env=False, timeout=120) as http,
+    ):
+        assert http.get("/v1/models").status_code == 401
+        http.headers["authorization"] = "Bearer the right key"
+        assert [model["id"] for model in http.get("/v1/models").json()["data"]] == ["tiny", "other"]
+        answer = http.post("/v1/embeddings", json={"input": "cat", "model": "text-embedding-3-small"})
+        assert answer.status_code == 200, answer.text
+        first = http.post("/v1/embeddings", json={"input": "cat"})
+        assert first.json()["data"] != answer.json()["data"]
+        assert http.get("/healthz").status_code == 200
+        ready = http.get("/readyz")
+        assert ready.status_code == 503
+        assert ready.json()["model"] == "ok"
+        assert ready.json()["engine"] != "ok"
+        shown = http.get("/metrics").text
+        assert 'model="other"' in shown
+        assert str(tmp_path) not in shown
+    log = (tmp_path / "gateway.log").read_text()
+    assert "the right key" not in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model-alias", "name"], "is not NAME=MODEL"),
+        (["--model-alias", "a=all-MiniLM-L6-v2", "--model-alias", "a=all-MiniLM-L6-v2"], "is given twice"),
+        (["--model-alias", "a=unknown"], "which is not served"),
+        (["--model", "one/name", "--also-model", "one/name"], "two models would be served"),
+        (["--embeddings-key-file", "missing"], "cannot be read"),
+    ],
+)
+def test_options_that_make_no_sense(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--upstream", NOBODY, *options])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
