@@ -1,4 +1,5 @@
-# Everything a newcomer types. `make demo` and `make test` need Python 3.11+, Maven and a JDK 21+, nothing else.
+# Everything a newcomer types. `make demo` and `make test` need Python 3.11+, Maven and a JDK 21+; the tests of applications
+# and of clients in other languages also need Node.js 20+ with npm, and Chromium.
 PYTHON ?= python3
 VENV := .venv
 DEMO := .venv-demo

@@ -14,9 +14,9 @@ from pathlib import Path
 
 # What a Debian or a Mac calls the package that has the program.
 _PACKAGES = {
+    "bash": "apt install bash, brew install bash",
     "chromium": "apt install chromium",
     "curl": "apt install curl",
-    "go": "apt install golang, brew install go",
     "mvn": "apt install maven, brew install maven",
     "node": "apt install nodejs, brew install node",
     "npm": "apt install npm, brew install node",

@@ -1,13 +1,21 @@
-"""Official clients of other languages search by meaning through the gateway, run as `examples/clients` says."""
+"""Official clients search by meaning through the gateway, those of other languages as `examples/clients` says."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import orjson
 import pytest
+from elasticsearch import Elasticsearch
+from opensearchpy import OpenSearch
 
-from tests.gateway.articles import MEANT
+from tests.gateway.articles import MEANT, QUERY
+from tests.gateway.shown_commands import shown_commands
 from tests.node import EXAMPLES, install_node_project
 from tests.programs import program, run
 
@@ -71,3 +79,37 @@ def test_java(main: str, searches: tuple[str, ...], java: Path, hybrid_gateway_u
     output = run(_maven("exec:java", f"-Dexec.mainClass={main}"), folder=java,
                  environment={"GATEWAY": hybrid_gateway_url, "INDEX": articles_index})  # fmt: skip
     assert _found(output) == dict.fromkeys(searches, MEANT)
+
+
+QUERIES: tuple[dict[str, Any], ...] = (
+    {"match": {"semantic": QUERY}},
+    {"semantic": {"field": "embedding", "query": QUERY}},
+)
+
+
+@pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
+def test_python_of_elasticsearch(hybrid_gateway_url: str, articles_index: str) -> None:
+    with Elasticsearch(hybrid_gateway_url) as client:
+        for query in QUERIES:
+            found = client.search(index=articles_index, query=query)
+            assert found["hits"]["hits"][0]["_source"]["title"] == MEANT
+
+
+@pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
+def test_python_of_opensearch(hybrid_gateway_url: str, articles_index: str) -> None:
+    with OpenSearch(hybrid_gateway_url) as client:
+        for query in (*QUERIES, {"neural": {"embedding": {"query_text": QUERY, "k": 3}}}):
+            found = client.search(index=articles_index, body={"query": query})
+            assert found["hits"]["hits"][0]["_source"]["title"] == MEANT
+
+
+def test_curl(engine_url: str, hybrid_gateway_url: str, articles_index: str) -> None:
+    commands = shown_commands("curl")
+    assert len(commands) == 3
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for command in commands:
+        ours = command.replace("localhost:9210", urlsplit(hybrid_gateway_url).netloc)
+        ours = ours.replace("localhost:9200", urlsplit(engine_url).netloc).replace("articles", articles_index)
+        printed = run([program("bash"), "-o", "pipefail", "-c", ours],
+                      environment={"ES_SBERT_URL": engine_url, "PATH": path})  # fmt: skip
+        assert orjson.loads(printed)["hits"]["hits"][0]["_source"]["title"] == MEANT, command

@@ -1,0 +1,56 @@
+"""The projects of other languages in `examples/`: pinned without addresses, and without a word about es-sbert."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import orjson
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NODE_PROJECTS = ("search-ui", "searchkit", "clients/javascript")
+APPLICATIONS = ("search-ui", "searchkit")
+OUR_WORDS = ("sbert", "semantic", "gateway", "embedding", "vector", "knn")
+_BUILT = {"node_modules", "dist"}
+
+
+def test_every_project_is_looked_at() -> None:
+    manifests = (path for path in EXAMPLES.rglob("package.json") if not _BUILT & set(path.parts))
+    assert {path.parent.relative_to(EXAMPLES).as_posix() for path in manifests} == set(NODE_PROJECTS)
+
+
+@pytest.mark.parametrize("project", NODE_PROJECTS)
+def test_lock_files_hold_versions_and_hashes_only(project: str) -> None:
+    content = (EXAMPLES / project / "package-lock.json").read_bytes()
+    assert b"://" not in content, "write it by scripts/lock-npm"
+    packages = orjson.loads(content)["packages"]
+    assert len(packages) > 10
+    for name, package in packages.items():
+        assert not name or package["integrity"].startswith("sha512-"), name
+        assert "resolved" not in package
+
+
+@pytest.mark.parametrize("project", NODE_PROJECTS)
+def test_npm_is_told_to_keep_addresses_out(project: str) -> None:
+    assert "omit-lockfile-registry-resolved=true" in (EXAMPLES / project / ".npmrc").read_text().splitlines()
+
+
+def test_maven_fetches_from_wherever_it_is_set_up_to() -> None:
+    root = ElementTree.parse(EXAMPLES / "clients/java/pom.xml").getroot()
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert not tags & {"repositories", "pluginRepositories", "distributionManagement"}
+    versions = [element.text for element in root.iter() if element.tag.endswith("}version")]
+    assert all(version and version[0].isdigit() for version in versions)
+
+
+@pytest.mark.parametrize("application", APPLICATIONS)
+def test_applications_do_not_know_es_sbert(application: str) -> None:
+    sources = [path for path in (EXAMPLES / application).rglob("*")
+               if path.is_file() and not _BUILT & set(path.parts) and path.name != "package-lock.json"]  # fmt: skip
+    assert len(sources) > 4
+    for path in sources:
+        text = path.read_text().lower()
+        assert not [word for word in ("sbert", "semantic", "gateway", "embedding", "vector", "knn") if word in text], (
+            path
+        )
