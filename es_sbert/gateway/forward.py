@@ -123,6 +123,11 @@ class _Exchange:
         stream = await body.start() if outgoing.body is None and self._incoming.has_body else outgoing.body
         try:
             async with self._upstream.send(outgoing.method, outgoing.target, outgoing.headers, stream) as answer:
+                if not 200 <= answer.status <= 599:
+                    raise EngineUnreachable(
+                        f"the engine at {self._upstream.url} answered with status {answer.status}, which ends nothing",
+                        "Look at what stands between the gateway and the engine.",
+                    )
                 self._upstream.learn(answer)
                 await self._give(answer)
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -125,7 +125,8 @@ class Incoming:
 
     async def disconnected(self) -> None:
         """Comes back once the caller has gone, or has its whole answer."""
-        await self.complete.wait()
+        if self.has_body:
+            await self.complete.wait()
         while (await self.receive())["type"] != "http.disconnect":
             pass
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uvicorn
 
 from es_sbert.gateway.app import create_app
+from es_sbert.gateway.protocol import protocol
 from es_sbert.gateway.settings import GatewaySettings
 
 # Callers get this long to receive their answers when the gateway is told to end.
@@ -24,7 +25,7 @@ def server(settings: GatewaySettings) -> uvicorn.Server:
         create_app(settings),
         host=listen.host,
         port=listen.port,
-        http="httptools",
+        http=protocol(settings.limits.idle_seconds),
         ws="none",
         lifespan="on",
         log_config=None,

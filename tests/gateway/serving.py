@@ -1,4 +1,4 @@
-"""An ASGI application on a real port, by uvicorn in a thread of this process."""
+"""Applications and the whole gateway on a real port, by uvicorn in a thread of this process."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+
+from es_sbert.config import EngineSettings
+from es_sbert.gateway.serve import server as gateway_server
+from es_sbert.gateway.served import ModelSettings
+from es_sbert.gateway.settings import GatewaySettings, Limits
 
 # Generous: a server that has not started by then never will.
 _SECONDS = 120
@@ -23,8 +29,35 @@ def served(app: Starlette | Any, *, host: str = "127.0.0.1") -> Iterator[str]:
     Raises:
         RuntimeError: its start failed; the log says why.
     """
+    config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=_SECONDS)
+    with running(uvicorn.Server(config), host=host) as url:
+        yield url
+
+
+@contextmanager
+def gateway(upstream: str, model: Path | str, **limits: Any) -> Iterator[str]:
+    """The whole gateway as `es-sbert serve` runs it, in front of `upstream`, until the block ends; its address.
+
+    Args:
+        model: The only one it serves.
+        limits: Fields of `Limits`.
+    """
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=upstream), limits=Limits(**limits),
+        models=ModelSettings(models=(str(model),), threads=1),
+    )  # fmt: skip
+    with running(gateway_server(settings)) as url:
+        yield url
+
+
+@contextmanager
+def running(server: uvicorn.Server, *, host: str = "127.0.0.1") -> Iterator[str]:
+    """Run a server on a free port until the block ends; its address.
+
+    Raises:
+        RuntimeError: its start failed; the log says why.
+    """
     listener = socket.create_server((host, 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=_SECONDS))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
     thread.start()
     try:

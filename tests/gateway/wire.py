@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -63,3 +64,15 @@ def _chunks(body: bytes) -> Iterator[bytes]:
         piece = body[start : start + 7]
         yield b"%x\r\n%s\r\n" % (len(piece), piece)
     yield b"0\r\n\r\n"
+
+
+def talk(url: str, data: bytes, *, timeout: float = 120) -> bytes:
+    """Everything a server says to these bytes until it hangs up; they should ask for that, or be refused."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    with socket.create_connection((parts.hostname, parts.port or 80), timeout=timeout) as connection:
+        connection.sendall(data)
+        said = []
+        while part := connection.recv(65_536):
+            said.append(part)
+        return b"".join(said)

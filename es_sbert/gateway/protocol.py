@@ -1,0 +1,158 @@
+"""Requests read off the wire: uvicorn's reading, with the limits and the strictness that a proxy needs besides."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+# Engines refuse heads of more than 16 kB themselves.
+LONGEST_HEAD = 64 * 1024
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
+_UPGRADE = re.compile(rb"\r\nUpgrade:[^\r\n]*", re.IGNORECASE)
+
+
+class RefusedError(Exception):
+    """A request that is not taken, and why; the parser hands it on as a request it cannot read."""
+
+
+class RequestProtocol(HttpToolsProtocol):
+    """One connection of a caller.
+
+    Attributes:
+        head_seconds: How long a request's head may take to arrive.
+    """
+
+    head_seconds = 75.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Whether a request is under way on the connection, and whether the rest of its head is still awaited.
+        self._begun = False
+        self._in_head = True
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._refusal = (HTTPStatus.BAD_REQUEST, "what arrived is no HTTP request that can be read in one way only")
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._begun:
+            data = prepared(data)
+        super().data_received(data)
+        if not self._in_head:
+            self._stop_waiting()
+            return
+        # One header that never ends is not told of until it does, so what arrives is counted as well.
+        self._head_bytes += len(data)
+        if self._head_bytes > LONGEST_HEAD and not self.transport.is_closing():
+            self._too_long()
+            self.send_400_response("")
+        elif self._head_timer is None:
+            self._await_head()
+
+    def on_message_begin(self) -> None:
+        self._begun = self._in_head = True
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # What follows the body are trailers: as headers they would get past whatever looked at the head before us.
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > LONGEST_HEAD:
+            raise self._too_long()
+        if b"#" in self.url:
+            raise self._bad("the request's path holds a #, which is to be written %23")
+        if self.parser.get_method() == b"CONNECT":
+            raise self._bad("this is no proxy to other hosts: it stands in front of one engine")
+        if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+            raise self._bad("the body has a transfer encoding other than chunked; compress it by Content-Encoding")
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._begun = False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer in the engine's error shape what never becomes a request, and close the connection.
+
+        Args:
+            msg: uvicorn's words, which do not say what to do.
+        """
+        if self.transport.is_closing():
+            return
+        status, reason = self._refusal
+        body = orjson.dumps({"error": {"type": "es_sbert_bad_request", "reason": reason}, "status": status})
+        head = (
+            f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # Only a head that came in pieces leads here. The parser stops reading then: no body, no further request.
+        self.cycle.keep_alive = False
+        if self.cycle.more_body:
+            self.send_400_response("")
+
+    def _bad(self, reason: str) -> RefusedError:
+        self._refusal = (HTTPStatus.BAD_REQUEST, reason)
+        return RefusedError()
+
+    def _too_long(self) -> RefusedError:
+        self._refusal = (
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"path and headers are longer than {LONGEST_HEAD:,} bytes"
+        )  # fmt: skip
+        return RefusedError()
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(self.head_seconds, self._head_is_late)
+
+    def _stop_waiting(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._refusal = (HTTPStatus.REQUEST_TIMEOUT, f"no request came for {self.head_seconds:g} seconds")
+        self.send_400_response("")
+
+
+def protocol(head_seconds: float) -> type[asyncio.Protocol]:
+    """The class of connections, as uvicorn's setting `http` takes it."""
+    return type("LimitedRequestProtocol", (RequestProtocol,), {"head_seconds": head_seconds})
+
+
+def prepared(data: bytes) -> bytes:
+    """The beginning of a request in a form that the parser takes.
+
+    What is not ASCII in the first line is percent-encoded, as engines read it: curl and others send UTF-8 in paths and
+    queries as it is, and the parser refuses that. `Upgrade` is left out, as a server may (RFC 9110, 7.8): Java's client
+    offers HTTP/2 by it, and the parser would drop the request's body.
+
+    Args:
+        data: What arrived first of the request.
+    """
+    end = data.find(b"\r\n")
+    line = data[: max(end, 0)]
+    if not line.isascii():
+        data = _NOT_ASCII.sub(lambda found: b"%%%02X" % found[0][0], line) + data[end:]
+    if b"pgrade" not in data and b"PGRADE" not in data:
+        return data
+    head, between, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"", head) + between + rest

@@ -1,0 +1,306 @@
+"""What leaves the gateway is what entered it, byte for byte, in both directions."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import urlsplit
+
+import orjson
+import pytest
+
+from tests.gateway.echo import OK, Echo, Received, raw
+from tests.gateway.recorded import Request, request, scenarios
+from tests.gateway.serving import gateway
+from tests.gateway.wire import Answer, send, talk
+
+# Bodies that ask by meaning or are looked into are another matter: tests/gateway/test_fuzz.py.
+BODY = random.Random(0).randbytes(3_000_000)
+JSON = b"content-type: application/json\r\n"
+FRAMING = (b"host", b"content-length", b"transfer-encoding")
+QUESTION, RENDER = b"filter_path=*.mappings._meta.es_sbert", b"/_render/template"
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[Echo]:
+    with Echo() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def url(echo: Echo, tiny: Path) -> Iterator[str]:
+    with gateway(echo.url, tiny, answer_seconds=2) as address:
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def _a_new_start(echo: Echo) -> Iterator[None]:
+    echo.reply = raw(OK)
+    yield
+    echo.received.clear()
+    echo.refused.clear()
+
+
+def arrived(echo: Echo) -> Received:
+    got = echo.only()
+    # The host is the engine's, first as it should be.
+    assert got.headers[0] == (b"Host", echo.host.encode())
+    return got
+
+
+@pytest.mark.parametrize("name", scenarios())
+def test_recorded_requests_arrive_as_they_were_sent(url: str, echo: Echo, name: str) -> None:
+    """The targets, headers and bodies of the recorded set, in front of an engine that knows no vectors."""
+    echo.reply = raw(OK)
+    for line in scenarios()[name]:
+        asked = request(line, {"prefix": "rq", "scroll": "scroll", "pit": "pit", "point": "point"})
+        send(url, asked)
+        # What the gateway asks on its own behalf stands before it: which indices have vectors, what a template becomes.
+        *questions, got = echo.received
+        echo.received.clear()
+        assert all(one.target.endswith(QUESTION) or one.target.startswith(RENDER) for one in questions)
+        # A question mark with nothing behind it means nothing, and is lost.
+        assert (got.method.decode(), got.target.decode()) == (asked.method, asked.target.removesuffix("?"))
+        assert got.body == asked.body
+        kept = [pair for pair in got.headers if pair[0].lower() not in FRAMING]
+        assert kept == [
+            (key.lower().encode(), value.encode()) for key, value in asked.headers if key != "content-length"
+        ]
+    assert echo.refused == []
+
+
+def test_headers_arrive_in_order_and_twice_where_they_came_twice(url: str, echo: Echo) -> None:
+    said = ["x-b: 1", "X-A: 2", "x-b: 3", "accept: */*", "x-utf8: café", "x-empty:", "connection: close"]
+    talk(url, "\r\n".join(["GET /a?b HTTP/1.1", "host: x", *said, "", ""]).encode())
+    assert list(arrived(echo).headers[1:]) == [
+        (b"x-b", b"1"), (b"x-a", b"2"), (b"x-b", b"3"), (b"accept", b"*/*"), (b"x-utf8", "café".encode()),
+        (b"x-empty", b""),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+def test_without_a_body_none_arrives(url: str, echo: Echo, method: str) -> None:
+    send(url, Request(method, "/a"))
+    got = arrived(echo)
+    assert (got.method, got.body) == (method.encode(), b"")
+    assert got.framing == "none" or got.values(b"content-length") == [b"0"]
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+def test_a_large_body_arrives_whole(url: str, echo: Echo, chunked: bool) -> None:
+    body = BODY[:200_000] if chunked else BODY
+    assert send(url, Request("PUT", "/a/_doc/1", (("content-encoding", "x-own"),), body, chunked=chunked)).status == 200
+    assert arrived(echo).body == body
+
+
+def test_a_part_of_the_body_is_with_the_engine_before_the_next_is_sent(url: str, tiny: Path) -> None:
+    """Nothing waits for the whole of a body that is only passed on."""
+    first = threading.Event()
+
+    class Eager(Echo):
+        def _serve(self, source: BinaryIO, out: BinaryIO) -> bool:
+            while source.readline() != b"\r\n":
+                pass
+            assert source.read(8) == b"3\r\nabc\r\n"
+            first.set()
+            rest = source.read(13)
+            out.write(OK if rest == b"3\r\ndef\r\n0\r\n\r\n" else b"")
+            return False
+
+    with Eager() as upstream, gateway(upstream.url, tiny) as address:
+        parts = urlsplit(address)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=120)
+        connection.putrequest("PUT", "/a", skip_accept_encoding=True)
+        connection.putheader("transfer-encoding", "chunked")
+        connection.endheaders(b"3\r\nabc\r\n")
+        assert first.wait(120)
+        connection.send(b"3\r\ndef\r\n0\r\n\r\n")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def test_what_belongs_to_one_connection_stays_there(url: str, echo: Echo) -> None:
+    headers = (
+        ("connection", "close, x-of-this-one"), ("x-of-this-one", "1"), ("keep-alive", "3"), ("te", "trailers"),
+        ("proxy-authorization", "Basic eDp5"), ("proxy-connection", "close"), ("upgrade", "h2c"), ("x-stays", "1"),
+    )  # fmt: skip
+    send(url, Request("GET", "/a", headers))
+    assert [name for name, _ in arrived(echo).headers] == [b"Host", b"x-stays"]
+
+
+ANSWERS = {
+    "with a length": b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: 7\r\n\r\n{\"a\":1}",
+    "in chunks": b"HTTP/1.1 200 OK\r\n" + JSON + b"transfer-encoding: chunked\r\n\r\n"
+                 b"3\r\n{\"a\r\n4;x=y\r\n\":1}\r\n0\r\n\r\n",
+    "with trailers": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-T: 1\r\n\r\n",
+    "until the end": b"HTTP/1.1 200 OK\r\n" + JSON + b"\r\n{\"a\":1}",
+    "empty": b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+    "created": b"HTTP/1.1 201 Created\r\nLocation: /a/_doc/1\r\ncontent-length: 2\r\n\r\n{}",
+    "no content": b"HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n",
+    "not modified": b'HTTP/1.1 304 Not Modified\r\nETag: "1"\r\n\r\n',
+    "headers twice": b"HTTP/1.1 200 OK\r\nWarning: 299 a\r\nSet-Cookie: a=1\r\nWarning: 299 b\r\nSet-Cookie: b=2\r\n"
+                     b"content-length: 2\r\n\r\n{}",
+    "a long header": b"HTTP/1.1 200 OK\r\nWarning: " + b"w" * 40_000 + b"\r\ncontent-length: 2\r\n\r\n{}",
+    "a header in latin-1": b"HTTP/1.1 200 OK\r\nX-A: caf\xe9\r\ncontent-length: 2\r\n\r\n{}",
+    "a header without value": b"HTTP/1.1 200 OK\r\nX-A:\r\ncontent-length: 2\r\n\r\n{}",
+    "no reason": b"HTTP/1.1 200 \r\ncontent-length: 2\r\n\r\n{}",
+    "an unknown status": b"HTTP/1.1 599 Whatever\r\ncontent-length: 2\r\n\r\n{}",
+    "an error": b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\n{}",
+    "unauthorized": b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"\r\nWWW-Authenticate: ApiKey\r\n"
+                    b"content-length: 2\r\n\r\n{}",
+    "compressed": b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%s"
+                  % (len(gzip.compress(b"{}", mtime=0)), gzip.compress(b"{}", mtime=0)),
+    "said to be compressed": b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\n{}",
+    "no text": b"HTTP/1.1 200 OK\r\ncontent-type: application/smile\r\ncontent-length: 4\r\n\r\n:)\n\x00",
+    "large": b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY),
+    "large in chunks": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+                       b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY),
+}  # fmt: skip
+
+
+def plain(answer: Answer) -> tuple[int, list[tuple[str, str]], bytes]:
+    of_the_connection = ("connection", "transfer-encoding")
+    headers = [(name.lower(), value) for name, value in answer.headers if name.lower() not in of_the_connection]
+    return answer.status, headers, answer.body
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_comes_back_as_it_was_given(url: str, echo: Echo, name: str) -> None:
+    echo.reply = raw(ANSWERS[name], close=True)
+    ask = Request("GET", "/a")
+    assert plain(send(url, ask)) == plain(send(echo.url, ask))
+
+
+def test_what_comes_before_the_answer_is_not_taken_for_it(url: str, echo: Echo) -> None:
+    echo.reply = raw(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + OK)
+    assert (send(url, Request("GET", "/a")).status, len(echo.received)) == (200, 1)
+
+
+def test_the_answer_to_head_keeps_its_length(url: str, echo: Echo) -> None:
+    echo.reply = raw(b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: 1234\r\n\r\n")
+    answer = send(url, Request("HEAD", "/a"))
+    assert (answer.status, answer.header("content-length"), answer.body) == (200, "1234", b"")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_passed_on_and_not_followed(url: str, echo: Echo, status: int) -> None:
+    with Echo() as elsewhere:
+        echo.reply = raw(
+            b"HTTP/1.1 %d X\r\nlocation: %s/b\r\ncontent-length: 0\r\n\r\n" % (status, elsewhere.url.encode())
+        )
+        answer = send(url, Request("GET", "/a"))
+        assert (answer.status, answer.header("location")) == (status, f"{elsewhere.url}/b")
+        assert elsewhere.received == []
+
+
+def test_an_answer_flows_before_it_is_complete(url: str, echo: Echo) -> None:
+    first = threading.Event()
+
+    def reply(_: Received, out: BinaryIO) -> bool:
+        out.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        assert first.wait(120)
+        out.write(b"3\r\ndef\r\n0\r\n\r\n")
+        return False
+
+    echo.reply = reply
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
+    connection.request("GET", "/a")
+    response = connection.getresponse()
+    assert response.read(3) == b"abc"
+    first.set()
+    assert response.read() == b"def"
+    connection.close()
+
+
+GARBAGE = {
+    "nothing": b"",
+    "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "no status": b"HTTP/1.1 abc OK\r\n\r\n",
+    "a status beyond all": b"HTTP/1.1 999 X\r\ncontent-length: 0\r\n\r\n",
+    "switching protocols": b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    "half a head": b"HTTP/1.1 200 OK\r\ncontent-le",
+    "two lengths": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+    "a length that is none": b"HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n{}",
+    "a header without end": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+    "a chunk that is none": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnot a chunk\r\n{}",
+    "TLS": b"\x15\x03\x01\x00\x02\x02\x0a",
+}
+
+
+def assert_engine_error(answer: Answer, status: int) -> str:
+    """Checks the shape; gives the reason."""
+    assert answer.status == status, answer
+    assert answer.header("content-type") == "application/json"
+    body = orjson.loads(answer.body)
+    assert body["status"] == status
+    assert body["error"]["root_cause"][0] == {key: body["error"][key] for key in ("type", "reason")}
+    reason: str = body["error"]["reason"]
+    return reason
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_becomes_502(url: str, echo: Echo, name: str) -> None:
+    send(url, Request("GET", "/a"))  # by now the gateway knows whose shape an error has
+    echo.reply = raw(GARBAGE[name], close=True)
+    answer = send(url, Request("POST", "/a"))
+    assert echo.url in assert_engine_error(answer, 502)
+    assert answer.header("x-elastic-product") == "Elasticsearch"
+
+
+def test_a_slow_engine_becomes_504(url: str, echo: Echo) -> None:
+    answered = threading.Event()
+
+    def reply(_: Received, out: BinaryIO) -> bool:
+        answered.wait(120)
+        return False
+
+    echo.reply = reply
+    try:
+        assert "in time" in assert_engine_error(send(url, Request("GET", "/a")), 504)
+    finally:
+        answered.set()
+
+
+def test_nobody_there_becomes_502(tiny: Path) -> None:
+    with Echo() as upstream:
+        gone = upstream.url
+    with gateway(gone, tiny) as address:
+        answer = send(address, Request("GET", "/a"))
+        assert gone in assert_engine_error(answer, 502)
+        # An engine that has not been seen yet signs nothing.
+        assert answer.header("x-elastic-product") is None
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n",
+    ],
+    ids=["length", "chunks"],
+)
+def test_an_answer_that_breaks_off_does_not_look_complete(url: str, echo: Echo, cut: bytes) -> None:
+    echo.reply = raw(cut, close=True)
+    with pytest.raises(http.client.IncompleteRead):
+        send(url, Request("GET", "/a"))
+
+
+def test_a_write_whose_answer_was_lost_is_not_sent_again(url: str, echo: Echo) -> None:
+    """The engine may have carried it out; whether to repeat it is for the caller to say."""
+    send(url, Request("POST", "/a/_doc"))
+    echo.received.clear()
+    echo.reply = raw(b"", close=True)
+    assert_engine_error(send(url, Request("POST", "/a/_doc")), 502)
+    assert len(echo.received) == 1
+
+
+def test_requests_of_one_connection_are_answered_in_order(url: str, echo: Echo) -> None:
+    echo.reply = lambda got, out: bool(out.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n" + got.target))
+    head = b" HTTP/1.1\r\nhost: x\r\n"
+    said = talk(url, b"GET /1" + head + b"\r\nGET /2" + head + b"\r\nGET /3" + head + b"connection: close\r\n\r\n")
+    assert [part[:2] for part in said.split(b"\r\n\r\n")[1:]] == [b"/1", b"/2", b"/3"]
