@@ -28,7 +28,7 @@ _meaning_options = stacked(
     click.option("--virtual-field", default="semantic", show_default=True,
                  help='Field name that means the vectors of an index: semantic: "how do plants make energy".'),
     click.option("-k", "k", type=click.IntRange(1, 10_000), default=100, show_default=True,
-                 help="Documents (of each shard) that a search by the virtual field keeps."),
+                 help="Documents that a search by the virtual field keeps."),
     click.option("--min-cosine", type=click.FloatRange(-1, 1), help="Documents less near than this are no hits."),
     click.option("--num-candidates", type=click.IntRange(1, 10_000),
                  help="Vectors that each shard looks at.  [default: twice k, at least 100]"),

@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Json
@@ -24,7 +25,8 @@ _IDENTITY = frozenset({
     b"es-security-runas-user", b"securitytenant", b"x-proxy-roles", b"x-proxy-user",
 })  # fmt: skip
 # How the engine reads an expression of indices; what a request says of it holds for the question too.
-_EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
+EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
+_TOLD = "*.mappings._meta.es_sbert,*.settings.index.number_of_shards"
 _MOST_KEPT = 1000
 
 
@@ -34,15 +36,17 @@ class Searched:
 
     Attributes:
         fields: Concrete index → its vector fields by name; indices without any are left out.
+        shards: Concrete index → its primary shards.
     """
 
     fields: dict[str, dict[str, VectorFieldMeta]]
+    shards: dict[str, int]
 
     def __bool__(self) -> bool:
         return bool(self.fields)
 
 
-NOTHING = Searched({})
+NOTHING = Searched({}, {})
 
 
 def identity(headers: Headers) -> Headers:
@@ -101,11 +105,9 @@ class Indices:
     async def _ask(self, key: bytes, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
         own = self._upstream.own_authorization
         asked_by = identity(headers) if own is None else [(b"authorization", own.encode())]
-        wanted = {name: options[name] for name in _EXPRESSION_OPTIONS if name in options}
-        query = "&".join(
-            [f"{name}={value}" for name, value in wanted.items()] + ["filter_path=*.mappings._meta.es_sbert"]
-        )
-        path = f"/{expression}/_mapping" if expression else "/_mapping"
+        wanted = {name: options[name] for name in EXPRESSION_OPTIONS if name in options}
+        query = urlencode(wanted | {"filter_path": _TOLD})
+        path = f"/{expression or '_all'}"
         answer = await self._upstream.ask("GET", f"{path}?{query}", asked_by)
         if answer.status in (400, 401, 404):
             # No such index, no such user, or nothing that has a mapping: the engine itself says so to the caller.
@@ -119,7 +121,7 @@ class Indices:
             raise failed_request(
                 answer.status, answer.body, label=f"the engine at {self._upstream.url}", action=f"GET {path}"
             )
-        searched = read_mappings(answer.body)
+        searched = read_indices(answer.body)
         self._known[key] = (time.monotonic(), searched)
         self._known.move_to_end(key)
         while len(self._known) > _MOST_KEPT:
@@ -128,18 +130,22 @@ class Indices:
 
     def _cache_key(self, expression: str, options: Mapping[str, str], headers: Headers) -> bytes:
         digest = hashlib.blake2b(key=self._key, digest_size=16)
-        for part in (expression, *(f"{name}={options.get(name)}" for name in _EXPRESSION_OPTIONS)):
+        for part in (expression, *(f"{name}={options.get(name)}" for name in EXPRESSION_OPTIONS)):
             digest.update(part.encode() + b"\0")
         for name, value in sorted(identity(headers)):
             digest.update(name + b":" + value + b"\0")
         return digest.digest()
 
 
-def read_mappings(answer: Json) -> Searched:
-    """The engine's answer to `GET …/_mapping`.
+def read_indices(answer: Json) -> Searched:
+    """The engine's answer to `GET /EXPRESSION`.
 
     Raises:
         IndexMismatch: a damaged `_meta.es_sbert`.
     """
     found = {index: vector_fields(state.get("mappings", {}), index) for index, state in answer.items()}
-    return Searched({index: fields for index, fields in found.items() if fields})
+    fields = {index: fields for index, fields in found.items() if fields}
+    shards = {
+        index: int(answer[index].get("settings", {}).get("index", {}).get("number_of_shards", 1)) for index in fields
+    }
+    return Searched(fields, shards)

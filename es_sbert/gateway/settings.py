@@ -47,7 +47,7 @@ class Meaning(BaseModel):
     Attributes:
         virtual_field: Field name by which a query means the index's vector field: `semantic: "…"`. A further vector
             field is `semantic.NAME`.
-        k: Documents (a shard) that a search by the virtual field keeps.
+        k: Documents that a search by the virtual field keeps.
         min_cosine: Documents less near than this are no hits; None keeps all k.
         num_candidates: Vectors that each shard looks at; None is what suits k.
         hybrid: Whether plain `match` and `multi_match` on an embedded text are searched by meaning too, unless the

@@ -19,11 +19,13 @@ class FieldTarget:
         name: The field.
         meta: What the mappings say of it; the same model in every index.
         indices: Concrete indices that have it.
+        shards: Their primary shards together.
     """
 
     name: str
     meta: VectorFieldMeta
     indices: tuple[str, ...]
+    shards: int
 
 
 class FieldNames:
@@ -97,7 +99,7 @@ class FieldNames:
                     "Search these indices one by one, or bring them to one model: "
                     "es-sbert index migrate INDEX --model MODEL.",
                 )
-        return FieldTarget(name, meta, tuple(sorted(kinds)))
+        return FieldTarget(name, meta, tuple(sorted(kinds)), sum(self._searched.shards[index] for index in kinds))
 
     def _no_such(self, name: str) -> IndexMismatch:
         names = sorted({field for fields in self._searched.fields.values() for field in fields})

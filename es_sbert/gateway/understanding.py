@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from urllib.parse import urlencode
 
 import numpy as np
 
 from es_sbert.encoder.types import Vectors
+from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.incoming import Headers
-from es_sbert.gateway.indices import Indices, Searched
+from es_sbert.gateway.indices import EXPRESSION_OPTIONS, Indices, Searched, identity
 from es_sbert.gateway.models import Models
 from es_sbert.gateway.rewrite.body import rewritten_body
+from es_sbert.gateway.rewrite.cut import kth_body, least_cosine, needs_cut
 from es_sbert.gateway.rewrite.hybrid import Hybrid
-from es_sbert.gateway.rewrite.queries import QueryRewriter, VectorOf
+from es_sbert.gateway.rewrite.queries import Answered, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.targets import FieldNames
@@ -68,15 +71,16 @@ class Understood:
 class _Wanted:
     """What a body asks by meaning, found by a first reading, and the vectors of its texts for the second."""
 
-    asked: list[Semantic] = field(default_factory=list)
+    asked: list[tuple[Semantic, Sequence[Json]]] = field(default_factory=list)
     vectors: dict[tuple[str, str], Vectors] = field(default_factory=dict)
+    least: dict[str, float | None] = field(default_factory=dict)
 
-    def note(self, semantic: Semantic) -> Vectors:
-        self.asked.append(semantic)
-        return np.ones(semantic.target.meta.dimensions, np.float32)  # (dimensions,), never sent
+    def note(self, semantic: Semantic, filters: Sequence[Json]) -> tuple[Vectors, None]:
+        self.asked.append((semantic, filters))
+        return np.ones(semantic.target.meta.dimensions, np.float32), None  # (dimensions,), never sent
 
-    def look_up(self, semantic: Semantic) -> Vectors:
-        return self.vectors[_key(semantic)]
+    def look_up(self, semantic: Semantic, filters: Sequence[Json]) -> tuple[Vectors, float | None]:
+        return self.vectors[_key(semantic)], self.least.get(_cut_key(semantic, filters))
 
 
 class Understanding:
@@ -132,16 +136,23 @@ class Understanding:
                 self._indices.now(scope.expression, scope.options, scope.headers), self._embed(wanted)
             )
             if latest == searched:
+                await self._cut(wanted, scope)
                 rewritten = self._read(body, searched, scope.mode, wanted.look_up)
-                return Understood(rewritten, tuple(wanted.asked), time.perf_counter() - start)
+                return Understood(
+                    rewritten, tuple(semantic for semantic, _ in wanted.asked), time.perf_counter() - start
+                )
             searched = latest
 
-    def _read(self, body: Json, searched: Searched, mode: Mode, vector_of: VectorOf) -> Json:
+    def _read(self, body: Json, searched: Searched, mode: Mode, answered: Answered) -> Json:
         names = FieldNames(searched, self._settings.meaning.virtual_field)
         reader = Reader(names, self._settings.meaning, self._settings.limits)
         hybrid = Hybrid(names, self._settings.meaning, self._settings.limits) if mode is Mode.HYBRID else None
-        flavour = self._upstream.flavour or Flavour.ELASTICSEARCH
-        return rewritten_body(body, QueryRewriter(flavour, reader, vector_of, hybrid))
+        return rewritten_body(body, QueryRewriter(self._flavour, reader, answered, hybrid))
+
+    @property
+    def _flavour(self) -> Flavour:
+        # The engine has answered the question for its indices by now.
+        return self._upstream.flavour or Flavour.ELASTICSEARCH
 
     async def _embed(self, wanted: _Wanted) -> None:
         async def one(semantic: Semantic) -> None:
@@ -151,7 +162,29 @@ class Understanding:
                 0
             ]  # (dimensions,)
 
-        await asyncio.gather(*map(one, {_key(semantic): semantic for semantic in wanted.asked}.values()))
+        await asyncio.gather(*map(one, {_key(semantic): semantic for semantic, _ in wanted.asked}.values()))
+
+    async def _cut(self, wanted: _Wanted, scope: Scope) -> None:
+        """Find out how near the k-th document is, where a query by itself would keep k of each shard."""
+
+        async def one(semantic: Semantic, filters: Sequence[Json]) -> None:
+            body = kth_body(self._flavour, semantic, wanted.vectors[_key(semantic)], filters)
+            options = {name: value for name, value in scope.options.items() if name in EXPRESSION_OPTIONS}
+            target = f"/{scope.expression or '_all'}/_search?{urlencode(options)}"
+            answer = await self._upstream.ask("POST", target, identity(scope.headers), body)
+            if answer.status != 200:
+                raise failed_request(
+                    answer.status, answer.body, label=f"the engine at {self._upstream.url}", action="POST _search"
+                )
+            wanted.least[_cut_key(semantic, filters)] = least_cosine(self._flavour, semantic, answer.body)
+
+        asked = {_cut_key(*asked): asked for asked in wanted.asked if needs_cut(asked[0])}
+        await asyncio.gather(*(one(*asked) for asked in asked.values()))
+
+
+def _cut_key(semantic: Semantic, filters: Sequence[Json]) -> str:
+    """What the k-th document depends on."""
+    return repr((semantic, list(filters)))
 
 
 def _key(semantic: Semantic) -> tuple[str, str]:

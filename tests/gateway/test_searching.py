@@ -290,3 +290,22 @@ def test_hybrid_finds_what_words_do_not_and_the_header_decides(bed: Bed) -> None
     assert ids[1] >= ids[0]
     assert np.all(np.diff(scores(hybrid)) <= 0)
     assert max(scores(hybrid)) > max(scores(plain)) + 10
+
+
+@pytest.mark.parametrize(("index_type", "shards"), [("hnsw", 3), ("flat", 1)])
+def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
+    bed: Bed, encoder: Encoder, tmp_path: Path, index_type: str, shards: int
+) -> None:
+    index = f"{bed.index}-{index_type}"
+    load(bed.engine, encoder, index, write_jsonl(tmp_path / "docs.jsonl", documents()), dead=tmp_path / "dead",
+         id_field="id", index_type=index_type, shards=shards)  # fmt: skip
+    query = {"bool": {"filter": [{"match": {"semantic": QUERY}}, ENGLISH]}}
+    try:
+        for sort in ([], ["rank"]):
+            body: Json = {"query": query, "size": 50, "sort": sort, "aggs": {"all": {"filter": {"match_all": {}}}}}
+            answer = httpx.post(f"{bed.gateway}/{index}/_search", json=body, timeout=60).json()
+            assert answer["hits"]["total"]["value"] == answer["aggregations"]["all"]["doc_count"] == K
+            if not sort:
+                assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
+    finally:
+        delete_index(bed.engine, index)

@@ -23,13 +23,27 @@ def clause(
         filters: What the request asks of hits beside; applied during the search, so that k documents remain.
         inner_hits: Name for the nearest passage of each hit; None asks for none.
     """
-    own = [] if semantic.filter is None else [semantic.filter]
+    query = vector_query(semantic, vector, all_of(filters), inner_hits)
+    found = vector_clause(flavour, method_for(flavour, semantic.target.meta, exact=False), query)
+    guarded: Json = {"must": [found], "filter": [in_indices(semantic)]}
+    if semantic.name is not None:
+        guarded["_name"] = semantic.name
+    return {"bool": guarded}
+
+
+def vector_query(semantic: Semantic, vector: Vectors, filter: Json | None, inner_hits: str | None) -> VectorQuery:
+    """The search of the query helper that a query by meaning stands for.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)``.
+        filter: Beside the query's own.
+    """
     meta = semantic.target.meta
-    query = VectorQuery(
+    return VectorQuery(
         field=semantic.target.name,
         vector=vector,
         k=semantic.k,
-        filter=all_of([*own, *filters]),
+        filter=all_of([one for one in (semantic.filter, filter) if one is not None]),
         num_candidates=None if semantic.num_candidates is None else max(semantic.k, semantic.num_candidates),
         oversample=oversample_for(meta),
         min_cosine=semantic.min_cosine,
@@ -37,11 +51,6 @@ def clause(
         passages=meta.passages is not None,
         inner_hits=inner_hits,
     )
-    found = vector_clause(flavour, method_for(flavour, meta, exact=False), query)
-    guarded: Json = {"must": [found], "filter": [in_indices(semantic)]}
-    if semantic.name is not None:
-        guarded["_name"] = semantic.name
-    return {"bool": guarded}
 
 
 def in_indices(semantic: Semantic) -> Json:

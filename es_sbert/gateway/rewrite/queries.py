@@ -15,8 +15,9 @@ from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.targets import FieldTarget
 from es_sbert.index.layout import has_vector
 
-# The vector of a query's text. *Shape:* ``(dimensions,)``.
-VectorOf = Callable[[Semantic], Vectors]
+# A query by meaning, and what hits must match beside it, → the vector of its text, *Shape:* ``(dimensions,)``, and the
+# least cosine of a hit where that is known better than the query itself says.
+Answered = Callable[[Semantic, Sequence[Json]], tuple[Vectors, float | None]]
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,14 @@ class QueryRewriter:
     Args:
         flavour: Of the engine.
         reader: Recognises what asks by meaning.
-        vector_of: Vectors of the texts.
+        answered: What has been found out for each query by meaning.
         hybrid: Adds meaning to plain full-text queries; None leaves them as they are.
     """
 
-    def __init__(self, flavour: Flavour, reader: Reader, vector_of: VectorOf, hybrid: Hybrid | None) -> None:
+    def __init__(self, flavour: Flavour, reader: Reader, answered: Answered, hybrid: Hybrid | None) -> None:
         self._flavour = flavour
         self._reader = reader
-        self._vector_of = vector_of
+        self._answered = answered
         self._hybrid = hybrid
         self._told = 0
 
@@ -95,7 +96,7 @@ class QueryRewriter:
 
     def vector(self, semantic: Semantic) -> Vectors:
         """*Shape:* ``(dimensions,)``."""
-        return self._vector_of(semantic)
+        return self._answered(semantic, ())[0]
 
     def passages_name(self, target: FieldTarget) -> str | None:
         """A name for inner hits, of its own for each query of the request; None where the field holds no passages."""
@@ -106,7 +107,10 @@ class QueryRewriter:
 
     def _clause(self, semantic: Semantic, place: Place) -> Json:
         told = self.passages_name(semantic.target) if place.tells_passages else None
-        return clause(self._flavour, semantic, self.vector(semantic), place.filters, told)
+        vector, least = self._answered(semantic, place.filters)
+        if least is not None and least > (semantic.min_cosine or -1.0):
+            semantic = replace(semantic, min_cosine=least)
+        return clause(self._flavour, semantic, vector, place.filters, told)
 
     def _exists(self, node: Json, said: Json) -> Json:
         """KQL's `semantic: *`."""

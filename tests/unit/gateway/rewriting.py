@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +27,17 @@ def vector_field(**changed: Any) -> VectorFieldMeta:
     return VectorFieldMeta.model_validate(said | changed)
 
 
-PLAIN = Searched({"docs": {"embedding": vector_field()}})
-PASSAGES = Searched({"docs": {"embedding": vector_field(passages=PassageRules(tokens=64, overlap=8))}})
-TWO_FIELDS = Searched({"docs": {"title_vector": vector_field(text="{title}"), "embedding": vector_field()}})
-MIXED = Searched({"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(fingerprint="e" * 64)}})
+PLAIN = Searched({"docs": {"embedding": vector_field()}}, {"docs": 1, "old": 1})
+PASSAGES = Searched(
+    {"docs": {"embedding": vector_field(passages=PassageRules(tokens=64, overlap=8))}}, {"docs": 1, "old": 1}
+)
+TWO_FIELDS = Searched(
+    {"docs": {"title_vector": vector_field(text="{title}"), "embedding": vector_field()}}, {"docs": 1, "old": 1}
+)
+MIXED = Searched(
+    {"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(fingerprint="e" * 64)}},
+    {"docs": 1, "old": 1},
+)
 
 
 @dataclass
@@ -40,19 +48,20 @@ class Rewriting:
     flavour: Flavour = Flavour.ELASTICSEARCH
     meaning: Meaning = field(default_factory=lambda: Meaning(k=10))
     hybrid: bool = False
+    least: float | None = None
     texts: list[str] = field(default_factory=list)
 
-    def vector_of(self, semantic: Semantic) -> Vectors:
+    def answered(self, semantic: Semantic, filters: Sequence[Json]) -> tuple[Vectors, float | None]:
         self.texts.append(semantic.text)
         random = np.random.default_rng(zlib.crc32(semantic.text.encode()))
-        return random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32)  # (dimensions,)
+        return random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32), self.least  # (dimensions,)
 
     def __call__(self, body: Json) -> Json:
         names = FieldNames(self.searched, self.meaning.virtual_field)
         limits = Limits(query_characters=1000)
         hybrid = Hybrid(names, self.meaning, limits) if self.hybrid else None
         reader = Reader(names, self.meaning, limits)
-        return rewritten_body(body, QueryRewriter(self.flavour, reader, self.vector_of, hybrid))
+        return rewritten_body(body, QueryRewriter(self.flavour, reader, self.answered, hybrid))
 
     def query(self, query: Json, **body: Any) -> Json:
         rewritten: Json = self({"query": query} | body)["query"]

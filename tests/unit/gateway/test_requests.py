@@ -23,7 +23,7 @@ from es_sbert.errors import (
 )
 from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, error_object, status_of
 from es_sbert.gateway.incoming import CallerGone, Incoming, decompressed
-from es_sbert.gateway.indices import identity, read_mappings
+from es_sbert.gateway.indices import identity, read_indices
 from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.multi_search import split
 from es_sbert.gateway.routes import Api, Route, route_of
@@ -178,8 +178,8 @@ def test_lines_of_several_searches_come_in_pairs() -> None:
 
 def test_a_mapping_that_was_damaged_by_hand_is_refused() -> None:
     with pytest.raises(IndexMismatch):
-        read_mappings({"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}}})
-    assert not read_mappings({"docs": {"mappings": {}}})
+        read_indices({"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}}})
+    assert not read_indices({"docs": {"mappings": {}}})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""The k nearest of all shards together, where an engine's query by itself keeps the k nearest of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.gateway.rewrite.clauses import all_of, in_indices, vector_query
+from es_sbert.gateway.rewrite.semantic import Semantic, Way
+from es_sbert.index.types import IndexType
+from es_sbert.search.choices import method_for
+from es_sbert.search.queries import search_body
+from es_sbert.search.scores import cosine_of
+
+# Scores are float32: the k-th document itself must not fall below its own cosine.
+_SLACK = 1e-6
+
+
+def needs_cut(semantic: Semantic) -> bool:
+    """Whether more than k documents would match.
+
+    Engines' own queries (`knn`, `neural`) mean k of each shard by themselves, and callers who write them know. A query
+    over a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch.
+    """
+    if semantic.way not in (Way.VIRTUAL_FIELD, Way.SEMANTIC):
+        return False
+    return semantic.target.meta.index_type == IndexType.FLAT or semantic.target.shards > 1
+
+
+def kth_body(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json]) -> Json:
+    """A search for the k-th nearest document alone.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)``.
+        filters: What every hit must match.
+    """
+    query = vector_query(semantic, vector, all_of([*filters, in_indices(semantic)]), None)
+    body = search_body(flavour, method_for(flavour, semantic.target.meta, exact=False), query)
+    return body | {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
+
+
+def least_cosine(flavour: Flavour, semantic: Semantic, answer: Json) -> float | None:
+    """The cosine of the k-th nearest document; None where there are fewer."""
+    hits = answer["hits"]["hits"]
+    if not hits:
+        return None
+    score = hits[0]["_score"] / semantic.boost
+    return max(-1.0, cosine_of(score, flavour, method_for(flavour, semantic.target.meta, exact=False)) - _SLACK)
