@@ -30,7 +30,9 @@ def test_no_page_without_a_command() -> None:
     assert {page.stem for page in PAGES.glob("*.md")} == {command.split()[0] for command in _ALL}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/integrations.md", "docs/operations.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/architecture.md", "docs/integrations.md", "docs/operations.md", "docs/search.md"]
+)
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
