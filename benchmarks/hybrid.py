@@ -43,9 +43,9 @@ from es_sbert.search.requests import Request, search_request
 from es_sbert.search.searched import Searched, read_searched
 
 K = 20  # nDCG looks at 10 of them, of which one may be the query itself
-RRF = [(1, 4), (1, 2), (1, 1), (2, 1), (4, 1)]
-WEIGHTED = [(1, 1), (5, 1), (10, 1), (20, 1), (40, 1), (80, 1), (200, 1)]
-NORMALIZED = [(0.3, 0.7), (0.5, 0.5), (0.6, 0.4), (0.7, 0.3), (0.8, 0.2), (0.9, 0.1)]
+RRF = [(1, 2), (1, 1), (2, 1), (3, 1), (4, 1)]
+WEIGHTED = [(1, 1), (10, 1), (40, 1), (100, 1), (200, 1), (400, 1)]
+NORMALIZED = [(0.3, 0.7), (0.5, 0.5), (0.7, 0.3), (0.8, 0.2), (0.9, 0.1)]
 
 Ranker = Callable[[str, Vectors], list[str]]  # text, vector → ids, best first
 

@@ -1,0 +1,34 @@
+"""Addresses of a caller's client, as messages show them. Real servers: tests/engine/test_clients.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from opensearchpy import OpenSearch
+
+from es_sbert.engines.adopt import _opensearch_url, is_async_client, is_client
+
+
+@pytest.mark.parametrize(
+    ("hosts", "url"),
+    [
+        ("https://anna:secret@search.example:9443/engine/", "https://search.example:9443/engine"),
+        ([{"host": "a", "port": 9201, "use_ssl": True}], "https://a:9201"),
+        ("http://localhost:19200", "http://localhost:19200"),
+        (None, "http://localhost:9200"),
+    ],
+)
+def test_the_address_of_a_client_holds_no_credentials(hosts: Any, url: str) -> None:
+    client = OpenSearch(hosts)
+    assert _opensearch_url(client.transport.hosts[0]) == url
+    assert is_client(client)
+    assert not is_async_client(client)
+    client.close()
+
+
+def test_a_subclass_of_a_client_is_one() -> None:
+    class Ours(OpenSearch):
+        pass
+
+    assert is_client(Ours())

@@ -1,0 +1,133 @@
+"""Whole searches as they are sent, for each engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.errors import UsageError
+from es_sbert.index.ensure import Outcome, VectorField
+from es_sbert.index.meta import PassageRules, VectorFieldMeta
+from es_sbert.index.types import IndexType
+from es_sbert.search.hybrid import Fusion, Weights, normalization_pipeline, words_query
+from es_sbert.search.hybrid_requests import HybridOptions, hybrid_request, read_blend, split_options
+from es_sbert.search.like import without
+from es_sbert.search.options import Asked, SearchOptions, check_text
+from es_sbert.search.page import Page
+from es_sbert.search.requests import search_request
+from es_sbert.search.scores import Method
+from es_sbert.search.searched import Searched
+from tests.unit.golden import assert_golden
+
+VECTOR = np.array([0.1, -0.5, 0.25], dtype=np.float32)
+FILTER: Json = {"term": {"language": "en"}}
+TEXT = "storm damage"
+
+
+def field(name: str = "embedding", index: str = "docs", **meta: Any) -> VectorField:
+    given = {"fingerprint": "f", "model": "m", "dimensions": 3, "index_type": "hnsw", "text": "{title}. {body}"}
+    return VectorField(index, name, VectorFieldMeta(**given | meta), Outcome.PRESENT)
+
+
+ONE = Searched((field(),))
+TWO = Searched((field("title", index_type="int8_hnsw"), field("body", passages=PassageRules(tokens=64, overlap=8))))
+PAGED: SearchOptions = {
+    "filter": FILTER, "size": 5, "offset": 10, "source": ["title"], "highlight": ["title"], "min_cosine": 0.3,
+    "aggregations": {"languages": {"terms": {"field": "language"}}}, "sort": [{"year": "desc"}],
+}  # fmt: skip
+SEARCHES: dict[str, tuple[Searched, SearchOptions]] = {
+    "page": (ONE, PAGED),
+    "fields": (TWO, {"filter": FILTER, "boosts": {"title": 2.0}, "source": False}),
+}
+HYBRIDS: dict[str, tuple[Searched, HybridOptions]] = {
+    "rrf": (ONE, {"filter": FILTER, "highlight": ["title"]}),
+    "rrf-fields": (TWO, {"fusion": "rrf", "weights": (2.0, 1.0), "lexical_fields": ["title"]}),
+    "weighted": (ONE, {"fusion": "weighted", "weights": (20.0, 2.0), "filter": FILTER, "offset": 5}),
+    "weighted-exact": (ONE, {"fusion": "weighted", "weights": (20.0, 2.0), "exact": True}),
+    "weighted-fields": (TWO, {"fusion": "weighted", "weights": (20.0, 1.0), "lexical": {"term": {"title": "storm"}}}),
+    "normalized": (ONE, {"fusion": "normalized", "weights": (3.0, 1.0), "filter": FILTER}),
+    "pipeline": (TWO, {"fusion": "normalized", "pipeline": "my-hybrid", "depth": 50}),
+}
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("name", list(SEARCHES))
+def test_searches_are_as_recorded(flavour: Flavour, name: str) -> None:
+    searched, options = SEARCHES[name]
+    vectors = dict.fromkeys(searched.names, VECTOR)
+    request = search_request(flavour, searched, vectors, Asked.of(20, options), TEXT)
+    [body] = request.bodies
+    assert_golden(flavour, f"search-{name}", body)
+    assert request.named_scores == (len(searched.names) > 1)
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("name", list(HYBRIDS))
+def test_hybrid_searches_are_as_recorded(flavour: Flavour, name: str) -> None:
+    if "normalized" in str(HYBRIDS[name]) and flavour is Flavour.ELASTICSEARCH:
+        return  # refused, see tests/engine
+    searched, options = HYBRIDS[name]
+    own, rest = split_options(options)
+    blend = read_blend(flavour, searched, TEXT, 20, own)
+    vectors = dict.fromkeys(searched.names, VECTOR)
+    request = hybrid_request(flavour, searched, vectors, Asked.of(20, rest), blend, TEXT)
+    assert_golden(flavour, f"hybrid-{name}", {"bodies": list(request.bodies)})
+    assert request.named_scores == (blend.fusion is not Fusion.RRF)
+    assert len(request.bodies) == (1 + len(searched.names) if blend.fusion is Fusion.RRF else 1)
+
+
+def test_a_filter_that_leaves_a_document_out() -> None:
+    itself = {"bool": {"filter": [{"ids": {"values": ["7"]}}, {"term": {"_index": "docs"}}]}}
+    assert without(None, "docs", "7") == {"bool": {"must_not": [itself]}}
+    assert without(FILTER, "docs", "7") == {"bool": {"must_not": [itself], "filter": [FILTER]}}
+
+
+def test_one_index_type_without_a_graph_makes_all_of_them_exact_on_opensearch() -> None:
+    mixed = Searched((field(), field(index="news", index_type="flat"), field(index="old", index_type="int8_hnsw")))
+    assert mixed.method(Flavour.OPENSEARCH, exact=False) is Method.EXACT
+    assert mixed.method(Flavour.ELASTICSEARCH, exact=False) is Method.KNN
+    assert mixed.indices == ("docs", "news", "old")
+    assert mixed.oversample("embedding", None) == 1.5
+    assert mixed.oversample("embedding", 3.0) == 3.0
+    assert ONE.oversample("embedding", None) is None
+    assert IndexType(mixed.meta("embedding", "news").index_type) is IndexType.FLAT
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "k", "expected"),
+    [(0, None, 10, (0, 10)), (4, None, 10, (4, 6)), (4, 6, 10, (4, 6)), (0, 0, 10, (0, 0)), (9, 1, 10, (9, 1))],
+)
+def test_pages_within_k(offset: int, size: int | None, k: int, expected: tuple[int, int]) -> None:
+    assert Page(size=size, offset=offset).within(k) == expected
+
+
+@pytest.mark.parametrize(("offset", "size", "k"), [(4, 7, 10), (10, None, 10), (11, None, 10), (0, 11, 10)])
+def test_pages_beyond_k(offset: int, size: int | None, k: int) -> None:
+    with pytest.raises(UsageError, match=f"of the {k} nearest"):
+        Page(size=size, offset=offset).within(k)
+
+
+def test_weights_of_a_pipeline_add_up_to_one() -> None:
+    processor = normalization_pipeline(Weights(2.0, 1.0), normalization="l2")["phase_results_processors"][0]
+    settings = processor["normalization-processor"]
+    assert sum(settings["combination"]["parameters"]["weights"]) == 1.0
+    assert settings["normalization"] == {"technique": "l2"}
+
+
+def test_words_in_one_field_or_several() -> None:
+    assert words_query(TEXT, ["title"]) == {"match": {"title": TEXT}}
+    assert words_query(TEXT, ["title", "body"]) == {"multi_match": {"query": TEXT, "fields": ["title", "body"]}}
+
+
+def test_an_index_that_does_not_tell_its_text_fields() -> None:
+    with pytest.raises(UsageError, match="which fields hold its text"):
+        read_blend(Flavour.ELASTICSEARCH, Searched((field(text=None),)), TEXT, 10, {})
+
+
+def test_texts_are_checked_before_anything_is_loaded() -> None:
+    check_text("x" * 100_000)
+    with pytest.raises(UsageError, match="100,001 characters"):
+        check_text("x" * 100_001)
