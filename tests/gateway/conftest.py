@@ -45,7 +45,7 @@ def embeddings_url(tiny: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def articles_index(engine_url: str) -> Iterator[str]:
     """Name of an index of the articles with their vectors, on each engine in turn."""
     name = f"test-articles-{uuid.uuid4().hex[:12]}"
@@ -56,7 +56,7 @@ def articles_index(engine_url: str) -> Iterator[str]:
         delete_index(engine_url, name)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hybrid_gateway_url(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A gateway in front of each engine in turn, which finds by meaning too what applications search by words."""
     with serve(engine_url, tmp_path_factory.mktemp("gateway"), "--hybrid", "--min-cosine", "0.2") as url:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,13 +25,13 @@ _COLOUR = re.compile(r"\x1b\[\d*m")  # Maven resets colours even where it writes
 _ELASTICSEARCH = ("match on semantic", "semantic query", "knn with query_vector_builder")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def javascript(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The JavaScript clients, installed."""
     return install_node_project(CLIENTS / "javascript", tmp_path_factory.mktemp("clients") / "javascript")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Java programs, compiled."""
     folder = tmp_path_factory.mktemp("clients") / "java"
@@ -45,40 +46,42 @@ def _maven(*arguments: str) -> list[str]:
     return [program("mvn"), "-q", "-B", *arguments]
 
 
-def _found(output: str) -> dict[str, str]:
-    """Search → title of the first hit."""
-    plain = _COLOUR.sub("", output)
-    return dict(line.split(": ", 1) for line in plain.splitlines() if ": " in line)
+def _found(command: Sequence[str], folder: Path, gateway: str, index: str) -> dict[str, str]:
+    """Run a program: search → title of the first hit, as it prints them."""
+    printed = run(command, folder=folder, environment={"GATEWAY": gateway, "INDEX": index})
+    return dict(line.split(": ", 1) for line in _COLOUR.sub("", printed).splitlines())
 
 
-@pytest.mark.parametrize(
-    ("engine_url", "version"), [("es9", "9"), ("es9", "8"), ("es8", "8")], indirect=["engine_url"], scope="session"
-)
-def test_javascript_of_elasticsearch(
-    version: str, javascript: Path, hybrid_gateway_url: str, articles_index: str
-) -> None:
-    output = run([program("node"), "elasticsearch.js", version], folder=javascript,
-                 environment={"GATEWAY": hybrid_gateway_url, "INDEX": articles_index})  # fmt: skip
-    assert _found(output) == dict.fromkeys(_ELASTICSEARCH, MEANT)
+@pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
+def test_javascript_of_elasticsearch_9(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
+    found = _found([program("node"), "elasticsearch.js", "9"], javascript, hybrid_gateway_url, articles_index)
+    assert found == dict.fromkeys(_ELASTICSEARCH, MEANT)
+
+
+@pytest.mark.parametrize("engine_url", ["es9", "es8"], indirect=True, scope="session")
+def test_javascript_of_elasticsearch_8(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
+    found = _found([program("node"), "elasticsearch.js", "8"], javascript, hybrid_gateway_url, articles_index)
+    assert found == dict.fromkeys(_ELASTICSEARCH, MEANT)
 
 
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
 def test_javascript_of_opensearch(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
-    output = run([program("node"), "opensearch.js"], folder=javascript,
-                 environment={"GATEWAY": hybrid_gateway_url, "INDEX": articles_index})  # fmt: skip
-    assert _found(output) == dict.fromkeys(("match on semantic", "semantic query", "neural query"), MEANT)
+    found = _found([program("node"), "opensearch.js"], javascript, hybrid_gateway_url, articles_index)
+    assert found == dict.fromkeys(("match on semantic", "semantic query", "neural query"), MEANT)
 
 
-@pytest.mark.parametrize(
-    ("engine_url", "main", "searches"),
-    [("es9", "SearchElasticsearch", _ELASTICSEARCH),
-     ("opensearch", "SearchOpenSearch", ("match on semantic", "neural query"))],
-    indirect=["engine_url"], ids=["es9", "opensearch"], scope="session",
-)  # fmt: skip
-def test_java(main: str, searches: tuple[str, ...], java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
-    output = run(_maven("exec:java", f"-Dexec.mainClass={main}"), folder=java,
-                 environment={"GATEWAY": hybrid_gateway_url, "INDEX": articles_index})  # fmt: skip
-    assert _found(output) == dict.fromkeys(searches, MEANT)
+@pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
+def test_java_of_elasticsearch(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
+    found = _found(
+        _maven("exec:java", "-Dexec.mainClass=SearchElasticsearch"), java, hybrid_gateway_url, articles_index
+    )
+    assert found == dict.fromkeys(_ELASTICSEARCH, MEANT)
+
+
+@pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
+def test_java_of_opensearch(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
+    found = _found(_maven("exec:java", "-Dexec.mainClass=SearchOpenSearch"), java, hybrid_gateway_url, articles_index)
+    assert found == dict.fromkeys(("match on semantic", "neural query"), MEANT)
 
 
 QUERIES: tuple[dict[str, Any], ...] = (
