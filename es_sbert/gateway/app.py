@@ -29,6 +29,8 @@ from es_sbert.gateway.search_notes import SearchNote
 from es_sbert.gateway.searching import Searching
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.templates import Templates
+from es_sbert.gateway.ui.api import PageApi
+from es_sbert.gateway.ui.routes import ui_routes
 from es_sbert.gateway.understanding import Understanding
 from es_sbert.gateway.upstream import Upstream
 
@@ -72,6 +74,7 @@ class Gateway:
             *description_routes(),
             *health_routes(self._models, self._upstream.problem),
             *metrics_routes(self._metrics),
+            *ui_routes(PageApi(settings, indices, self._models, understanding), self._upstream, self._metrics),
         ])  # fmt: skip
         self._log: SearchLog | None = None
         self._under_way = 0

@@ -13,6 +13,13 @@ from es_sbert.errors import RequestTooLarge, UsageError
 T = TypeVar("T")
 
 
+def is_plain_json(request: Request) -> bool:
+    """Whether the body says that it is JSON, not compressed."""
+    # A page of another origin may post text without asking first, but not JSON.
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media_type == "application/json" and request.headers.get("content-encoding", "identity") == "identity"
+
+
 async def read_body(request: Request, limit: int, seconds: float) -> bytes:
     """The body of a request.
 

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from es_sbert.errors import ModelNotFound
-from es_sbert.gateway.body import read_body, while_connected
+from es_sbert.gateway.body import is_plain_json, read_body, while_connected
 from es_sbert.gateway.embeddings_request import (
     EmbeddingsRequest,
     Limits,
@@ -59,7 +59,7 @@ def embedding_routes(models: Models, settings: EmbeddingsApiSettings, metrics: G
     listed = models_answer(models.settings.public_names, int(time.time()))
 
     async def embeddings(request: Request) -> Response:
-        if not _is_plain_json(request):
+        if not is_plain_json(request):
             return error_response(
                 415, "The body is not plain JSON. Send it uncompressed, as Content-Type: application/json.",
                 kind="invalid_request_error",
@@ -112,12 +112,6 @@ def embedding_routes(models: Models, settings: EmbeddingsApiSettings, metrics: G
         Route("/v1/models", guarded("models", list_models), methods=["GET"]),
         Route("/v1/models/{model:path}", guarded("models", one_model), methods=["GET"]),
     ]
-
-
-def _is_plain_json(request: Request) -> bool:
-    # A page of another origin may post text without asking first, but not JSON.
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return media_type == "application/json" and request.headers.get("content-encoding", "identity") == "identity"
 
 
 def _may(request: Request, api_key: SecretStr | None) -> bool:

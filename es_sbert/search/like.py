@@ -50,7 +50,7 @@ def document_vectors(engine: Engine, searched: Searched, id: str, index: str | N
                 f"document {id!r} of {place} has no vector in {name}",
                 f"Embed it first: `es-sbert ingest --index {place}`.",
             )
-        vectors[name] = _direction([vector for _, _, vector in stored_vectors(source[name], 0)])
+        vectors[name] = mean_direction([vector for _, _, vector in stored_vectors(source[name], 0)])
     return place, vectors
 
 
@@ -61,7 +61,7 @@ def without(filter: Json | None, index: str, id: str) -> Json:
     return {"bool": clause if filter is None else clause | {"filter": [filter]}}
 
 
-def _direction(vectors: list[Vectors]) -> Vectors:
+def mean_direction(vectors: list[Vectors]) -> Vectors:
     """Mean of vectors ``(dimensions,)``, each scaled to unit length."""
     stacked = np.stack(vectors).astype(np.float64)  # (vectors, dimensions)
     mean = (stacked / np.linalg.norm(stacked, axis=1, keepdims=True)).mean(axis=0)

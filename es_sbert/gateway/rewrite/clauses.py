@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.rewrite.semantic import Semantic
+from es_sbert.gateway.targets import FieldTarget
 from es_sbert.index.layout import passage_inner_hits, vector_path
 from es_sbert.search.choices import method_for, oversample_for
 from es_sbert.search.queries import vector_clause
@@ -25,7 +26,7 @@ def clause(
     """
     query = vector_query(semantic, vector, all_of(filters), inner_hits)
     found = vector_clause(flavour, method_for(flavour, semantic.target.meta, exact=False), query)
-    guarded: Json = {"must": [found], "filter": [in_indices(semantic)]}
+    guarded: Json = {"must": [found], "filter": [in_indices(semantic.target)]}
     if semantic.name is not None:
         guarded["_name"] = semantic.name
     return {"bool": guarded}
@@ -53,13 +54,13 @@ def vector_query(semantic: Semantic, vector: Vectors, filter: Json | None, inner
     )
 
 
-def in_indices(semantic: Semantic) -> Json:
+def in_indices(target: FieldTarget) -> Json:
     """Keeps vectors of one model from being compared with another's.
 
     An alias may go over to an index of another model between our look at it and the search; shards of such an index
     then match nothing. Each shard answers this from its own name, without looking at a document.
     """
-    return {"terms": {"_index": list(semantic.target.indices)}}
+    return {"terms": {"_index": list(target.indices)}}
 
 
 def knn_section(semantic: Semantic, said: Json, vector: Vectors, inner_hits: str | None) -> Json:
@@ -71,7 +72,7 @@ def knn_section(semantic: Semantic, said: Json, vector: Vectors, inner_hits: str
     meta = semantic.target.meta
     section = {name: value for name, value in said.items() if name != "query_vector_builder"}
     section |= {"field": vector_path(semantic.target.name, meta), "query_vector": vector.tolist()}
-    section["filter"] = all_of([*([] if semantic.filter is None else [semantic.filter]), in_indices(semantic)])
+    section["filter"] = all_of([*([] if semantic.filter is None else [semantic.filter]), in_indices(semantic.target)])
     oversample = oversample_for(meta)
     if oversample is not None:
         section.setdefault("rescore_vector", {"oversample": oversample})

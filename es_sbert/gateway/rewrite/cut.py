@@ -35,7 +35,7 @@ def kth_body(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Seq
         vector: *Shape:* ``(dimensions,)``.
         filters: What every hit must match.
     """
-    query = vector_query(semantic, vector, all_of([*filters, in_indices(semantic)]), None)
+    query = vector_query(semantic, vector, all_of([*filters, in_indices(semantic.target)]), None)
     body = search_body(flavour, method_for(flavour, semantic.target.meta, exact=False), query)
     return body | {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
 

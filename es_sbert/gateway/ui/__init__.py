@@ -1,0 +1,1 @@
+"""The search page: an index searched in a browser by words, by meaning and by both."""

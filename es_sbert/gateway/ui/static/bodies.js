@@ -1,0 +1,66 @@
+// The request behind a column, to copy.
+
+import { element } from "./dom.js";
+import { askPage } from "./engine.js";
+
+/**
+ * A folded part of the page that shows a search's body: `written` for the gateway (null where it cannot be said in its
+ * words), and with `engine` (a body, or a function that gets one) as it may be sent to the engine itself.
+ */
+export function requestOf(index, written, engine) {
+  const direct = element("div", {}, "Loading…");
+  const details = element(
+    "details",
+    { class: "request" },
+    element("summary", {}, "Request body"),
+    written === null ? null : shown(index, written, "Through the gateway"),
+    engine === null ? null : direct,
+  );
+  let loaded = engine === null;
+  details.addEventListener("toggle", async () => {
+    if (!details.open || loaded) return;
+    loaded = true;
+    try {
+      const body = typeof engine === "function" ? await engine() : engine;
+      direct.replaceChildren(shown(index, body, "Straight to the engine"));
+    } catch (error) {
+      loaded = false; // opened again, it tries again
+      direct.replaceChildren(element("p", { class: "warning" }, error.message));
+    }
+  });
+  return details;
+}
+
+/** Gets the body that the gateway makes of another. */
+export const rewritten = (index, body) => async () => (await askPage("body", { index, body })).body;
+
+function shown(index, body, heading) {
+  const text = JSON.stringify(body, null, 2);
+  const said = element("span", { role: "status", class: "note" });
+  const place = element("pre", { tabindex: "0", "aria-label": `${heading}: body` }, text);
+  const copy = async () => {
+    said.textContent = (await copied(text, place)) ? " Copied." : " Press Ctrl+C: the text is selected.";
+  };
+  return element(
+    "div",
+    {},
+    element("p", {}, `${heading}: `, element("code", {}, `POST /${index}/_search`), " ",
+      element("button", { type: "button", class: "small", click: copy }, "Copy"), said),
+    place,
+  );
+}
+
+/** Whether the text is in the clipboard; where the browser does not allow it, the text is selected. */
+async function copied(text, place) {
+  if (navigator.clipboard !== undefined) { // only on https and this machine
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch (error) {
+      if (error.name !== "NotAllowedError") throw error;
+    }
+  }
+  getSelection().selectAllChildren(place);
+  place.focus();
+  return false;
+}

@@ -1,0 +1,90 @@
+// The columns of a search, side by side: each asks for itself, and may ask for more.
+
+import { requestOf, rewritten } from "./bodies.js";
+import { byId, element } from "./dom.js";
+import { askPage, search } from "./engine.js";
+import { aggregationsOf } from "./facets.js";
+import { listOf, summaryOf } from "./hits.js";
+import { COLUMNS, LIKE, PAGE, bodyOf, framed } from "./queries.js";
+
+/** The columns that a search shows; the last of them counts the facets. */
+export const columnsOf = (asked) => (asked.like === null ? COLUMNS : [LIKE]);
+
+/** Put up the headings of a search's columns, empty as yet. */
+export function prepare(columns) {
+  const place = byId("columns");
+  place.dataset.count = columns.length;
+  place.replaceChildren(...columns.map((column) => element(
+    "section",
+    { class: "column", "data-name": column.name, "aria-labelledby": `${column.name}-heading`, "aria-busy": "true" },
+    element("h3", { id: `${column.name}-heading` }, column.heading),
+    element("p", { class: "note" }, column.note),
+    element("div", { class: "found" }, element("p", {}, "Searching…")),
+  )));
+}
+
+/**
+ * Search by one column and show what it finds.
+ *
+ * `asked` is what `bodyOf` takes, with `index`, `like` and `facets`; `more` is called with a hit when documents like it
+ * are wanted, `changed` with the answer when further hits of the column were shown. Gives the engine's answer.
+ */
+export async function run(column, asked, { more, changed, signal }) {
+  const section = document.querySelector(`.column[data-name="${column.name}"]`);
+  const counting = columnsOf(asked).at(-1) === column;
+  section.setAttribute("aria-busy", "true");
+  try {
+    const { body, request } = await requested(column, asked, counting ? aggregationsOf(asked.facets) : {}, signal);
+    const found = await search(asked.index, body, column.mode, signal);
+    show(section, column, asked, found, request, { more, changed, signal });
+    return found.answer;
+  } catch (error) {
+    if (error.name !== "AbortError") {
+      section.querySelector(".found").replaceChildren(element("p", { class: "message problem" }, element("strong", {}, "No answer: "), error.message));
+    }
+    throw error;
+  } finally {
+    if (!signal.aborted) section.setAttribute("aria-busy", "false");
+  }
+}
+
+/** The body that a column sends, and the element that shows it. What the facets count is not part of what is shown. */
+async function requested(column, asked, aggregations, signal) {
+  if (asked.like === null) {
+    const plain = bodyOf(column, asked);
+    const shown = requestOf(asked.index, plain, column.name === "lexical" ? null : rewritten(asked.index, plain));
+    return { body: bodyOf(column, asked, aggregations), request: shown };
+  }
+  const { index, field, like, filters, k, size } = asked;
+  const near = { index, field: field.name, document: like, k: Math.max(k, size), filter: filters };
+  const plain = framed((await askPage("like", near, signal)).query, asked);
+  const counted = Object.keys(aggregations).length === 0 ? plain : { ...plain, aggs: aggregations };
+  return { body: counted, request: requestOf(index, null, plain) };
+}
+
+function show(section, column, asked, found, request, then) {
+  const shown = found.answer.hits.hits.length;
+  const further = async () => {
+    const next = section.querySelectorAll(".hits > li").length;
+    const answer = await run(column, { ...asked, size: asked.size + PAGE }, then).catch((error) => {
+      if (error.name !== "AbortError") section.querySelector(".message").setAttribute("role", "alert");
+      return null;
+    });
+    if (answer === null) return;
+    section.querySelectorAll(".hits > li")[next]?.focus();
+    then.changed(column, answer);
+  };
+  const full = shown === asked.size && shown < Math.min(found.answer.hits.total.value, Math.max(asked.k, PAGE));
+  section.querySelector(".found").replaceChildren(
+    element("p", { class: "summary" }, summaryOf(found)),
+    shown === 0 ? element("p", {}, emptyWords(column, asked)) : listOf(column, found.answer, asked, then.more),
+    full ? element("button", { type: "button", class: "after", click: further, "aria-label": `Show more ${column.heading} hits` }, "Show more") : "",
+    request,
+  );
+}
+
+function emptyWords(column, asked) {
+  if (asked.filters.length > 0) return "No document matches with these filters. Take one of them back.";
+  if (column.name === "lexical") return "No document holds any of these words. Look at the other columns.";
+  return "No document has a vector yet, or none is near enough. Fill the index with es-sbert ingest.";
+}

@@ -1,0 +1,78 @@
+// Requests to the engine through the gateway, and to the gateway's own API, with the reader's credentials.
+
+/** An answer that is an error, in words. `status` is 0 where no answer came. */
+export class RequestFailed extends Error {
+  constructor(status, reason) {
+    super(reason);
+    this.status = status;
+  }
+}
+
+// Never stored: gone with the page.
+let authorization = null;
+let engineRoot = "../";
+
+/** Where the engine's API is, as seen from the page. */
+export const setEngineRoot = (root) => { engineRoot = root; };
+
+/** Sign in by an API key, or by name and password; by null out. */
+export function signIn(credentials) {
+  if (credentials === null) authorization = null;
+  else if (credentials.apiKey) authorization = `ApiKey ${credentials.apiKey}`;
+  else authorization = `Basic ${base64(`${credentials.username}:${credentials.password}`)}`;
+}
+
+export const isSignedIn = () => authorization !== null;
+
+function base64(text) {
+  return btoa(String.fromCharCode(...new TextEncoder().encode(text)));
+}
+
+/** Ask the gateway's own API. */
+export const askPage = (path, body, signal) => request(`api/${path}`, body, {}, signal);
+
+/** Search an index; `mode` says whether the gateway is to look for meaning ("on") or not ("off"). */
+export async function search(index, body, mode, signal) {
+  const path = `${engineRoot}${encodeURIComponent(index)}/_search?include_named_queries_score=true`;
+  const began = performance.now();
+  const answer = await request(path, body, { "X-Es-Sbert": mode }, signal);
+  return { answer, milliseconds: performance.now() - began };
+}
+
+async function request(path, body, headers, signal) {
+  const options = { method: body === undefined ? "GET" : "POST", headers: { ...headers }, signal, cache: "no-store" };
+  if (body !== undefined) {
+    options.headers["Content-Type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
+  if (authorization !== null) {
+    options.headers.Authorization = authorization;
+    options.credentials = "omit"; // else a refusal would open the browser's own window
+  }
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new RequestFailed(0, "The gateway does not answer. Check that it runs, then search again.");
+  }
+  const text = await answer.text();
+  let said = null;
+  try {
+    said = JSON.parse(text);
+  } catch {
+    throw new RequestFailed(answer.status, `The answer (HTTP ${answer.status}) is no JSON: something else than the gateway answers here.`);
+  }
+  if (!answer.ok) throw new RequestFailed(answer.status, reasonOf(answer.status, said));
+  return said;
+}
+
+/** Why the engine or the gateway refused, and what to do. */
+function reasonOf(status, said) {
+  const error = said?.error;
+  const cause = error?.root_cause?.[0]?.reason ?? error?.reason ?? (typeof error === "string" ? error : `HTTP ${status}`);
+  if (status === 401) return "The engine wants to know who you are.";
+  if (status === 403) return `You may not do this: ${cause}. Ask for the index privileges read and view_index_metadata.`;
+  if (status === 404) return `${cause}. Choose another index, or open the page anew.`;
+  return cause;
+}

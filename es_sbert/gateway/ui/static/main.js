@@ -1,0 +1,186 @@
+// The page: what is searched for stands in its address, and everything else follows from that.
+
+import { columnsOf, prepare, run } from "./columns.js";
+import { byId, element } from "./dom.js";
+import { RequestFailed, askPage, setEngineRoot } from "./engine.js";
+import { chosenOf, facetsOf, filtersOf } from "./facets.js";
+import { drawMap } from "./placing.js";
+import { PAGE } from "./queries.js";
+import { askToSignIn, signedIn, signingIn } from "./signin.js";
+import { readState, toggled, writeState } from "./state.js";
+import { visible } from "./text.js";
+import "./colours.js";
+
+const NO_VECTORS = "es-sbert ingest --index docs articles.jsonl";
+
+let settings = null; // what the gateway says of itself and its indices
+let facets = { index: null, list: [] };
+let running = new AbortController();
+
+/** Look which indices there are, then search as the address says. */
+async function begin() {
+  tell("Looking which indices have vectors…");
+  try {
+    settings = await askPage("indices");
+  } catch (error) {
+    refuse(error);
+    return;
+  }
+  setEngineRoot(settings.engine);
+  signedIn();
+  if (settings.indices.length === 0) {
+    problem("No index that you may see has vectors yet.", "Make one, or embed the documents of one that is there:", NO_VECTORS);
+    return;
+  }
+  byId("index").replaceChildren(...settings.indices.map(({ name }) => element("option", { value: name }, visible(name))));
+  byId("search").hidden = false;
+  await follow();
+}
+
+/** Search as the address says. */
+async function follow() {
+  const state = readState(location.search);
+  const index = settings.indices.find(({ name }) => name === state.index) ?? (state.index === "" ? settings.indices[0] : null);
+  running.abort();
+  running = new AbortController();
+  byId("query").value = state.query;
+  clearResults();
+  if (index === null) {
+    problem(`There is no index ${visible(state.index)} with vectors that you may see.`, "Choose one of the list and search again.");
+    return;
+  }
+  byId("index").value = index.name;
+  offerFields(index);
+  const field = index.fields.find(({ name }) => name === state.field) ?? index.fields[0];
+  byId("field").value = field.name;
+  if (state.like === null && state.query.trim() === "") {
+    tell("Type what you are looking for.");
+    byId("query").focus();
+    return;
+  }
+  const { signal } = running;
+  try {
+    await searchAll(state, index, field, signal);
+  } catch (error) {
+    if (!signal.aborted) refuse(error);
+  }
+}
+
+function offerFields(index) {
+  byId("field").replaceChildren(...index.fields.map(({ name, model }) => element("option", { value: name }, visible(`${name} (${model})`))));
+  byId("field-choice").hidden = index.fields.length < 2;
+}
+
+async function searchAll(state, index, field, signal) {
+  const columns = columnsOf(state);
+  tell("Searching…");
+  byId("results").hidden = false;
+  byId("results-heading").textContent = state.like === null ? `Results for “${visible(state.query)}”` : `Documents like ${visible(state.like.id)}`;
+  document.title = `${state.like === null ? state.query : state.like.id} – Search by meaning`;
+  prepare(columns);
+  if (facets.index !== index.name) {
+    facets = { index: index.name, list: (await askPage(`facets?index=${encodeURIComponent(index.name)}`, undefined, signal)).facets };
+  }
+  const asked = {
+    text: state.query, index: index.name, field, like: state.like, facets: facets.list,
+    filters: filtersOf(facets.list, state.chosen), size: PAGE, k: settings.k, weight: settings.semantic_weight,
+  };
+  const answers = new Map();
+  const toggle = (name, value) => go(toggled(state, name, value));
+  const then = {
+    signal,
+    more: (hit) => go({ ...state, query: "", like: { index: hit._index, id: hit._id } }),
+    changed: (column, answer) => {
+      answers.set(column.name, answer);
+      void drawMap(asked, answers, signal);
+      tell(`${column.heading}: ${answer.hits.hits.length} shown.`);
+    },
+  };
+  const ended = await Promise.allSettled(columns.map((column) => run(column, asked, then)));
+  if (signal.aborted) return;
+  ended.forEach(({ status, value }, number) => { if (status === "fulfilled") answers.set(columns[number].name, value); });
+  const refused = ended.find(({ reason }) => reason instanceof RequestFailed && reason.status === 401);
+  if (refused !== undefined) throw refused.reason;
+  const counted = answers.get(columns.at(-1).name);
+  byId("chosen").replaceChildren(...chosenOf(facets.list, state.chosen, toggle));
+  byId("facet-list").replaceChildren(...facetsOf(facets.list, counted?.aggregations, state.chosen, toggle).filter((made) => made !== null));
+  byId("facets").hidden = facets.list.length === 0;
+  focusAgain();
+  tell(columns.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" "));
+  await drawMap(asked, answers, signal);
+}
+
+const announced = (answer) => (answer === undefined ? "no answer" : `${answer.hits.total.value.toLocaleString("en")} found, ${answer.hits.hits.length} shown`);
+
+/** Search for something else, so that the browser's way back leads here. */
+function go(state) {
+  remembered = document.activeElement?.dataset ?? null;
+  history.pushState(null, "", writeState(state));
+  void follow();
+}
+
+// A checkbox is made anew with every search: whoever walks through them by keyboard stays where they were.
+let remembered = null;
+function focusAgain() {
+  if (remembered?.field === undefined) return;
+  const { field, value } = remembered;
+  remembered = null;
+  [...document.querySelectorAll("#facet-list input")].find(({ dataset }) => dataset.field === field && dataset.value === value)?.focus();
+}
+
+function clearResults() {
+  byId("message").replaceChildren();
+  byId("results").hidden = true;
+  for (const id of ["columns", "facet-list", "chosen", "map-drawing", "map-caption"]) byId(id).replaceChildren();
+  for (const id of ["facets", "map"]) byId(id).hidden = true;
+}
+
+function refuse(error) {
+  if (!(error instanceof RequestFailed)) throw error;
+  if (error.status === 401) {
+    clearResults();
+    byId("search").hidden = true;
+    askToSignIn();
+    tell("Sign in, please.");
+    return;
+  }
+  problem("The search did not work.", error.message);
+}
+
+function problem(what, remedy, command) {
+  tell("");
+  byId("message").replaceChildren(element(
+    "div",
+    { class: "message problem" },
+    element("p", {}, element("strong", {}, what)),
+    element("p", {}, remedy),
+    command === undefined ? null : element("p", {}, element("code", {}, command)),
+  ));
+}
+
+function tell(words) {
+  byId("status").textContent = words;
+}
+
+byId("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const state = readState(location.search);
+  const index = byId("index").value;
+  const same = index === (state.index || settings.indices[0].name);
+  go({ query: byId("query").value, index, field: same ? byId("field").value : "", like: null, chosen: same ? state.chosen : new Map() });
+});
+signingIn(begin, () => {
+  facets = { index: null, list: [] };
+  byId("search").hidden = true;
+  clearResults();
+});
+byId("index").addEventListener("change", () => offerFields(settings.indices.find(({ name }) => name === byId("index").value)));
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.matches("input:not([type=checkbox]), select, textarea");
+  if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  byId("query").focus();
+  byId("query").select();
+});
+window.addEventListener("popstate", () => { if (settings !== null) void follow(); });
+void begin();

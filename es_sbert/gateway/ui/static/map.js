@@ -1,0 +1,122 @@
+// A map of the hits: points that the gateway computes, drawn as a list of options that arrow keys walk through.
+
+import { drawing, element } from "./dom.js";
+
+const WIDTH = 560;
+const LEAST_HEIGHT = 360;
+const MARGIN = 34;
+const RADIUS = 10;
+const UNIT = WIDTH / 2 - MARGIN; // both axes have the same
+
+const KINDS = {
+  lexical: "found by words",
+  semantic: "found by meaning",
+  both: "found by words and by meaning",
+  other: "further down in either",
+};
+
+/**
+ * Draw the map.
+ *
+ * `points` are `{key, x, y, title, cosine, kind}` with x and y in [-1, 1]; `origin` is where the query stands. `show` is
+ * called with a point whose hit is wanted, `tell` with the words for the one that is looked at.
+ */
+export function mapOf(points, origin, originLabel, show, tell) {
+  const height = Math.max(LEAST_HEIGHT, 2 * (UNIT * Math.max(...[origin, ...points].map(({ y }) => Math.abs(y))) + MARGIN));
+  const at = ({ x, y }) => [WIDTH / 2 + x * UNIT, height / 2 - y * UNIT];
+  const shapes = points.map((point) => shapeOf(point, at(point)));
+  const list = drawing(
+    "svg",
+    { class: "map", viewBox: `0 0 ${WIDTH} ${height}`, role: "listbox", "aria-labelledby": "map-heading", "aria-describedby": "map-help" },
+    originOf(at(origin), originLabel),
+    shapes,
+  );
+  let current = 0;
+  const look = (next, focus) => {
+    shapes[current].setAttribute("tabindex", "-1");
+    shapes[current].setAttribute("aria-selected", "false");
+    current = next;
+    shapes[current].setAttribute("tabindex", "0");
+    shapes[current].setAttribute("aria-selected", "true");
+    if (focus) shapes[current].focus();
+    tell(labelOf(points[current]));
+  };
+  shapes.forEach((shape, number) => {
+    shape.addEventListener("focus", () => { if (number !== current) look(number, false); else tell(labelOf(points[number])); });
+    shape.addEventListener("pointerenter", () => tell(labelOf(points[number])));
+    shape.addEventListener("click", () => show(points[number]));
+  });
+  list.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" || event.key === " ") show(points[current]);
+    else if (event.key === "Home") look(0, true);
+    else if (event.key === "End") look(points.length - 1, true);
+    else if (event.key in DIRECTIONS) look(neighbour(points, current, DIRECTIONS[event.key]), true);
+    else return;
+    event.preventDefault();
+  });
+  if (shapes.length > 0) look(0, false);
+  return [list, legendOf(points)];
+}
+
+const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+
+/** The number of the nearest point in a direction, sideways distance counting double; itself where there is none. */
+export function neighbour(points, current, [right, up]) {
+  const from = points[current];
+  let best = current;
+  let least = Infinity;
+  points.forEach((point, number) => {
+    const [dx, dy] = [point.x - from.x, point.y - from.y];
+    const ahead = dx * right + dy * up;
+    const aside = Math.abs(dx * up) + Math.abs(dy * right);
+    // Points at one place are told apart by their order, or nobody could walk from one to the other.
+    const level = dx === 0 && dy === 0 && (right + up > 0 ? number > current : number < current);
+    const distance = level ? 0 : ahead + 2 * aside;
+    if ((ahead > 0 && aside <= 2 * ahead || level) && distance < least) [best, least] = [number, distance];
+  });
+  return best;
+}
+
+const labelOf = ({ title, cosine, kind }) => `${title}, cosine ${cosine.toFixed(3)}, ${KINDS[kind]}`;
+
+function shapeOf(point, [x, y]) {
+  const attributes = {
+    class: `point ${point.kind}`, role: "option", tabindex: "-1", "aria-selected": "false",
+    "aria-label": labelOf(point), "data-key": point.key,
+  };
+  return outline(point.kind, x, y, RADIUS, attributes);
+}
+
+/** A shape of its own for each kind: nobody has to tell colours apart. */
+function outline(kind, x, y, r, attributes) {
+  if (kind === "lexical") return drawing("rect", { ...attributes, x: x - r, y: y - r, width: 2 * r, height: 2 * r });
+  if (kind === "semantic") return drawing("circle", { ...attributes, cx: x, cy: y, r });
+  const corners = kind === "both"
+    ? [[0, -1.35], [1.35, 0], [0, 1.35], [-1.35, 0]]
+    : [[0, -1.1], [1.1, 0.9], [-1.1, 0.9]];
+  return drawing("polygon", { ...attributes, points: corners.map(([dx, dy]) => `${x + dx * r},${y + dy * r}`).join(" ") });
+}
+
+function originOf([left, top], label) {
+  const anchor = left > 0.7 * WIDTH ? "end" : "start";
+  return drawing(
+    "g",
+    { "aria-hidden": "true" },
+    drawing("path", { class: "origin", d: `M${left - 12},${top}h24M${left},${top - 12}v24` }),
+    drawing("text", { x: left + (anchor === "end" ? -14 : 14), y: top - 8, "text-anchor": anchor }, label),
+  );
+}
+
+function legendOf(points) {
+  const used = Object.entries(KINDS).filter(([kind]) => points.some((point) => point.kind === kind));
+  return element(
+    "ul",
+    { class: "legend", "aria-label": "Legend" },
+    used.map(([kind, words]) => element(
+      "li",
+      {},
+      drawing("svg", { viewBox: "-12 -12 24 24", "aria-hidden": "true" }, outline(kind, 0, 0, RADIUS, { class: `point ${kind}` })),
+      words,
+    )),
+  );
+}

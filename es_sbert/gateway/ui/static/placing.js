@@ -1,0 +1,45 @@
+// The hits of all columns, placed on the map by the gateway.
+
+import { byId, element } from "./dom.js";
+import { askPage } from "./engine.js";
+import { addCosines, itemId, keyOf } from "./hits.js";
+import { mapOf } from "./map.js";
+import { titleOf, visible } from "./text.js";
+
+/** Hits as the gateway places them; a map that fails leaves the hits alone. */
+export async function drawMap(asked, answers, signal) {
+  const hits = new Map();
+  for (const [column, answer] of answers) {
+    answer.hits.hits.forEach((hit, position) => {
+      const key = keyOf(hit._index, hit._id);
+      if (!hits.has(key)) hits.set(key, { hit, columns: new Set(), item: itemId({ name: column }, position) });
+      hits.get(key).columns.add(column);
+    });
+  }
+  if (hits.size === 0) return;
+  const origin = asked.like === null ? { query: asked.text } : { document: asked.like };
+  const places = [...hits.values()].map(({ hit }) => ({ index: hit._index, id: hit._id }));
+  byId("map").hidden = false;
+  try {
+    const drawn = await askPage("map", { index: asked.index, field: asked.field.name, ...origin, hits: places }, signal);
+    const cosines = new Map(drawn.hits.map(({ index, id, cosine }) => [keyOf(index, id), cosine]));
+    for (const list of document.querySelectorAll(".hits")) addCosines(list, cosines);
+    const points = drawn.hits.map(({ index, id, x, y, cosine }) => {
+      const { hit, columns } = hits.get(keyOf(index, id));
+      return { key: keyOf(index, id), x, y, cosine, title: visible(titleOf(hit, asked.field)), kind: kindOf(columns) };
+    });
+    const show = ({ key }) => byId(hits.get(key).item)?.focus();
+    byId("map-drawing").replaceChildren(...mapOf(points, drawn.query, asked.like === null ? "your query" : "that document", show, caption));
+  } catch (error) {
+    if (signal.aborted) return;
+    byId("map-drawing").replaceChildren(element("p", { class: "warning" }, `The map cannot be drawn: ${error.message}`));
+  }
+}
+
+const caption = (words) => { byId("map-caption").textContent = words; };
+
+function kindOf(columns) {
+  if (columns.has("like")) return "semantic";
+  if (columns.has("lexical")) return columns.has("semantic") ? "both" : "lexical";
+  return columns.has("semantic") ? "semantic" : "other";
+}

@@ -1,0 +1,35 @@
+// Signing in, where the engine asks for it.
+
+import { byId } from "./dom.js";
+import { isSignedIn, signIn } from "./engine.js";
+
+/** Show the form. */
+export function askToSignIn() {
+  byId("sign-in-reason").textContent = isSignedIn() ? "The engine does not know this name and password, or this key." : "The engine wants to know who you are.";
+  byId("sign-in-warning").hidden = isSecureContext;
+  byId("sign-in").hidden = false;
+  byId("sign-out").hidden = true;
+  byId("username").focus();
+}
+
+/** The engine has answered: put the form away. */
+export function signedIn() {
+  byId("sign-in").hidden = true;
+  byId("sign-out").hidden = !isSignedIn();
+}
+
+/** Have `begin` called whenever somebody has signed in or out, and `forget` before it when out. */
+export function signingIn(begin, forget) {
+  byId("sign-in").addEventListener("submit", (event) => {
+    event.preventDefault();
+    signIn({ username: byId("username").value, password: byId("password").value, apiKey: byId("api-key").value });
+    byId("password").value = "";
+    byId("api-key").value = "";
+    void begin();
+  });
+  byId("sign-out").addEventListener("click", () => {
+    signIn(null);
+    forget();
+    void begin();
+  });
+}
