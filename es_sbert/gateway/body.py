@@ -8,31 +8,37 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from es_sbert.errors import RequestTooLarge
+from es_sbert.errors import RequestTooLarge, UsageError
 
 T = TypeVar("T")
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+async def read_body(request: Request, limit: int, seconds: float) -> bytes:
     """The body of a request.
 
     Args:
         limit: Most bytes.
+        seconds: How long it may take to arrive.
 
     Raises:
         RequestTooLarge: it is larger; the rest of it is not read.
+        UsageError: it took too long.
         ClientDisconnect: the caller went away.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit:
         raise _too_large(limit)
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise _too_large(limit)
-        parts.append(part)
-    return b"".join(parts)
+    try:
+        async with asyncio.timeout(seconds):
+            parts, size = [], 0
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise _too_large(limit)
+                parts.append(part)
+            return b"".join(parts)
+    except TimeoutError:
+        raise UsageError(f"the body did not arrive within {seconds:g} seconds", "Send it again.") from None
 
 
 def _too_large(limit: int) -> RequestTooLarge:

@@ -40,6 +40,7 @@ class EmbeddingsApiSettings(BaseModel):
         max_texts: Most texts of a request.
         max_characters: Most characters of a request's texts together.
         max_body: Most bytes of a request.
+        body_seconds: How long a request's body may take to arrive.
         api_key: What callers must send as bearer token; None asks for nothing.
     """
 
@@ -48,6 +49,7 @@ class EmbeddingsApiSettings(BaseModel):
     max_texts: int = Field(default=2048, ge=1)
     max_characters: int = Field(default=2_000_000, ge=1)
     max_body: int = Field(default=16 << 20, ge=1)
+    body_seconds: float = Field(default=60.0, gt=0)
     api_key: SecretStr | None = None
 
 
@@ -62,7 +64,7 @@ def embedding_routes(models: Models, settings: EmbeddingsApiSettings, metrics: G
                 415, "The body is not plain JSON. Send it uncompressed, as Content-Type: application/json.",
                 kind="invalid_request_error",
             )  # fmt: skip
-        asked = read_request(await read_body(request, settings.max_body), limits)
+        asked = read_request(await read_body(request, settings.max_body, settings.body_seconds), limits)
         return await while_connected(request, embed(asked))
 
     async def embed(asked: EmbeddingsRequest) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -175,6 +176,18 @@ def test_limits(strict_url: str) -> None:
         assert words in answer.json()["error"]["message"]
     endless = (b'{"input": "' if number == 0 else b"a" * 100 for number in range(100))
     assert _post(strict_url, endless, **KEY).status_code == 413
+
+
+def test_a_body_that_never_ends_is_given_up(tiny: Path) -> None:
+    api = EmbeddingsApiSettings(body_seconds=0.1)
+    with served(embedding_app(tiny_settings(tiny), api)) as url:
+        address = httpx.URL(url)
+        with socket.create_connection((address.host, address.port or 80), timeout=60) as connection:
+            head = ["POST /v1/embeddings HTTP/1.1", "Host: x", "Content-Type: application/json", "Content-Length: 9"]
+            connection.sendall("\r\n".join([*head, "", "{"]).encode())
+            answer = connection.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"did not arrive within 0.1 seconds" in answer
 
 
 def test_too_much_at_once_answers_429_and_says_when_to_come_again(tiny: Path) -> None:

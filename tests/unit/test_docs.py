@@ -1,11 +1,13 @@
 """Every command has help, a page, and a page that says what the command says."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.docs import PAGES, all_commands, blocks, help_text
+from tests.docs_requests import shown_requests
 
 ROOT = Path(__file__).parents[2]
 _ALL = list(all_commands())
@@ -35,6 +37,15 @@ def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
         assert target.startswith("http") or (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", ["docs/opensearch-ml.md"])
+def test_requests_that_are_shown_hold_json(page: str) -> None:
+    requests = shown_requests(ROOT / page)
+    assert requests
+    for request in requests:
+        lines = request.body.splitlines() if "_bulk" in request.path else [request.body]
+        assert all(isinstance(json.loads(line), dict) for line in lines), request.path
 
 
 def test_named_files_exist() -> None:
