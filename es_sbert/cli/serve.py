@@ -15,7 +15,7 @@ from es_sbert.extras import require
 _listen_options = stacked(
     click.option("--host", default="127.0.0.1", show_default=True,
                  help="Address to listen on. Any other opens the gateway to other machines."),
-    click.option("--port", type=click.IntRange(0, 65_535), default=9210, show_default=True, help="TCP port."),
+    click.option("--port", type=click.IntRange(0, 65_535), default=9280, show_default=True, help="TCP port."),
     click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM file, to serve https."),
     click.option("--tls-key", type=click.Path(path_type=Path), help="PEM file of the certificate's key."),
     click.option("--own-prefix", default="", metavar="PATH",
@@ -95,7 +95,7 @@ def serve(host: str, port: int, tls_certificate: Path | None, tls_key: Path | No
     Examples:
       es-sbert serve --upstream http://localhost:9200
       es-sbert serve --upstream https://search.example:9200 --ca-certs ca.pem --hybrid
-      curl 'localhost:9210/docs/_search?q=semantic:"how+do+plants+make+energy"'
+      curl 'localhost:9280/docs/_search?q=semantic:"how+do+plants+make+energy"'
     """
     require("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
     from pydantic import SecretStr

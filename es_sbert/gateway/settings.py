@@ -13,7 +13,7 @@ from es_sbert.gateway.embeddings_api import EmbeddingsApiSettings
 from es_sbert.gateway.search_log import SearchLogSettings
 from es_sbert.gateway.served import ModelSettings
 
-DEFAULT_PORT = 9210
+DEFAULT_PORT = 9280
 MIB = 1024 * 1024
 _FROZEN = ConfigDict(frozen=True, extra="forbid")
 

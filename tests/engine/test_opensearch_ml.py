@@ -49,8 +49,8 @@ def test_native_neural_search_and_pipeline_by_the_gateway(
 ) -> None:
     index = fresh_index(opensearch_ml_url)
     words = {"/articles": f"/{index}",
-             "127\\\\.0\\\\.0\\\\.1:9210": re.escape(gateway.removeprefix("http://")).replace("\\", "\\\\"),
-             "http://127.0.0.1:9210": gateway}  # fmt: skip
+             "127\\\\.0\\\\.0\\\\.1:9280": re.escape(gateway.removeprefix("http://")).replace("\\", "\\\\"),
+             "http://127.0.0.1:9280": gateway}  # fmt: skip
     answer: dict[str, Any] = {}
     for shown in shown_requests(PAGE):
         if "_inference" in shown.path:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from es_sbert.engines.local import ENGINES
+from es_sbert.gateway.settings import DEFAULT_PORT
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
@@ -53,6 +54,7 @@ def test_what_starts_with_which_profile(services: dict[str, dict[str, Any]]) -> 
     profiles = {name: service.get("profiles", []) for name, service in services.items()}
     assert profiles == {
         "elasticsearch": [],
+        "gateway": [],
         "kibana": [],
         "es-sbert": [],
         "es-sbert-gpu": ["gpu"],
@@ -74,21 +76,22 @@ def test_waiting_means_waiting_for_health(services: dict[str, dict[str, Any]]) -
             waited_for += 1
             assert how == {"condition": "service_healthy"}
             assert services[needed]["healthcheck"]["test"][0] == "CMD"
-    assert waited_for == 4
+    assert waited_for == 5
 
 
 def test_all_ports_are_on_the_loopback_interface_and_none_twice(services: dict[str, dict[str, Any]]) -> None:
     published = [port for service in services.values() for port in service.get("ports", [])]
     hosts = [re.fullmatch(r"127\.0\.0\.1:(\d+):\d+", port) for port in published]
     assert all(hosts), published
-    assert sorted(int(host[1]) for host in hosts if host) == [5601, 5602, 9200, 9210]
+    assert sorted(int(host[1]) for host in hosts if host) == [5601, 5602, 9200, 9210, 9280]
 
 
 def test_every_server_has_a_health_check_and_engines_keep_their_data(services: dict[str, dict[str, Any]]) -> None:
     servers = {name for name, service in services.items() if "ports" in service}
-    assert servers == {"elasticsearch", "kibana", "opensearch", "opensearch-dashboards"}
+    assert servers == {"elasticsearch", "gateway", "kibana", "opensearch", "opensearch-dashboards"}
+    # The image of es-sbert has no curl.
     for name in servers:
-        assert "curl" in services[name]["healthcheck"]["test"], name
+        assert ("python" if name == "gateway" else "curl") in services[name]["healthcheck"]["test"], name
     volumes = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["volumes"]
     for name in ("elasticsearch", "opensearch"):
         volume, _, folder = services[name]["volumes"][0].partition(":")
@@ -115,6 +118,14 @@ def test_commands_reach_the_engine_by_its_name(services: dict[str, dict[str, Any
         assert services[name]["command"] == ["--help"]
 
 
+def test_kibana_asks_the_gateway_and_the_gateway_the_engine(services: dict[str, dict[str, Any]]) -> None:
+    gateway = services["gateway"]
+    assert gateway["command"][0] == "serve"
+    assert services["kibana"]["environment"]["ELASTICSEARCH_HOSTS"] == "http://gateway:9280"
+    assert gateway["ports"] == [f"127.0.0.1:{DEFAULT_PORT}:{DEFAULT_PORT}"]
+    assert gateway["environment"]["ES_SBERT_URL"] == "${ES_SBERT_URL:-http://elasticsearch:9200}"
+
+
 def test_only_the_gpu_service_asks_for_a_gpu(services: dict[str, dict[str, Any]]) -> None:
     asking = [name for name, service in services.items() if "deploy" in service]
     assert asking == ["es-sbert-gpu"]
@@ -125,7 +136,7 @@ def test_only_the_gpu_service_asks_for_a_gpu(services: dict[str, dict[str, Any]]
 def test_images_are_built_from_stages_that_exist(services: dict[str, dict[str, Any]], dockerfile: str) -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, flags=re.MULTILINE)
     targets = [service["build"]["target"] for service in services.values() if "build" in service]
-    assert sorted(targets) == ["cpu", "gpu"]
+    assert sorted(targets) == ["cpu", "cpu", "gpu"]
     assert set(targets) <= set(stages)
     assert stages[-1] == "cpu"  # what a build without --target makes
     copied_from = re.findall(r"COPY --from=(\S+)", dockerfile)

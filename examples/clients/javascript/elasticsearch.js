@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 const [version, file] = process.argv.slice(2);
 const { Client } = await import(version === "8" ? "@elastic/elasticsearch-8" : "@elastic/elasticsearch");
 
-const client = new Client({ node: process.env.GATEWAY ?? "http://localhost:9210" });
+const client = new Client({ node: process.env.GATEWAY ?? "http://localhost:9280" });
 const index = process.env.INDEX ?? "articles";
 const text = "cosmonauts";
 

@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { Client } from "@opensearch-project/opensearch";
 
 const [file] = process.argv.slice(2);
-const client = new Client({ node: process.env.GATEWAY ?? "http://localhost:9210" });
+const client = new Client({ node: process.env.GATEWAY ?? "http://localhost:9280" });
 const index = process.env.INDEX ?? "articles";
 const text = "cosmonauts";
 

@@ -18,7 +18,7 @@ import java.util.List;
  */
 public final class SearchElasticsearch {
 
-    private static final String GATEWAY = System.getenv().getOrDefault("GATEWAY", "http://localhost:9210");
+    private static final String GATEWAY = System.getenv().getOrDefault("GATEWAY", "http://localhost:9280");
     private static final String INDEX = System.getenv().getOrDefault("INDEX", "articles");
     private static final String TEXT = "cosmonauts";
 

@@ -23,7 +23,7 @@ import org.opensearch.client.transport.httpclient5.ApacheHttpClient5TransportBui
  */
 public final class SearchOpenSearch {
 
-    private static final String GATEWAY = System.getenv().getOrDefault("GATEWAY", "http://localhost:9210");
+    private static final String GATEWAY = System.getenv().getOrDefault("GATEWAY", "http://localhost:9280");
     private static final String INDEX = System.getenv().getOrDefault("INDEX", "articles");
     private static final String TEXT = "cosmonauts";
 
