@@ -159,13 +159,7 @@ def test_words_and_meaning_together(site: Site) -> None:
     ("args", "message"),
     [
         (["x", "--min-cosine", "2"], "the minimum cosine is 2"),
-        (["x", "--like", "1"], "both given or both missing"),
-        ([], "both given or both missing"),
-        (["--like", "1", "--hybrid"], "no words to search by"),
         (["--like", "gone"], "no document 'gone'"),
-        (["x", "--fusion", "rrf"], "are for --hybrid"),
-        (["x", "--hybrid", "--weights", "2"], "not two numbers"),
-        (["x", "--hybrid", "--weights", "0:1"], "the semantic weight is 0"),
         (["x", "--filter", "{"], "the filter is not JSON"),
         (["x", "--filter", "[1]"], "the filter is no query"),
         (["x", "-k", "0"], "k is 0"),

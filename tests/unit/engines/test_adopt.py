@@ -31,4 +31,6 @@ def test_a_subclass_of_a_client_is_one() -> None:
     class Ours(OpenSearch):
         pass
 
-    assert is_client(Ours())
+    client = Ours()
+    assert is_client(client)
+    client.close()

@@ -1,0 +1,30 @@
+"""What `es-sbert search` refuses before it asks any engine; the rest: tests/e2e/test_search_cli.py."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from es_sbert.cli.search import search
+from es_sbert.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["x", "--like", "1"], "both given or both missing"),
+        ([], "both given or both missing"),
+        (["--like", "1", "--hybrid"], "no words to search by"),
+        (["x", "--fusion", "rrf"], "are for --hybrid"),
+        (["x", "--weights", "2:1"], "are for --hybrid"),
+        (["x", "--hybrid", "--weights", "2"], "not two numbers"),
+        (["x", "--hybrid", "--weights", "a:b"], "not two numbers"),
+        (["x", "--hybrid", "--rerank", "model"], "--rerank puts the hits"),
+        (["--like", "1", "--rerank", "model"], "--rerank puts the hits"),
+        (["x", "--filter", "[1]"], "the filter is no query"),
+    ],
+)
+def test_options_that_do_not_go_together(args: list[str], message: str) -> None:
+    result = CliRunner().invoke(search, ["--index", "docs", *args])
+    assert isinstance(result.exception, UsageError)
+    assert message in result.exception.message
