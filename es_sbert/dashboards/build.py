@@ -66,7 +66,9 @@ def build(engine: Engine, index: str, *, searches: str, reports: str) -> Bundle:
     if found:
         objects += search_objects(product, months)
     else:
-        notes.append(f"without the dashboard of searches ({why}): `es-sbert serve --log-searches` writes their log")
+        notes.append(
+            f"without the dashboard of searches ({why}): `es-sbert serve --search-log {searches}` writes their log"
+        )
     return Bundle(product, tuple(objects), tuple(notes))
 
 

@@ -61,7 +61,7 @@ def unreachable(url: str, error: BaseException, timeout: float | None) -> Engine
         )
     if any(word in text for word in ("name or service not known", "nodename nor servname", "getaddrinfo", "resolve")):
         return EngineUnreachable(f"the host of {url} is not known", "Check the spelling of the address and the DNS.")
-    if "refused" in text:
+    if "refused" in text or any(isinstance(cause, ConnectionRefusedError) for cause in causes):
         return EngineUnreachable(
             f"nothing listens at {url}",
             "Check the address and the port (engines use 9200), or start an engine here: `es-sbert engine up`.",

@@ -110,6 +110,7 @@ class SearchLog:
             self._say("the gateway ended before they were written")
 
     async def _write(self) -> None:
+        await self._begin()
         pause = 0.0
         while await self._gather():
             batch = list(islice(self._waiting, self._settings.batch))
@@ -119,6 +120,13 @@ class SearchLog:
             self._waiting.extendleft(reversed(again))
             pause = min(_LONGEST_PAUSE, max(1.0, 2 * pause)) if again else 0.0
             await self._rest(pause)
+
+    async def _begin(self) -> None:
+        """Say at the start, not at the first search, what stands in the way."""
+        try:
+            await self.prepare()
+        except EsSbertError as error:
+            self._say(f"{error.message}. {error.remedy}", lost=False)
 
     async def _send(self, batch: list[SearchRecord]) -> list[SearchRecord]:
         """Write a batch; what must be sent again."""

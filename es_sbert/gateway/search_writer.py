@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _JSON, _NDJSON = "application/json", "application/x-ndjson"
 _BUSY = frozenset({429, 502, 503, 504})
 # A month's index that somebody deletes would come back by itself, without its mapping: it is made sure of again.
 _SURE_SECONDS = 60.0
+# Nobody waits for these requests: an engine that takes longer is asked again later.
+_SECONDS = 30.0
 _LABEL = "the engine of the search log"
 
 
@@ -77,7 +80,7 @@ class SearchWriter:
         for index in dict.fromkeys(month_index(self._name, search.at) for search in batch):
             await self._make_sure(index)
         body = bulk_lines(batch, self._name, self._wording, self._gateway)
-        status, answer = await self._ask("POST", "/_bulk?filter_path=items.*.status,items.*.error", body, _NDJSON)
+        status, answer = await self._asked("POST", "/_bulk?filter_path=items.*.status,items.*.error", body, _NDJSON)
         if not 200 <= status < 300:
             raise failed_request(status, answer, label=_LABEL, action="POST /_bulk")
         items = answer.get("items", []) if isinstance(answer, dict) else []
@@ -85,11 +88,20 @@ class SearchWriter:
             raise EngineUnreachable(f"{_LABEL} broke off its answer", "Check the network, and any proxy in between.")
         return _sorted_out(batch, [item["create"] for item in items])
 
+    async def _asked(self, method: str, path: str, body: bytes, content_type: str) -> tuple[int, Any]:
+        try:
+            async with asyncio.timeout(_SECONDS):
+                return await self._ask(method, path, body, content_type)
+        except TimeoutError:
+            raise EngineUnreachable(
+                f"{_LABEL} did not answer within {_SECONDS:g} seconds", "Look at its load: `GET _nodes/hot_threads`."
+            ) from None
+
     async def _make_sure(self, index: str) -> None:
         """Make an index unless it is there."""
         if time.monotonic() < self._sure.get(index, float("-inf")) + _SURE_SECONDS:
             return
-        status, answer = await self._ask("PUT", f"/{index}", orjson.dumps(read_body("common/searches")), _JSON)
+        status, answer = await self._asked("PUT", f"/{index}", orjson.dumps(read_body("common/searches")), _JSON)
         if not 200 <= status < 300 and root_cause(answer)[0] != "resource_already_exists_exception":
             raise failed_request(status, answer, label=_LABEL, action=f"PUT /{index}")
         self._sure[index] = time.monotonic()

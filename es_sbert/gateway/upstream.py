@@ -182,7 +182,9 @@ class Upstream:
                 f"the engine at {self.url} broke off, or sent what is no HTTP answer",
                 "Check that an engine listens there and its log, then send the request again.",
             )
-        return unreachable(self.url, error, self._limits.connect_seconds)
+        # aiohttp's own words name TLS whether it is used or not.
+        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        return unreachable(self.url, cause, self._limits.connect_seconds)
 
     async def close(self) -> None:
         if self._session is not None:

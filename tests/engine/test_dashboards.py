@@ -13,12 +13,15 @@ import httpx
 import orjson
 import pytest
 
+from es_sbert.config import EngineSettings
 from es_sbert.dashboards.build import build
 from es_sbert.dashboards.saved_objects import Product, SavedObject, ndjson
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.gateway.search_log import SearchLog, SearchLogSettings
-from es_sbert.gateway.search_record import Kind, SearchRecord, Wording
+from es_sbert.gateway.search_record import Kind, SearchRecord, Wording, month_index
+from es_sbert.gateway.settings import Limits
+from es_sbert.gateway.upstream import Upstream
 from es_sbert.index.meta import PassageRules, VectorFieldMeta
 from es_sbert.index.schema import index_body, mapping_addition
 from es_sbert.mappings import read_body
@@ -65,7 +68,8 @@ def shown(engine_url: str) -> Iterator[Shown]:
         asyncio.run(_fill_log(engine_url, made.searches))
         engine.refresh(f"{made.searches}-2026.01")
         yield made
-        for name in (made.index, made.reports, f"{made.searches}-2026.01"):
+        present = month_index(made.searches, datetime.now(UTC))  # made when the log began
+        for name in (made.index, made.reports, f"{made.searches}-2026.01", present):
             engine.delete_index(name)
 
 
@@ -109,25 +113,21 @@ def _bulk(engine: Engine, index: str, documents: list[dict[str, Any]]) -> None:
 
 
 async def _fill_log(url: str, name: str) -> None:
-    """Searches as the gateway records them, through its own log."""
-    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
-
-        async def ask(method: str, path: str, body: bytes, content_type: str) -> tuple[int, Any]:
-            answer = await client.request(method, path, content=body, headers={"content-type": content_type})
-            return answer.status_code, answer.json()
-
-        wording = Wording.of(queries=True)
-        settings = SearchLogSettings(wording, "here", index=name, flush_seconds=0.01, close_seconds=60)
-        log = SearchLog(settings, ask)
-        log.start()
-        for number in range(60):
-            log.record(SearchRecord(
-                "docs", "_search" if number % 3 else "_msearch", list(Kind)[number % 3], 200, 5.0 + number,
-                embedding_milliseconds=2.0, upstream_milliseconds=3.0, texts=[f"query {number % 4}"],
-                rewrites=["virtual_field"], k=10, hits=number % 5, at=NOW - timedelta(hours=number),
-            ))  # fmt: skip
-        await log.close()
-        assert (log.written, log.dropped) == (60, 0)
+    """Searches as the gateway records them, through its own log and connection."""
+    upstream = Upstream(EngineSettings(url=url), Limits())
+    upstream.open()
+    settings = SearchLogSettings(Wording.of(queries=True), "here", index=name, flush_seconds=0.01, close_seconds=60)
+    log = SearchLog(settings, upstream.ask_as_itself)
+    log.start()
+    for number in range(60):
+        log.record(SearchRecord(
+            "docs", "_search" if number % 3 else "_msearch", list(Kind)[number % 3], 200, 5.0 + number,
+            embedding_milliseconds=2.0, upstream_milliseconds=3.0, texts=[f"query {number % 4}"],
+            rewrites=["virtual_field"], k=10, hits=number % 5, at=NOW - timedelta(hours=number),
+        ))  # fmt: skip
+    await log.close()
+    await upstream.close()
+    assert (log.written, log.dropped) == (60, 0)
 
 
 def _patterns(objects: tuple[SavedObject, ...]) -> dict[str, str]:
@@ -237,7 +237,7 @@ def test_without_logs_the_rest_is_made_and_what_is_missing_is_said(shown: Shown)
         bundle = build(engine, shown.index, searches="test-no-such-log", reports="test-no-such-reports")
         assert len(bundle.notes) == 2
         assert "--report-index test-no-such-reports" in bundle.notes[0]
-        assert "--log-searches" in bundle.notes[1]
+        assert "--search-log test-no-such-log" in bundle.notes[1]
         assert {saved.type for saved in bundle.objects} == {"index-pattern", "visualization", "search", "dashboard"}
         with pytest.raises(IndexMissing):
             build(engine, "test-no-such-index", searches=shown.searches, reports=shown.reports)

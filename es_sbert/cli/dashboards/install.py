@@ -45,7 +45,7 @@ def install(index: str, search_log: str, report_index: str, space: str | None, t
     The data view hides vectors. One dashboard shows the load: documents by model, tokens, truncated texts, when
     they were embedded, what failed. The other one shows searches: rate, latency, queries without a hit. Both
     grow with what is there: reports of loads (`es-sbert ingest --report-index`) and the gateway's log
-    (`es-sbert serve --log-searches`). Installing again brings everything up to date.
+    (`es-sbert serve --search-log`). Installing again brings everything up to date.
 
     \b
     Examples:

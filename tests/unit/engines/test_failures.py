@@ -85,6 +85,7 @@ def test_a_blocked_index_is_no_question_of_rights(kind: str) -> None:
     ("cause", "message", "remedy"),
     [
         (ConnectionRefusedError(111, "Connection refused"), "nothing listens", "engine up"),
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9200)"), "nothing listens", "engine up"),
         (socket.gaierror(-2, "Name or service not known"), "not known", "DNS"),
         (TimeoutError("timed out"), "within 60 seconds", "--timeout"),
         (ssl.SSLError("[SSL: WRONG_VERSION_NUMBER] wrong version number"), "does not speak TLS", "http://"),

@@ -211,3 +211,37 @@ def test_a_writer_that_breaks_is_said_loudly(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.ERROR, "es_sbert"):
         _run(Engine(ZeroDivisionError("a mistake of ours")), use)
     assert "the search log has ended: ZeroDivisionError" in caplog.messages[0]
+
+
+def test_an_engine_that_never_answers_is_asked_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("es_sbert.gateway.search_writer._SECONDS", 0.02)
+    monkeypatch.setattr("es_sbert.gateway.search_log._LONGEST_PAUSE", 0.01)
+
+    class Silent(Engine):
+        asked = 0
+
+        async def __call__(self, method: str, path: str, body: bytes, content_type: str) -> tuple[int, Any]:
+            self.asked += 1
+            if self.asked < 4:
+                await asyncio.Event().wait()
+            return await super().__call__(method, path, body, content_type)
+
+    async def use(log: SearchLog) -> None:
+        log.record(_search(0))
+        await _until(lambda: log.written == 1)
+
+    with caplog.at_level(logging.WARNING, "es_sbert"):
+        assert _run(Silent(), use).dropped == 0
+    assert "did not answer within" in caplog.messages[0]
+
+
+def test_the_index_is_there_before_the_first_search() -> None:
+    engine = Engine()
+
+    async def use(log: SearchLog) -> None:
+        await _until(lambda: bool(engine.made))
+
+    _run(engine, use)
+    assert engine.sizes == []

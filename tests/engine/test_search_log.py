@@ -1,0 +1,96 @@
+"""The gateway's log by its own connection: the least rights that it needs, and engines that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from datetime import UTC, datetime
+
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import AccessDenied, EngineUnreachable
+from es_sbert.gateway.search_log import SearchLog, SearchLogSettings
+from es_sbert.gateway.search_record import Kind, SearchRecord, Wording, all_months, month_index
+from es_sbert.gateway.settings import Limits
+from es_sbert.gateway.upstream import Upstream
+from es_sbert.ingest.report import prepare_reports
+from es_sbert.mappings import read_body
+from tests.conftest import free_port
+from tests.engine.secured import Secured
+
+
+def _use(settings: EngineSettings, name: str, use: Callable[[SearchLog], Awaitable[None]]) -> SearchLog:
+    """A log on its own connection, closed afterwards."""
+
+    async def main() -> SearchLog:
+        upstream = Upstream(settings, Limits())
+        upstream.open()
+        wanted = SearchLogSettings(Wording.of(queries=False), "here", index=name, close_seconds=60)
+        log = SearchLog(wanted, upstream.ask_as_itself)
+        try:
+            await use(log)
+        finally:
+            await log.close()
+            await upstream.close()
+        return log
+
+    return asyncio.run(main())
+
+
+async def _write_one(log: SearchLog) -> None:
+    log.start()
+    log.record(SearchRecord("docs", "_search", Kind.SEMANTIC, 200, 1.0, hits=0))
+
+
+def test_the_least_rights_of_a_log(secured_es8: Secured, caplog: pytest.LogCaptureFixture) -> None:
+    name = f"test-log-{uuid.uuid4().hex[:12]}"
+    month = month_index(name, datetime.now(UTC))
+
+    def settings(*privileges: str) -> EngineSettings:
+        key = secured_es8.api_key(index={all_months(name): privileges})
+        return EngineSettings(url=secured_es8.url, api_key=key, ca_certs=secured_es8.ca_certs)  # type: ignore[arg-type]
+
+    with pytest.raises(AccessDenied, match=r"PUT /") as caught:
+        _use(settings("create_doc"), name, SearchLog.prepare)
+    assert "create_index" in caught.value.remedy
+    # A search goes on whatever becomes of its record.
+    log = _use(settings("create_index"), name, _write_one)
+    assert (log.written, log.dropped) == (0, 1)
+    assert "create_doc" in caplog.text
+    _use(settings("create_index"), name, SearchLog.prepare)
+    log = _use(settings("create_index", "create_doc"), name, _write_one)
+    assert (log.written, log.dropped) == (1, 0)
+    mapped = secured_es8.ask("GET", f"/{month}/_mapping")[month]["mappings"]["properties"]
+    assert mapped == read_body("common/searches")["mappings"]["properties"]
+    secured_es8.ask("DELETE", f"/{month}")
+
+
+def test_the_least_rights_of_reports(secured_es8: Secured) -> None:
+    name = f"test-loads-{uuid.uuid4().hex[:12]}"
+
+    def open_as(*privileges: str) -> closing[Engine]:
+        key = secured_es8.api_key(cluster=["monitor"], index={name: privileges})
+        return closing(connect(EngineSettings(
+            url=secured_es8.url, api_key=key, ca_certs=secured_es8.ca_certs,  # type: ignore[arg-type]
+        )))  # fmt: skip
+
+    with open_as("view_index_metadata", "create_doc") as engine, pytest.raises(AccessDenied, match="create_index"):
+        prepare_reports(engine, name)
+    with open_as("view_index_metadata", "create_index") as engine:
+        prepare_reports(engine, name)
+    with open_as("view_index_metadata", "create_doc") as engine:
+        prepare_reports(engine, name)
+        [result] = engine.bulk(name, b'{"create":{}}\n{"index":"docs"}\n')
+        assert result.ok, result.reason
+    secured_es8.ask("DELETE", f"/{name}")
+
+
+def test_an_engine_that_is_not_there() -> None:
+    settings = EngineSettings(url=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(EngineUnreachable, match="nothing listens"):
+        _use(settings, "test-log", SearchLog.prepare)

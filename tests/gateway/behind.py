@@ -1,0 +1,112 @@
+"""An index behind a gateway, as tests of Kibana's requests need it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+import orjson
+
+from es_sbert.config import EngineSettings
+from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.search_log import SearchLogSettings
+from es_sbert.gateway.search_record import Wording, month_index
+from es_sbert.gateway.settings import GatewaySettings, Meaning
+from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.schema import index_body
+from es_sbert.loading import load_encoder
+from tests.engine.ingest_support import open_engine
+from tests.gateway.async_search import async_search_before
+from tests.gateway.serving import served
+
+QUERY = "how do plants make energy"
+K = 3
+TITLES = {
+    "nature": [
+        "Photosynthesis turns sunlight into sugar inside green leaves.", "Chlorophyll absorbs light in leaves.",
+        "Trees store the sun's power as carbohydrates.", "Wolves hunt deer in packs.", "Bees carry pollen to flowers.",
+    ],
+    "music": [
+        "A concert pianist practises every day.", "The piano was tuned for the evening.", "Violins are made of maple.",
+    ],
+    "work": ["The bank raised its interest rates.", "She repaired the engine of a lorry.", "Trains leave every hour."],
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Behind:
+    """An index behind a gateway.
+
+    Attributes:
+        flavour: Of the engine.
+        engine, gateway: Addresses.
+        index: Documents with vectors.
+        objects: An index like the one in which Kibana keeps saved objects.
+        log: The index of the gateway's log.
+        nearest: Ids in the order of their cosine to the query.
+        tags: Id → tag.
+    """
+
+    flavour: Flavour
+    engine: str
+    gateway: str
+    index: str
+    objects: str
+    log: str
+    nearest: list[str]
+    tags: dict[str, str]
+
+
+@contextmanager
+def behind_a_gateway(engine_url: str, saved: Json) -> Iterator[Behind]:
+    """Made, filled and served until the block ends.
+
+    Args:
+        saved: The one saved object that is there.
+    """
+    unique = uuid.uuid4().hex[:12]
+    index, objects = f"test-{unique}", f"test-kibana-{unique}"
+    with open_engine(engine_url) as engine, load_encoder(threads=1) as encoder:
+        documents = [(tag, title) for tag, titles in TITLES.items() for title in titles]
+        vectors = encoder.encode([title for _, title in documents], "document").vectors  # (documents, dimensions)
+        cosines = vectors @ encoder.encode([QUERY], "query").vectors[0]  # (documents,)
+        meta = VectorFieldMeta(
+            fingerprint=encoder.info.fingerprint, model=encoder.info.model, dimensions=vectors.shape[1],
+            index_type="hnsw", text="{title}",
+        )  # fmt: skip
+        body = index_body(engine.info.flavour, "embedding", meta, shards=1, replicas=0)
+        body["mappings"]["properties"] |= {
+            "title": {"type": "text"}, "tag": {"type": "keyword"}, "at": {"type": "date"},
+        }  # fmt: skip
+        engine.create_index(index, body)
+        lines = b"".join(
+            orjson.dumps({"index": {"_id": str(number)}}) + b"\n"
+            + orjson.dumps({"title": title, "tag": tag, "at": f"2026-01-{number + 1:02}", "embedding": vector.tolist()})
+            + b"\n"
+            for number, ((tag, title), vector) in enumerate(zip(documents, vectors, strict=True))
+        )  # fmt: skip
+        assert all(result.ok for result in engine.bulk(index, lines))
+        engine.create_index(objects, {"mappings": {"properties": {
+            "type": {"type": "keyword"}, "dashboard": {"properties": {"title": {"type": "text"}}},
+        }}})  # fmt: skip
+        engine.bulk(objects, b'{"index":{"_id":"dashboard:semantic"}}\n' + orjson.dumps(saved) + b"\n")
+        engine.refresh(index)
+        engine.refresh(objects)
+        with served(async_search_before(engine_url)) as front:
+            log = SearchLogSettings(Wording.of(queries=False), "here", index=f"test-log-{unique}", flush_seconds=0.05)
+            month = month_index(log.index, datetime.now(UTC))
+            settings = GatewaySettings(upstream=EngineSettings(url=front), meaning=Meaning(k=K), search_log=log)
+            with served(create_app(settings)) as gateway:
+                yield Behind(
+                    engine.info.flavour, front, gateway, index, objects, month,
+                    [str(number) for number in np.argsort(-cosines)],
+                    {str(number): tag for number, (tag, _) in enumerate(documents)},
+                )  # fmt: skip
+        engine.delete_index(index)
+        engine.delete_index(objects)
+        engine.delete_index(month)
