@@ -6,12 +6,13 @@ import http.client
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+
+from tests.local_server import LocalServer
 
 
 class CutConnectionError(Exception):
@@ -84,7 +85,7 @@ def too_large(limit: int) -> Fault:
 
 
 @dataclass
-class FaultyProxy:
+class FaultyProxy(LocalServer):
     """Passes everything on to `target`, except for what the faults say. Use as a context manager.
 
     Attributes:
@@ -101,24 +102,7 @@ class FaultyProxy:
     authorization: str | None = None
     down: threading.Event = field(default_factory=threading.Event)
     bulk_sizes: list[int] = field(default_factory=list)
-
-    def __enter__(self) -> FaultyProxy:
-        self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        # A short poll: shutdown() waits for it at the end of every test.
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def _fault(self, exchange: Exchange) -> Fault | None:
         if not exchange.path.partition("?")[0].endswith("/_bulk"):

@@ -6,12 +6,13 @@ import hashlib
 import re
 import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
+
+from tests.local_server import LocalServer
 
 
 @dataclass
-class HttpFiles:
+class HttpFiles(LocalServer):
     """Serves `files` by their paths. Use as a context manager.
 
     Attributes:
@@ -30,26 +31,6 @@ class HttpFiles:
     authorization: str | None = None
     down: threading.Event = field(default_factory=threading.Event)
     requested: list[str | None] = field(default_factory=list)
-
-    def __enter__(self) -> HttpFiles:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self._server.server_address[1]}"
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}"
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         served = self

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import socketserver
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import BinaryIO
+
+from tests.local_server import LocalServer
 
 HEAD = b"HTTP/1.1 200 OK\r\nX-elastic-product: Elasticsearch\r\ncontent-type: application/json\r\n"
 OK = HEAD + b"content-length: 2\r\n\r\n{}"
@@ -57,7 +57,7 @@ def raw(answer: bytes, *, close: bool = False) -> Reply:
 
 
 @dataclass
-class Echo:
+class Echo(LocalServer):
     """Serves on a port of its own. Use as a context manager.
 
     Attributes:
@@ -70,7 +70,7 @@ class Echo:
     received: list[Received] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
-    def __enter__(self) -> Echo:
+    def _handler(self) -> type[socketserver.BaseRequestHandler]:
         echo = self
 
         class Handler(socketserver.StreamRequestHandler):
@@ -80,29 +80,7 @@ class Echo:
                     while echo._serve(self.rfile, self.wfile):
                         pass
 
-        class Server(socketserver.ThreadingTCPServer):
-            daemon_threads = True
-            allow_reuse_address = True
-            request_queue_size = 128
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        # A short poll: shutdown() waits for it at the end.
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self._server.server_address[1]}"
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}"
+        return Handler
 
     def only(self) -> Received:
         """The one request that arrived; it is taken out."""

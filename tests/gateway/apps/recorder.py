@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
+from tests.local_server import LocalServer
+
 
 @dataclass
-class Recorder:
+class Recorder(LocalServer):
     """Hands searches on to an engine and keeps them. Use as a context manager.
 
     Attributes:
@@ -25,22 +25,6 @@ class Recorder:
 
     upstream: str
     requests: list[dict[str, Any]] = field(default_factory=list)
-
-    def __enter__(self) -> Recorder:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         recorder = self
