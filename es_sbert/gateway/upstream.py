@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _OF_THE_CONNECTION = frozenset({
 # A deprecation warning of an engine may be longer than the usual limit of a header.
 _LONGEST_HEADER = 64 * 1024
 _BUFFER = 256 * 1024
+_ONE_PIECE = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,10 @@ class Upstream:
         assert self._session is not None, "open"
         # The path stands behind a host that is written out and ends at a slash: no path leads to another host.
         url = URL(self._address.url + target.decode("ascii"), encoded=True)
+        # Written in one piece, a large body would keep all others waiting.
+        data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > _ONE_PIECE else body
         return self._session.request(
-            method, url, headers=_decoded(passed_on(headers)), data=body, allow_redirects=False
+            method, url, headers=_decoded(passed_on(headers)), data=data, allow_redirects=False
         )
 
     async def ask(self, method: str, target: str, headers: Headers, body: Json | None = None) -> Reply:

@@ -39,6 +39,11 @@ class Received:
         return [value for key, value in self.headers if key.lower() == name]
 
 
+def is_question(got: Received) -> bool:
+    """Whether the gateway asks on its own behalf: which indices have vectors, what a template becomes."""
+    return b"_meta.es_sbert" in got.target or got.target.startswith(b"/_render/template")
+
+
 class NotHttpError(Exception):
     """Bytes that a strict server does not take for a request."""
 

@@ -19,7 +19,7 @@ import pytest
 
 from es_sbert.gateway.protocol import LONGEST_HEAD
 from es_sbert.gateway.settings import Listen
-from tests.gateway.echo import OK, Echo, Received, raw
+from tests.gateway.echo import OK, Echo, Received, is_question, raw
 from tests.gateway.recorded import Request
 from tests.gateway.serving import gateway
 from tests.gateway.wire import Answer, send, talk
@@ -354,8 +354,8 @@ def test_the_gateways_own_credentials_are_lent_to_nobody(echo: Echo, tiny: Path)
             send(address, Request("PUT", target, (), b"{}"))
         send(address, Request("POST", "/a/_search", (), b'{"query":{"match":{"semantic":"cats"}}}'))
         answer = send(address, Request("GET", "/a", (("authorization", "Basic eDp5"),)))
-    questions = [got for got in echo.received if b"_mapping" in got.target]
-    others = [got for got in echo.received if b"_mapping" not in got.target]
+    questions = [got for got in echo.received if is_question(got)]
+    others = [got for got in echo.received if not is_question(got)]
     assert [got.values(b"authorization") for got in others] == [[], [], [], [], [b"Basic eDp5"]]
     assert questions
     assert own not in str(answer)
