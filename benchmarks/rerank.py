@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.loading import load_encoder, load_reranker
-from es_sbert.search.rerank import RerankedResult, embedded_text, rerank
+from es_sbert.search.rerank import embedded_text, rerank
 from es_sbert.search.results import SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
 
@@ -36,12 +37,12 @@ def search_all(index: SemanticIndex, encoder: Encoder, collection: Collection) -
     for query, question in zip(collection.queries, questions, strict=True):
         result = index.search_vector(question, k=DEPTH + 1)
         hits = tuple(hit for hit in result if query not in collection.own or hit.id != query)
-        found[query] = SearchResult(hits=hits, took_ms=result.took_ms, method=result.method)
+        found[query] = replace(result, hits=hits)
     return found
 
 
 def rerank_all(collection: Collection, found: dict[str, SearchResult], reranker: Reranker, meta: VectorFieldMeta,
-               window: int) -> dict[str, RerankedResult]:  # fmt: skip
+               window: int) -> dict[str, SearchResult]:  # fmt: skip
     """The same hits in the cross-encoder's order."""
     text_of = embedded_text(meta)
     first = next(iter(found))
@@ -79,9 +80,9 @@ def main(data: Path, url: str, reranker_name: str, name: str, windows: tuple[int
         with load_reranker(reranker_name, precision=precision) as reranker:
             for window in windows:
                 results = rerank_all(collection, found, reranker, meta, window)
-                scored = sum(result.scored for result in results.values())
-                cut = sum(result.truncated for result in results.values()) / scored
-                median = statistics.median(result.rerank_ms for result in results.values())
+                done = [result.reranking for result in results.values() if result.reranking is not None]
+                cut = sum(one.truncated for one in done) / sum(one.scored for one in done)
+                median = statistics.median(one.took_ms for one in done)
                 rows.append([reranker.name, window, f"{median:,.0f}", f"{cut:.0%}", ndcg(collection, results)])
     click.echo(f"{name}, {len(collection.queries)} queries, {label}; {json.dumps(machine())}\n")
     click.echo(table(["reranker", "window", "ms a query", "pairs cut", "nDCG@10"], rows))
