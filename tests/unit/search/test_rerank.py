@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,12 @@ from es_sbert.bundle.model import Precision
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import UsageError
 from es_sbert.exporters.reranker import export_reranker
+from es_sbert.index.ensure import Outcome, VectorField
 from es_sbert.index.meta import PassageRules, VectorFieldMeta
-from es_sbert.search.rerank import MAX_WINDOW, embedded_text, rerank, rerank_order
+from es_sbert.search.rerank import MAX_WINDOW, embedded_text, rerank, rerank_order, searched_text
 from es_sbert.search.results import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.scores import Method
+from es_sbert.search.searched import Searched
 from tests.unit.checkpoints import write_cross_encoder
 
 QUERY = "Why is the night train late?"
@@ -147,3 +150,15 @@ def test_every_hit_has_one_place(hits: int, scores: dict[int, float]) -> None:
     scored, others = order[: len(score_at)], order[len(score_at) :]
     assert scored == sorted(score_at, key=lambda place: (-score_at[place], place))
     assert others == sorted(others)
+
+
+def test_of_several_indices_each_has_its_own_text_and_of_several_fields_the_first_counts() -> None:
+    def field(index: str, name: str, text: str | None) -> VectorField:
+        return VectorField(index, name, META.model_copy(update={"text": text}), Outcome.PRESENT)
+
+    first = [field("i", "a", "{title}"), field("i", "b", "{body}")]
+    text_of = searched_text(Searched((*first, field("j", "a", "{body}"), field("j", "b", None))))
+    of_i = hit(0, {"title": "one", "body": "two"})
+    assert (text_of(of_i), text_of(replace(of_i, index="j"))) == ("one", "two")
+    with pytest.raises(UsageError, match="does not say of which fields"):
+        searched_text(Searched((field("i", "a", "{title}"), field("j", "a", None))))
