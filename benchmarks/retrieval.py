@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +45,26 @@ def evaluate(run: Run, qrels: dict[str, dict[str, int]]) -> list[float]:
     return [100 * values[measure] for measure in MEASURES]
 
 
-def rank(data: Path, name: str, url: str, encoder: Encoder) -> list[list[Any]]:
-    """Table rows of one test collection: kNN, in memory, BM25."""
-    folder, index_name = data / "retrieval" / name, f"retrieval-{name}"
+@dataclass(frozen=True)
+class Collection:
+    """A test collection.
+
+    Attributes:
+        documents: With `id` and `text`, title included.
+        queries: id → text, those that have judgements.
+        qrels: Query id → document id → grade.
+        own: Queries that are documents of the corpus, and leave themselves out. Equal ids alone say nothing: some
+            collections number queries and documents alike.
+    """
+
+    documents: list[dict[str, str]]
+    queries: dict[str, str]
+    qrels: dict[str, dict[str, int]]
+    own: set[str]
+
+
+def read_collection(folder: Path) -> Collection:
+    """A folder in the BEIR layout."""
     documents = texts_of(list(read_jsonl(folder / "corpus.jsonl.gz")))
     queries = {row["_id"]: row["text"] for row in read_jsonl(folder / "queries.jsonl.gz")}
     qrels: dict[str, dict[str, int]] = {}
@@ -53,19 +72,30 @@ def rank(data: Path, name: str, url: str, encoder: Encoder) -> list[list[Any]]:
         query, document, grade = row.values()
         qrels.setdefault(query, {})[document] = int(grade)
     queries = {query: text for query, text in queries.items() if query in qrels}
+    text_of = {document["id"]: document["text"] for document in documents}
+    own = {query for query, text in queries.items() if text.strip() and text.strip() in text_of.get(query, "")}
+    return Collection(documents, queries, qrels, own)
 
-    engine = connect(EngineSettings(url=url))
-    if engine.get_index(index_name):
-        delete(url, index_name)
+
+def load_collection(url: str, index: str, collection: Collection, precision: str) -> None:
+    """Into a flat index of that name, which is made anew."""
+    with closing(connect(EngineSettings(url=url))) as engine:
+        if engine.get_index(index):
+            delete(url, index)
     with tempfile.TemporaryDirectory() as work:
         file = Path(work) / "corpus.jsonl"
-        file.write_text("".join(json.dumps(document) + "\n" for document in documents))
-        ingest(url, index_name, "--id-field", "id", "--index-type", "flat", "--precision", str(encoder.info.precision),
-               str(file))  # fmt: skip
+        file.write_text("".join(json.dumps(document) + "\n" for document in collection.documents))
+        ingest(url, index, "--id-field", "id", "--index-type", "flat", "--precision", precision, str(file))
+
+
+def rank(data: Path, name: str, url: str, encoder: Encoder) -> list[list[Any]]:
+    """Table rows of one test collection: kNN, in memory, BM25."""
+    index_name = f"retrieval-{name}"
+    collection = read_collection(data / "retrieval" / name)
+    documents, queries, qrels, own = collection.documents, collection.queries, collection.qrels, collection.own
+    load_collection(url, index_name, collection, str(encoder.info.precision))
+    engine = connect(EngineSettings(url=url))
     ids = [document["id"] for document in documents if document["text"].strip()]
-    text_of = {document["id"]: document["text"] for document in documents}
-    # Equal ids alone say nothing: some collections number queries and documents alike.
-    own = {query for query, text in queries.items() if text.strip() and text.strip() in text_of.get(query, "")}
     vectors = vectors_of(engine, index_name, ids)  # (documents, dimensions)
     questions = encoder.encode(list(queries.values()), "query").vectors  # (queries, dimensions)
     knn, memory, bm25 = {}, {}, {}

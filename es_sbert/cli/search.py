@@ -13,6 +13,7 @@ from es_sbert.cli.options import connection_options, encoder_options, engine_set
 from es_sbert.errors import UsageError
 
 if TYPE_CHECKING:
+    from es_sbert.encoder.reranker import Reranker
     from es_sbert.engines.protocol import Json
     from es_sbert.search.results import HybridResult, SearchResult
     from es_sbert.search.semantic_index import SemanticIndex
@@ -87,7 +88,7 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
 
     from es_sbert.loading import load_reranker
     from es_sbert.search.filters import parse_filter
-    from es_sbert.search.rerank import embedded_text, rerank, window_of
+    from es_sbert.search.rerank import window_of
     from es_sbert.search.semantic_index import SemanticIndex
 
     how: dict[str, Any] = {
@@ -97,8 +98,8 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
     ask = _Ask(text, like, how, _hybrid_options(hybrid, fusion, weights))
     if rerank_window is not None and reranker_name is None:
         raise UsageError("--rerank-window is given without --rerank", "Name a cross-encoder: --rerank MODEL.")
-    if reranker_name is not None and (text is None or hybrid):
-        raise UsageError("--rerank puts the hits of a search by meaning of a TEXT in order", "Leave it out.")
+    if reranker_name is not None and text is None:
+        raise UsageError("--rerank reads a TEXT beside each hit, and --like gives none", "Leave one of them out.")
     settings = engine_settings(**connection)
     with ExitStack() as opened:
         reranker = None
@@ -112,16 +113,13 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
                 threads=threads, report=lambda message: click.echo(message, err=True),
             )
         )  # fmt: skip
-        depth = k if reranker is None else max(k, window_of(k, rerank_window))
         if show_body:
+            depth = k if reranker is None else max(k, window_of(k, rerank_window))
             _print_bodies(ask.bodies(semantic, depth), index, as_json)
             return
-        result = ask.search(semantic, depth)
-        if reranker is not None and text is not None and isinstance(result, SearchResult):
-            text_of = embedded_text(semantic.field.meta)
-            result = rerank(text, result, reranker, text_of, k=k, window=rerank_window)
-            for warning in reranker.warnings:
-                click.echo(f"Warning: {warning}", err=True)
+        result = ask.search(semantic, k, reranker, rerank_window)
+        for warning in reranker.warnings if reranker else ():
+            click.echo(f"Warning: {warning}", err=True)
         # A search by a document loads no model.
         for warning in semantic.encoder.info.warnings if like is None else ():
             click.echo(f"Warning: {warning}", err=True)
@@ -147,13 +145,14 @@ class _Ask:
         if self.like is not None and self.hybrid is not None:
             raise UsageError("a document has no words to search by with --hybrid", "Leave --hybrid out, or give TEXT.")
 
-    def search(self, index: SemanticIndex, k: int) -> SearchResult | HybridResult:
+    def search(self, index: SemanticIndex, k: int, reranker: Reranker | None,
+               window: int | None) -> SearchResult | HybridResult:  # fmt: skip
         if self.like is not None:
             return index.like(self.like, k, **self.how)
         assert self.text is not None
         if self.hybrid is not None:
-            return index.hybrid(self.text, k, **self.how, **self.hybrid)
-        return index.search(self.text, k, **self.how)
+            return index.hybrid(self.text, k, rerank=reranker, window=window, **self.how, **self.hybrid)
+        return index.search(self.text, k, rerank=reranker, window=window, **self.how)
 
     def bodies(self, index: SemanticIndex, k: int) -> tuple[Json, ...]:
         if self.like is not None:
@@ -196,7 +195,6 @@ def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
 def _print_table(result: SearchResult | HybridResult, semantic: SemanticIndex) -> None:
     from rich.console import Console
 
-    from es_sbert.search.rerank import RerankedResult
     from es_sbert.search.show import hit_table
 
     if result.hits:
@@ -204,5 +202,5 @@ def _print_table(result: SearchResult | HybridResult, semantic: SemanticIndex) -
         console = Console(width=None if sys.stdout.isatty() else 120)
         console.print(hit_table(result, semantic.field.name, semantic.field.meta))
     click.echo(f"{len(result)} hits in {result.took_ms} ms ({result.method}, {semantic.engine.info.label})", err=True)
-    if isinstance(result, RerankedResult):
-        click.echo(result.describe(), err=True)
+    if result.reranking is not None:
+        click.echo(str(result.reranking), err=True)

@@ -1,7 +1,7 @@
 """Text into kNN, cosine and hybrid queries, and typed results. No torch."""
 
 from es_sbert.search.async_semantic_index import AsyncSemanticIndex
-from es_sbert.search.results import Found, Hit, HybridHit, HybridResult, Passage, SearchResult
+from es_sbert.search.results import Found, Hit, HybridHit, HybridResult, Passage, Reranking, SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "HybridHit",
     "HybridResult",
     "Passage",
+    "Reranking",
     "SearchResult",
     "SemanticIndex",
 ]

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.reranker import Reranker
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.adopt import adopt, is_async_client
 from es_sbert.engines.protocol import Engine, Json
@@ -62,9 +63,10 @@ class AsyncSemanticIndex:
         self._opening = asyncio.Lock()
         self._opened: SemanticIndex | None = None
 
-    async def search(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
+    async def search(self, text: str, k: int = 10, *, rerank: Reranker | None = None, window: int | None = None,
+                     **options: Unpack[SearchOptions]) -> SearchResult:  # fmt: skip
         """See `SemanticIndex.search`."""
-        return await self._run(lambda index: index.search(text, k, **options))
+        return await self._run(lambda index: index.search(text, k, rerank=rerank, window=window, **options))
 
     async def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
         """See `SemanticIndex.search_vector`."""
@@ -75,9 +77,10 @@ class AsyncSemanticIndex:
         """See `SemanticIndex.like`."""
         return await self._run(lambda opened: opened.like(id, k, index=index, **options))
 
-    async def hybrid(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> HybridResult:
+    async def hybrid(self, text: str, k: int = 10, *, rerank: Reranker | None = None, window: int | None = None,
+                     **options: Unpack[HybridOptions]) -> HybridResult:  # fmt: skip
         """See `SemanticIndex.hybrid`."""
-        return await self._run(lambda index: index.hybrid(text, k, **options))
+        return await self._run(lambda index: index.hybrid(text, k, rerank=rerank, window=window, **options))
 
     async def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
         """See `SemanticIndex.body`."""

@@ -4,67 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.text import NoText, TextTemplate
-from es_sbert.search.results import Hit, SearchResult
+from es_sbert.search.options import SearchOptions
+from es_sbert.search.results import Found, Hit, HybridHit, Reranking
+from es_sbert.search.searched import Searched
 
 # What the cross-encoder reads of a hit; None where there is nothing to read.
-TextOf = Callable[[Hit], str | None]
+TextOf = Callable[[Hit | HybridHit], str | None]
 
 # A cross-encoder reads each pair anew: so many take a CPU of two cores seconds already.
 MAX_WINDOW = 1000
 DEFAULT_WINDOW = 50
 
 
-@dataclass(frozen=True, kw_only=True)
-class RerankedHit(Hit):
-    """A hit with the score of its text beside the query.
-
-    Attributes:
-        rerank_score: What the cross-encoder gives, in its own range; None where the hit lies outside the window or has
-            no text.
-    """
-
-    rerank_score: float | None
-
-    def as_json(self) -> Json:
-        return super().as_json() | {"rerank_score": self.rerank_score}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RerankedResult(SearchResult):
-    """Hits in the cross-encoder's order, best first.
-
-    Those that it did not score follow in the order of the search: hits of the window without a text, then hits beyond
-    the window.
-
-    Attributes:
-        hits: At most k.
-        reranker: Model and variant.
-        scored: Hits that the cross-encoder has scored.
-        truncated: Those of them that were longer, together with the query, than it reads.
-        without_text: Hits of the window whose source lacks the text.
-        rerank_ms: Milliseconds that it took.
-    """
-
-    hits: tuple[RerankedHit, ...]
-    reranker: str
-    scored: int
-    truncated: int
-    without_text: int
-    rerank_ms: int
-
-    def describe(self) -> str:
-        """The counts in one line, for people."""
-        line = f"reranked {self.scored} hits in {self.rerank_ms} ms by {self.reranker}"
-        line += f", {self.truncated} of them cut" if self.truncated else ""
-        return line + (f"; {self.without_text} hits have no text and follow" if self.without_text else "")
+Result = TypeVar("Result", bound=Found[Any])
 
 
 def window_of(k: int, window: int | None) -> int:
@@ -78,13 +37,9 @@ def window_of(k: int, window: int | None) -> int:
     return window or min(MAX_WINDOW, max(DEFAULT_WINDOW, k))
 
 
-def rerank(text: str, found: SearchResult, reranker: Reranker, text_of: TextOf, *, k: int,
-           window: int | None = None) -> RerankedResult:  # fmt: skip
-    """Put the first hits of a search into a cross-encoder's order.
-
-    Usage:
-        found = index.search(question, k=50)
-        best = rerank(question, found, reranker, embedded_text(index.field.meta), k=10)
+def rerank(text: str, found: Result, reranker: Reranker, text_of: TextOf, *, k: int,
+           window: int | None = None) -> Result:  # fmt: skip
+    """Put the first hits of a search into a cross-encoder's order; each then has its `rerank_score`.
 
     Args:
         text: The text that was searched for.
@@ -103,14 +58,44 @@ def rerank(text: str, found: SearchResult, reranker: Reranker, text_of: TextOf, 
     scored = reranker.score_pairs([text] * len(text_at), list(text_at.values()))
     score_at = dict(zip(text_at, scored.scores.tolist(), strict=True))
     order = rerank_order(len(found), score_at)[:k]
-    return RerankedResult(
-        **_fields(found) | {"hits": tuple(_reranked(found.hits[place], score_at.get(place)) for place in order)},
+    hits = tuple(replace(found.hits[place], rerank_score=score_at.get(place)) for place in order)
+    reranking = Reranking(
         reranker=reranker.name,
         scored=len(text_at),
         truncated=int(scored.truncated.sum()),
         without_text=size - len(text_at),
-        rerank_ms=round(1000 * (time.perf_counter() - began)),
+        took_ms=round(1000 * (time.perf_counter() - began)),
     )
+    return replace(found, hits=hits, reranking=reranking)
+
+
+def search_and_rerank(text: str, k: int, find: Callable[[int], Result], searched: Callable[[], Searched],
+                      reranker: Reranker | None, window: int | None,
+                      options: SearchOptions) -> Result:  # fmt: skip
+    """A search, and where a cross-encoder is given, its order.
+
+    Args:
+        text: What is searched for.
+        k: How many hits are wanted.
+        find: Finds so many hits.
+        searched: What was searched, once that is over; it says what a hit's text is.
+        reranker, window: See `rerank`; no reranker leaves the hits as they are found.
+        options: Of the search, among which pages and orders of the engine's make no sense with another order.
+
+    Raises:
+        UsageError: as `rerank` and `embedded_text`; a window without a reranker, or a page or order of the engine's.
+    """
+    if reranker is None:
+        if window is not None:
+            raise UsageError("a rerank window is given without a reranker", "Give rerank=Reranker.open(…) as well.")
+        return find(k)
+    if clash := sorted({"offset", "size", "sort"} & options.keys()):
+        raise UsageError(
+            f"{' and '.join(clash)} would cut or order the hits before the cross-encoder reads them",
+            "Leave it out, and take the part of the result's hits that is wanted.",
+        )
+    found = find(max(k, window_of(k, window)))
+    return rerank(text, found, reranker, searched_text(searched()), k=k, window=window)
 
 
 def rerank_order(hits: int, score_at: Mapping[int, float]) -> list[int]:
@@ -142,7 +127,7 @@ def embedded_text(meta: VectorFieldMeta) -> TextOf:
         )
     template = TextTemplate.parse(meta.text)
 
-    def text_of(hit: Hit) -> str | None:
+    def text_of(hit: Hit | HybridHit) -> str | None:
         if hit.passage is not None:
             return hit.passage.text
         try:
@@ -154,9 +139,12 @@ def embedded_text(meta: VectorFieldMeta) -> TextOf:
     return text_of
 
 
-def _reranked(hit: Hit, score: float | None) -> RerankedHit:
-    return RerankedHit(**_fields(hit), rerank_score=score)
+def searched_text(searched: Searched) -> TextOf:
+    """As `embedded_text`, for a search of several fields or indices: of several fields, the text of the first.
 
-
-def _fields(value: Hit | SearchResult) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+    Raises:
+        UsageError: as `embedded_text`, of any of the indices.
+    """
+    name = searched.names[0]
+    by_index = {index: embedded_text(searched.meta(name, index)) for index in searched.indices}
+    return lambda hit: by_index[hit.index](hit)

@@ -39,6 +39,7 @@ class Hit:
         index: The concrete index it came from.
         passage: The nearest passage, where the index holds passages.
         highlight: Field → its parts with the words of the query marked, where they were asked for.
+        rerank_score: What a cross-encoder gives it beside the query, in the model's own range, where one was asked to.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Hit:
     index: str
     passage: Passage | None = None
     highlight: dict[str, list[str]] = field(default_factory=dict)
+    rerank_score: float | None = None
 
     def as_json(self) -> Json:
         return {"id": self.id, "cosine": self.cosine, "score": self.score, "source": self.source, **_extras(self)}
@@ -65,7 +67,7 @@ class HybridHit:
             fusion, where it is not among the first that the fusion looked at.
         ranks: Under reciprocal rank fusion: its ranks, from 1, in the rankings that hold it: `lexical`, and that of
             each vector field by the field's name.
-        source, index, passage, highlight: As in `Hit`.
+        source, index, passage, highlight, rerank_score: As in `Hit`.
     """
 
     id: str
@@ -77,6 +79,7 @@ class HybridHit:
     ranks: dict[str, int] = field(default_factory=dict)
     passage: Passage | None = None
     highlight: dict[str, list[str]] = field(default_factory=dict)
+    rerank_score: float | None = None
 
     def as_json(self) -> Json:
         plain = {"id": self.id, "score": self.score, "cosine": self.cosine, "lexical": self.lexical}
@@ -86,10 +89,35 @@ class HybridHit:
 def _extras(hit: Hit | HybridHit) -> Json:
     """What a hit has only where it was asked for."""
     passage = {} if hit.passage is None else {"passage": asdict(hit.passage)}
-    return {**passage, **({"highlight": hit.highlight} if hit.highlight else {})}
+    rerank = {} if hit.rerank_score is None else {"rerank_score": hit.rerank_score}
+    return {**passage, **({"highlight": hit.highlight} if hit.highlight else {}), **rerank}
 
 
 AnyHit = TypeVar("AnyHit", Hit, HybridHit)
+
+
+@dataclass(frozen=True)
+class Reranking:
+    """What a cross-encoder did with the hits of a search.
+
+    Attributes:
+        reranker: Model and variant.
+        scored: Hits that it has scored.
+        truncated: Those of them that were longer, together with the query, than it reads.
+        without_text: Hits of the window whose source lacks the text.
+        took_ms: Milliseconds that it took.
+    """
+
+    reranker: str
+    scored: int
+    truncated: int
+    without_text: int
+    took_ms: int
+
+    def __str__(self) -> str:
+        line = f"reranked {self.scored} hits in {self.took_ms} ms by {self.reranker}"
+        line += f", {self.truncated} of them cut" if self.truncated else ""
+        return line + (f"; {self.without_text} hits have no text and follow" if self.without_text else "")
 
 
 @dataclass(frozen=True)
@@ -102,6 +130,8 @@ class Found(Generic[AnyHit]):
         method: How the nearest were found.
         total: Documents that the search matched, see `queries`; None where the engine does not count them all.
         aggregations: The engine's answer to the aggregations that were asked for.
+        reranking: What a cross-encoder did that put the hits in order. Hits that it did not score follow in the
+            order of the search: those of its window that have no text, then those beyond the window.
     """
 
     hits: tuple[AnyHit, ...]
@@ -109,6 +139,7 @@ class Found(Generic[AnyHit]):
     method: Method
     total: int | None = None
     aggregations: Json = field(default_factory=dict)
+    reranking: Reranking | None = None
 
     def __iter__(self) -> Iterator[AnyHit]:
         return iter(self.hits)

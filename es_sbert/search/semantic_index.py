@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.reranker import Reranker
 from es_sbert.encoder.types import Vectors
-from es_sbert.engines.adopt import adopt, is_client
-from es_sbert.engines.connect import connect
+from es_sbert.engines.open import open_engine
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import IndexMissing, RequestFailed, UnsupportedEngine, UsageError
 from es_sbert.index.ensure import VectorField
@@ -22,8 +22,10 @@ from es_sbert.search.hybrid_requests import HybridOptions, hybrid_request, read_
 from es_sbert.search.like import document_vectors, without
 from es_sbert.search.options import Asked, SearchOptions, check_text
 from es_sbert.search.requests import Request, search_request
+from es_sbert.search.rerank import search_and_rerank
 from es_sbert.search.results import Found, HybridResult, SearchResult
 from es_sbert.search.scores import Method
+from es_sbert.search.searched import Searched
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
@@ -71,7 +73,7 @@ class SemanticIndex:
         load = partial(load_encoder, device=device, precision=precision, threads=threads, report=report)
         self._following: Following | None = None
         self._owns_engine = engine is None or isinstance(engine, str | EngineSettings)
-        self._engine = _open(engine)
+        self._engine = open_engine(engine)
         try:
             self._following = Following(
                 self._engine, _names(index), _names(vector_field), load, model=model, encoder=encoder
@@ -104,10 +106,13 @@ class SemanticIndex:
         assert self._following is not None, "open"
         return self._following
 
-    def search(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
+    def search(self, text: str, k: int = 10, *, rerank: Reranker | None = None, window: int | None = None,
+               **options: Unpack[SearchOptions]) -> SearchResult:  # fmt: skip
         """The k documents nearest in meaning to a text.
 
         Args:
+            rerank: A cross-encoder that puts the hits in order, see `Hit.rerank_score` and `Found.reranking`.
+            window: How many hits it reads, of which it chooses k; by default 50, or k if that is more.
             options: See `SearchOptions`.
 
         Raises:
@@ -115,7 +120,10 @@ class SemanticIndex:
             UnsupportedEngine: exact search on a server without scripting.
             EngineError: the engine failed, or does not understand the filter.
         """
-        return self._find(self._by_text(text, Asked.of(k, options)))
+        return search_and_rerank(
+            text, k, lambda depth: self._find(self._by_text(text, Asked.of(depth, options))),
+            self._searched, rerank, window, options,
+        )  # fmt: skip
 
     def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
         """As `search`, by a vector of the fields' own model.
@@ -126,7 +134,7 @@ class SemanticIndex:
         Raises:
             IndexMissing: the index is gone, though its alias may stand for another one: open it again.
         """
-        searched = self._followed.bare.searched
+        searched = self._searched()
         vectors = dict.fromkeys(searched.names, vector)
         return self._send(search_request(self._engine.info.flavour, searched, vectors, Asked.of(k, options)))
 
@@ -143,17 +151,22 @@ class SemanticIndex:
         """
         return self._send(self._by_document(id, index, Asked.of(k, options)))
 
-    def hybrid(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> HybridResult:
+    def hybrid(self, text: str, k: int = 10, *, rerank: Reranker | None = None, window: int | None = None,
+               **options: Unpack[HybridOptions]) -> HybridResult:  # fmt: skip
         """The k best documents by meaning and words together.
 
         Args:
+            rerank, window: See `search`.
             options: See `HybridOptions`.
 
         Raises:
             UsageError, EngineError: as for `search`.
             UnsupportedEngine: a fusion that the engine lacks.
         """
-        return self._find(self._by_both(text, k, options))
+        return search_and_rerank(
+            text, k, lambda depth: self._find(self._by_both(text, depth, options)),
+            self._searched, rerank, window, options,
+        )  # fmt: skip
 
     def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
         """The request body that `search` would send to `POST /index/_search`, to use anywhere."""
@@ -167,13 +180,16 @@ class SemanticIndex:
         """The request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
         return self._by_both(text, k, options)(self._followed.target()).bodies
 
+    def _searched(self) -> Searched:
+        return self._followed.bare.searched
+
     def _by_text(self, text: str, asked: Asked) -> Callable[[Target], Request[SearchResult]]:
         check_text(text)
         flavour = self._engine.info.flavour
         return lambda target: search_request(flavour, target.searched, target.encode(text), asked, text)
 
     def _by_document(self, id: str, index: str | None, asked: Asked) -> Request[SearchResult]:
-        searched = self._followed.bare.searched
+        searched = self._searched()
         place, vectors = document_vectors(self._engine, searched, id, index)
         asked = replace(asked, filter=without(asked.filter, place, id))
         return search_request(self._engine.info.flavour, searched, vectors, asked)
@@ -230,12 +246,3 @@ class SemanticIndex:
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
-
-
-def _open(engine: Any) -> Engine:
-    if engine is None or isinstance(engine, str):
-        return connect(EngineSettings() if engine is None else EngineSettings(url=engine))
-    if isinstance(engine, EngineSettings):
-        return connect(engine)
-    opened: Engine = adopt(engine) if is_client(engine) else engine
-    return opened

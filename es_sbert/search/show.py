@@ -12,7 +12,6 @@ from rich.text import Text
 from es_sbert.engines.protocol import Json
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
 from es_sbert.printable import printable
-from es_sbert.search.rerank import RerankedHit
 from es_sbert.search.results import Hit, HybridHit, HybridResult, SearchResult
 
 _TEMPLATE_FIELD = re.compile(r"\{([^{}]+)\}")
@@ -58,24 +57,24 @@ def hit_table(result: SearchResult | HybridResult, vector_field: str, meta: Vect
     longest = max((len(hit.id) for hit in hits), default=0)
     table = Table(box=None, pad_edge=False, expand=True)
     table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(hits))))
-    for column in _scores(hits[0]) if hits else ("cosine",):
+    reranked = result.reranking is not None
+    for column in _scores(hits[0], reranked) if hits else ("cosine",):
         table.add_column(column, justify="right", no_wrap=True, min_width=7)
     table.add_column("id", overflow="fold", min_width=min(longest, _WIDEST_ID))
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     for rank, hit in enumerate(hits, start=1):
-        shown = ["–" if score is None else f"{score:.4f}" for score in _scores(hit).values()]
+        shown = ["–" if score is None else f"{score:.4f}" for score in _scores(hit, reranked).values()]
         # Text objects: square brackets in a document are no markup.
         table.add_row(str(rank), *shown, _plain(hit.id), Text(hit_text(hit, vector_field, meta)))
     return table
 
 
-def _scores(hit: Hit | HybridHit) -> dict[str, float | None]:
+def _scores(hit: Hit | HybridHit, reranked: bool) -> dict[str, float | None]:
     """By the name of the column; the same for all hits of a search."""
+    first = {"rerank": hit.rerank_score} if reranked else {}
     if isinstance(hit, HybridHit):
-        return {"score": hit.score, "words": hit.lexical, "cosine": hit.cosine}
-    if isinstance(hit, RerankedHit):
-        return {"rerank": hit.rerank_score, "cosine": hit.cosine}
-    return {"cosine": hit.cosine}
+        return {**first, "score": hit.score, "words": hit.lexical, "cosine": hit.cosine}
+    return {**first, "cosine": hit.cosine}
 
 
 def _plain(text: str) -> Text:

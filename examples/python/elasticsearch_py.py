@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--url", default="http://localhost:9200")
     given = parser.parse_args()
 
-    with Elasticsearch(given.url) as client, SemanticIndex(given.index, given.url) as index:
+    with Elasticsearch(given.url) as client, SemanticIndex(given.index, client) as index:
         answer = client.search(index=given.index, **index.body(given.question, k=3))
         for hit in answer["hits"]["hits"]:
             print(f"{2 * hit['_score'] - 1:.4f}  {hit['_source']['text']}")

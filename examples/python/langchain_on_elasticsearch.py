@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--url", default="http://localhost:9200")
     given = parser.parse_args()
 
-    with Elasticsearch(given.url) as client, SemanticIndex(given.index, given.url) as index:
+    with Elasticsearch(given.url) as client, SemanticIndex(given.index, client) as index:
         store = ElasticsearchStore(
             given.index, client=client, embedding=index.encoder, strategy=DenseVectorStrategy(),
             query_field="text", vector_query_field="embedding",

@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--url", default="http://localhost:9200")
     given = parser.parse_args()
 
-    with Elasticsearch(given.url) as client, SemanticIndex(given.index, given.url) as index:
+    with Elasticsearch(given.url) as client, SemanticIndex(given.index, client) as index:
         store = VectorStore(
             client, index=given.index, retrieval_strategy=DenseVectorStrategy(),
             embedding_service=index.encoder, text_field="text", vector_field="embedding",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from sentence_transformers import CrossEncoder
 
 from es_sbert.bundle.cross_encoder import read_cross_encoder
 from es_sbert.bundle.model import Precision
+from es_sbert.encoder.reranker import Reranker
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import UsageError
 from es_sbert.exporters.reranker import export_reranker
 from es_sbert.loading import load_reranker
-from es_sbert.search.rerank import embedded_text, rerank
+from es_sbert.search.async_semantic_index import AsyncSemanticIndex
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.e2e.cli_support import Cli
 from tests.unit.checkpoints import write_cross_encoder
@@ -77,6 +81,11 @@ def test_the_order_is_that_of_sentence_transformers(
     assert orjson.loads(shown.out)["size"] == 3
 
 
+async def _search_async(index_name: str, url: str, reranker: Reranker) -> list[Json]:
+    async with AsyncSemanticIndex(index_name, url, precision="fp32") as index:
+        return [hit.as_json() for hit in await index.search(QUESTION, k=3, rerank=reranker)]
+
+
 def test_from_python(
     search: Callable[..., list[str]], cli: Cli, engine_url: str, index_name: str, reranker: Path
 ) -> None:
@@ -85,15 +94,29 @@ def test_from_python(
         SemanticIndex(index_name, engine_url, precision="fp32") as index,
         load_reranker(str(reranker), precision="fp16") as opened,
     ):
-        found = index.search(QUESTION, k=50)
-        best = rerank(QUESTION, found, opened, embedded_text(index.field.meta), k=3)
-    assert [hit.as_json() for hit in best] == from_cli
+        best = index.search(QUESTION, k=3, rerank=opened)
+        assert [hit.as_json() for hit in best] == from_cli
+        done = best.reranking
+        assert done is not None
+        assert (done.scored, done.truncated, done.without_text) == (len(DOCUMENTS), 0, 0)
+        unread = index.search(QUESTION, k=3, rerank=opened, source=["id"])
+        assert unread.reranking is not None
+        assert (unread.reranking.scored, unread.reranking.without_text) == (0, len(DOCUMENTS))
+        blended = index.hybrid(QUESTION, k=3, rerank=opened)
+        assert [hit.id for hit in blended] == [hit["id"] for hit in from_cli]
+        assert blended.hits[0].rerank_score == pytest.approx(from_cli[0]["rerank_score"], abs=1e-6)
+        assert asyncio.run(_search_async(index_name, engine_url, opened)) == from_cli
+        with pytest.raises(UsageError, match="without a reranker"):
+            index.search(QUESTION, window=3)
+        with pytest.raises(UsageError, match="offset and size would cut"):
+            index.search(QUESTION, rerank=opened, offset=1, size=2)
 
 
 def test_bad_input(search: Callable[..., list[str]], cli: Cli, plain: Path, reranker: Path) -> None:
     for options, message in [
         (["--rerank-window", 3], "--rerank-window is given without --rerank"),
         (["--rerank", reranker, "--rerank-window", 0], "the rerank window is 0"),
+        (["--like", "1", "--rerank", reranker], "TEXT and --like are both given"),
         (["--rerank", plain], "is a cross-encoder that was not exported yet"),
         (["--rerank", "./nowhere"], "there is no folder './nowhere'"),
     ]:

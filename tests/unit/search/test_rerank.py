@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,12 @@ from es_sbert.bundle.model import Precision
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import UsageError
 from es_sbert.exporters.reranker import export_reranker
+from es_sbert.index.ensure import Outcome, VectorField
 from es_sbert.index.meta import PassageRules, VectorFieldMeta
-from es_sbert.search.rerank import MAX_WINDOW, RerankedResult, embedded_text, rerank, rerank_order
-from es_sbert.search.results import Hit, Passage, SearchResult
+from es_sbert.search.rerank import MAX_WINDOW, embedded_text, rerank, rerank_order, searched_text
+from es_sbert.search.results import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.scores import Method
+from es_sbert.search.searched import Searched
 from tests.unit.checkpoints import write_cross_encoder
 
 QUERY = "Why is the night train late?"
@@ -53,8 +56,13 @@ def documents(bodies: list[str]) -> SearchResult:
     return found(*(hit(number, {"title": f"t{number}", "body": body}) for number, body in enumerate(bodies)))
 
 
-def ids(result: RerankedResult) -> list[str]:
+def ids(result: SearchResult) -> list[str]:
     return [hit.id for hit in result]
+
+
+def said(result: SearchResult) -> Reranking:
+    assert result.reranking is not None
+    return result.reranking
 
 
 def test_the_order_is_that_of_sentence_transformers(folder: Path, reranker: Reranker) -> None:
@@ -70,8 +78,9 @@ def test_what_the_search_said_of_a_hit_stays(reranker: Reranker) -> None:
     before = documents(BODIES)
     result = rerank(QUERY, before, reranker, TEXT_OF, k=2)
     assert len(result) == 2
-    assert (result.took_ms, result.method, result.scored, result.truncated) == (3, Method.KNN, 5, 1)
-    assert result.reranker == reranker.name
+    assert (result.took_ms, result.method) == (3, Method.KNN)
+    done = said(result)
+    assert (done.reranker, done.scored, done.truncated) == (reranker.name, 5, 1)
     for reranked in result:
         old = before.hits[int(reranked.id)]
         assert (reranked.cosine, reranked.score, reranked.source) == (old.cosine, old.score, old.source)
@@ -83,7 +92,7 @@ def test_beyond_the_window_the_search_decides(reranker: Reranker) -> None:
     assert sorted(ids(result)[:2]) == ["0", "1"]
     assert ids(result)[2:] == ["2", "3", "4"]
     assert [hit.rerank_score is None for hit in result] == [False, False, True, True, True]
-    assert (result.scored, result.without_text) == (2, 0)
+    assert (said(result).scored, said(result).without_text) == (2, 0)
 
 
 def test_hits_without_a_text_follow_and_are_counted(reranker: Reranker) -> None:
@@ -91,8 +100,8 @@ def test_hits_without_a_text_follow_and_are_counted(reranker: Reranker) -> None:
     hits = [hit(number, source) for number, source in enumerate(sources)]
     result = rerank(QUERY, found(*hits), reranker, TEXT_OF, k=10, window=4)
     assert ids(result) == ["1", "0", "2", "3", "4"]
-    assert (result.scored, result.without_text) == (1, 3)
-    assert "3 hits have no text" in result.describe()
+    assert (said(result).scored, said(result).without_text) == (1, 3)
+    assert "3 hits have no text" in str(result.reranking)
 
 
 def test_of_passages_the_nearest_is_read(reranker: Reranker) -> None:
@@ -103,12 +112,13 @@ def test_of_passages_the_nearest_is_read(reranker: Reranker) -> None:
     )
     assert ids(result) == ["1", "0"]
     assert result.hits[0].rerank_score == pytest.approx(float(reranker.score([QUERY], ["Why is"])[0]), abs=1e-6)
-    assert (result.truncated, result.without_text) == (0, 1)
+    assert (said(result).truncated, said(result).without_text) == (0, 1)
 
 
 def test_nothing_found(reranker: Reranker) -> None:
     result = rerank(QUERY, found(), reranker, TEXT_OF, k=10)
-    assert (result.hits, result.scored, result.truncated, result.without_text) == ((), 0, 0, 0)
+    assert result.hits == ()
+    assert (said(result).scored, said(result).truncated, said(result).without_text) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("window", [0, -1, MAX_WINDOW + 1])
@@ -140,3 +150,15 @@ def test_every_hit_has_one_place(hits: int, scores: dict[int, float]) -> None:
     scored, others = order[: len(score_at)], order[len(score_at) :]
     assert scored == sorted(score_at, key=lambda place: (-score_at[place], place))
     assert others == sorted(others)
+
+
+def test_of_several_indices_each_has_its_own_text_and_of_several_fields_the_first_counts() -> None:
+    def field(index: str, name: str, text: str | None) -> VectorField:
+        return VectorField(index, name, META.model_copy(update={"text": text}), Outcome.PRESENT)
+
+    first = [field("i", "a", "{title}"), field("i", "b", "{body}")]
+    text_of = searched_text(Searched((*first, field("j", "a", "{body}"), field("j", "b", None))))
+    of_i = hit(0, {"title": "one", "body": "two"})
+    assert (text_of(of_i), text_of(replace(of_i, index="j"))) == ("one", "two")
+    with pytest.raises(UsageError, match="does not say of which fields"):
+        searched_text(Searched((field("i", "a", "{title}"), field("j", "a", None))))

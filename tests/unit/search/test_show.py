@@ -10,8 +10,7 @@ from rich.console import Console
 from es_sbert.engines.protocol import Flavour
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.search.queries import search_body
-from es_sbert.search.rerank import RerankedHit, RerankedResult
-from es_sbert.search.results import Hit, SearchResult
+from es_sbert.search.results import Hit, Reranking, SearchResult
 from es_sbert.search.scores import Method
 from es_sbert.search.show import console_request, hit_table, snippet
 from es_sbert.search.vector_query import VectorQuery
@@ -61,12 +60,10 @@ def test_long_texts_do_not_squeeze_the_other_columns_out_of_sight() -> None:
 
 def test_the_score_of_a_cross_encoder_has_a_column() -> None:
     hits = tuple(
-        RerankedHit(f"d{n}", 0.5, 0.75, {"t": "word"}, "docs", rerank_score=score)
-        for n, score in enumerate([7.25, None])
+        Hit(f"d{n}", 0.5, 0.75, {"t": "word"}, "docs", rerank_score=score) for n, score in enumerate([7.25, None])
     )
-    result = RerankedResult(
-        hits=hits, took_ms=3, method=Method.KNN, reranker="r", scored=1, truncated=1, without_text=1, rerank_ms=2
-    )
+    reranking = Reranking(reranker="r", scored=1, truncated=1, without_text=1, took_ms=2)
+    result = SearchResult(hits=hits, took_ms=3, method=Method.KNN, reranking=reranking)
     out = io.StringIO()
     Console(file=out, width=80).print(hit_table(result, "v", meta("{t}")))
     assert [line.split() for line in out.getvalue().splitlines()] == [
@@ -74,4 +71,4 @@ def test_the_score_of_a_cross_encoder_has_a_column() -> None:
         ["1", "7.2500", "0.5000", "d0", "word"],
         ["2", "–", "0.5000", "d1", "word"],
     ]
-    assert result.describe() == "reranked 1 hits in 2 ms by r, 1 of them cut; 1 hits have no text and follow"
+    assert str(reranking) == "reranked 1 hits in 2 ms by r, 1 of them cut; 1 hits have no text and follow"
