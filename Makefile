@@ -22,8 +22,9 @@ demo-down: ## Stop the demo's server and remove its data
 
 setup: $(VENV)/.installed ## Install everything for development into .venv
 
+# Two at a time, since much of a test is waiting for servers; each of the two has engines of its own (some 6 GB of memory).
 test: $(VENV)/.installed lint ## Run every test against three real engines
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 unit: $(VENV)/.installed ## Run the fast tests only
 	$(BIN)/python -m pytest -m "not slow and not engine"

@@ -35,6 +35,8 @@ class Incoming:
         path: As sent, percent-encoding untouched.
         query: What stands behind the question mark, as sent.
         headers: As sent, names in small letters.
+        content_length: What the headers say of the body's bytes; 0 where they say nothing.
+        has_body: Whether a body comes at all.
         complete: Set once the whole body has arrived.
     """
 
@@ -44,7 +46,15 @@ class Incoming:
     headers: Headers
     limits: Limits
     receive: Receive
-    complete: asyncio.Event = field(default_factory=asyncio.Event)
+    # Asked several times for each request, so found out once.
+    content_length: int = field(init=False)
+    has_body: bool = field(init=False)
+    complete: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        stated = self.header(b"content-length")
+        self.content_length = int(stated) if stated.isdigit() else 0
+        self.has_body = self.content_length > 0 or bool(self.header(b"transfer-encoding"))
 
     @classmethod
     def of(cls, scope: Scope, receive: Receive, limits: Limits) -> Incoming:
@@ -71,19 +81,12 @@ class Incoming:
         """Path and query as they stand in the request line."""
         return self.path + b"?" + self.query if self.query else self.path
 
-    @property
-    def content_length(self) -> int:
-        """What the headers say of the body's bytes; 0 where they say nothing."""
-        stated = self.header(b"content-length")
-        return int(stated) if stated.isdigit() else 0
-
-    @property
-    def has_body(self) -> bool:
-        return self.content_length > 0 or bool(self.header(b"transfer-encoding"))
-
     def header(self, name: bytes) -> bytes:
         """The first value of a header; empty where there is none."""
-        return next((value for key, value in self.headers if key == name), b"")
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return b""
 
     def too_large(self) -> RequestTooLarge:
         limit = self.limits.body_bytes
@@ -103,7 +106,8 @@ class Incoming:
         received = 0
         while not self.complete.is_set():
             try:
-                message = await asyncio.wait_for(self.receive(), self.limits.idle_seconds)
+                async with asyncio.timeout(self.limits.idle_seconds):
+                    message = await self.receive()
             except TimeoutError:
                 raise BadRequest(
                     f"nothing of the request's body came for {self.limits.idle_seconds:g} seconds", "Send it again."
