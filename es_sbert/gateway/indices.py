@@ -15,7 +15,7 @@ from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.incoming import Headers
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.upstream import REFUSALS, Upstream
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.schema import vector_fields
 
@@ -109,7 +109,7 @@ class Indices:
         query = urlencode(wanted | {"filter_path": _TOLD})
         path = f"/{expression or '_all'}"
         answer = await self._upstream.ask("GET", f"{path}?{query}", asked_by)
-        if answer.status in (400, 401, 404):
+        if answer.status in REFUSALS - {403}:
             # No such index, no such user, or nothing that has a mapping: the engine itself says so to the caller.
             return NOTHING
         if answer.status == 403:

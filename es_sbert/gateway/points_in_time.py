@@ -10,10 +10,12 @@ from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.incoming import Incoming
 from es_sbert.gateway.indices import identity
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.upstream import REFUSALS, Upstream
 
 _MOST_KEPT = 1000
 _MOST_INDICES = 1000
+# No index has such a name.
+_NOTHING = "_none"
 
 
 class PointsInTime:
@@ -33,27 +35,32 @@ class PointsInTime:
         Indices without a document in it are left out: nothing can be found in them.
 
         Raises:
-            RequestFailed: the point in time is over, or is not the caller's.
-            EngineUnreachable: the engine does not answer.
+            EngineUnreachable, RequestFailed: the engine cannot be asked.
         """
         pit = body["pit"]
         opened = pit.get("id") if isinstance(pit, dict) else None
         if not isinstance(opened, str):
-            return "_none"
+            return _NOTHING
         key = hashlib.sha256(opened.encode("utf-8", "surrogatepass")).digest()
         if key not in self._known:
-            self._known[key] = await self._ask(opened, incoming)
+            expression = await self._ask(opened, incoming)
+            if expression is None:
+                return _NOTHING
+            self._known[key] = expression
             while len(self._known) > _MOST_KEPT:
                 self._known.popitem(last=False)
         return self._known[key]
 
-    async def _ask(self, opened: str, incoming: Incoming) -> str:
+    async def _ask(self, opened: str, incoming: Incoming) -> str | None:
+        """None where the point in time is over, or is not the caller's: the engine says so to the search itself."""
         names: Json = {"terms": {"field": "_index", "size": _MOST_INDICES}}
         question: Json = {"size": 0, "track_total_hits": False, "pit": {"id": opened}, "aggs": {"indices": names}}
         answer = await self._upstream.ask("POST", "/_search", identity(incoming.headers), question)
+        if answer.status in REFUSALS:
+            return None
         if answer.status != 200:
             raise failed_request(
                 answer.status, answer.body, label=f"the engine at {self._upstream.url}", action="POST /_search"
             )
         found = [bucket["key"] for bucket in answer.body["aggregations"]["indices"]["buckets"]]
-        return ",".join(quote(name, safe="") for name in found) or "_none"
+        return ",".join(quote(name, safe="") for name in found) or _NOTHING

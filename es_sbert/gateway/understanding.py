@@ -24,7 +24,7 @@ from es_sbert.gateway.rewrite.queries import Answered, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.targets import FieldNames
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.upstream import REFUSALS, Upstream
 
 
 class Mode(StrEnum):
@@ -172,6 +172,8 @@ class Understanding:
             options = {name: value for name, value in scope.options.items() if name in EXPRESSION_OPTIONS}
             target = f"/{scope.expression or '_all'}/_search?{urlencode(options)}"
             answer = await self._upstream.ask("POST", target, identity(scope.headers), body)
+            if answer.status in REFUSALS:
+                return  # the search itself is refused alike, in the engine's own words
             if answer.status != 200:
                 raise failed_request(
                     answer.status, answer.body, label=f"the engine at {self._upstream.url}", action="POST _search"

@@ -32,6 +32,8 @@ _OF_THE_CONNECTION = frozenset({
 _LONGEST_HEADER = 64 * 1024
 _BUFFER = 256 * 1024
 _ONE_PIECE = 1024 * 1024
+# What the engine answers where it is the caller who asks wrongly, or may not: the request itself meets with the same.
+REFUSALS = frozenset({400, 401, 403, 404})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,97 @@
+"""Who may do what through the gateway, on a real Elasticsearch with users and API keys."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connect
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings, Meaning
+from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.loading import load_encoder
+from tests.engine.secured import PASSWORD, Secured
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.serving import served
+
+INDEX = "shelf"
+SEMANTIC = {"query": {"match": {"semantic": "the cat sleeps"}}}
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny: Path) -> Iterator[Encoder]:
+    with load_encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def shelf(secured_es8: Secured, encoder: Encoder) -> Iterator[Secured]:
+    """The server, with a document in an index of two shards: the gateway has a question of its own to ask then."""
+    info = encoder.info
+    engine = connect(owner(secured_es8))
+    try:
+        ensure_vector_field(engine, INDEX, vector_field="embedding", fingerprint=info.fingerprint, model_name=info.model,
+                            dimensions=info.dimensions, text="{text}", shards=2)  # fmt: skip
+    finally:
+        engine.close()
+    [vector] = encoder.encode(["the cat"], "document").vectors
+    secured_es8.ask("PUT", f"/{INDEX}/_doc/1?refresh=true", {"text": "the cat", "embedding": vector.tolist()})
+    yield secured_es8
+    secured_es8.ask("DELETE", f"/{INDEX}")
+
+
+def nobody(server: Secured) -> EngineSettings:
+    """A gateway without rights of its own."""
+    return EngineSettings(url=server.url, ca_certs=server.ca_certs, username=None, password=None, api_key=None)
+
+
+def owner(server: Secured) -> EngineSettings:
+    """A gateway that may do all."""
+    return EngineSettings(
+        url=server.url, ca_certs=server.ca_certs, username="elastic", password=SecretStr(PASSWORD)
+    )  # fmt: skip
+
+
+def search(upstream: EngineSettings, tiny: Path, key: str | None) -> httpx.Response:
+    settings = GatewaySettings(upstream=upstream, models=tiny_settings(tiny), meaning=Meaning(k=1))
+    headers = {} if key is None else {"authorization": f"ApiKey {key}"}
+    with served(create_app(settings)) as url:
+        return httpx.post(f"{url}/{INDEX}/_search", json=SEMANTIC, headers=headers, timeout=120)
+
+
+def test_a_caller_who_may_read_mappings_needs_no_rights_of_the_gateway(shelf: Secured, tiny: Path) -> None:
+    key = shelf.api_key(index={INDEX: ["read", "view_index_metadata"]})
+    answer = search(nobody(shelf), tiny, key)
+    assert [hit["_id"] for hit in answer.json()["hits"]["hits"]] == ["1"]
+
+
+def test_a_caller_who_may_not_is_told_what_to_do(shelf: Secured, tiny: Path) -> None:
+    key = shelf.api_key(index={INDEX: ["read"]})
+    answer = search(nobody(shelf), tiny, key)
+    assert answer.status_code == 403
+    assert "view_index_metadata" in answer.json()["error"]["reason"]
+
+
+def test_the_gateways_own_rights_read_mappings_for_callers(shelf: Secured, tiny: Path) -> None:
+    key = shelf.api_key(index={INDEX: ["read"]})
+    answer = search(owner(shelf), tiny, key)
+    assert [hit["_id"] for hit in answer.json()["hits"]["hits"]] == ["1"]
+
+
+@pytest.mark.parametrize("asks", ["a stranger", "nobody"])
+def test_the_gateways_own_rights_are_lent_to_nobody(shelf: Secured, tiny: Path, asks: str) -> None:
+    key = None if asks == "nobody" else shelf.api_key(index={"another": ["read"]})
+    with httpx.Client(verify=ssl.create_default_context(cafile=shelf.ca_certs)) as client:
+        headers = {} if key is None else {"authorization": f"ApiKey {key}"}
+        direct = client.post(f"{shelf.url}/{INDEX}/_search", json={}, headers=headers, timeout=60)
+    answer = search(owner(shelf), tiny, key)
+    assert answer.status_code == direct.status_code == (401 if key is None else 403)
+    assert answer.json()["error"]["type"] == direct.json()["error"]["type"] == "security_exception"
+    assert "hits" not in answer.json()
