@@ -20,7 +20,7 @@ VOLATILE = tuple(
         # Times.
         r'("?took"?\s*:\s*)\d+',
         r'("(?:index\.)?creation_date"\s*:\s*)"\d{13}"',
-        r'("(?:index\.)?creation_date_string"\s*:\s*)"[\d:.TZ-]{24}"',
+        r'("(?:index\.)?creation_date_string"\s*:\s*)"[\d:.TZ-]{20,24}"',
         r'("(?:creation_time|created_date_millis|modified_date_millis)"\s*:\s*)\d{13}',
         # What the engine makes up: UUIDs of indices and copies of shards, numbers of scrolls.
         r'("(?:index\.)?(?:index_)?uuid"\s*:\s*)"[\w-]{22}"',
