@@ -1,6 +1,6 @@
 """nDCG@10 of words (BM25), of meaning (kNN), and of both in one search with several weights, in a real index.
 
-    python -m benchmarks.hybrid --data DATA --url http://localhost:9200 [--set cisi --set arguana-rebuilt] [--limit 500]
+    python -m benchmarks.hybrid --data DATA --url http://localhost:9200 [--set cisi --set arguana-rebuilt] [--limit 200]
 
 DATA holds `retrieval/SET/` in the BEIR layout. Titles stand in front of texts; the words are looked for with the
 engine's default analyzer. The index type is flat, so that nothing is lost to a graph. Queries that are documents of the
@@ -126,7 +126,7 @@ def rows_of(engine: Engine, encoder: Encoder, data: Collection) -> Iterator[tupl
 @click.option("--url", required=True)
 @click.option("--set", "sets", multiple=True, default=("cisi", "agentset-msmarco", "arguana-rebuilt"),
               show_default=True)  # fmt: skip
-@click.option("--limit", type=int, default=500, show_default=True, help="Queries of a set, drawn by a fixed seed.")
+@click.option("--limit", type=int, default=200, show_default=True, help="Queries of a set, drawn by a fixed seed.")
 @click.option("--model", help="As for every command.")
 @click.option("--precision", default="auto", show_default=True)
 def main(data: Path, url: str, sets: tuple[str, ...], limit: int, model: str | None, precision: str) -> None:

@@ -6,8 +6,9 @@
 | `weighted` | on the server: a bool with two boosted clauses | weight × (1 + cosine) / 2 + weight × BM25 | both |
 | `normalized` | on the server: `hybrid` and a search pipeline | weight × score, scaled to 0…1 | OpenSearch |
 
-BM25 has no upper end and depends on the collection and on the length of the query, so the weights of `weighted` fit one
-collection; ranks need no such fitting. None of the three needs a paid licence.
+BM25 has no upper end and depends on the collection and on the length of the query, and Elasticsearch's is 2.2 times
+that of OpenSearch, so the weights of `weighted` fit one collection on one engine; ranks need no such fitting. None of
+the three needs a paid licence.
 """
 
 from __future__ import annotations

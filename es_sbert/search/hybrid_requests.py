@@ -30,8 +30,10 @@ from es_sbert.search.searched import Searched
 from es_sbert.search.vector_query import MAX_K, VectorQuery
 
 DEPTH = 100
-DEFAULT_WEIGHTS = {Fusion.RRF: Weights(1.0, 1.0), Fusion.WEIGHTED: Weights(20.0, 1.0),
-                   Fusion.NORMALIZED: Weights(0.7, 0.3)}  # fmt: skip
+# By benchmarks/hybrid.py: the best means over three collections, or near them.
+DEFAULT_WEIGHTS = {Fusion.RRF: Weights(3.0, 1.0), Fusion.NORMALIZED: Weights(0.7, 0.3)}
+# Elasticsearch multiplies BM25 by 2.2 (k1 + 1), which Lucene and OpenSearch leave out as it changes no order.
+DEFAULT_WEIGHTED = {Flavour.ELASTICSEARCH: Weights(400.0, 1.0), Flavour.OPENSEARCH: Weights(200.0, 1.0)}
 
 
 class HybridOptions(SearchOptions, total=False):
@@ -71,6 +73,11 @@ class Blend:
     pipeline: str | None
 
 
+def default_weights(fusion: Fusion, flavour: Flavour) -> Weights:
+    """What each side counts where nobody says."""
+    return DEFAULT_WEIGHTED[flavour] if fusion is Fusion.WEIGHTED else DEFAULT_WEIGHTS[fusion]
+
+
 def split_options(options: HybridOptions) -> tuple[HybridOptions, SearchOptions]:
     """The options of a hybrid search alone, and those of any search."""
     own = {name: value for name, value in options.items() if name in _OWN}
@@ -104,7 +111,7 @@ def read_blend(flavour: Flavour, searched: Searched, text: str, k: int, options:
     if not k <= depth <= MAX_K:
         raise UsageError(f"depth is {depth}", f"Give at least k ({k}) and at most {MAX_K:,}.")
     return Blend(
-        fusion=fusion, weights=DEFAULT_WEIGHTS[fusion] if weights is None else Weights(*weights),
+        fusion=fusion, weights=default_weights(fusion, flavour) if weights is None else Weights(*weights),
         words=_words(searched, text, options), depth=depth,
         rank_constant=options.get("rank_constant", RANK_CONSTANT), pipeline=pipeline,
     )  # fmt: skip

@@ -19,8 +19,7 @@ from es_sbert.errors import UsageError
         (["x", "--weights", "2:1"], "are for --hybrid"),
         (["x", "--hybrid", "--weights", "2"], "not two numbers"),
         (["x", "--hybrid", "--weights", "a:b"], "not two numbers"),
-        (["x", "--hybrid", "--rerank", "model"], "--rerank puts the hits"),
-        (["--like", "1", "--rerank", "model"], "--rerank puts the hits"),
+        (["--like", "1", "--rerank", "model"], "--rerank reads a TEXT"),
         (["x", "--filter", "[1]"], "the filter is no query"),
     ],
 )
