@@ -19,8 +19,8 @@ from es_sbert.errors import UsageError
         (["x", "--weights", "2:1"], "are for --hybrid"),
         (["x", "--hybrid", "--weights", "2"], "not two numbers"),
         (["x", "--hybrid", "--weights", "a:b"], "not two numbers"),
-        (["x", "--hybrid", "--rerank", "model"], "--rerank puts the hits"),
-        (["--like", "1", "--rerank", "model"], "--rerank puts the hits"),
+        (["x", "--rerank-window", "3"], "is given without --rerank"),
+        (["--like", "1", "--rerank", "model"], "--like gives none"),
         (["x", "--filter", "[1]"], "the filter is no query"),
     ],
 )
