@@ -19,7 +19,8 @@ from es_sbert.errors import UsageError
         (["x", "--weights", "2:1"], "are for --hybrid"),
         (["x", "--hybrid", "--weights", "2"], "not two numbers"),
         (["x", "--hybrid", "--weights", "a:b"], "not two numbers"),
-        (["--like", "1", "--rerank", "model"], "--rerank reads a TEXT"),
+        (["x", "--rerank-window", "3"], "is given without --rerank"),
+        (["--like", "1", "--rerank", "model"], "--rerank reads a TEXT, and --like gives none"),
         (["x", "--filter", "[1]"], "the filter is no query"),
     ],
 )
