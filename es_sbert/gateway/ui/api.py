@@ -86,7 +86,7 @@ class PageApi:
         """
         await asking.may_search(asked.index)
         scope = Scope(expression(asked.index), {}, headers, Mode.ON)
-        return {"body": await self._understanding.rewrite(asked.body, scope)}
+        return {"body": (await self._understanding.rewrite(asked.body, scope)).body}
 
     async def like(self, asking: Asking, headers: Headers, asked: LikeRequest) -> Json:
         """A query in the engine's words for the documents nearest to one of them.
