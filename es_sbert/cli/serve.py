@@ -34,8 +34,8 @@ _meaning_options = stacked(
                  help="Vectors that each shard looks at.  [default: twice k, at least 100]"),
     click.option("--hybrid", is_flag=True,
                  help="Search plain match and multi_match on embedded texts by meaning too, for every request."),
-    click.option("--semantic-weight", type=click.FloatRange(0, min_open=True), default=20.0, show_default=True,
-                 help="What a cosine score of 1 adds to a BM25 score in such searches."),
+    click.option("--semantic-weight", type=click.FloatRange(0, min_open=True),
+                 help="What a cosine score of 1 adds to a BM25 score in such searches.  [default: 400, OpenSearch 200]"),
     click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
 )  # fmt: skip
 _limit_options = stacked(
@@ -79,7 +79,7 @@ _own_options = stacked(
 @sign_in_options
 def serve(host: str, port: int, tls_certificate: Path | None, tls_key: Path | None, own_prefix: str,
           cors_origin: tuple[str, ...], virtual_field: str, k: int, min_cosine: float | None,
-          num_candidates: int | None, hybrid: bool, semantic_weight: float, no_writes: bool, max_body: int,
+          num_candidates: int | None, hybrid: bool, semantic_weight: float | None, no_writes: bool, max_body: int,
           max_requests: int, answer_timeout: float, embeddings_key_file: Path | None, search_log: str | None,
           log_queries: bool, model: str | None, device: str, precision: str, threads: int | None,
           more_models: tuple[str, ...], aliases: tuple[str, ...], models_in_memory: int, download_models: bool,

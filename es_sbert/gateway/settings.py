@@ -52,7 +52,8 @@ class Meaning(BaseModel):
         num_candidates: Vectors that each shard looks at; None is what suits k.
         hybrid: Whether plain `match` and `multi_match` on an embedded text are searched by meaning too, unless the
             request's header says otherwise.
-        semantic_weight: What a cosine score of 1 adds to a hit's BM25 score in such searches.
+        semantic_weight: What a cosine score of 1 adds to a hit's BM25 score in such searches; None is what was measured to
+            be best (`es_sbert.search.hybrid_requests`).
         writes: Whether documents written through the gateway get their vectors on the way in.
     """
 
@@ -63,7 +64,7 @@ class Meaning(BaseModel):
     min_cosine: float | None = Field(default=None, ge=-1.0, le=1.0)
     num_candidates: int | None = Field(default=None, ge=1, le=10_000)
     hybrid: bool = False
-    semantic_weight: float = Field(default=20.0, gt=0)
+    semantic_weight: float | None = Field(default=None, gt=0)
     writes: bool = True
 
     @field_validator("virtual_field")

@@ -19,7 +19,7 @@ from es_sbert.gateway.indices import EXPRESSION_OPTIONS, Indices, Searched, iden
 from es_sbert.gateway.models import Models
 from es_sbert.gateway.rewrite.body import rewritten_body
 from es_sbert.gateway.rewrite.cut import kth_body, least_cosine, needs_cut
-from es_sbert.gateway.rewrite.hybrid import Hybrid
+from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
 from es_sbert.gateway.rewrite.queries import Answered, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.settings import GatewaySettings
@@ -146,13 +146,16 @@ class Understanding:
     def _read(self, body: Json, searched: Searched, mode: Mode, answered: Answered) -> Json:
         names = FieldNames(searched, self._settings.meaning.virtual_field)
         reader = Reader(names, self._settings.meaning, self._settings.limits)
-        hybrid = Hybrid(names, self._settings.meaning, self._settings.limits) if mode is Mode.HYBRID else None
+        hybrid = None
+        if mode is Mode.HYBRID:
+            weight = semantic_weight(self._settings.meaning, self._flavour)
+            hybrid = Hybrid(names, self._settings.meaning, self._settings.limits, weight)
         return rewritten_body(body, QueryRewriter(self._flavour, reader, answered, hybrid))
 
     @property
     def _flavour(self) -> Flavour:
         # The engine has answered the question for its indices by now.
-        return self._upstream.flavour or Flavour.ELASTICSEARCH
+        return self._upstream.known_flavour
 
     async def _embed(self, wanted: _Wanted) -> None:
         async def one(semantic: Semantic) -> None:

@@ -74,6 +74,11 @@ class Upstream:
         return self._address.url
 
     @property
+    def known_flavour(self) -> Flavour:
+        """Which engine it is; asked only once it has answered something."""
+        return self.flavour or Flavour.ELASTICSEARCH
+
+    @property
     def own_authorization(self) -> str | None:
         """The gateway's own credentials, as a header's value; None where it has no rights of its own."""
         return self._address.authorization

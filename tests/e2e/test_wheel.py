@@ -56,6 +56,15 @@ def test_recipes_are_inside(python: Path, tmp_path: Path) -> None:
     assert "quickstart.yaml stsb-augmented.yaml stsb-regression.yaml" in _run(python, "-c", code, cwd=tmp_path)
 
 
+def test_search_page_is_inside(python: Path, tmp_path: Path) -> None:
+    code = (
+        "from importlib.resources import files\n"
+        "print(*sorted(entry.name for entry in (files('es_sbert.gateway.ui') / 'static').iterdir()))"
+    )
+    here = sorted(entry.name for entry in (ROOT / "es_sbert/gateway/ui/static").iterdir())
+    assert _run(python, "-c", code, cwd=tmp_path).split() == here
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["train", "quickstart", "-o", "out"], ["evaluate", "all-MiniLM-L6-v2", "--task", "sts", "--file", "pairs.tsv"]],

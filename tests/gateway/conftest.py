@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.model import Precision
 from es_sbert.exporters.export import export_bundle
 from es_sbert.gateway.served import ModelSettings
+from tests.browser import chromium
 from tests.conftest import delete_index
 from tests.gateway.articles import ingest_articles
 from tests.gateway.embedding_app import embedding_app
@@ -43,6 +45,13 @@ def embeddings_url(tiny: Path) -> Iterator[str]:
     """Address of the gateway's own paths; the model is also called text-embedding-3-small."""
     with served(embedding_app(tiny_settings(tiny, aliases={"text-embedding-3-small": "tiny"}))) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium without a window."""
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ def encoder(tiny: Path) -> Iterator[Encoder]:
 
 @pytest.fixture(scope="module")
 def shelf(secured_es8: Secured, encoder: Encoder) -> Iterator[Secured]:
-    """The server, with a document in an index of two shards: the gateway has its own question to ask then."""
+    """The server, with a document in an index of two shards, about which the gateway has a question."""
     info = encoder.info
     engine = connect(owner(secured_es8))
     try:

@@ -7,16 +7,23 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from es_sbert.engines.protocol import Json
+from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.rewrite.compound import as_list, kind_of
 from es_sbert.gateway.rewrite.semantic import Semantic, Way
 from es_sbert.gateway.rewrite.texts import words
 from es_sbert.gateway.settings import Limits, Meaning
 from es_sbert.gateway.targets import FieldNames, FieldTarget
+from es_sbert.search.hybrid_requests import DEFAULT_WEIGHTED
 
 _OF_ONE_FIELD = frozenset({"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"})
 _OF_SEVERAL = frozenset({"multi_match", "combined_fields", "simple_query_string"})
 _BOOST = re.compile(r"\^[\d.]+$")
+
+
+def semantic_weight(meaning: Meaning, flavour: Flavour) -> float:
+    """What a cosine score of 1 counts beside BM25: as the operator says, or as was measured to be best."""
+    usual = DEFAULT_WEIGHTED[flavour]
+    return meaning.semantic_weight or usual.semantic / usual.lexical
 
 
 class Hybrid:
@@ -28,10 +35,12 @@ class Hybrid:
     Args:
         names: What fields of the request's indices are called.
         meaning, limits: The operator's.
+        weight: What a cosine score of 1 counts beside BM25.
     """
 
-    def __init__(self, names: FieldNames, meaning: Meaning, limits: Limits) -> None:
+    def __init__(self, names: FieldNames, meaning: Meaning, limits: Limits, weight: float) -> None:
         self._names = names
+        self._weight = weight
         self._meaning = meaning
         self._limits = limits
 
@@ -51,7 +60,7 @@ class Hybrid:
             return None
         meaning = self._meaning
         return Semantic(target, text, meaning.k, min_cosine=meaning.min_cosine, num_candidates=meaning.num_candidates,
-                        boost=meaning.semantic_weight, way=Way.HYBRID)  # fmt: skip
+                        boost=self._weight, way=Way.HYBRID)  # fmt: skip
 
     def _asked(self, node: Json) -> tuple[str, FieldTarget] | None:
         query = kind_of(node)

@@ -13,6 +13,7 @@ from es_sbert.gateway.incoming import Headers
 from es_sbert.gateway.indices import Indices, read_indices
 from es_sbert.gateway.models import Models
 from es_sbert.gateway.rewrite.clauses import all_of, in_indices
+from es_sbert.gateway.rewrite.hybrid import semantic_weight
 from es_sbert.gateway.rewrite.texts import read_text
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.targets import FieldNames, FieldTarget
@@ -59,7 +60,7 @@ class PageApi:
             # From the page to the engine's API: right behind any path that a reverse proxy has put in front.
             "engine": "../" * up,
             "k": meaning.k,
-            "semantic_weight": meaning.semantic_weight,
+            "semantic_weight": semantic_weight(meaning, asking.flavour),
             "indices": listed,
         }
 

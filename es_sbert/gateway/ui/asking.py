@@ -47,7 +47,7 @@ class Asking:
     @property
     def flavour(self) -> Flavour:
         """Of the engine; ask it something before."""
-        return self._upstream.flavour or Flavour.ELASTICSEARCH
+        return self._upstream.known_flavour
 
     async def get(self, target: str) -> Json:
         """The answer to a GET.

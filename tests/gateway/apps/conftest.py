@@ -1,25 +1,16 @@
-"""The applications, installed and built once, and a browser."""
+"""The applications, installed and built once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
 
-from tests.browser import chromium
 from tests.gateway.apps.pages import AppPage
 from tests.node import EXAMPLES, install_node_project
 
 Build = Callable[[type[AppPage]], Path]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium without a window."""
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="session")

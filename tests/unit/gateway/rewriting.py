@@ -13,7 +13,7 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.indices import Searched
 from es_sbert.gateway.rewrite.body import rewritten_body
-from es_sbert.gateway.rewrite.hybrid import Hybrid
+from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
 from es_sbert.gateway.rewrite.queries import QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.settings import Limits, Meaning
@@ -59,7 +59,9 @@ class Rewriting:
     def __call__(self, body: Json) -> Json:
         names = FieldNames(self.searched, self.meaning.virtual_field)
         limits = Limits(query_characters=1000)
-        hybrid = Hybrid(names, self.meaning, limits) if self.hybrid else None
+        hybrid = (
+            Hybrid(names, self.meaning, limits, semantic_weight(self.meaning, self.flavour)) if self.hybrid else None
+        )
         reader = Reader(names, self.meaning, limits)
         return rewritten_body(body, QueryRewriter(self.flavour, reader, self.answered, hybrid))
 

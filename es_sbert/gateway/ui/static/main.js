@@ -43,6 +43,7 @@ async function follow() {
   const index = settings.indices.find(({ name }) => name === state.index) ?? (state.index === "" ? settings.indices[0] : null);
   running.abort();
   running = new AbortController();
+  byId("results").setAttribute("aria-busy", "true");
   byId("query").value = state.query;
   clearResults();
   if (index === null) {
@@ -63,6 +64,8 @@ async function follow() {
     await searchAll(state, index, field, signal);
   } catch (error) {
     if (!signal.aborted) refuse(error);
+  } finally {
+    if (!signal.aborted) byId("results").setAttribute("aria-busy", "false");
   }
 }
 
