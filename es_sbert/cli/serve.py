@@ -35,7 +35,7 @@ _meaning_options = stacked(
     click.option("--hybrid", is_flag=True,
                  help="Search plain match and multi_match on embedded texts by meaning too, for every request."),
     click.option("--semantic-weight", type=click.FloatRange(0, min_open=True),
-                 help="What a cosine score of 1 adds to a BM25 score in such searches.  [default: 400, OpenSearch 200]"),
+                 help="What a cosine score of 1 adds to BM25 in such searches.  [default: 400, OpenSearch 200]"),
     click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
 )  # fmt: skip
 _limit_options = stacked(

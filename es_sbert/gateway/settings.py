@@ -52,8 +52,8 @@ class Meaning(BaseModel):
         num_candidates: Vectors that each shard looks at; None is what suits k.
         hybrid: Whether plain `match` and `multi_match` on an embedded text are searched by meaning too, unless the
             request's header says otherwise.
-        semantic_weight: What a cosine score of 1 adds to a hit's BM25 score in such searches; None is what was measured to
-            be best (`es_sbert.search.hybrid_requests`).
+        semantic_weight: What a cosine score of 1 adds to a hit's BM25 score in such searches; None is what was measured
+            to be best (`es_sbert.search.hybrid_requests`).
         writes: Whether documents written through the gateway get their vectors on the way in.
     """
 

@@ -37,8 +37,10 @@ def shelf(secured_es8: Secured, encoder: Encoder) -> Iterator[Secured]:
     info = encoder.info
     engine = connect(owner(secured_es8))
     try:
-        ensure_vector_field(engine, INDEX, vector_field="embedding", fingerprint=info.fingerprint, model_name=info.model,
-                            dimensions=info.dimensions, text="{text}", shards=2)  # fmt: skip
+        ensure_vector_field(
+            engine, INDEX, vector_field="embedding", fingerprint=info.fingerprint, model_name=info.model,
+            dimensions=info.dimensions, text="{text}", shards=2,
+        )  # fmt: skip
     finally:
         engine.close()
     [vector] = encoder.encode(["the cat"], "document").vectors
