@@ -7,8 +7,7 @@ from typing import Any
 
 from es_sbert.engines.protocol import Json
 
-# Query → the places in it that hold one query or a list of them. `bool` is looked at by itself. Queries that look at
-# other documents than the hits (nested, has_child, has_parent) are none of ours: a vector stands at its own document.
+# Query → the places in it that hold one query or a list of them. `bool` is looked at by itself.
 _INNER: dict[str, tuple[str, ...]] = {
     "constant_score": ("filter",),
     "dis_max": ("queries",),
@@ -20,6 +19,9 @@ _INNER: dict[str, tuple[str, ...]] = {
 }
 # Places whose queries match without scoring.
 UNSCORED = frozenset({("constant_score", "filter"), ("boosting", "negative")})
+
+# Queries that look at other documents than the hits.
+ELSEWHERE = frozenset({"nested", "has_child", "has_parent"})
 
 OCCURRENCES = ("must", "filter", "should", "must_not")
 

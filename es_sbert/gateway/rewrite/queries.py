@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.rewrite.clauses import clause
-from es_sbert.gateway.rewrite.compound import OCCURRENCES, any_within, as_list, kind_of, with_inner
+from es_sbert.gateway.rewrite.compound import ELSEWHERE, OCCURRENCES, any_within, as_list, kind_of, with_inner
 from es_sbert.gateway.rewrite.hybrid import Hybrid
 from es_sbert.gateway.rewrite.plain import spelled_out
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
@@ -80,6 +81,8 @@ class QueryRewriter:
             return self._bool(node, said, place)
         if kind == "exists":
             return self._exists(node, said)
+        if kind in ELSEWHERE:
+            return self._elsewhere(node, kind, said, place)
         return with_inner(node, lambda inner, scores: self.rewrite(inner, _inside(place, scores)))
 
     def asks(self, node: Json) -> bool:
@@ -111,6 +114,24 @@ class QueryRewriter:
         if least is not None and least > (semantic.min_cosine or -1.0):
             semantic = replace(semantic, min_cosine=least)
         return clause(self._flavour, semantic, vector, place.filters, told)
+
+    def _elsewhere(self, node: Json, kind: str, said: Json, place: Place) -> Json:
+        """A query on other documents than the hits, where no vector of a hit stands but those of its passages.
+
+        Raises:
+            BadRequest: it asks by meaning of something else; the engine would silently find nothing.
+        """
+        inner = said.get("query")
+        if not isinstance(inner, dict) or not self.asks(inner):
+            return node
+        semantic = self._reader.read(inner)
+        passages = semantic is not None and semantic.target.meta.passages is not None
+        if semantic is not None and passages and kind == "nested" and said.get("path") == semantic.target.name:
+            return self._clause(semantic, place)
+        raise BadRequest(
+            f"a query by meaning stands inside {kind}, whose documents have no vectors of their own",
+            f"Put it beside the {kind} query, in the same bool.",
+        )
 
     def _exists(self, node: Json, said: Json) -> Json:
         """KQL's `semantic: *`."""

@@ -149,6 +149,17 @@ def test_lucene_syntax_keeps_what_it_says_beside() -> None:
     assert [part["query_string"]["query"] for part in said["must_not"]] == ["topic:(old OR new)"]
 
 
+def test_inside_other_documents_only_passages_can_be_meant() -> None:
+    neural = {"nested": {"path": "embedding", "query": {"neural": {"embedding.vector": {"query_text": TEXT, "k": 3}}}}}
+    [nested] = clauses(Rewriting(PASSAGES).query({"bool": {"must": [neural], "filter": [EN]}}), "nested")
+    assert (nested["path"], nested["query"]["knn"]["filter"]) == ("embedding", EN)
+    for kind, more in (("nested", {"path": "comments"}), ("has_child", {"type": "answer"}), ("has_parent", {})):
+        with pytest.raises(UsageError, match=f"stands inside {kind}"):
+            Rewriting().query({"bool": {"must": [{kind: more | {"query": {"bool": {"must": [SEMANTIC]}}}}]}})
+        untouched = {"query": {kind: more | {"query": {"match": {"comments.text": "a"}}}}}
+        assert Rewriting(hybrid=True)(untouched) is untouched
+
+
 def test_the_virtual_field_exists_where_there_is_a_vector() -> None:
     assert Rewriting().query({"exists": {"field": "semantic"}}) == {"exists": {"field": "embedding"}}
 
