@@ -21,9 +21,10 @@ from es_sbert.errors import (
     RequestTooLarge,
     UsageError,
 )
+from es_sbert.gateway.callers import identity
 from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, error_object, status_of
 from es_sbert.gateway.incoming import CallerGone, Incoming, decompressed
-from es_sbert.gateway.indices import identity, read_indices
+from es_sbert.gateway.indices import read_indices
 from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.multi_search import split
 from es_sbert.gateway.routes import Api, Route, route_of
