@@ -123,6 +123,14 @@ def test_a_compressed_body_is_unfolded_within_the_limit(name: str, pack: Any) ->
     with pytest.raises(BadRequest, match="cannot be read"):
         decompressed(b"no such thing", request)
     assert decompressed(b"x", incoming("/", "POST", {"content-encoding": "br"})) is None
+    assert decompressed(pack(b"x") + b"behind it", request) is None
+
+
+def test_all_members_of_a_gzip_file_are_unfolded() -> None:
+    request = incoming("/", "POST", {"content-encoding": "gzip"}, limits=Limits(body_bytes=1000))
+    assert decompressed(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 400), request) == b"x" * 600 + b"y" * 400
+    with pytest.raises(RequestTooLarge):
+        decompressed(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 401), request)
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
