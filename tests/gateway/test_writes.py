@@ -445,6 +445,36 @@ def test_an_index_that_a_template_makes_has_vectors_from_its_first_document(
         client.delete(f"/_index_template/{index_name}").raise_for_status()
 
 
+# The build of Elasticsearch at hand makes data streams and has no API to delete them again.
+@pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
+def test_a_data_stream_goes_by_its_newest_index(engine_url: str, client: httpx.Client, tiny_encoder: Encoder) -> None:
+    stream = f"test-{uuid.uuid4().hex[:12]}"
+
+    def template(model: str | None) -> dict[str, Any]:
+        plain: dict[str, Any] = {"mappings": {"properties": {"text": {"type": "text"}}}}
+        body = plain if model is None else index_body(Flavour.OPENSEARCH, "embedding", of_model(tiny_encoder))
+        return {"index_patterns": [stream], "data_stream": {}, "template": body, "priority": 500}
+
+    def write(text: str) -> dict[str, Any]:
+        lines = bulk_lines([("create", {"_index": stream}, {"@timestamp": "2026-01-31T12:00:00Z", "text": text})])
+        answer = client.post("/_bulk?refresh=true", content=lines, headers=JSON).json()
+        assert answer["errors"] is False
+        place = answer["items"][0]["create"]
+        source: dict[str, Any] = client.get(f"/{place['_index']}/_doc/{place['_id']}").json()["_source"]
+        return source
+
+    try:
+        client.put(f"/_index_template/{stream}", json=template("tiny")).raise_for_status()
+        assert_vector(write("a cat"), tiny_encoder, "a cat")
+        assert_vector(write("the mat"), tiny_encoder, "the mat")
+        client.put(f"/_index_template/{stream}", json=template(None)).raise_for_status()
+        client.post(f"/{stream}/_rollover").raise_for_status()
+        assert set(write("a cat")) == {"@timestamp", "text"}, "older indices have vectors, the newest has none"
+    finally:
+        client.delete(f"/_data_stream/{stream}").raise_for_status()
+        client.delete(f"/_index_template/{stream}").raise_for_status()
+
+
 def test_an_index_that_is_made_anew_is_noticed_at_once(
     engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder
 ) -> None:
