@@ -13,6 +13,7 @@ from starlette.types import Send
 from es_sbert.clock import Clock
 from es_sbert.engines.protocol import EngineInfo, Flavour
 from es_sbert.errors import EngineUnreachable, EsSbertError, IndexMismatch
+from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.forward import Outgoing, forward
 from es_sbert.gateway.incoming import Headers, Incoming, decompressed
 from es_sbert.gateway.indices import Indices
@@ -109,7 +110,10 @@ class Writing:
         """The request's actions; None where the engine alone shall deal with it."""
         if not is_json(incoming) or incoming.header(MODE_HEADER).strip().lower() == Mode.OFF.encode():
             return None
-        plain = decompressed(raw, incoming)
+        try:
+            plain = decompressed(raw, incoming)
+        except BadRequest:
+            return None
         if plain is None:
             return None
         index = unquote(route.index)
