@@ -102,8 +102,8 @@ class Writing:
         if route.api is Api.BULK:
             ready_bulk = Bulk(ready.items, bulk.rest)
             return await send_bulk(incoming, send, self._upstream, ready_bulk, refused, self._most_bytes)
-        for error in refused.values():
-            raise error
+        for problem in refused.values():
+            raise problem
         return await forward(incoming, send, self._upstream, Outgoing.rewritten(incoming, ready.items[0].body))
 
     async def _read(self, raw: bytes, incoming: Incoming, route: Route) -> Bulk | None:
