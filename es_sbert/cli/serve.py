@@ -37,6 +37,9 @@ _meaning_options = stacked(
     click.option("--semantic-weight", type=click.FloatRange(0, min_open=True),
                  help="What a cosine score of 1 adds to BM25 in such searches.  [default: 400, OpenSearch 200]"),
     click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
+    click.option("--on-embedding-failure", type=click.Choice(["fail", "pass"]), default="fail", show_default=True,
+                 help="A document whose vector cannot be made is refused, for the client to send it again, or passes "
+                      "without."),
 )  # fmt: skip
 _limit_options = stacked(
     click.option("--max-body", type=click.IntRange(1), default=100, show_default=True, metavar="MIB",
@@ -79,11 +82,11 @@ _own_options = stacked(
 @sign_in_options
 def serve(host: str, port: int, tls_certificate: Path | None, tls_key: Path | None, own_prefix: str,
           cors_origin: tuple[str, ...], virtual_field: str, k: int, min_cosine: float | None,
-          num_candidates: int | None, hybrid: bool, semantic_weight: float | None, no_writes: bool, max_body: int,
-          max_requests: int, answer_timeout: float, embeddings_key_file: Path | None, search_log: str | None,
-          log_queries: bool, model: str | None, device: str, precision: str, threads: int | None,
-          more_models: tuple[str, ...], aliases: tuple[str, ...], models_in_memory: int, download_models: bool,
-          **connection: Any) -> int:  # fmt: skip
+          num_candidates: int | None, hybrid: bool, semantic_weight: float | None, no_writes: bool,
+          on_embedding_failure: str, max_body: int, max_requests: int, answer_timeout: float,
+          embeddings_key_file: Path | None, search_log: str | None, log_queries: bool, model: str | None, device: str,
+          precision: str, threads: int | None, more_models: tuple[str, ...], aliases: tuple[str, ...],
+          models_in_memory: int, download_models: bool, **connection: Any) -> int:  # fmt: skip
     """Stand in front of an engine and understand searches by meaning.
 
     Applications ask the gateway in place of the engine and need no other change. Requests pass untouched, with
@@ -107,7 +110,7 @@ def serve(host: str, port: int, tls_certificate: Path | None, tls_key: Path | No
     from es_sbert.gateway.search_record import Wording
     from es_sbert.gateway.serve import server
     from es_sbert.gateway.served import ModelSettings
-    from es_sbert.gateway.settings import MIB, GatewaySettings, Limits, Listen, Meaning
+    from es_sbert.gateway.settings import MIB, GatewaySettings, Limits, Listen, Meaning, OnEmbeddingFailure
 
     settings = GatewaySettings(
         upstream=engine_settings(**connection),
@@ -115,7 +118,8 @@ def serve(host: str, port: int, tls_certificate: Path | None, tls_key: Path | No
                       certificate=tls_certificate, key=tls_key),
         limits=Limits(body_bytes=max_body * MIB, concurrency=max_requests, answer_seconds=answer_timeout),
         meaning=Meaning(virtual_field=virtual_field, k=k, min_cosine=min_cosine, num_candidates=num_candidates,
-                        hybrid=hybrid, semantic_weight=semantic_weight, writes=not no_writes),
+                        hybrid=hybrid, semantic_weight=semantic_weight, writes=not no_writes,
+                        on_embedding_failure=OnEmbeddingFailure(on_embedding_failure)),
         embeddings_api=EmbeddingsApiSettings(
             api_key=None if embeddings_key_file is None else SecretStr(read_secret_file(embeddings_key_file, "key"))
         ),

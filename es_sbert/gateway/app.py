@@ -22,7 +22,7 @@ from es_sbert.gateway.metrics import GatewayMetrics, Outcome, metrics_routes
 from es_sbert.gateway.models import Models
 from es_sbert.gateway.multi_search import MultiSearching
 from es_sbert.gateway.points_in_time import PointsInTime
-from es_sbert.gateway.routes import MULTI_SEARCHES, SEARCHES, WRITES, Api, route_of
+from es_sbert.gateway.routes import MULTI_SEARCHES, SEARCHES, WRITES, Api, changes_indices, route_of
 from es_sbert.gateway.routes import Route as EngineRoute
 from es_sbert.gateway.search_log import SearchLog
 from es_sbert.gateway.search_notes import SearchNote
@@ -33,6 +33,7 @@ from es_sbert.gateway.ui.api import PageApi
 from es_sbert.gateway.ui.routes import ui_routes
 from es_sbert.gateway.understanding import Understanding
 from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.writes.writing import Writing
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,8 @@ class Gateway:
         points, templates = PointsInTime(self._upstream), Templates(self._upstream)
         self._searching = Searching(understanding, points, templates)
         self._multi_searching = MultiSearching(understanding, points, templates, self._upstream)
+        self._indices = indices
+        self._writing = Writing(settings, self._upstream, indices, self._models, self._metrics)
         self._own = _OwnPages(settings.listen.own_prefix, [
             *embedding_routes(self._models, settings.embeddings_api, self._metrics),
             *description_routes(),
@@ -110,9 +113,10 @@ class Gateway:
         try:
             if route.api in SEARCHES or route.api in MULTI_SEARCHES:
                 await self._search(incoming, route, outcome, send)
+            elif route.api in WRITES and self._settings.meaning.writes:
+                outcome.status = await self._writing.answer(incoming, route, send) or outcome.status
             else:
-                passed = await forward(incoming, send, self._upstream, Outgoing.same(incoming))
-                outcome.status = passed or outcome.status
+                outcome.status = await self._forward(incoming, send) or outcome.status
         except CallerGone:
             return
         except EsSbertError as error:
@@ -120,6 +124,17 @@ class Gateway:
             if isinstance(error, EngineUnreachable):
                 self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
             raise
+
+    async def _forward(self, incoming: Incoming, send: Send) -> int:
+        """Pass a request on that is none of ours; what it changes of indices must not be remembered otherwise."""
+        remembering = (self._indices, self._writing) if changes_indices(incoming) else ()
+        for memory in remembering:
+            memory.forget()
+        status = await forward(incoming, send, self._upstream, Outgoing.same(incoming))
+        # Once more: others may have asked meanwhile.
+        for memory in remembering:
+            memory.forget()
+        return status
 
     async def _search(self, incoming: Incoming, route: EngineRoute, outcome: Outcome, send: Send) -> None:
         note = SearchNote(route.index, route.api)

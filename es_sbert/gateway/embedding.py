@@ -7,9 +7,9 @@ import contextlib
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,6 +21,9 @@ from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.cache import CachedVector, Key, VectorCache, cache_key
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.shares import fair_shares
+from es_sbert.gateway.waiting import WaitingRequest
+
+T = TypeVar("T")
 
 
 class EmbeddingSettings(BaseModel):
@@ -41,42 +44,7 @@ class EmbeddingSettings(BaseModel):
     cached_vectors: int = Field(default=10_000, ge=0)
 
 
-@dataclass(eq=False)
-class _Request:
-    """One caller's texts that are not in the cache.
-
-    Attributes:
-        begun: How many of the texts were handed to the model.
-        parts: What came back of it, in order.
-    """
-
-    texts: list[str]
-    kind: PromptKind | None
-    future: asyncio.Future[Encoded]
-    begun: int = 0
-    parts: list[Encoded] = field(default_factory=list)
-
-    @property
-    def left(self) -> int:
-        return len(self.texts) - self.begun
-
-    def take(self, count: int) -> list[str]:
-        """The next texts."""
-        self.begun += count
-        return self.texts[self.begun - count : self.begun]
-
-    def deliver(self, part: Encoded) -> None:
-        """Vectors of the texts that were taken; with the last of them the caller gets all."""
-        self.parts.append(part)
-        if not self.left and not self.future.done():
-            self.future.set_result(_joined(self.parts))
-
-    def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-Batch = list[tuple[_Request, list[str]]]
+Batch = list[tuple[WaitingRequest, list[str]]]
 
 
 class Embedder:
@@ -100,7 +68,7 @@ class Embedder:
         self._cache = cache
         self._metrics = metrics
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
-        self._pending: deque[_Request] = deque()
+        self._pending: deque[WaitingRequest] = deque()
         self._occupied = 0  # texts that wait or run
         self._full = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -140,6 +108,10 @@ class Embedder:
             np.array([entry.truncated for entry in entries], np.bool_),  # (texts,)
         )
 
+    async def in_turn(self, work: Callable[[Encoder], T]) -> T:
+        """Something else that the encoder does, in the thread that batches run in: after one of them."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._encoder)
+
     async def drain(self) -> None:
         """Wait until every caller has got an answer."""
         while self._running is not None:
@@ -162,7 +134,7 @@ class Embedder:
                 f"{self._occupied:,} texts wait for their vectors, and at most {most:,} may",
                 "Send the request again in a moment, and fewer at a time.",
             )
-        request = _Request(texts, kind, asyncio.get_running_loop().create_future())
+        request = WaitingRequest(texts, kind, asyncio.get_running_loop().create_future())
         self._pending.append(request)
         self._occupy(len(texts))
         try:
@@ -255,12 +227,3 @@ def _encode(encoder: Encoder, work: Sequence[tuple[list[str], PromptKind | None]
         Encoded(vectors[end - len(part) : end], part.tokens, part.truncated)
         for part, end in zip(tokenized, ends, strict=True)
     ]
-
-
-def _joined(parts: Sequence[Encoded]) -> Encoded:
-    """Parts of one caller's texts as one; a copy, so that nobody keeps the vectors of others in memory."""
-    return Encoded(
-        np.concatenate([part.vectors for part in parts]),  # (texts, dimensions)
-        np.concatenate([part.tokens for part in parts]),  # (texts,)
-        np.concatenate([part.truncated for part in parts]),  # (texts,)
-    )

@@ -17,6 +17,8 @@ from es_sbert.gateway.settings import Limits
 Headers = list[tuple[bytes, bytes]]
 
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+_SEND_AGAIN = "Send it again, or uncompressed."
+_GZIP_MEMBER = b"\x1f\x8b"  # a file of gzip may be several, one after another
 # `.` and `..`, also percent-encoded: an engine never needs them, and a reverse proxy before it might follow them.
 _DOT_SEGMENT = re.compile(rb"(?:^|/|%2f|\\|%5c)(?:\.|%2e){1,2}(?:$|/|%2f|\\|%5c)", re.IGNORECASE)
 _NOT_ASCII = re.compile(rb"[^\x21-\x7e]")
@@ -136,7 +138,7 @@ class Incoming:
 
 
 def decompressed(body: bytes, incoming: Incoming) -> bytes | None:
-    """The body without its content encoding; None where the encoding is none that can be undone here.
+    """The body without its content encoding; None where that is none that can be undone here.
 
     Raises:
         RequestTooLarge: it unfolds beyond the limit.
@@ -147,16 +149,24 @@ def decompressed(body: bytes, incoming: Incoming) -> bytes | None:
         return body
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         return None
-    try:
+    plain = b""
+    while True:
         unfolding = zlib.decompressobj(_GZIP_OR_ZLIB)
-        plain = unfolding.decompress(body, incoming.limits.body_bytes + 1)
-    except zlib.error as error:
-        raise BadRequest(f"the compressed body cannot be read: {error}", "Send it again, or uncompressed.") from None
-    if len(plain) > incoming.limits.body_bytes:
-        raise incoming.too_large()
-    if not unfolding.eof:
-        raise BadRequest("the compressed body ends too early", "Send it again, or uncompressed.")
-    return plain
+        try:
+            plain += unfolding.decompress(body, incoming.limits.body_bytes + 1 - len(plain))
+        except zlib.error as error:
+            raise BadRequest(
+                f"the compressed body cannot be read: {error}", "Send it again, or uncompressed."
+            ) from None
+        if len(plain) > incoming.limits.body_bytes:
+            raise incoming.too_large()
+        if not unfolding.eof:
+            raise BadRequest("the compressed body ends too early", _SEND_AGAIN)
+        body = unfolding.unused_data
+        if not body:
+            return plain
+        if not body.startswith(_GZIP_MEMBER):
+            return None
 
 
 def _ascii(target: bytes) -> bytes:

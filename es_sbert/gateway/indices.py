@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -14,16 +12,12 @@ from urllib.parse import urlencode
 from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import AccessDenied
+from es_sbert.gateway.callers import CallerKeys, identity
 from es_sbert.gateway.incoming import Headers
 from es_sbert.gateway.upstream import REFUSALS, Upstream
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.schema import vector_fields
 
-# Headers that say who asks: a question on the caller's behalf carries these.
-_IDENTITY = frozenset({
-    b"authorization", b"cookie", b"es-client-authentication", b"es-secondary-authorization",
-    b"es-security-runas-user", b"securitytenant", b"x-proxy-roles", b"x-proxy-user",
-})  # fmt: skip
 # How the engine reads an expression of indices; what a request says of it holds for the question too.
 EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
 _TOLD = "*.mappings._meta.es_sbert,*.settings.index.number_of_shards"
@@ -37,21 +31,19 @@ class Searched:
     Attributes:
         fields: Concrete index → its vector fields by name; indices without any are left out.
         shards: Concrete index → its primary shards.
+        exists: Whether there is any such index, with vectors or without.
     """
 
     fields: dict[str, dict[str, VectorFieldMeta]]
     shards: dict[str, int]
+    exists: bool = True
 
     def __bool__(self) -> bool:
         return bool(self.fields)
 
 
 NOTHING = Searched({}, {})
-
-
-def identity(headers: Headers) -> Headers:
-    """The headers by which the engine knows the caller."""
-    return [(name, value) for name, value in headers if name in _IDENTITY]
+MISSING = Searched({}, {}, exists=False)
 
 
 class Indices:
@@ -65,9 +57,7 @@ class Indices:
     def __init__(self, upstream: Upstream, remember_seconds: float = 10.0) -> None:
         self._upstream = upstream
         self._remember = remember_seconds
-        # Keyed by who asks, since an expression means different indices to different callers. Credentials are not
-        # kept: a hash under a key that only this process knows stands for them.
-        self._key = os.urandom(32)
+        self._keys = CallerKeys()
         self._known: OrderedDict[bytes, tuple[float, Searched]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[Searched]] = {}
 
@@ -102,15 +92,25 @@ class Indices:
         # One caller who goes away must not end the question of the others.
         return await asyncio.shield(asking)
 
-    async def _ask(self, key: bytes, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
+    def asked_by(self, headers: Headers) -> Headers:
+        """With whose rights indices are looked up: the gateway's own where it has any, else the caller's."""
         own = self._upstream.own_authorization
-        asked_by = identity(headers) if own is None else [(b"authorization", own.encode())]
+        return identity(headers) if own is None else [(b"authorization", own.encode())]
+
+    def forget(self) -> None:
+        """Ask anew from now on: something about indices is being changed."""
+        self._known.clear()
+
+    async def _ask(self, key: bytes, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
+        asked_by = self.asked_by(headers)
         wanted = {name: options[name] for name in EXPRESSION_OPTIONS if name in options}
         query = urlencode(wanted | {"filter_path": _TOLD})
         path = f"/{expression or '_all'}"
         answer = await self._upstream.ask("GET", f"{path}?{query}", asked_by)
+        if answer.status == 404:
+            return MISSING
         if answer.status in REFUSALS - {403}:
-            # No such index, no such user, or nothing that has a mapping: the engine itself says so to the caller.
+            # No such user, or nothing that has a mapping: the engine itself says so to the caller.
             return NOTHING
         if answer.status == 403:
             raise AccessDenied(
@@ -129,12 +129,8 @@ class Indices:
         return searched
 
     def _cache_key(self, expression: str, options: Mapping[str, str], headers: Headers) -> bytes:
-        digest = hashlib.blake2b(key=self._key, digest_size=16)
-        for part in (expression, *(f"{name}={options.get(name)}" for name in EXPRESSION_OPTIONS)):
-            digest.update(part.encode() + b"\0")
-        for name, value in sorted(identity(headers)):
-            digest.update(name + b":" + value + b"\0")
-        return digest.digest()
+        said = (f"{name}={options.get(name)}" for name in EXPRESSION_OPTIONS)
+        return self._keys.key(headers, expression, *said)
 
 
 def read_indices(answer: Json) -> Searched:

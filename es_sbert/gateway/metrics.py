@@ -68,6 +68,10 @@ class GatewayMetrics:
             "es_sbert_gateway_model_loaded", "1 where the model is in memory, 0 where it was dropped.",
             ["model", "fingerprint"], registry=self.registry,
         )  # fmt: skip
+        self._documents = Counter(
+            "es_sbert_gateway_documents", "Documents written whose vectors change, by what became of these: embedded, "
+            "without or refused.", ["outcome"], registry=self.registry,
+        )  # fmt: skip
         # Memory, processor time and open files of this process.
         ProcessCollector(registry=self.registry)
 
@@ -112,6 +116,11 @@ class GatewayMetrics:
         self._vectors.labels("model").inc(texts)
         self._batch_texts.observe(texts)
         self._batch_seconds.observe(seconds)
+
+    def documents(self, *, embedded: int, without: int, refused: int) -> None:
+        """Documents were written with their vectors, without because they could not be made, or refused for that."""
+        for outcome, count in (("embedded", embedded), ("without", without), ("refused", refused)):
+            self._documents.labels(outcome).inc(count)
 
     def model_loaded(self, model: str, fingerprint: str) -> None:
         """A model is in memory now."""

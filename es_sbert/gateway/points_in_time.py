@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Json
+from es_sbert.gateway.callers import identity
 from es_sbert.gateway.incoming import Incoming
-from es_sbert.gateway.indices import identity
 from es_sbert.gateway.upstream import REFUSALS, Upstream
 
 _MOST_KEPT = 1000

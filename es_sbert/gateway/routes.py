@@ -76,3 +76,19 @@ def route_of(incoming: Incoming) -> Route:
         document = segments[1].decode("ascii") if len(segments) == 2 else ""
         return Route(api, name, document) if document or api is Api.DOCUMENT else OTHER
     return OTHER
+
+
+# Parts of paths by which names come to stand for other indices, or indices for other mappings.
+_OF_INDICES = frozenset({
+    b"_alias", b"_aliases", b"_clone", b"_close", b"_component_template", b"_data_stream", b"_index_template",
+    b"_mapping", b"_mappings", b"_open", b"_restore", b"_rollover", b"_shrink", b"_split", b"_template",
+})  # fmt: skip
+
+
+def changes_indices(incoming: Incoming) -> bool:
+    """Whether a request may change what is known of indices; others that do are noticed a little later."""
+    if incoming.method not in ("PUT", "POST", "DELETE"):
+        return False
+    segments = [unquote_to_bytes(segment) for segment in incoming.path.strip(b"/").split(b"/")]
+    is_index = len(segments) == 1 and not segments[0].startswith(b"_")
+    return is_index or not _OF_INDICES.isdisjoint(segments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -41,6 +42,13 @@ class Limits(BaseModel):
     idle_seconds: float = Field(default=75.0, gt=0)
 
 
+class OnEmbeddingFailure(StrEnum):
+    """What becomes of a document whose vectors cannot be made."""
+
+    FAIL = "fail"  # it is refused with a status that clients try again
+    PASS = "pass"  # it is written without them
+
+
 class Meaning(BaseModel):
     """How requests are understood.
 
@@ -55,6 +63,7 @@ class Meaning(BaseModel):
         semantic_weight: What a cosine score of 1 adds to a hit's BM25 score in such searches; None is what was measured
             to be best (`es_sbert.search.hybrid_requests`).
         writes: Whether documents written through the gateway get their vectors on the way in.
+        on_embedding_failure: What becomes of a document whose vectors cannot be made.
     """
 
     model_config = _FROZEN
@@ -66,6 +75,7 @@ class Meaning(BaseModel):
     hybrid: bool = False
     semantic_weight: float | None = Field(default=None, gt=0)
     writes: bool = True
+    on_embedding_failure: OnEmbeddingFailure = OnEmbeddingFailure.FAIL
 
     @field_validator("virtual_field")
     @classmethod

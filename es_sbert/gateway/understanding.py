@@ -14,8 +14,9 @@ import numpy as np
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.gateway.callers import identity
 from es_sbert.gateway.incoming import Headers
-from es_sbert.gateway.indices import EXPRESSION_OPTIONS, Indices, Searched, identity
+from es_sbert.gateway.indices import EXPRESSION_OPTIONS, Indices, Searched
 from es_sbert.gateway.models import Models
 from es_sbert.gateway.rewrite.body import rewritten_body
 from es_sbert.gateway.rewrite.cut import kth_body, least_cosine, needs_cut

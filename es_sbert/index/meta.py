@@ -6,7 +6,9 @@ import hashlib
 from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from es_sbert.index.text import MISSING, find_field
 
 META_KEY = "es_sbert"
 
@@ -112,3 +114,20 @@ def text_hash(text: str) -> str:
 def document_hash(document: dict[str, Any]) -> str:
     """SHA-256 of the document as JSON with sorted keys, the first 32 hex digits."""
     return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def stored_meta(source: dict[str, Any], meta_field: str) -> DocumentMeta | None:
+    """The object beside a stored vector; None where there is none, or not one of ours."""
+    value = find_field(source, meta_field)
+    if value is MISSING or value is None:
+        return None
+    try:
+        return DocumentMeta.model_validate(value)
+    except ValidationError:
+        # Another program wrote it: the document counts as one without a vector.
+        return None
+
+
+def is_current(meta: DocumentMeta | None, text: str, fingerprint: str) -> bool:
+    """Whether a vector with this meta is the one that the text would get now; an empty text gets none."""
+    return bool(text) and meta is not None and meta.fingerprint == fingerprint and meta.text_hash == text_hash(text)

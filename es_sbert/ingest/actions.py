@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 import orjson
 
 from es_sbert.engines.protocol import Json
-from es_sbert.index.meta import DocumentMeta, document_meta_field
-from es_sbert.index.vectors import FieldValue
+from es_sbert.index.bulk_lines import json_bytes, with_members
+from es_sbert.index.filled import FilledField, added_members
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 
@@ -34,27 +33,10 @@ class Action:
     embedded_at: str
 
 
-@dataclass(frozen=True, slots=True)
-class FilledField:
-    """A vector field of a document and the object beside it.
-
-    Attributes:
-        field: Its name.
-        value: As the engine takes it.
-        meta: The object beside it.
-    """
-
-    field: str
-    value: FieldValue
-    meta: DocumentMeta
-
-
 def index_action(document: Document, fields: Sequence[FilledField]) -> bytes:
     """Write the whole document: its own bytes, the vectors and the objects beside them put at the end."""
     head = orjson.dumps({"index": {"_id": document.id}})
-    if not fields:
-        return b"".join((head, b"\n", document.source, b"\n"))
-    return b"".join((head, b"\n", document.source[:-1], b",", _json(_added(fields))[1:], b"\n"))
+    return b"".join((head, b"\n", with_members(document.source, added_members(fields)), b"\n"))
 
 
 def update_action(document: Document, fields: Sequence[FilledField], cleared: Sequence[str]) -> bytes:
@@ -72,45 +54,8 @@ def update_action(document: Document, fields: Sequence[FilledField], cleared: Se
     head: Json = {"_id": document.id, "if_seq_no": sequence, "if_primary_term": term}
     if document.routing is not None:
         head["routing"] = document.routing
-    gone: Json = {name: None for field in cleared for name in (field, document_meta_field(field))}
-    return b"".join((orjson.dumps({"update": head}), b'\n{"doc":', _json(_added(fields) | gone), b"}\n"))
-
-
-def _added(fields: Sequence[FilledField]) -> Json:
-    added: Json = {}
-    for filled in fields:
-        added[filled.field] = filled.value
-        added[document_meta_field(filled.field)] = filled.meta.as_json()
-    return added
-
-
-def _json(value: Json) -> bytes:
-    # orjson writes a float32 array with the fewest digits that give the same float32 again.
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-class HasBody(Protocol):
-    """Lines of a bulk request."""
-
-    @property
-    def body(self) -> bytes: ...
-
-
-B = TypeVar("B", bound=HasBody)
-
-
-def bodies(actions: Iterable[B], max_bytes: int) -> Iterator[list[B]]:
-    """Actions in groups of at most `max_bytes`; a larger action goes alone."""
-    group: list[B] = []
-    size = 0
-    for action in actions:
-        if group and size + len(action.body) > max_bytes:
-            yield group
-            group, size = [], 0
-        group.append(action)
-        size += len(action.body)
-    if group:
-        yield group
+    partial = json_bytes(added_members(fields, cleared))
+    return b"".join((orjson.dumps({"update": head}), b'\n{"doc":', partial, b"}\n"))
 
 
 def halves(actions: list[Action]) -> tuple[list[Action], list[Action]]:

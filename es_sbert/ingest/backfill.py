@@ -10,7 +10,8 @@ import orjson
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import EngineError
 from es_sbert.index.layout import has_vector
-from es_sbert.index.meta import DocumentMeta
+from es_sbert.index.meta import DocumentMeta, is_current, stored_meta
+from es_sbert.index.targets import Targets, texts_of
 from es_sbert.index.text import NoText
 from es_sbert.ingest.actions import Action, update_action
 from es_sbert.ingest.control import Control
@@ -19,8 +20,7 @@ from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.load import Sorted, Task, cleared_fields
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.targets import Targets, texts_of
-from es_sbert.ingest.triage import chunks, is_current, stored_meta
+from es_sbert.ingest.triage import chunks
 
 PAGE = 500
 

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
+from es_sbert.clock import Clock, iso
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import EngineError, IndexMismatch
-from es_sbert.ingest.clock import Clock, iso
+from es_sbert.index.targets import Targets, filled
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.dead_letters import DeadLetters, last_time, letter_keys
 from es_sbert.ingest.memory import LoadIdentity, LoadMemory
@@ -19,7 +20,6 @@ from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter
 from es_sbert.ingest.retry import RetryPolicy, with_retries
-from es_sbert.ingest.targets import Targets, filled
 from es_sbert.ingest.throttle import Throttle
 
 T = TypeVar("T")

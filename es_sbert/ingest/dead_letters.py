@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import orjson
 
+from es_sbert.clock import Clock
 from es_sbert.errors import OutputError
 from es_sbert.events import record
-from es_sbert.ingest.clock import Clock
 from es_sbert.ingest.records import Origin
 from es_sbert.streams.lines import SAMPLE_BYTES
 

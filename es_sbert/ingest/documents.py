@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from es_sbert.index.meta import document_hash
+from es_sbert.index.targets import Targets, texts_of
 from es_sbert.index.text import MISSING, NoText, find_field
 from es_sbert.ingest.ids import BadId, document_id
 from es_sbert.ingest.memory import LoadMemory, Meeting, Met
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.ingest.targets import Targets, texts_of
 
 # Documents that the load's memory is asked about at a time: where it stands on another machine, each question travels.
 _MEETINGS = 256

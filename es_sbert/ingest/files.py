@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from functools import partial
 
 from es_sbert.engines.protocol import Engine, Json
-from es_sbert.index.meta import DocumentMeta
+from es_sbert.index.filled import FilledField
+from es_sbert.index.meta import DocumentMeta, stored_meta
+from es_sbert.index.targets import Targets
 from es_sbert.index.text import MISSING, find_field
 from es_sbert.index.vectors import sent_again
-from es_sbert.ingest.actions import Action, FilledField, index_action
+from es_sbert.ingest.actions import Action, index_action
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.load import Sorted, Task
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.retry import Patience
-from es_sbert.ingest.targets import Targets
-from es_sbert.ingest.triage import Sorting, Verdict, chunks, stored_meta, triage
+from es_sbert.ingest.triage import Sorting, Verdict, chunks, triage
 
 # Ids of one lookup: each answer holds the objects beside the vectors, a quarter of a kilobyte each.
 _LOOKUP = 1000

@@ -9,21 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from es_sbert.clock import Clock
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import EngineError
-from es_sbert.ingest.actions import Action, FilledField, bodies, index_action, update_action
+from es_sbert.index.bulk_lines import bodies
+from es_sbert.index.filled import FilledField, Piece
+from es_sbert.index.targets import Targets
+from es_sbert.ingest.actions import Action, index_action, update_action
 from es_sbert.ingest.bulk import BulkWriter
 from es_sbert.ingest.channel import Channel
-from es_sbert.ingest.clock import Clock
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.observer import Observer
 from es_sbert.ingest.outcomes import Outcomes
-from es_sbert.ingest.pieces import Cutter, Piece, WindowVectors
-from es_sbert.ingest.targets import Targets
+from es_sbert.ingest.pieces import Cutter, WindowVectors
 from es_sbert.ingest.threads import Stages
 from es_sbert.ingest.throttle import Throttle
 
@@ -164,7 +166,7 @@ class Loader:
     def _actions(self, entry: _Embedded) -> Iterator[Action]:
         tokenized, embedded_at = entry.tokenized, self._clock.now()
         yield from tokenized.window.actions
-        vectors = WindowVectors(self._engine.info, self._targets, tokenized.texts, entry.vectors, embedded_at)
+        vectors = WindowVectors(self._engine.info, tokenized.texts, entry.vectors, embedded_at)
         for task, pieces in zip(tokenized.window.embed, tokenized.pieces, strict=True):
             made = [vectors.field_of(task.document, piece) for piece in pieces]
             body = self._body(task, [filled for filled, _ in made])

@@ -6,9 +6,9 @@ import logging
 
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.events import record
+from es_sbert.index.targets import filled
 from es_sbert.ingest.context import LoadContext
 from es_sbert.ingest.summary import Summary
-from es_sbert.ingest.targets import filled
 from es_sbert.printable import printable
 
 

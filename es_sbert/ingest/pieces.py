@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.passages import PassageSplitter, Span
+from es_sbert.encoder.passages import PassageSplitter
 from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import EngineInfo
-from es_sbert.index.meta import DocumentMeta, text_hash
-from es_sbert.index.vectors import bulk_value, passage_values
-from es_sbert.ingest.actions import FilledField
+from es_sbert.index.filled import FilledField, Origins, Piece, filled_field
+from es_sbert.index.targets import Targets
 from es_sbert.ingest.documents import Document
-from es_sbert.ingest.targets import Targets
-from es_sbert.ingest.triage import lost_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A text of a document, as it is embedded.
-
-    Attributes:
-        target: Number of the load's target.
-        text: The whole text.
-        spans: Passages of it; None where it is embedded as a whole.
-    """
-
-    target: int
-    text: str
-    spans: tuple[Span, ...] | None = None
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """What the model reads, one text a vector."""
-        return (self.text,) if self.spans is None else tuple(self.text[start:end] for start, end in self.spans)
 
 
 class Cutter:
@@ -45,6 +21,7 @@ class Cutter:
     """
 
     def __init__(self, encoder: Encoder, targets: Targets) -> None:
+        self._targets = targets
         self._splitters: list[PassageSplitter | None] = [
             encoder.splitter(target.meta.passages.tokens, target.meta.passages.overlap, "document")
             if target.filled and target.meta.passages is not None
@@ -58,17 +35,16 @@ class Cutter:
         Args:
             wanted: Documents, each with the targets that it gets a vector for.
         """
-        spans: dict[tuple[int, int], tuple[Span, ...]] = {}
+        cut: dict[tuple[int, int], Piece] = {}
         for number, splitter in enumerate(self._splitters):
             rows = [row for row, (_, targets) in enumerate(wanted) if number in targets]
             if splitter is not None and rows:
                 # All at once: the library spreads them over the processors.
                 found = splitter([wanted[row][0].texts[number] for row in rows])
                 for row, passages in zip(rows, found, strict=True):
-                    whole = (0, len(wanted[row][0].texts[number]))
-                    spans[row, number] = tuple(passages) or (whole,)
+                    cut[row, number] = Piece.cut(self._targets[number], wanted[row][0].texts[number], passages)
         return [
-            [Piece(number, document.texts[number], spans.get((row, number))) for number in targets]
+            [cut.get((row, number)) or Piece(self._targets[number], document.texts[number]) for number in targets]
             for row, (document, targets) in enumerate(wanted)
         ]
 
@@ -78,16 +54,13 @@ class WindowVectors:
 
     Args:
         info: The engine, for the form of a vector.
-        targets: The load's targets.
         tokenized: What the model read.
         vectors: *Shape:* ``(texts, dimensions)`` float32.
         embedded_at: When, in UTC, ISO 8601.
     """
 
-    def __init__(self, info: EngineInfo, targets: Targets, tokenized: TokenizedTexts, vectors: Vectors,
-                 embedded_at: str) -> None:  # fmt: skip
+    def __init__(self, info: EngineInfo, tokenized: TokenizedTexts, vectors: Vectors, embedded_at: str) -> None:
         self._info = info
-        self._targets = targets
         self._tokenized = tokenized
         self._vectors = vectors
         self._embedded_at = embedded_at
@@ -95,17 +68,10 @@ class WindowVectors:
 
     def field_of(self, document: Document, piece: Piece) -> tuple[FilledField, int]:
         """The vector field of the next piece, and how many tokens of its text the model did not read."""
-        target = self._targets[piece.target]
         rows = slice(self._next, self._next + len(piece.texts))
         self._next = rows.stop
-        tokens = self._tokenized.tokens[rows]  # (texts of the piece,)
-        lost = sum(lost_tokens(int(count), self._tokenized.max_tokens) for count in tokens)
-        meta = DocumentMeta(
-            fingerprint=target.meta.fingerprint, text_hash=text_hash(piece.text),
-            document_hash=document.document_hash, tokens=int(tokens.sum()), truncated=lost > 0,
-            embedded_at=self._embedded_at, passages=None if piece.spans is None else len(piece.spans),
-        )  # fmt: skip
-        own = self._vectors[rows]  # (texts of the piece, dimensions)
-        whole = piece.spans is None
-        value = bulk_value(self._info, own[0]) if whole else passage_values(self._info, piece.spans or (), own)
-        return FilledField(target.field, value, meta), lost
+        tokens = self._tokenized.tokens[rows].tolist()  # (texts of the piece,)
+        most = self._tokenized.max_tokens
+        origins = Origins(document.document_hash, self._embedded_at)
+        filled = filled_field(self._info, piece, self._vectors[rows], tokens, most, origins)
+        return filled, sum(max(0, count - most) for count in tokens)

@@ -11,11 +11,11 @@ import orjson
 from es_sbert.engines.failures import denied
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import EngineError, RequestFailed
+from es_sbert.index.targets import Targets, filled
 from es_sbert.ingest.context import LoadContext, refresh
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.memory import LoadMemory
 from es_sbert.ingest.retry import Backoff, RetryPolicy, passes, with_retries
-from es_sbert.ingest.targets import Targets, filled
 
 _SAMPLE = 5
 _PAGE = 1000

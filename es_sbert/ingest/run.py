@@ -6,13 +6,14 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
+from es_sbert.clock import Clock
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import EsSbertError
 from es_sbert.index.ensure import Outcome as FieldOutcome
 from es_sbert.index.ensure import VectorField, ensure_vector_field
 from es_sbert.index.load_settings import left_behind
 from es_sbert.index.schema import vector_fields
-from es_sbert.ingest.clock import Clock
+from es_sbert.index.targets import Target, Targets, kept_targets
 from es_sbert.ingest.context import (
     LoadContext,
     check_index,
@@ -37,7 +38,6 @@ from es_sbert.ingest.retry import RetryPolicy
 from es_sbert.ingest.runner import Runner
 from es_sbert.ingest.sources.letters import taken_aside
 from es_sbert.ingest.summary import Summary
-from es_sbert.ingest.targets import Target, Targets, kept_targets
 from es_sbert.ingest.throttle import Throttle
 
 

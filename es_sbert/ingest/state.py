@@ -18,8 +18,8 @@ from pathlib import Path
 
 import orjson
 
+from es_sbert.clock import now
 from es_sbert.errors import OutputError, UsageError
-from es_sbert.ingest.clock import now
 from es_sbert.ingest.dead_letters import safe_name
 from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
 from es_sbert.ingest.records import Origin

@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
-from es_sbert.engines.protocol import Json
-from es_sbert.index.meta import DocumentMeta, text_hash
-from es_sbert.index.text import MISSING, find_field
+from es_sbert.index.meta import DocumentMeta, is_current
+from es_sbert.index.targets import Targets
 from es_sbert.ingest.documents import Document
-from es_sbert.ingest.targets import Targets
 
 T = TypeVar("T")
 
@@ -76,37 +72,15 @@ def triage(document: Document, stored: Sequence[DocumentMeta | None], targets: T
     return Sorting(Verdict.CLEAR, (), kept, dropped) if known else Sorting(Verdict.EMPTY)
 
 
-def stored_meta(source: Json, meta_field: str) -> DocumentMeta | None:
-    """The object beside a stored vector; None where there is none, or not one of ours."""
-    value = find_field(source, meta_field)
-    if value is MISSING or value is None:
-        return None
-    try:
-        return DocumentMeta.model_validate(value)
-    except ValidationError:
-        # Another program wrote it: the document counts as one without a vector.
-        return None
-
-
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Slices of at most `size` items."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
-def is_current(meta: DocumentMeta | None, text: str, fingerprint: str) -> bool:
-    """Whether a vector with this meta is the one that the text would get now; an empty text gets none."""
-    return bool(text) and meta is not None and meta.fingerprint == fingerprint and meta.text_hash == text_hash(text)
-
-
 def is_superseded(document: Document, meta: DocumentMeta | None) -> bool:
     """Whether the index holds a later version than this one, which is not the source's word of now (a dead letter)."""
     return meta is not None and document.written is not None and meta.embedded_at > document.written
-
-
-def lost_tokens(tokens: int, max_tokens: int) -> int:
-    """Tokens that the model does not read."""
-    return max(0, tokens - max_tokens)
 
 
 def is_source_disabled(mappings: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import orjson
 
 from es_sbert.engines.protocol import Engine, ItemResult, Json
 from es_sbert.errors import RequestFailed
-from es_sbert.ingest.actions import bodies
+from es_sbert.index.bulk_lines import bodies
 from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes
 
 BODY_BYTES = 5 << 20

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.clock import Clock
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import IndexMismatch, SourceError
+from es_sbert.index.targets import Targets
 from es_sbert.ingest.backfill import IndexReader
-from es_sbert.ingest.clock import Clock
 from es_sbert.ingest.cluster.memory import RemoteMemory
 from es_sbert.ingest.cluster.parts import Part
 from es_sbert.ingest.context import LoadContext
@@ -36,7 +37,6 @@ from es_sbert.ingest.progress import Silent
 from es_sbert.ingest.records import Origin, Reject
 from es_sbert.ingest.retry import RetryPolicy
 from es_sbert.ingest.sources.source import ByteCounter
-from es_sbert.ingest.targets import Targets
 from es_sbert.ingest.throttle import Throttle
 from es_sbert.loading import load_encoder
 

@@ -21,9 +21,10 @@ from es_sbert.errors import (
     RequestTooLarge,
     UsageError,
 )
+from es_sbert.gateway.callers import identity
 from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, error_object, status_of
 from es_sbert.gateway.incoming import CallerGone, Incoming, decompressed
-from es_sbert.gateway.indices import identity, read_indices
+from es_sbert.gateway.indices import read_indices
 from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.multi_search import split
 from es_sbert.gateway.routes import Api, Route, route_of
@@ -122,6 +123,14 @@ def test_a_compressed_body_is_unfolded_within_the_limit(name: str, pack: Any) ->
     with pytest.raises(BadRequest, match="cannot be read"):
         decompressed(b"no such thing", request)
     assert decompressed(b"x", incoming("/", "POST", {"content-encoding": "br"})) is None
+    assert decompressed(pack(b"x") + b"behind it", request) is None
+
+
+def test_all_members_of_a_gzip_file_are_unfolded() -> None:
+    request = incoming("/", "POST", {"content-encoding": "gzip"}, limits=Limits(body_bytes=1000))
+    assert decompressed(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 400), request) == b"x" * 600 + b"y" * 400
+    with pytest.raises(RequestTooLarge):
+        decompressed(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 401), request)
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from es_sbert.index.meta import PassageRules, VectorFieldMeta
+from es_sbert.index.targets import Target
 from es_sbert.index.text import TextTemplate
-from es_sbert.ingest.targets import Target
 
 
 def target(field: str = "embedding", template: str = "{text}", *, filled: bool = True, model: str = "model",

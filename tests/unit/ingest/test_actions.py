@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.engines.protocol import EngineInfo, Flavour
+from es_sbert.index.bulk_lines import bodies
+from es_sbert.index.filled import FilledField
 from es_sbert.index.meta import DocumentMeta
 from es_sbert.index.vectors import passage_values, vector_value
-from es_sbert.ingest.actions import Action, FilledField, bodies, halves, index_action, update_action
+from es_sbert.ingest.actions import Action, halves, index_action, update_action
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.records import Origin

@@ -8,10 +8,10 @@ import pytest
 
 from es_sbert.errors import UsageError
 from es_sbert.index.meta import PassageRules, VectorFieldMeta
+from es_sbert.index.targets import kept_targets, texts_of
 from es_sbert.index.text import NoText
 from es_sbert.ingest.fields import planned_fields
 from es_sbert.ingest.settings import IngestSettings
-from es_sbert.ingest.targets import kept_targets, texts_of
 from tests.unit.ingest.support import target
 
 STORED = {

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.index.meta import DocumentMeta, text_hash
+from es_sbert.index.meta import DocumentMeta, stored_meta, text_hash
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.triage import Sorting, Verdict, is_source_disabled, is_superseded, stored_meta, triage
+from es_sbert.ingest.triage import Sorting, Verdict, is_source_disabled, is_superseded, triage
 from tests.unit.ingest.support import target
 
 DOCUMENT = Document(Origin("f", 1), "a", ("text",), b"{}", "dochash")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.ingest.clock import Clock, iso
+from es_sbert.clock import Clock, iso
 from es_sbert.ingest.dead_letters import last_time
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

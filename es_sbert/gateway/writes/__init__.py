@@ -1,0 +1,1 @@
+"""Documents that are written get their vectors on the way in."""

@@ -1,0 +1,142 @@
+"""Which vector fields the index has that a write goes to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from cachetools import TTLCache
+
+from es_sbert.engines.failures import failed_request
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import AccessDenied
+from es_sbert.gateway.callers import CallerKeys
+from es_sbert.gateway.incoming import Headers
+from es_sbert.gateway.indices import Indices
+from es_sbert.gateway.upstream import Upstream
+from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.schema import vector_fields
+from es_sbert.index.targets import Target, Targets
+from es_sbert.index.text import TextTemplate
+
+logger = logging.getLogger(__name__)
+
+_MOST_KEPT = 1000
+# An index that just got its vector field must not go without vectors for long; where there are vectors, the mapping is
+# looked at again once they are made.
+_REMEMBER_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a write goes.
+
+    Attributes:
+        index: Name by which one document can be looked up there.
+        targets: The vector fields whose text is known; none where it has no vectors.
+    """
+
+    index: str
+    targets: Targets = ()
+
+
+class Destinations:
+    """Finds out where writes go, and remembers for a moment.
+
+    Args:
+        upstream: The engine.
+        indices: Looks mappings up.
+    """
+
+    def __init__(self, upstream: Upstream, indices: Indices) -> None:
+        self._upstream = upstream
+        self._indices = indices
+        self._keys = CallerKeys()
+        self._known: TTLCache[bytes, Destination] = TTLCache(_MOST_KEPT, _REMEMBER_SECONDS)
+
+    def forget(self) -> None:
+        """Ask anew from now on: something about indices is being changed."""
+        self._known.clear()
+
+    async def known(self, name: str, headers: Headers) -> Destination:
+        """Where a write to this name goes, or went a moment ago. As `now`."""
+        found = self._known.get(self._keys.key(headers, name))
+        return await self.now(name, headers) if found is None else found
+
+    async def now(self, name: str, headers: Headers) -> Destination:
+        """Where a write to this name goes.
+
+        A caller who may not look at the mapping writes without vectors.
+
+        Args:
+            name: Index, alias or data stream; of what does not exist, the index template decides.
+            headers: The caller's.
+
+        Raises:
+            IndexMismatch: a damaged `_meta.es_sbert`.
+            EngineUnreachable, RequestFailed: the engine cannot be asked.
+        """
+        try:
+            found = await self._ask(name, headers)
+        except AccessDenied as error:
+            logger.warning("documents for %s pass without vectors: %s. %s", name, error.message, error.remedy)
+            found = Destination(name)
+        self._known[self._keys.key(headers, name)] = found
+        return found
+
+    async def _ask(self, name: str, headers: Headers) -> Destination:
+        searched = await self._indices.now(quote(name, safe=""), {}, headers)
+        if not searched.exists:
+            return Destination(name, targets_of(await self._of_template(name, headers)))
+        if not searched or name in searched.fields:
+            return Destination(name, targets_of(searched.fields.get(name, {})))
+        # An alias or a data stream: its other indices may have vectors where the one that is written to has none.
+        index, alone = await self._write_index(name, headers)
+        return Destination(name if alone else index, targets_of(searched.fields.get(index, {})))
+
+    async def _write_index(self, name: str, headers: Headers) -> tuple[str, bool]:
+        """The concrete index that takes the writes, and whether it is the only one of that name."""
+        resolved = await self._get(f"/_resolve/index/{quote(name, safe='')}", headers)
+        for stream in resolved.get("data_streams", ()):
+            if stream["name"] == name:
+                return str(stream["backing_indices"][-1]), False
+        behind = next((alias["indices"] for alias in resolved.get("aliases", ()) if alias["name"] == name), None)
+        if behind is None:
+            # A name with a date in it.
+            behind = [index["name"] for index in resolved.get("indices", ())]
+        names = [behind] if isinstance(behind, str) else behind
+        if len(names) == 1:
+            return names[0], True
+        aliases = await self._get(f"/_alias/{quote(name, safe='')}", headers)
+        return _write_index_of(name, aliases) or "", False
+
+    async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
+        """What an index of that name would have; nothing where the caller may not ask."""
+        target = f"/_index_template/_simulate_index/{quote(name, safe='')}"
+        answer = await self._upstream.ask("POST", target, self._indices.asked_by(headers))
+        if answer.status != 200 or not isinstance(answer.body, dict):
+            return {}
+        mappings = answer.body.get("template", {}).get("mappings", {})
+        return vector_fields(mappings.get("_doc", mappings), name)
+
+    async def _get(self, path: str, headers: Headers) -> Json:
+        answer = await self._upstream.ask("GET", path, self._indices.asked_by(headers))
+        if answer.status != 200 or not isinstance(answer.body, dict):
+            label = f"the engine at {self._upstream.url}"
+            raise failed_request(answer.status, answer.body, label=label, action=f"GET {path}")
+        return answer.body
+
+
+def targets_of(fields: Mapping[str, VectorFieldMeta]) -> Targets:
+    """The vector fields whose text is known."""
+    return tuple(
+        Target(name, TextTemplate.parse(meta.text), meta) for name, meta in fields.items() if meta.text is not None
+    )
+
+
+def _write_index_of(alias: str, indices: Mapping[str, Json]) -> str | None:
+    """The index that an alias of several writes to; None where it takes no writes."""
+    said: Iterable[tuple[str, Json]] = ((index, state["aliases"].get(alias, {})) for index, state in indices.items())
+    return next((index for index, options in said if options.get("is_write_index")), None)

@@ -1,0 +1,147 @@
+"""The texts of a request become vectors, all in one go."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+import numpy as np
+
+from es_sbert.bundle.model import PromptKind
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.passages import PassageSplitter, Span
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import EngineInfo
+from es_sbert.errors import EngineError, EsSbertError, ModelError, Overloaded
+from es_sbert.gateway.embedding import Embedder
+from es_sbert.gateway.models import Models
+from es_sbert.index.filled import FilledField, Origins, Piece, filled_field
+from es_sbert.index.meta import PassageRules
+from es_sbert.index.targets import Target
+
+_KIND: PromptKind = "document"
+# Of the texts that may wait, the share of one request: the others have room too.
+_SHARE = 1 / 16
+# Texts that are cut into passages at a time; between two times, batches of others run.
+_CUT_AT_A_TIME = 16
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A piece and its vectors.
+
+    Attributes:
+        piece: The piece.
+        vectors: *Shape:* ``(texts of the piece, dimensions)`` float32.
+        tokens: Of each of its texts, before any cut.
+        max_tokens: What the model reads of a text.
+    """
+
+    piece: Piece
+    vectors: Vectors
+    tokens: list[int]
+    max_tokens: int
+
+    def field(self, info: EngineInfo, origins: Origins) -> FilledField:
+        """The vector field as it is written."""
+        return filled_field(info, self.piece, self.vectors, self.tokens, self.max_tokens, origins)
+
+
+class Vectorizer:
+    """Makes vectors of documents' texts.
+
+    Args:
+        models: The models of the vector fields.
+        waiting_texts: How many texts of all requests may wait for their vectors.
+    """
+
+    def __init__(self, models: Models, waiting_texts: int) -> None:
+        self._models = models
+        self._at_a_time = max(1, int(waiting_texts * _SHARE))
+        self._splitters: weakref.WeakKeyDictionary[Embedder, dict[PassageRules, PassageSplitter]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def __call__(self, wanted: Sequence[tuple[Target, str]]) -> list[Embedded | EsSbertError]:
+        """Vectors of texts, each with the vector field that it is for, or why there are none."""
+        found: list[Embedded | EsSbertError | None] = [None] * len(wanted)
+        rows: dict[tuple[str, str], list[int]] = {}
+        for row, (target, _) in enumerate(wanted):
+            rows.setdefault((target.meta.model, target.meta.fingerprint), []).append(row)
+        for (model, fingerprint), own in rows.items():
+            made = await self._of_model(model, fingerprint, [wanted[row] for row in own])
+            for row, one in zip(own, made, strict=True):
+                found[row] = one
+        return [one for one in found if one is not None]
+
+    async def _of_model(
+        self, model: str, fingerprint: str, wanted: Sequence[tuple[Target, str]]
+    ) -> Sequence[Embedded | EsSbertError]:
+        try:
+            embedder = await self._models.get(model, fingerprint)
+            pieces = await self._pieces(embedder, wanted)
+        except EsSbertError as error:
+            return [refusal(error)] * len(wanted)
+        texts = [text for piece in pieces for text in piece.texts]
+        vectors = np.empty((len(texts), embedder.info.dimensions), np.float32)  # (texts, dimensions)
+        tokens: list[int] = []
+        problems: dict[int, EsSbertError] = {}  # by the first text of a part that was refused
+        for start in range(0, len(texts), self._at_a_time):
+            part = texts[start : start + self._at_a_time]
+            try:
+                encoded = await embedder.embed(part, _KIND)
+            except EsSbertError as error:
+                problems[start] = refusal(error)
+                tokens += [0] * len(part)
+                continue
+            vectors[start : start + len(part)] = encoded.vectors
+            tokens += encoded.tokens.tolist()
+        result: list[Embedded | EsSbertError] = []
+        ends = accumulate(len(piece.texts) for piece in pieces)
+        for piece, end in zip(pieces, ends, strict=True):
+            first = end - len(piece.texts)
+            parts = range(first - first % self._at_a_time, end, self._at_a_time)
+            problem = next((problems[part] for part in parts if part in problems), None)
+            embedded = Embedded(piece, vectors[first:end], tokens[first:end], embedder.info.max_tokens)
+            result.append(embedded if problem is None else problem)
+        return result
+
+    async def _pieces(self, embedder: Embedder, wanted: Sequence[tuple[Target, str]]) -> list[Piece]:
+        cut: dict[int, Piece] = {}
+        rows: dict[PassageRules, list[int]] = {}
+        for row, (target, _) in enumerate(wanted):
+            if target.meta.passages is not None:
+                rows.setdefault(target.meta.passages, []).append(row)
+        for rules, own in rows.items():
+            passages = await self._passages(embedder, rules, [wanted[row][1] for row in own])
+            cut |= {row: Piece.cut(*wanted[row], spans) for row, spans in zip(own, passages, strict=True)}
+        return [cut.get(row) or Piece(target, text) for row, (target, text) in enumerate(wanted)]
+
+    async def _passages(self, embedder: Embedder, rules: PassageRules, texts: Sequence[str]) -> list[list[Span]]:
+        known = self._splitters.setdefault(embedder, {})
+        if rules not in known:
+            known[rules] = await embedder.in_turn(partial(_splitter, rules))
+        passages: list[list[Span]] = []
+        for start in range(0, len(texts), _CUT_AT_A_TIME):
+            part = texts[start : start + _CUT_AT_A_TIME]
+            passages += await embedder.in_turn(partial(_cut, known[rules], part))
+        return passages
+
+
+def refusal(error: EsSbertError) -> EsSbertError:
+    """An error of making vectors as one that clients answer by sending the same again: nothing is wrong with what they
+    sent."""
+    if isinstance(error, Overloaded | EngineError | ModelError):
+        return error
+    return ModelError(error.message, error.remedy)
+
+
+def _splitter(rules: PassageRules, encoder: Encoder) -> PassageSplitter:
+    return encoder.splitter(rules.tokens, rules.overlap, _KIND)
+
+
+def _cut(splitter: PassageSplitter, texts: Sequence[str], _: Encoder) -> list[list[Span]]:
+    return splitter(texts)

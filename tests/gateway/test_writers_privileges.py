@@ -1,0 +1,95 @@
+"""What a writer must be allowed for its documents to get vectors, with API keys that have exactly that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Flavour
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings
+from es_sbert.index.meta import VectorFieldMeta, text_hash
+from es_sbert.index.schema import index_body
+from es_sbert.loading import load_encoder
+from tests.engine.secured import Secured
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.serving import served
+
+INDEX = "docs-writes"
+
+
+@pytest.fixture(scope="module")
+def info(tiny: Path) -> Any:
+    encoder: Encoder
+    with load_encoder(str(tiny), precision="fp32", threads=1) as encoder:
+        return encoder.info
+
+
+@pytest.fixture
+def index(secured_es8: Secured, info: Any) -> Iterator[str]:
+    """An index of which a document's text is made of two fields."""
+    meta = VectorFieldMeta(fingerprint=info.fingerprint, model=info.model, dimensions=info.dimensions,
+                           index_type="hnsw", text="{title}. {text}")  # fmt: skip
+    secured_es8.ask("PUT", f"/{INDEX}", index_body(Flavour.ELASTICSEARCH, "embedding", meta))
+    yield INDEX
+    secured_es8.ask("DELETE", f"/{INDEX}")
+
+
+def writer(url: str, key: str | None) -> httpx.Client:
+    headers = {} if key is None else {"authorization": f"ApiKey {key}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=300, trust_env=False)
+
+
+def gateway(server: Secured, tiny: Path, **own: Any) -> Any:
+    upstream = EngineSettings(url=server.url, ca_certs=server.ca_certs, **own)
+    return served(create_app(GatewaySettings(upstream=upstream, models=tiny_settings(tiny))))
+
+
+def text_of(server: Secured, document: str) -> str | None:
+    source = server.ask("GET", f"/{INDEX}/_doc/{document}")["_source"]
+    meta = source.get("embedding_meta")
+    return None if meta is None else meta["text_hash"]
+
+
+def test_who_may_write_and_look_at_the_mapping_gets_vectors(secured_es8: Secured, tiny: Path, index: str) -> None:
+    key = secured_es8.api_key(index={INDEX: ["index", "view_index_metadata"]})
+    with gateway(secured_es8, tiny) as url, writer(url, key) as client:
+        body = {"title": "a man", "text": "plays"}
+        assert client.put(f"/{index}/_doc/1", json=body).status_code == 201
+        assert client.post(f"/{index}/_update/1", json={"doc": {"title": "a cat", "text": "sleeps"}}).status_code == 200
+        assert text_of(secured_es8, "1") == text_hash("a cat. sleeps")
+        # What else the text is made of may not be read: the update would leave another text's vector behind.
+        answer = client.post(f"/{index}/_update/1", json={"doc": {"title": "a mat"}})
+        assert (answer.status_code, answer.json()["error"]["type"]) == (403, "security_exception")
+        assert "privilege read" in answer.json()["error"]["reason"]
+        assert text_of(secured_es8, "1") == text_hash("a cat. sleeps")
+    reader = secured_es8.api_key(index={INDEX: ["index", "view_index_metadata", "read"]})
+    with gateway(secured_es8, tiny) as url, writer(url, reader) as client:
+        assert client.post(f"/{index}/_update/1", json={"doc": {"title": "a mat"}}).status_code == 200
+    assert text_of(secured_es8, "1") == text_hash("a mat. sleeps")
+
+
+def test_who_may_only_write_passes_without_vectors_unless_the_gateway_may_look(
+    secured_es8: Secured, tiny: Path, index: str
+) -> None:
+    key = secured_es8.api_key(index={INDEX: ["index"]})
+    body = {"title": "a man", "text": "plays"}
+    with gateway(secured_es8, tiny) as url, writer(url, key) as client:
+        assert client.put(f"/{index}/_doc/1", json=body).status_code == 201
+        assert text_of(secured_es8, "1") is None
+    own = SecretStr(secured_es8.api_key(index={INDEX: ["view_index_metadata"]}))
+    with gateway(secured_es8, tiny, api_key=own) as url:
+        with writer(url, key) as client:
+            assert client.put(f"/{index}/_doc/1", json=body).status_code == 200
+            assert text_of(secured_es8, "1") == text_hash("a man. plays")
+        with writer(url, None) as nobody:
+            assert nobody.put(f"/{index}/_doc/2", json=body).status_code == 401
+        with writer(url, secured_es8.api_key(index={INDEX: ["read"]})) as reader:
+            assert reader.put(f"/{index}/_doc/2", json=body).status_code == 403

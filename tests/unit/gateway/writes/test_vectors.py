@@ -1,0 +1,122 @@
+"""Texts of one request become vectors together; what is refused concerns no more of them than it must."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import numpy as np
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFound, Overloaded
+from es_sbert.gateway.cache import VectorCache
+from es_sbert.gateway.embedding import Embedder, EmbeddingSettings
+from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.models import Models
+from es_sbert.gateway.writes.vectors import Embedded, Vectorizer
+from es_sbert.index.meta import PassageRules
+from tests.unit.gateway.encoders import TellingEncoder
+from tests.unit.ingest.support import target
+
+PLAIN, OTHER, UNKNOWN, MISMATCH = (target(model=model) for model in ("one", "two", "unknown", "mismatch"))
+PARTS = target("parts", model="one", passages=PassageRules(tokens=4, overlap=0))
+
+
+class CuttingEncoder(TellingEncoder):
+    """Passages of a text are its words."""
+
+    def splitter(self, tokens: int, overlap: int, kind: Any) -> Callable[[list[str]], list[list[tuple[int, int]]]]:
+        assert (tokens, overlap, kind) == (4, 0, "document")
+
+        def words(text: str) -> list[tuple[int, int]]:
+            starts = [at for at in range(len(text)) if text[at] != " " and (at == 0 or text[at - 1] == " ")]
+            return [(start, start + len(text[start:].split(" ")[0])) for start in starts]
+
+        return lambda texts: [words(text) for text in texts]
+
+
+class Served:
+    """Two models in place of `Models`."""
+
+    def __init__(self, waiting_texts: int = 4096) -> None:
+        self.encoders = {name: CuttingEncoder(name) for name in ("one", "two")}
+        settings = EmbeddingSettings(batch_seconds=0, waiting_texts=waiting_texts)
+        self.embedders = {
+            name: Embedder(cast(Encoder, encoder), settings, VectorCache(0), GatewayMetrics())
+            for name, encoder in self.encoders.items()
+        }
+        self.vectorize = Vectorizer(cast(Models, self), waiting_texts)
+
+    async def get(self, name: str, fingerprint: str) -> Embedder:
+        assert name == fingerprint
+        if name == "mismatch":
+            raise IndexMismatch("m", "r")
+        if name not in self.embedders:
+            raise ModelNotFound("m", "r")
+        return self.embedders[name]
+
+
+def run(scenario: Awaitable[None]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await scenario
+
+    asyncio.run(limited())
+
+
+def assert_is(made: Embedded | EsSbertError, encoder: TellingEncoder, *texts: str) -> None:
+    assert isinstance(made, Embedded)
+    assert made.piece.texts == texts
+    np.testing.assert_array_equal(made.vectors, encoder.expected(texts, "document"))
+    assert made.tokens == [len(text) + 1 for text in texts]
+    assert made.max_tokens == 8
+
+
+def test_each_text_gets_the_vector_of_its_own_model_and_passages() -> None:
+    async def scenario() -> None:
+        served = Served()
+        one, two = served.encoders["one"], served.encoders["two"]
+        assert await served.vectorize([]) == []
+        for _ in range(2):
+            made = await served.vectorize([
+                (PLAIN, "a"), (OTHER, "b"), (PARTS, "long text in words"), (UNKNOWN, "c"), (PLAIN, "d"), (PARTS, "  "),
+                (MISMATCH, "e"),
+            ])  # fmt: skip
+            assert_is(made[0], one, "a")
+            assert_is(made[1], two, "b")
+            assert_is(made[2], one, "long", "text", "in", "words")
+            assert_is(made[4], one, "d")
+            assert_is(made[5], one, "  ")
+            # Clients send a document again that an error of the model's kept back.
+            assert all(isinstance(made[number], ModelError) for number in (3, 6))
+        assert one.batches == [7, 7]
+
+    run(scenario())
+
+
+def test_a_request_larger_than_what_may_wait_is_embedded_in_parts() -> None:
+    async def scenario() -> None:
+        served = Served(waiting_texts=32)
+        texts = [f"text {number}" for number in range(100)]
+        for text, made in zip(texts, await served.vectorize([(PLAIN, text) for text in texts]), strict=True):
+            assert_is(made, served.encoders["one"], text)
+        assert max(served.encoders["one"].batches) == 2, "others find room too"
+
+    run(scenario())
+
+
+def test_only_the_texts_that_find_no_room_are_refused() -> None:
+    async def scenario() -> None:
+        served = Served(waiting_texts=32)
+        one = served.encoders["one"]
+        one.may_run.clear()
+        waiting = asyncio.create_task(served.embedders["one"].embed(["x"] * 31))
+        await asyncio.to_thread(one.started.wait, 60)
+        made = await served.vectorize([(PLAIN, "a"), (OTHER, "b"), (PLAIN, "c")])
+        assert [type(found) for found in made] == [Overloaded, Embedded, Overloaded]
+        one.may_run.set()
+        await waiting
+        assert_is((await served.vectorize([(PARTS, "a b c")]))[0], one, "a", "b", "c")
+
+    run(scenario())

@@ -1,0 +1,322 @@
+"""What becomes of the vectors of documents that are written, and their bytes with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.engines.protocol import EngineInfo, Flavour
+from es_sbert.errors import EsSbertError, ModelError
+from es_sbert.gateway.writes.changes import Absent, Standing, merged
+from es_sbert.gateway.writes.items import Item, Operation, read_bulk
+from es_sbert.gateway.writes.request import Ready, changed_items, read_items, with_vectors
+from es_sbert.gateway.writes.vectors import Embedded
+from es_sbert.gateway.writes.written import Key, Written, standing_before
+from es_sbert.index.filled import Piece
+from es_sbert.index.meta import DocumentMeta, document_hash, text_hash
+from es_sbert.index.targets import Targets
+from tests.unit.ingest.support import target
+
+INFO = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
+NOW = "2026-01-31T12:00:00.000Z"
+PLAIN = (target(),)
+TITLED = (target(template="{title}. {body}"),)
+TWO = (target(), target("other", "{text} {more}", model="another"))
+MISSING = Absent.MISSING
+
+
+def meta_of(text: str, model: str = "model", content: Any = None) -> dict[str, Any]:
+    return DocumentMeta(fingerprint=model, text_hash=text_hash(text), document_hash=content, tokens=len(text),
+                        truncated=False, embedded_at=NOW).as_json()  # fmt: skip
+
+
+def vector_of(text: str) -> list[float]:
+    return [float(len(text)), 0.5, 0.0, 1.0]
+
+
+def passed(body: bytes, targets: Targets = PLAIN, found: Mapping[Key, Standing] | None = None,
+           error: EsSbertError | None = None) -> Ready:  # fmt: skip
+    """A bulk request through all pure steps, with a model whose vectors tell the length of the text."""
+    bulk = read_bulk(body, "docs")
+    assert bulk is not None
+    changed = changed_items(read_items(bulk.items, {"docs": targets}), found or {})
+    wanted = [one for item in changed for one in item.wanted]
+    made: list[Embedded | EsSbertError] = [
+        error or Embedded(Piece(to, text), np.array([vector_of(text)], np.float32), [len(text)], 100)
+        for to, text in wanted
+    ]
+    return with_vectors(bulk.items, changed, made, INFO, NOW)
+
+
+def index(document: Any) -> bytes:
+    return (
+        b'{"index":{"_id":"1"}}\n'
+        + (document if isinstance(document, bytes) else json.dumps(document).encode())
+        + b"\n"
+    )
+
+
+def update(body: Any, id: str = "1") -> bytes:
+    return b'{"update":{"_id":"%s"}}\n' % id.encode() + json.dumps(body).encode() + b"\n"
+
+
+def written(ready: Ready, number: int = 0) -> Any:
+    return json.loads(ready.items[number].source)
+
+
+def test_a_document_gets_its_vector_and_its_own_bytes_stay() -> None:
+    source = b'{"text": "a cat", "n": 1.000000000000000000001 , "u":"\\u00e9" }'
+    ready = passed(index(source))
+    assert ready.items[0].source.startswith(source[:-1] + b',"embedding":[5.0,')
+    assert written(ready) == json.loads(source) | {
+        "embedding": vector_of("a cat"), "embedding_meta": meta_of("a cat", content=document_hash(json.loads(source))),
+    }  # fmt: skip
+    assert (ready.embedded, ready.problems) == (1, {})
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {}, {"other": 1}, {"text": None}, {"text": ""}, {"text": " \n"}, {"text": 5}, {"text": ["a", "b"]},
+        b"", b"[]", b'"text"', b'{"text": "a', b'{"text": "\\ud800"}', b"\xff", b'{"text":"a","n":NaN}',
+        b'{"text":"a","deep":' + b"[" * 300 + b"]" * 300 + b"}",
+        {"text": "a cat", "embedding": [1, 2, 3, 4]},
+        {"text": "a cat", "embedding": "AAAA", "embedding_meta": meta_of("a cat")},
+        {"text": "a cat", "embedding": [1, 2, 3, 4], "embedding_meta": {"mine": True}},
+        {"other": 1, "embedding": None, "embedding_meta": None},
+    ],
+)  # fmt: skip
+def test_what_has_no_text_or_brings_its_vector_stays_as_it_is(document: Any) -> None:
+    ready = passed(index(document))
+    assert ready.items[0].body == index(document)
+    assert (ready.embedded, ready.problems) == (0, {})
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        {"embedding": [1, 2, 3, 4], "embedding_meta": meta_of("a dog")},
+        {"embedding": [1, 2, 3, 4], "embedding_meta": meta_of("a cat", "another")},
+        {"embedding_meta": meta_of("a dog")},
+        {"embedding_meta": meta_of("a cat")},
+        {"embedding": None},
+    ],
+)
+def test_copies_of_what_the_index_held_give_way(copied: dict[str, Any]) -> None:
+    fields = {"n": 1, "text": "a cat"}
+    ready = passed(index(copied | fields))
+    assert written(ready) == fields | {
+        "embedding": vector_of("a cat"), "embedding_meta": meta_of("a cat", content=document_hash(fields)),
+    }  # fmt: skip
+
+
+def test_a_vector_of_a_text_that_is_gone_goes_too() -> None:
+    fields = {"n": 1, "embedding": [1, 2, 3, 4], "embedding_meta": meta_of("a dog")}
+    ready = passed(index(fields))
+    assert written(ready) == {"n": 1}
+    assert ready.embedded == 0
+
+
+def test_every_vector_field_gets_its_own() -> None:
+    ready = passed(index({"text": "a", "more": "cat", "other": [1, 1, 1, 1]}), TWO)
+    assert set(written(ready)) == {"text", "more", "other", "embedding", "embedding_meta"}
+    ready = passed(index({"text": "a"}), TWO)
+    assert written(ready)["other"] == vector_of("a")
+    assert written(ready)["other_meta"]["fingerprint"] == "another"
+
+
+def test_a_partial_document_with_the_whole_text_gets_its_vector() -> None:
+    ready = passed(update({"doc": {"title": "T", "body": "b"}, "detect_noop": False}), TITLED)
+    text = "T. b"
+    assert written(ready) == {
+        "doc": {"title": "T", "body": "b", "embedding": vector_of(text), "embedding_meta": meta_of(text)},
+        "detect_noop": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("doc", "text"),
+    [({"title": "New"}, "New. old body"), ({"body": "new"}, "Old. new"), ({"title": None}, ". old body"),
+     ({"body": "new", "n": 2, "embedding_meta": meta_of("x")}, "Old. new")],
+)  # fmt: skip
+def test_a_part_of_a_text_is_made_whole_by_the_document_before(doc: dict[str, Any], text: str) -> None:
+    before = {"title": "Old", "body": "old body", "embedding_meta": meta_of("Old. old body")}
+    ready = passed(update({"doc": doc}), TITLED, {("docs", "1"): before})
+    assert written(ready)["doc"]["embedding_meta"] == meta_of(text)
+    assert written(ready)["doc"]["embedding"] == vector_of(text)
+
+
+@pytest.mark.parametrize(
+    ("body", "before"),
+    [
+        ({"doc": {"n": 1}}, MISSING),
+        ({"doc": {"n": 1}, "doc_as_upsert": True}, MISSING),
+        ({"doc": {"title": "T"}}, MISSING),
+        ({"doc": {"title": "T"}}, {"title": "T", "body": "b", "embedding_meta": meta_of("T. b")}),
+        ({"script": {"source": "x"}}, {}),
+        ({"script": "x", "doc": {"title": "T", "body": "b"}}, {}),
+        ({"script": "x", "upsert": {"title": "T"}, "scripted_upsert": True}, MISSING),
+        ({"doc": {"title": "T", "body": "b", "embedding": [1, 2, 3, 4]}}, {}),
+        ({"doc": {"title": "T", "embedding": [1, 2, 3, 4]}}, Absent.UNKNOWN),
+        ({"doc": {"embedding": [1, 2, 3, 4], "embedding_meta": meta_of("x")}}, {}),
+        ({"doc": {"embedding": None, "embedding_meta": None}}, {}),
+        ({"doc": 5}, {}),
+        ({}, {}),
+    ],
+)
+def test_updates_that_change_no_text_stay_as_they_are(body: dict[str, Any], before: Standing) -> None:
+    ready = passed(update(body), TITLED, {("docs", "1"): before})
+    assert ready.items[0].body == update(body)
+
+
+@pytest.mark.parametrize("doc", [{"title": None, "body": ""}, {"title": 5, "body": "b"}])
+def test_a_text_that_an_update_takes_away_takes_its_vector_with_it(doc: dict[str, Any]) -> None:
+    ready = passed(update({"doc": doc}), TITLED)
+    assert written(ready)["doc"] == doc | {"embedding": None, "embedding_meta": None}
+
+
+def test_a_text_that_cannot_be_known_loses_its_vector() -> None:
+    ready = passed(update({"doc": {"title": "T"}}), TITLED, {("docs", "1"): Absent.UNKNOWN})
+    assert written(ready)["doc"] == {"title": "T", "embedding": None, "embedding_meta": None}
+
+
+def test_something_else_in_the_place_of_an_object_takes_the_text_away() -> None:
+    nested = (target(template="{a.b}"),)
+    assert written(passed(update({"doc": {"a": None}}), nested))["doc"]["embedding"] is None
+    assert (
+        passed(update({"doc": {"a": {"c": 1}}}), nested).items[0].source
+        == update({"doc": {"a": {"c": 1}}}).splitlines()[1]
+    )
+    assert written(passed(update({"doc": {"a": {"b": "x"}}}), nested))["doc"]["embedding"] == vector_of("x")
+
+
+def test_what_is_written_where_there_is_no_document_gets_vectors_too() -> None:
+    ready = passed(update({"doc": {"title": "T"}, "doc_as_upsert": True}), TITLED, {("docs", "1"): MISSING})
+    assert written(ready)["doc"]["embedding"] == vector_of("T.")
+    both = {"doc": {"n": 2}, "upsert": {"title": "T", "body": "b", "n": 1}}
+    ready = passed(update(both), TITLED)
+    assert written(ready)["doc"] == {"n": 2}
+    assert written(ready)["upsert"]["embedding_meta"] == meta_of("T. b", content=document_hash(both["upsert"]))
+    ready = passed(update({"script": "x", "upsert": {"title": "T"}}), TITLED)
+    assert written(ready)["upsert"]["embedding"] == vector_of("T.")
+
+
+def test_items_see_what_earlier_ones_of_the_same_request_wrote() -> None:
+    before = {"title": "Old", "body": "old"}
+    body = (
+        update({"doc": {"title": "One"}})
+        + update({"doc": {"body": "two"}})
+        + index({"title": "Three", "body": "three"})
+        + update({"doc": {"body": "four"}})
+        + b'{"create":{"_id":"1"}}\n{"title":"conflict"}\n'
+        + update({"doc": {"title": "Five"}})
+        + b'{"delete":{"_id":"1"}}\n'
+        + update({"doc": {"title": "Six"}, "upsert": {"title": "Seven", "body": "seven"}})
+        + update({"doc": {"body": "eight"}})
+        + update({"script": "x"})
+        + update({"doc": {"title": "Nine"}})
+        + update({"doc": {"title": "another document"}}, "2")
+    )
+    ready = passed(body, TITLED, {("docs", "1"): before, ("docs", "2"): MISSING})
+
+    def text_of(number: int) -> Any:
+        meta = written(ready, number)["doc"].get("embedding_meta", "untouched")
+        return meta and (meta if isinstance(meta, str) else meta["text_hash"])
+
+    assert [text_of(number) for number in (0, 1, 3, 5, 7, 8, 10, 11)] == [
+        text_hash("One. old"), text_hash("One. two"), text_hash("Three. four"), text_hash("Five. four"),
+        "untouched", text_hash("Seven. eight"), None, "untouched",
+    ]  # fmt: skip
+
+
+def test_a_vector_that_cannot_be_made_is_left_out_and_does_not_leave_an_older_one_behind() -> None:
+    error = ModelError("m", "r")
+    body = index({"text": "a"}) + index({"n": 1}) + update({"doc": {"text": "b"}, "upsert": {"text": "c"}})
+    ready = passed(body, PLAIN, error=error)
+    assert ready.problems == {0: error, 2: error}
+    assert ready.embedded == 0
+    assert written(ready, 0) == {"text": "a"}
+    assert written(ready, 2) == {
+        "doc": {"text": "b", "embedding": None, "embedding_meta": None},
+        "upsert": {"text": "c"},
+    }
+
+
+def test_only_what_must_be_known_of_a_document_is_asked_for() -> None:
+    def needed(operation: Operation, source: Any, targets: Targets = TWO, id: str | None = "1") -> tuple[str, ...]:
+        return Written.of(Item(operation, "docs", id, None, b"", json.dumps(source).encode(), b""), targets).needed
+
+    assert needed(Operation.UPDATE, {"doc": {"text": "a"}}) == ("text", "more", "other_meta")
+    assert needed(Operation.UPDATE, {"doc": {"text": "a", "more": None}}) == ()
+    assert needed(Operation.UPDATE, {"doc": {"n": 1}}) == ()
+    assert needed(Operation.UPDATE, {"doc": {"text": "a"}, "script": "x"}) == ()
+    assert needed(Operation.UPDATE, {"doc": {"text": "a"}}, id=None) == ()
+    assert needed(Operation.INDEX, {"text": "a"}) == ()
+
+
+_FIELDS = st.dictionaries(
+    st.sampled_from(["text", "more", "n", "embedding", "other", "embedding_meta"]),
+    st.none() | st.text("ab ", max_size=3) | st.integers() | st.lists(st.floats(0, 1), max_size=2)
+    | st.sampled_from([meta_of("a"), meta_of("b", "another")]),
+    max_size=5,
+)  # fmt: skip
+_BODIES = st.one_of(
+    _FIELDS,
+    st.fixed_dictionaries({}, optional={"doc": _FIELDS, "upsert": _FIELDS, "doc_as_upsert": st.booleans(),
+                                        "script": st.text(max_size=2)}),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(Operation)), st.sampled_from(["docs", "plain"]), st.sampled_from("12"),
+                          _BODIES), max_size=8), st.data())  # fmt: skip
+def test_nothing_but_vectors_changes(actions: list[tuple[Operation, str, str, Any]], data: st.DataObject) -> None:
+    body = b"".join(
+        json.dumps({operation: {"_index": index, "_id": id}}).encode() + b"\n"
+        + (b"" if operation is Operation.DELETE else json.dumps(source).encode() + b"\n")
+        for operation, index, id, source in actions
+    )  # fmt: skip
+    standing = st.sampled_from([Absent.MISSING, Absent.UNKNOWN]) | _FIELDS
+    found = {("docs", id): data.draw(standing) for id in "12"}
+    ready = passed(body or b"\n", TWO, found)
+    own = {"embedding", "embedding_meta", "other", "other_meta"}
+
+    def without_vectors(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {key: without_vectors(inner) for key, inner in value.items() if key not in own}
+
+    for item, (operation, name, _, source) in zip(ready.items, actions, strict=True):
+        if operation is Operation.DELETE:
+            assert item.source == b""
+        elif name == "plain":
+            assert item.source == json.dumps(source).encode(), "an index without vectors"
+        else:
+            assert without_vectors(json.loads(item.source)) == without_vectors(source)
+            if operation is not Operation.UPDATE:
+                fields = json.loads(item.source)
+                for one in TWO:
+                    meta = fields.get(one.meta_field)
+                    if isinstance(meta, dict):
+                        assert fields.get(one.field) is not None
+                        assert meta["fingerprint"] == one.meta.fingerprint
+
+
+@given(_FIELDS, _FIELDS)
+def test_objects_are_merged_and_all_else_is_replaced(one: dict[str, Any], two: dict[str, Any]) -> None:
+    assert merged(one, {}) == one
+    assert merged({}, two) == two
+    assert merged({"a": one}, {"a": two})["a"] == merged(one, two)
+    assert merged({"a": one, "b": [1]}, {"a": 1, "b": [2]}) == {"a": 1, "b": [2]}
+
+
+def test_documents_that_nobody_asked_for_are_unknown() -> None:
+    bulk = read_bulk(b'{"index":{}}\n{}\n' + index({"text": "a"}), "docs")
+    assert bulk is not None
+    items = list(read_items(bulk.items, {"docs": PLAIN}).values())
+    assert standing_before(items, {}) == [Absent.UNKNOWN, Absent.UNKNOWN]
