@@ -1,16 +1,20 @@
-"""`es-sbert serve`: the gateway."""
+"""Options of `es-sbert serve`, and how they become the settings of a gateway."""
 
 from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from es_sbert.cli.options import address_option, encoder_options, engine_settings, sign_in_options, stacked
+from es_sbert.cli.options import engine_settings, stacked
+from es_sbert.config import DEFAULT_MODEL
+from es_sbert.credentials import read_secret_file
 from es_sbert.errors import UsageError
-from es_sbert.extras import require
+
+if TYPE_CHECKING:
+    from es_sbert.gateway.settings import GatewaySettings
 
 _listen_options = stacked(
     click.option("--host", default="127.0.0.1", show_default=True,
@@ -49,7 +53,7 @@ _limit_options = stacked(
     click.option("--answer-timeout", type=click.FloatRange(0, min_open=True), default=3600.0, show_default=True,
                  metavar="SECONDS", help="How long the engine may take to answer."),
 )  # fmt: skip
-_model_options = stacked(
+model_options = stacked(
     click.option("--also-model", "more_models", multiple=True, metavar="MODEL",
                  help="Serve this model too: for indices that were filled by it, and at /v1/embeddings. May be given "
                       "several times."),
@@ -69,72 +73,49 @@ _own_options = stacked(
                  help="Write a record of each search into indices NAME-YYYY.MM, by the gateway's own credentials."),
     click.option("--log-queries", is_flag=True, help="With --search-log: the texts too, not only their keyed hashes."),
 )  # fmt: skip
+serve_options = stacked(_listen_options, _meaning_options, _limit_options, _own_options)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@address_option("--upstream")
-@_listen_options
-@_meaning_options
-@_limit_options
-@_own_options
-@encoder_options
-@_model_options
-@sign_in_options
-def serve(host: str, port: int, tls_certificate: Path | None, tls_key: Path | None, own_prefix: str,
-          cors_origin: tuple[str, ...], virtual_field: str, k: int, min_cosine: float | None,
-          num_candidates: int | None, hybrid: bool, semantic_weight: float | None, no_writes: bool,
-          on_embedding_failure: str, max_body: int, max_requests: int, answer_timeout: float,
-          embeddings_key_file: Path | None, search_log: str | None, log_queries: bool, model: str | None, device: str,
-          precision: str, threads: int | None, more_models: tuple[str, ...], aliases: tuple[str, ...],
-          models_in_memory: int, download_models: bool, **connection: Any) -> int:  # fmt: skip
-    """Stand in front of an engine and understand searches by meaning.
+def gateway_settings(**given: Any) -> GatewaySettings:
+    """The options of one call as settings.
 
-    Applications ask the gateway in place of the engine and need no other change. Requests pass untouched, with
-    the caller's own credentials; those that ask by meaning are put into the engine's own words, and documents that
-    are written get their vectors. Credentials given here are the gateway's own, to read mappings; callers never
-    get them.
-
-    \b
-    Examples:
-      es-sbert serve --upstream http://localhost:9200
-      es-sbert serve --upstream https://search.example:9200 --ca-certs ca.pem --hybrid
-      curl 'localhost:9280/docs/_search?q=semantic:"how+do+plants+make+energy"'
+    Raises:
+        UsageError: options that contradict each other, or a secret that cannot be read.
     """
-    require("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
     from pydantic import SecretStr
 
-    from es_sbert.config import DEFAULT_MODEL
-    from es_sbert.credentials import read_secret_file
     from es_sbert.gateway.embeddings_api import EmbeddingsApiSettings
     from es_sbert.gateway.search_log import SearchLogSettings
     from es_sbert.gateway.search_record import Wording
-    from es_sbert.gateway.serve import server
     from es_sbert.gateway.served import ModelSettings
     from es_sbert.gateway.settings import MIB, GatewaySettings, Limits, Listen, Meaning, OnEmbeddingFailure
 
-    settings = GatewaySettings(
-        upstream=engine_settings(**connection),
-        listen=Listen(host=host, port=port, own_prefix=own_prefix, cors_origins=cors_origin,
-                      certificate=tls_certificate, key=tls_key),
-        limits=Limits(body_bytes=max_body * MIB, concurrency=max_requests, answer_seconds=answer_timeout),
-        meaning=Meaning(virtual_field=virtual_field, k=k, min_cosine=min_cosine, num_candidates=num_candidates,
-                        hybrid=hybrid, semantic_weight=semantic_weight, writes=not no_writes,
-                        on_embedding_failure=OnEmbeddingFailure(on_embedding_failure)),
-        embeddings_api=EmbeddingsApiSettings(
-            api_key=None if embeddings_key_file is None else SecretStr(read_secret_file(embeddings_key_file, "key"))
-        ),
-        search_log=None if search_log is None else SearchLogSettings(
-            Wording.of(queries=log_queries), gateway=f"{socket.gethostname()}:{port}", index=search_log
-        ),
-        models=ModelSettings(models=(model or DEFAULT_MODEL, *more_models), aliases=_aliases(aliases), device=device,
-                             precision=precision, threads=threads, in_memory=models_in_memory,
-                             download=download_models),
+    take = given.pop
+    listen = Listen(
+        host=take("host"), port=take("port"), own_prefix=take("own_prefix"), cors_origins=take("cors_origin"),
+        certificate=take("tls_certificate"), key=take("tls_key"),
     )  # fmt: skip
-    running = server(settings)
-    address = f"{'https' if tls_certificate else 'http'}://{host}:{port}"
-    click.echo(f"{address} stands in front of {settings.upstream.url}. Press Ctrl-C to end.", err=True)
-    running.run()
-    return 0 if running.started else 2
+    limits = Limits(
+        body_bytes=take("max_body") * MIB, concurrency=take("max_requests"), answer_seconds=take("answer_timeout")
+    )
+    meaning = Meaning(
+        virtual_field=take("virtual_field"), k=take("k"), min_cosine=take("min_cosine"),
+        num_candidates=take("num_candidates"), hybrid=take("hybrid"), semantic_weight=take("semantic_weight"),
+        writes=not take("no_writes"), on_embedding_failure=OnEmbeddingFailure(take("on_embedding_failure")),
+    )  # fmt: skip
+    models = ModelSettings(
+        models=(take("model") or DEFAULT_MODEL, *take("more_models")), aliases=_aliases(take("aliases")),
+        device=take("device"), precision=take("precision"), threads=take("threads"),
+        in_memory=take("models_in_memory"), download=take("download_models"),
+    )  # fmt: skip
+    key, log, queries = take("embeddings_key_file"), take("search_log"), take("log_queries")
+    api = EmbeddingsApiSettings(api_key=None if key is None else SecretStr(read_secret_file(key, "key")))
+    gateway = f"{socket.gethostname()}:{listen.port}"
+    return GatewaySettings(
+        upstream=engine_settings(**given), listen=listen, limits=limits, meaning=meaning, models=models,
+        embeddings_api=api,
+        search_log=None if log is None else SearchLogSettings(Wording.of(queries=queries), gateway=gateway, index=log),
+    )  # fmt: skip
 
 
 def _aliases(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -1,0 +1,43 @@
+"""`es-sbert serve`: the gateway, until it is told to end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from es_sbert.cli.options import address_option, encoder_options, sign_in_options
+from es_sbert.cli.serve.options import gateway_settings, model_options, serve_options
+from es_sbert.extras import require
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@address_option("--upstream")
+@serve_options
+@encoder_options
+@model_options
+@sign_in_options
+def serve(**options: Any) -> int:
+    """Stand in front of an engine and understand searches by meaning.
+
+    Applications ask the gateway in place of the engine and need no other change. Requests pass untouched, with
+    the caller's own credentials; those that ask by meaning are put into the engine's own words, and documents that
+    are written get their vectors. Credentials given here are the gateway's own, to read mappings; callers never
+    get them.
+
+    \b
+    Examples:
+      es-sbert serve --upstream http://localhost:9200
+      es-sbert serve --upstream https://search.example:9200 --ca-certs ca.pem --hybrid
+      curl 'localhost:9280/docs/_search?q=semantic:"how+do+plants+make+energy"'
+    """
+    require("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
+    from es_sbert.gateway.serve import server
+
+    settings = gateway_settings(**options)
+    running = server(settings)
+    listen = settings.listen
+    address = f"{'http' if listen.certificate is None else 'https'}://{listen.host}:{listen.port}"
+    click.echo(f"{address} stands in front of {settings.upstream.url}. Press Ctrl-C to end.", err=True)
+    running.run()
+    return 0 if running.started else 2
