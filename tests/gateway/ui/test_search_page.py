@@ -10,8 +10,13 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
+from es_sbert.config import EngineSettings
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.search import SemanticIndex
 from tests.gateway.articles import MEANT, QUERY
+from tests.gateway.serving import served
+from tests.gateway.ui.conftest import OpenPage
 from tests.gateway.ui.corpus import dated_articles
 from tests.gateway.ui.search_page import COLUMNS, SearchPage
 
@@ -186,6 +191,34 @@ def test_a_text_too_long_for_the_model_leaves_words_searched(page: SearchPage, d
     expect(page.column("semantic").locator(".problem")).to_contain_text("10,000 are allowed")
     expect(page.titles("lexical").first).to_be_visible()
     page.problems.clear()  # the browser notes the refusal
+
+
+def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str, opensearch_index: str) -> None:
+    words = "what do astronauts eat"
+    with (
+        served(create_app(GatewaySettings(upstream=EngineSettings(url=opensearch_url)))) as url,
+        SemanticIndex(opensearch_index, opensearch_url) as index,
+    ):
+        page = open_page(url)
+        page.open(index=opensearch_index, q=words)
+        nearest = index.search(words, k=10)
+        expect(page.titles("semantic")).to_have_text([hit.source["title"] for hit in nearest])
+        for column in ("semantic", "hybrid"):
+            cosine = dict(zip(page.titles(column).all_inner_texts(), page.cosines(column), strict=True))
+            assert cosine[nearest.hits[0].source["title"]] == pytest.approx(nearest.hits[0].cosine, abs=0.0006)
+        best = nearest.hits[0].passage
+        assert best is not None
+        expect(page.column("semantic").locator("mark").first).to_have_text(best.text or "")
+
+        page.choose("topic", "Space")
+        assert {ARTICLES[title]["topic"] for title in page.titles("hybrid").all_inner_texts()} == {"Space"}
+        dates = page.counts("published")
+        page.choose("published", next(iter(dates)))
+        assert page.found("hybrid") == dates[next(iter(dates))]
+        page.column("semantic").get_by_role("button", name="More like").first.click()
+        expect(page.page.locator("#results-heading")).to_contain_text("Documents like")
+        page.expect_done()
+        assert page.points.count() == page.titles("like").count()
 
 
 def test_an_index_that_is_not_there(page: SearchPage) -> None:

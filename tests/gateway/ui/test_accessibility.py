@@ -1,0 +1,97 @@
+"""The page is usable by everybody: axe's rules, small screens, large type, dark and forced colours, less motion."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from tests.gateway.ui.conftest import OpenPage
+from tests.gateway.ui.search_page import SearchPage
+
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+
+
+def expect_accessible(page: SearchPage) -> None:
+    """No rule of axe-core is broken: names, roles, order of headings, contrast of colours, sizes of targets, …"""
+    result = Axe().run(page.page, options=RULES)
+    assert result.violations_count == 0, result.generate_report()
+
+
+@pytest.mark.parametrize("width", [1280, 640, 320], ids=["desktop", "zoomed to 200 %", "320 px"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(
+    open_page: OpenPage, gateway: str, dated_index: str, scheme: Literal["light", "dark"], width: int
+) -> None:
+    page = open_page(gateway, color_scheme=scheme)
+    page.page.set_viewport_size({"width": width, "height": 720})
+    page.open(index=dated_index, q="the light of stars", **{"f.topic.keyword": "Space"})
+    page.column("hybrid").get_by_text("Request body").click()
+    expect(page.column("hybrid").locator("pre")).to_have_count(2)
+
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= width
+    expect_accessible(page)
+
+
+def test_axe_finds_nothing_before_a_search_and_in_errors(page: SearchPage) -> None:
+    page.open()
+    expect(page.status).to_have_text("Type what you are looking for.")
+    expect_accessible(page)
+    page.open(index="nowhere")
+    expect(page.page.get_by_role("alert")).to_contain_text("nowhere")
+    expect_accessible(page)
+
+
+def test_screen_readers_find_their_way(page: SearchPage, dated_index: str) -> None:
+    page.open(index=dated_index, q="the light of stars")
+    expect(page.page.locator("body")).to_match_aria_snapshot("""
+    - link "Skip to the results"
+    - banner:
+      - heading "Search by meaning" [level=1]
+      - search:
+        - searchbox "What are you looking for?"
+        - combobox "Index"
+        - button "Search"
+    - main:
+      - status: /Lexical. \\d+ found, 10 shown. Semantic. \\d+ found, 10 shown. Hybrid. \\d+ found, 10 shown./
+      - heading "Results for “the light of stars”" [level=2]
+      - region "Filters":
+        - group "topic":
+          - list:
+            - listitem:
+              - checkbox /Space \\d+/
+      - region "Lexical":
+        - heading "Lexical" [level=3]
+        - list:
+          - listitem:
+            - heading /.+/ [level=4]
+            - button /More like .+/
+      - region "Semantic"
+      - region "Hybrid"
+      - region "Map of the hits":
+        - listbox "Map of the hits":
+          - option /.+, cosine 0\\.\\d+, found by .+/
+    """)
+
+
+def test_colours_follow_the_system_until_they_are_chosen(open_page: OpenPage, gateway: str) -> None:
+    page = open_page(gateway, color_scheme="dark")
+    page.open()
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = page.page.evaluate(ground)
+    page.page.get_by_label("Colours").select_option("light")
+    light = page.page.evaluate(ground)
+    assert (dark, light) == ("rgb(20, 23, 27)", "rgb(255, 255, 255)")
+    page.page.reload()
+    assert page.page.evaluate(ground) == light  # remembered
+    page.page.get_by_label("Colours").select_option("system")
+    assert page.page.evaluate(ground) == dark
+
+
+def test_nothing_moves_for_those_who_do_not_want_it(open_page: OpenPage, gateway: str, dated_index: str) -> None:
+    page = open_page(gateway, reduced_motion="reduce")
+    page.open(index=dated_index, q="stars")
+    moving = "[...document.querySelectorAll('*')].filter(e => getComputedStyle(e).transitionDuration !== '0s').length"
+    assert page.page.evaluate(moving) == 0

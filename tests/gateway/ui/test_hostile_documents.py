@@ -1,0 +1,89 @@
+"""Documents that would break a page, or take it over, are shown as what they are: text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from playwright.sync_api import Browser, Page, expect
+
+from es_sbert.index.text import NoText, TextTemplate
+from es_sbert.search import SemanticIndex
+from tests.gateway.ui.corpus import HOSTILE
+from tests.gateway.ui.search_page import SearchPage
+
+BY_ID = {document["id"]: document for document in HOSTILE}
+RENDER = "async ([parts, source]) => (await import('./text.js')).embeddedText(parts, source)"
+
+
+def test_hostile_documents_are_shown_as_text(page: SearchPage, hostile_index: str) -> None:
+    page.open(index=hostile_index, q="sun <img src=x onerror=alert(1)>")
+    page.page.get_by_text("Request body").first.click()
+
+    titles = page.titles("semantic").all_inner_texts()
+    assert BY_ID["html"]["title"] in titles
+    assert "bell\ufffd and null\ufffd" in titles
+    expect(page.page.locator("img, script:not([src]), iframe, b, [onerror], [onload]")).to_have_count(0)
+    expect(page.column("lexical").locator("mark", has_text="sun")).not_to_have_count(0)
+    # Nothing sticks out, and what runs from right to left keeps to its own line.
+    for width in (1280, 320):
+        page.page.set_viewport_size({"width": width, "height": 900})
+        assert page.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.counts("kind")[str(BY_ID["html"]["kind"])] == 2
+
+    page.choose("kind", str(BY_ID["html"]["kind"]))
+    assert set(page.titles("semantic").all_inner_texts()) == {BY_ID["html"]["title"], BY_ID["passages"]["title"]}
+
+
+def test_more_like_a_document_with_an_id_like_a_path(page: SearchPage, hostile_index: str) -> None:
+    page.open(index=hostile_index, q="sun")
+    odd = BY_ID["../../_search?q=*#"]
+    button = page.column("semantic").get_by_role("button", name=f"More like {odd['title'][:100]}")
+    button.click()
+    expect(page.page.locator("#results-heading")).to_contain_text(odd["id"])
+    page.expect_done()
+    assert page.found("like") == len(HOSTILE) - 1
+
+
+def test_best_passage_is_marked(page: SearchPage, hostile_index: str, es9_url: str) -> None:
+    words = "live music"
+    page.open(index=hostile_index, q=words)
+
+    with SemanticIndex(hostile_index, es9_url) as index:
+        best = next(hit for hit in index.search(words, k=5) if hit.id == "passages")
+    assert best.passage is not None
+    assert "concert" in (best.passage.text or "")
+    hit = page.column("semantic").locator(".hits > li", has_text="Weather")
+    # Emoji before it count as one character each, as in Python.
+    expect(hit.locator("mark")).to_have_text(best.passage.text or "")
+    expect(hit.locator(".cosine")).to_have_text(f"cosine {best.cosine:.3f}")
+
+
+WORDS = st.text(st.sampled_from("ab \t\n\x1c\x85\xa0\u2003\ufeff😀."), max_size=6)
+TEMPLATES = st.sampled_from(["{title}", "{title}. {a.b}", " {title}\n{text} ", "{{x}} {a.b}{title}", "x{text}y"])
+SOURCES = st.fixed_dictionaries(
+    {},
+    optional={
+        "title": WORDS | st.none(), "text": WORDS | st.none() | st.integers(), "a.b": WORDS,
+        "a": st.fixed_dictionaries({}, optional={"b": WORDS}),
+    },
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def blank(browser: Browser, gateway: str) -> Page:
+    """A tab with the page's modules at hand, for many examples."""
+    tab = browser.new_page()
+    tab.goto(f"{gateway}/ui/")
+    return tab
+
+
+@settings(max_examples=60)
+@given(template=TEMPLATES, source=SOURCES)
+def test_the_page_renders_texts_as_the_index_was_filled(blank: Page, template: str, source: dict[str, object]) -> None:
+    parsed = TextTemplate.parse(template)
+    try:
+        expected = parsed.render(source)
+    except NoText:
+        expected = None
+    assert blank.evaluate(RENDER, [parsed.parts, source]) == expected

@@ -1,0 +1,151 @@
+"""What the page may ask of the gateway beside the engine's own API, and what the engine says of who asks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from es_sbert.config import EngineSettings
+from es_sbert.engines.protocol import Flavour
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings, Listen
+from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.schema import index_body
+from tests.conftest import free_port
+from tests.engine.secured import PASSWORD, Secured
+from tests.gateway.serving import served
+from tests.gateway.ui.conftest import OpenPage
+from tests.gateway.ui.search_page import SearchPage
+
+LIKE: dict[str, Any] = {"index": "{index}", "field": "embedding", "document": {"index": "{index}", "id": "01"}, "k": 3}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "why"),
+    [
+        ("like", LIKE | {"document": {"index": "{index}", "id": "none"}}, "has no vector in embedding"),
+        ("like", LIKE | {"field": "title"}, "title is no vector field"),
+        ("like", LIKE | {"k": 0}, "k is 0"),
+        ("like", LIKE | {"k": 10_001}, "k is 10001"),
+        ("map", {"index": "{index}", "field": "embedding", "query": " ", "hits": []}, "is empty"),
+        ("map", {"index": "{index}", "field": "embedding", "query": "x" * 10_001, "hits": []}, "10,000 are allowed"),
+        ("body", {"index": "{index}", "body": {"query": {"match": {"semantic": ""}}}}, "is empty"),
+        ("body", {"index": "{index}"}, "body: Field required"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_what_to_do(
+    gateway: str, dated_index: str, path: str, body: dict[str, Any], why: str
+) -> None:
+    answer = httpx.post(f"{gateway}/ui/api/{path}", json=_filled(body, dated_index), timeout=60)
+    assert answer.status_code == 400
+    assert why in answer.json()["error"]["reason"]
+
+
+def _filled(value: Any, index: str) -> Any:
+    """A body with the index's name in its place."""
+    if isinstance(value, dict):
+        return {name: _filled(inner, index) for name, inner in value.items()}
+    return index if value == "{index}" else value
+
+
+def test_only_json_is_taken(gateway: str) -> None:
+    # Other pages may post text without being asked.
+    answer = httpx.post(f"{gateway}/ui/api/like", content=b"{}", headers={"content-type": "text/plain"})
+    assert answer.status_code == 400
+    assert "not plain JSON" in answer.json()["error"]["reason"]
+
+
+def test_too_much_is_not_read(gateway: str) -> None:
+    answer = httpx.post(f"{gateway}/ui/api/body", json={"index": "x" * (4 << 20), "body": {}}, timeout=60)
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("path", ["facets?index=nowhere", "facets?index=..%2F_nodes"])
+def test_an_index_that_is_not_there_is_the_engines_to_say(gateway: str, path: str) -> None:
+    answer = httpx.get(f"{gateway}/ui/api/{path}", timeout=60)
+    assert answer.status_code in (400, 404)
+    assert answer.json()["error"]["type"] in ("index_not_found_exception", "invalid_index_name_exception")
+
+
+def test_other_paths_and_methods_below_are_the_engines(gateway: str) -> None:
+    # An index may be called `ui`, or begin so.
+    for answer in (
+        httpx.get(f"{gateway}/ui/_search", timeout=60),
+        httpx.get(f"{gateway}/ui-logs/_search", timeout=60),
+        httpx.post(f"{gateway}/ui/_search", json={}, timeout=60),
+    ):
+        assert answer.json()["error"]["type"] == "index_not_found_exception"
+
+
+def test_the_page_works_behind_a_prefix(es9_url: str, dated_index: str, open_page: OpenPage) -> None:
+    settings = GatewaySettings(upstream=EngineSettings(url=es9_url), listen=Listen(own_prefix="/-/own"))
+    with served(create_app(settings)) as url:
+        page = open_page(f"{url}/-/own")
+        page.open(index=dated_index, q="stars")
+        expect(page.titles("semantic")).to_have_count(10)
+        assert httpx.get(f"{url}/ui/", timeout=60).json()["error"]["type"] == "index_not_found_exception"
+
+
+def test_an_engine_that_is_down(open_page: OpenPage) -> None:
+    down = f"http://127.0.0.1:{free_port()}"
+    with served(create_app(GatewaySettings(upstream=EngineSettings(url=down)))) as url:
+        page = open_page(url)
+        page.open()
+        expect(page.page.get_by_role("alert")).to_contain_text(down)
+        page.problems.clear()  # the browser notes the refusal
+
+
+@pytest.fixture(scope="module")
+def secured_gateway(secured_es9: Secured) -> Iterator[str]:
+    """A gateway in front of an Elasticsearch that wants a name and a password."""
+    upstream = EngineSettings(url=secured_es9.url, ca_certs=secured_es9.ca_certs)
+    with served(create_app(GatewaySettings(upstream=upstream))) as url:
+        yield url
+
+
+@pytest.fixture
+def empty(secured_es9: Secured) -> Iterator[Secured]:
+    """That Elasticsearch without the indices of this test."""
+    gone = "/mine,not-annas?ignore_unavailable=true"
+    secured_es9.ask("DELETE", gone)
+    yield secured_es9
+    secured_es9.ask("DELETE", gone)
+
+
+def test_whoever_signs_in_sees_what_they_may(open_page: OpenPage, secured_gateway: str, empty: Secured) -> None:
+    page = open_page(secured_gateway)
+    page.open()
+    expect(page.page.get_by_role("heading", name="Sign in to the engine")).to_be_visible()
+    _sign_in(page, "anna", "wrong")
+    expect(page.page.locator("#sign-in-reason")).to_contain_text("does not know this name and password")
+    _sign_in(page, "anna", PASSWORD)
+    expect(page.page.get_by_role("alert")).to_contain_text("No index that you may see has vectors yet")
+    expect(page.page.get_by_role("alert")).to_contain_text("es-sbert ingest")
+
+    meta = VectorFieldMeta(fingerprint="f" * 32, model="m", dimensions=3, index_type="hnsw", text="{text}")
+    for name in ("mine", "not-annas"):
+        empty.ask("PUT", f"/{name}", index_body(Flavour.ELASTICSEARCH, "embedding", meta))
+    options = page.page.get_by_role("combobox", name="Index").get_by_role("option")
+    for user, seen in (("anna", ["mine"]), ("elastic", ["mine", "not-annas"])):
+        page.page.get_by_role("button", name="Sign out").click()
+        _sign_in(page, user, PASSWORD)
+        expect(options.filter(has_text=re.compile("^(mine|not-annas)$"))).to_have_text(seen)
+    page.page.reload()
+    expect(page.page.get_by_role("heading", name="Sign in to the engine")).to_be_visible()  # nothing was kept
+    assert page.page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+    page.problems.clear()  # the browser notes each refusal
+
+    asked = {"index": "not-annas", "field": "embedding", "query": "sun", "hits": []}
+    refused = httpx.post(f"{secured_gateway}/ui/api/map", json=asked, auth=("anna", PASSWORD), timeout=60)
+    assert (refused.status_code, refused.json()["error"]["type"]) == (403, "security_exception")
+
+
+def _sign_in(page: SearchPage, name: str, password: str) -> None:
+    page.page.get_by_label("User name").fill(name)
+    page.page.get_by_label("Password", exact=True).fill(password)
+    page.page.get_by_role("button", name="Sign in").click()
