@@ -341,7 +341,7 @@ def test_what_cannot_be_embedded_is_refused_by_item_for_the_client_to_send_again
         statuses = [result["status"] for _, result in results]
         assert statuses in ([201, 503, 503, 201, 200, 400, 503], [200, 503, 503, 201, 200, 400, 503])
         assert results[1][1]["error"]["type"] == "es_sbert_model_unavailable"
-        assert "--model" in results[1][1]["error"]["reason"]
+        assert "Start the gateway with" in results[1][1]["error"]["reason"]
     assert contents(engine_url, unknown) == {}
     assert set(contents(engine_url, empty)) == {"1"}
     only = bulk_lines([("index", {"_index": unknown, "_id": "1"}, {"text": "a cat"})])

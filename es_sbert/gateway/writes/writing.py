@@ -129,7 +129,8 @@ class Writing:
         Raises:
             EsSbertError: the engine cannot be asked.
         """
-        names = sorted({item.index for item in items if item.index and item.operation is not Operation.DELETE})
+        # What is no object brings no text, and is the engine's to refuse.
+        names = sorted({item.index for item in items if item.index and item.source.startswith(b"{")})
         known = await self._look_up(names, headers, fresh=False)
         while True:
             if not any(destination.targets for destination in known.values()):
