@@ -15,7 +15,7 @@ import pytest
 from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
 
-from tests.gateway.articles import MEANT, QUERY
+from tests.gateway.articles import ARTICLES, MEANT, QUERY, articles
 from tests.gateway.shown_commands import shown_commands
 from tests.node import EXAMPLES, install_node_project
 from tests.programs import program, run
@@ -47,40 +47,57 @@ def _maven(*arguments: str) -> list[str]:
 
 
 def _found(command: Sequence[str], folder: Path, gateway: str, index: str) -> dict[str, str]:
-    """Run a program: search → title of the first hit, as it prints them."""
+    """Run a program, which indexes the articles anew: search → title of the first hit, as it prints them.
+
+    Were the gateway not to embed what is written, the articles would have lost their vectors, and nothing be found.
+    """
     printed = run(command, folder=folder, environment={"GATEWAY": gateway, "INDEX": index})
-    return dict(line.split(": ", 1) for line in _COLOUR.sub("", printed).splitlines())
+    indexed, *found = _COLOUR.sub("", printed).splitlines()
+    assert indexed == f"{len(articles())} articles indexed"
+    return dict(line.split(": ", 1) for line in found)
 
 
 @pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
 def test_javascript_of_elasticsearch_9(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
-    found = _found([program("node"), "elasticsearch.js", "9"], javascript, hybrid_gateway_url, articles_index)
+    found = _found(
+        [program("node"), "elasticsearch.js", "9", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index
+    )
     assert found == dict.fromkeys(_ELASTICSEARCH, MEANT)
 
 
 @pytest.mark.parametrize("engine_url", ["es9", "es8"], indirect=True, scope="session")
 def test_javascript_of_elasticsearch_8(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
-    found = _found([program("node"), "elasticsearch.js", "8"], javascript, hybrid_gateway_url, articles_index)
+    found = _found(
+        [program("node"), "elasticsearch.js", "8", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index
+    )
     assert found == dict.fromkeys(_ELASTICSEARCH, MEANT)
 
 
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
 def test_javascript_of_opensearch(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
-    found = _found([program("node"), "opensearch.js"], javascript, hybrid_gateway_url, articles_index)
+    found = _found([program("node"), "opensearch.js", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index)
     assert found == dict.fromkeys(("match on semantic", "semantic query", "neural query"), MEANT)
 
 
 @pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
 def test_java_of_elasticsearch(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found(
-        _maven("exec:java", "-Dexec.mainClass=SearchElasticsearch"), java, hybrid_gateway_url, articles_index
+        _maven("exec:java", "-Dexec.mainClass=SearchElasticsearch", f"-Dexec.args={ARTICLES}"),
+        java,
+        hybrid_gateway_url,
+        articles_index,
     )
     assert found == dict.fromkeys(_ELASTICSEARCH, MEANT)
 
 
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
 def test_java_of_opensearch(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
-    found = _found(_maven("exec:java", "-Dexec.mainClass=SearchOpenSearch"), java, hybrid_gateway_url, articles_index)
+    found = _found(
+        _maven("exec:java", "-Dexec.mainClass=SearchOpenSearch", f"-Dexec.args={ARTICLES}"),
+        java,
+        hybrid_gateway_url,
+        articles_index,
+    )
     assert found == dict.fromkeys(("match on semantic", "neural query"), MEANT)
 
 
