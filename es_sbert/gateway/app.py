@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Mount, Route, Router
@@ -16,6 +17,7 @@ from es_sbert.gateway.embeddings_api import embedding_routes
 from es_sbert.gateway.failures import UpstreamTimeout, answer_headers, error_body, status_of
 from es_sbert.gateway.forward import Outgoing, forward
 from es_sbert.gateway.health import health_routes
+from es_sbert.gateway.hints import hinted, may_need_hint
 from es_sbert.gateway.incoming import CallerGone, Incoming
 from es_sbert.gateway.indices import Indices
 from es_sbert.gateway.metrics import GatewayMetrics, Outcome, metrics_routes
@@ -65,7 +67,7 @@ class Gateway:
         self._metrics = GatewayMetrics()
         self._upstream = Upstream(settings.upstream, settings.limits)
         self._models = Models(settings.models, settings.embedding, self._metrics)
-        indices = Indices(self._upstream)
+        indices = Indices(self._upstream, settings.meaning.virtual_field)
         understanding = Understanding(settings, self._upstream, indices, self._models)
         points, templates = PointsInTime(self._upstream), Templates(self._upstream)
         self._searching = Searching(understanding, points, templates)
@@ -143,7 +145,10 @@ class Gateway:
                 status = await self._multi_searching.answer(incoming, route, send, note)
             else:
                 outgoing = await self._searching.outgoing(incoming, route, note)
-                status = await forward(incoming, send, self._upstream, outgoing, note.watch().part)
+                amend = None
+                if note.hint is not None and may_need_hint(outgoing):
+                    amend = partial(hinted, hint=note.hint)
+                status = await forward(incoming, send, self._upstream, outgoing, note.watch().part, amend)
             outcome.status = status or outcome.status
         except EsSbertError as error:
             outcome.status = status_of(error)

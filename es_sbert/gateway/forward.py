@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -63,13 +64,15 @@ class Answer:
 
 
 async def forward(incoming: Incoming, send: Send, upstream: Upstream, outgoing: Outgoing,
-                  look: Callable[[bytes], None] | None = None) -> int:  # fmt: skip
+                  look: Callable[[bytes], None] | None = None,
+                  amend: Callable[[Answer], Answer] | None = None) -> int:  # fmt: skip
     """Send a request to the engine and its answer to the caller.
 
     Where the caller goes away, the connection to the engine is closed too, which ends a search there.
 
     Args:
         look: Shown the answer's parts as they pass.
+        amend: Given an answer that is an error, uncompressed, and gives the one that is sent.
 
     Returns:
         The status of the answer; 0 where the caller did not wait for it.
@@ -78,14 +81,15 @@ async def forward(incoming: Incoming, send: Send, upstream: Upstream, outgoing: 
         EngineUnreachable: no answer came. Nothing has been sent to the caller then.
         RequestTooLarge, BadRequest: as `Incoming.parts`.
     """
-    return await _Exchange(incoming, send, upstream, look).run(outgoing)
+    return await _Exchange(incoming, send, upstream, look, amend).run(outgoing)
 
 
 class _Exchange:
     """One request and its answer."""
 
     def __init__(self, incoming: Incoming, send: Send, upstream: Upstream,
-                 look: Callable[[bytes], None] | None) -> None:  # fmt: skip
+                 look: Callable[[bytes], None] | None, amend: Callable[[Answer], Answer] | None) -> None:  # fmt: skip
+        self._amend = amend
         self._incoming = incoming
         self._send = send
         self._upstream = upstream
@@ -129,7 +133,10 @@ class _Exchange:
                         "Look at what stands between the gateway and the engine.",
                     )
                 self._upstream.learn(answer)
-                await self._give(answer)
+                if self._amend is not None and answer.status >= 400:
+                    await self._give_amended(answer, self._amend)
+                else:
+                    await self._give(answer)
         except (aiohttp.ClientError, TimeoutError) as error:
             if body.problem is not None:
                 raise body.problem from None
@@ -152,6 +159,14 @@ class _Exchange:
                 return
         self._answered = True
         await self._send({"type": "http.response.body", "body": b""})
+
+    async def _give_amended(self, answer: aiohttp.ClientResponse, amend: Callable[[Answer], Answer]) -> None:
+        body, headers = await answer.read(), passed_on(answer.raw_headers)
+        if answer.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+            headers = [(name, value) for name, value in headers if name.lower() != b"content-encoding"]
+        self._answered, self._status = True, answer.status
+        await reply(self._send, amend(Answer(answer.status, headers, body)))
 
 
 async def fetch(upstream: Upstream, outgoing: Outgoing) -> Answer:

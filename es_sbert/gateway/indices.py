@@ -20,7 +20,7 @@ from es_sbert.index.schema import vector_fields
 
 # How the engine reads an expression of indices; what a request says of it holds for the question too.
 EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
-_TOLD = "*.mappings._meta.es_sbert,*.settings.index.number_of_shards"
+_TOLD = "*.mappings._meta.es_sbert,*.settings.index.number_of_shards,*.mappings.properties.{}.type"
 _MOST_KEPT = 1000
 
 
@@ -32,11 +32,13 @@ class Searched:
         fields: Concrete index → its vector fields by name; indices without any are left out.
         shards: Concrete index → its primary shards.
         exists: Whether there is any such index, with vectors or without.
+        ordinary: Whether the virtual field's name may mean an ordinary field in one of them.
     """
 
     fields: dict[str, dict[str, VectorFieldMeta]]
     shards: dict[str, int]
     exists: bool = True
+    ordinary: bool = True
 
     def __bool__(self) -> bool:
         return bool(self.fields)
@@ -51,11 +53,13 @@ class Indices:
 
     Args:
         upstream: The engine.
+        virtual_field: Name that may mean an ordinary field where there are no vectors.
         remember_seconds: How old an answer may be where a caller does not ask for a new one.
     """
 
-    def __init__(self, upstream: Upstream, remember_seconds: float = 10.0) -> None:
+    def __init__(self, upstream: Upstream, virtual_field: str, remember_seconds: float = 10.0) -> None:
         self._upstream = upstream
+        self._virtual = virtual_field
         self._remember = remember_seconds
         self._keys = CallerKeys()
         self._known: OrderedDict[bytes, tuple[float, Searched]] = OrderedDict()
@@ -104,7 +108,7 @@ class Indices:
     async def _ask(self, key: bytes, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
         asked_by = self.asked_by(headers)
         wanted = {name: options[name] for name in EXPRESSION_OPTIONS if name in options}
-        query = urlencode(wanted | {"filter_path": _TOLD})
+        query = urlencode(wanted | {"filter_path": _TOLD.format(self._virtual)})
         path = f"/{expression or '_all'}"
         answer = await self._upstream.ask("GET", f"{path}?{query}", asked_by)
         if answer.status == 404:
@@ -121,7 +125,7 @@ class Indices:
             raise failed_request(
                 answer.status, answer.body, label=f"the engine at {self._upstream.url}", action=f"GET {path}"
             )
-        searched = read_indices(answer.body)
+        searched = read_indices(answer.body, self._virtual)
         self._known[key] = (time.monotonic(), searched)
         self._known.move_to_end(key)
         while len(self._known) > _MOST_KEPT:
@@ -133,8 +137,11 @@ class Indices:
         return self._keys.key(headers, expression, *said)
 
 
-def read_indices(answer: Json) -> Searched:
+def read_indices(answer: Json, virtual_field: str) -> Searched:
     """The engine's answer to `GET /EXPRESSION`.
+
+    Args:
+        virtual_field: A field of that name, of any type, is an ordinary one.
 
     Raises:
         IndexMismatch: a damaged `_meta.es_sbert`.
@@ -144,4 +151,5 @@ def read_indices(answer: Json) -> Searched:
     shards = {
         index: int(answer[index].get("settings", {}).get("index", {}).get("number_of_shards", 1)) for index in fields
     }
-    return Searched(fields, shards)
+    ordinary = any(virtual_field in state.get("mappings", {}).get("properties", {}) for state in answer.values())
+    return Searched(fields, shards, ordinary=ordinary or not answer)

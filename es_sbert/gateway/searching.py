@@ -79,6 +79,7 @@ class Searching:
         scope = Scope(expression, dict(read.params), incoming.headers, mode)
         understood = await self._understanding.rewrite(read.body, scope)
         if understood.body is read.body:
+            note.hint = understood.hint
             return same
         note.asked(understood)
         path = incoming.path

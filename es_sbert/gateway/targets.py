@@ -44,9 +44,14 @@ class FieldNames:
         """The field that a virtual name stands for; None where the name is an ordinary one here.
 
         Raises:
-            IndexMismatch: no such vector field, or different models.
+            IndexMismatch: no such vector field, no vectors at all, or different models.
         """
         if not self._searched:
+            if not self._searched.ordinary and (name == self._virtual or name.startswith(f"{self._virtual}.")):
+                raise IndexMismatch(
+                    f"{name} means vectors, and the indices searched have none",
+                    "Make them: es-sbert ingest --index INDEX embeds the documents that an index holds.",
+                )
             return None
         if name == self._virtual:
             return self._target({index: _first(fields) for index, fields in self._searched.fields.items()}, name)

@@ -27,6 +27,11 @@ from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.targets import FieldNames
 from es_sbert.gateway.upstream import REFUSALS, Upstream
 
+NO_VECTORS = (
+    "The indices searched have no vectors of es-sbert, so the gateway passed the query on as it came. If it was to be "
+    "answered by meaning, make vectors: es-sbert ingest --index INDEX."
+)
+
 
 class Mode(StrEnum):
     """What a request's header `X-Es-Sbert` asks for."""
@@ -61,11 +66,13 @@ class Understood:
         body: In the engine's words; the very same object where nothing in it asks by meaning.
         asked: What asks by meaning in it.
         seconds: Until the vectors were there.
+        hint: What to add to an error that the engine may answer with: what was asked may be our business after all.
     """
 
     body: Json
     asked: tuple[Semantic, ...] = ()
     seconds: float = 0.0
+    hint: str | None = None
 
 
 @dataclass
@@ -130,8 +137,8 @@ class Understanding:
         searched = await self._indices.known(scope.expression, scope.options, scope.headers)
         while True:
             wanted = _Wanted()
-            if not searched or self._read(body, searched, scope.mode, wanted.note) is body:
-                return Understood(body)
+            if self._read(body, searched, scope.mode, wanted.note) is body:
+                return Understood(body, hint=None if searched or not searched.exists else NO_VECTORS)
             # The mapping is read again while the texts are embedded: an alias may stand for another index by now.
             latest, _ = await asyncio.gather(
                 self._indices.now(scope.expression, scope.options, scope.headers), self._embed(wanted)

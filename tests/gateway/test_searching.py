@@ -232,7 +232,7 @@ def test_an_alias_that_goes_over_to_another_model_is_followed_at_once(
 
 
 def test_an_index_without_vectors_is_the_engines_alone(bed: Bed) -> None:
-    index = f"{bed.index}-plain"
+    index, bare = f"{bed.index}-plain", f"{bed.index}-bare"
     httpx.put(f"{bed.engine}/{index}/_doc/1?refresh=true", json={"semantic": "the cat", "text": "a"}).raise_for_status()
     try:
         body = {"query": {"match": {"semantic": "cat"}}}
@@ -241,10 +241,17 @@ def test_an_index_without_vectors_is_the_engines_alone(bed: Bed) -> None:
         assert answers[0]["hits"]["total"]["value"] == 1, "a field of that name is searched as any other"
         mixed = httpx.post(f"{bed.gateway}/{index},{bed.index}/_search", json={"query": {"match": {"semantic": QUERY}}})
         assert scores(mixed.json()) == pytest.approx(bed.nearest(), abs=1e-5), "where there are vectors, they are meant"
+        httpx.put(f"{bed.engine}/{bare}/_doc/1?refresh=true", json={"text": "a"}).raise_for_status()
+        asked: Json = {"query": {"match": {"semantic": "cat"}}}
+        for query in (asked, {"query": {"semantic": {"field": "text", "query": "cat"}}}):
+            refused = httpx.post(f"{bed.gateway}/{bare}/_search", json=query)
+            assert refused.status_code == 400
+            assert "es-sbert ingest --index" in refused.json()["error"]["reason"], "nobody is left to wonder"
         missing = httpx.post(f"{bed.gateway}/{index}-not/_search", json=body)
         assert (missing.status_code, missing.json()["error"]["type"]) == (404, "index_not_found_exception")
     finally:
         delete_index(bed.engine, index)
+        delete_index(bed.engine, bare)
 
 
 @pytest.mark.parametrize(

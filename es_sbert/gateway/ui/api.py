@@ -71,7 +71,11 @@ class PageApi:
             Refused, EngineUnreachable, IndexMismatch: it cannot be read.
         """
         answer = await asking.get(f"/{expression(index)}/_mapping")
-        hidden = {name for fields in read_indices(answer).fields.values() for name in hidden_fields(fields)}
+        hidden = {
+            name
+            for fields in read_indices(answer, self._settings.meaning.virtual_field).fields.values()
+            for name in hidden_fields(fields)
+        }
         properties: Json = {}
         for state in answer.values():
             properties = state["mappings"].get("properties", {}) | properties

@@ -26,7 +26,7 @@ def catalogue(answer: Json, virtual_field: str) -> list[Json]:
     Raises:
         IndexMismatch: a damaged `_meta.es_sbert`.
     """
-    searched = read_indices(answer).fields
+    searched = read_indices(answer, virtual_field).fields
     described = {
         index: [_field(name, meta, virtual_field) for name, meta in fields.items()]
         for index, fields in searched.items()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import (
     EngineUnreachable,
     IndexMismatch,
@@ -23,6 +23,8 @@ from es_sbert.errors import (
 )
 from es_sbert.gateway.callers import identity
 from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, error_object, status_of
+from es_sbert.gateway.forward import Answer
+from es_sbert.gateway.hints import hinted
 from es_sbert.gateway.incoming import CallerGone, Incoming, decompressed
 from es_sbert.gateway.indices import read_indices
 from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
@@ -187,8 +189,33 @@ def test_lines_of_several_searches_come_in_pairs() -> None:
 
 def test_a_mapping_that_was_damaged_by_hand_is_refused() -> None:
     with pytest.raises(IndexMismatch):
-        read_indices({"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}}})
-    assert not read_indices({"docs": {"mappings": {}}})
+        read_indices(
+            {"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}}}, "semantic"
+        )
+
+
+@pytest.mark.parametrize(
+    ("answer", "ordinary"),
+    [
+        ({"a": {"mappings": {"properties": {"semantic": {"type": "text"}}}}}, True),
+        ({"a": {"mappings": {}}}, False),
+        ({}, True),
+    ],
+)
+def test_a_field_of_the_virtual_name_is_an_ordinary_one(answer: Json, ordinary: bool) -> None:
+    searched = read_indices(answer, "semantic")
+    assert not searched
+    assert searched.ordinary is ordinary
+
+
+def test_errors_of_the_engine_get_a_hint_and_nothing_else_does() -> None:
+    roots = b'[{"type":"a","reason":"unknown query [neural]"}]'
+    error = b'{"error":{"root_cause":' + roots + b',"type":"a","reason":"b"},"status":400}'
+    body = parse_object(hinted(Answer(400, [], error), "Do this.").body)
+    assert body["error"]["root_cause"] == [{"type": "a", "reason": "unknown query [neural]. Do this."}]
+    assert (body["error"]["reason"], body["status"]) == ("b. Do this.", 400)
+    for same in (Answer(200, [], error), Answer(400, [], b"plain"), Answer(400, [], b'{"error":"no handler"}')):
+        assert hinted(same, "Do this.") is same
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.gateway.indices import NOTHING
+from es_sbert.gateway.indices import NOTHING, Searched
 from es_sbert.gateway.settings import Meaning
 from tests.unit.gateway.rewriting import MIXED, PASSAGES, TWO_FIELDS, Rewriting, clauses
 from tests.unit.golden import assert_golden
@@ -172,6 +172,14 @@ def test_one_of_several_vector_fields_is_named() -> None:
     with pytest.raises(IndexMismatch, match="semantic.other is no vector field") as caught:
         Rewriting(TWO_FIELDS).query({"match": {"semantic.other": "light"}})
     assert "semantic.title_vector" in caught.value.remedy
+
+
+def test_an_index_without_vectors_is_said_unless_it_has_such_a_field() -> None:
+    with pytest.raises(IndexMismatch, match="have none") as caught:
+        Rewriting(Searched({}, {}, ordinary=False)).query(SEMANTIC)
+    assert "es-sbert ingest" in caught.value.remedy
+    body = {"query": SEMANTIC}
+    assert Rewriting(NOTHING)(body) is body
 
 
 def test_models_are_never_mixed() -> None:
