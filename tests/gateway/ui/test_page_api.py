@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -89,6 +89,18 @@ def test_the_page_works_behind_a_prefix(es9_url: str, dated_index: str, open_pag
         page.open(index=dated_index, q="stars")
         expect(page.titles("semantic")).to_have_count(10)
         assert httpx.get(f"{url}/ui/", timeout=60).json()["error"]["type"] == "index_not_found_exception"
+
+
+def test_an_index_that_goes_away_meanwhile(page: SearchPage, es9_url: str, fresh_index: Callable[[str], str]) -> None:
+    name = fresh_index(es9_url)
+    meta = VectorFieldMeta(fingerprint="f" * 32, model="m", dimensions=3, index_type="hnsw", text="{text}")
+    httpx.put(f"{es9_url}/{name}", json=index_body(Flavour.ELASTICSEARCH, "embedding", meta), timeout=60)
+    page.open(index=name)
+    httpx.delete(f"{es9_url}/{name}", timeout=60)
+    page.page.get_by_role("searchbox").fill("sun")
+    page.page.get_by_role("button", name="Search").click()
+    expect(page.page.get_by_role("alert")).to_contain_text(f"no such index [{name}]. Choose another index")
+    page.problems.clear()  # the browser notes the refusal
 
 
 def test_an_engine_that_is_down(open_page: OpenPage) -> None:

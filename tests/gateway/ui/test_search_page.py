@@ -20,6 +20,7 @@ from tests.gateway.ui.conftest import OpenPage
 from tests.gateway.ui.corpus import dated_articles
 from tests.gateway.ui.search_page import COLUMNS, SearchPage
 
+JSON = {"content-type": "application/json", "x-es-sbert": "on"}
 ARTICLES = {article["title"]: article for article in dated_articles()}
 
 
@@ -141,9 +142,7 @@ def test_the_request_to_copy_finds_the_same(
         button.click()
         expect(page.column(column).get_by_text("Copied.")).not_to_have_count(0)
         copied = page.page.evaluate("navigator.clipboard.readText()")
-        answer = httpx.post(
-            f"{address}/{dated_index}/_search", content=copied, headers={"content-type": "application/json"}, timeout=60
-        )
+        answer = httpx.post(f"{address}/{dated_index}/_search", content=copied, headers=JSON, timeout=60)
         assert [hit["_source"]["title"] for hit in answer.json()["hits"]["hits"]] == shown
 
 

@@ -5,7 +5,7 @@ import { askPage } from "./engine.js";
 
 /**
  * A folded part of the page that shows a search's body: `written` for the gateway (null where it cannot be said in its
- * words), and with `engine` (a body, or a function that gets one) as it may be sent to the engine itself.
+ * words), and `engine` (a body, or a function that gets one), as it may be sent to the engine itself.
  */
 export function requestOf(index, written, engine) {
   const direct = element("div", {}, "Loading…");
@@ -13,10 +13,10 @@ export function requestOf(index, written, engine) {
     "details",
     { class: "request" },
     element("summary", {}, "Request body"),
-    written === null ? null : shown(index, written, "Through the gateway"),
-    engine === null ? null : direct,
+    written === null ? null : shown(index, written, "Through the gateway", "X-Es-Sbert: on"),
+    direct,
   );
-  let loaded = engine === null;
+  let loaded = false;
   details.addEventListener("toggle", async () => {
     if (!details.open || loaded) return;
     loaded = true;
@@ -34,7 +34,8 @@ export function requestOf(index, written, engine) {
 /** Gets the body that the gateway makes of another. */
 export const rewritten = (index, body) => async () => (await askPage("body", { index, body })).body;
 
-function shown(index, body, heading) {
+/** `header` says what goes with it where the gateway's operator may have decided otherwise. */
+function shown(index, body, heading, header) {
   const text = JSON.stringify(body, null, 2);
   const said = element("span", { role: "status", class: "note" });
   const place = element("pre", { tabindex: "0", "aria-label": `${heading}: body` }, text);
@@ -45,6 +46,7 @@ function shown(index, body, heading) {
     "div",
     {},
     element("p", {}, `${heading}: `, element("code", {}, `POST /${index}/_search`), " ",
+      header === undefined ? null : [element("code", {}, header), " "],
       element("button", { type: "button", class: "small", click: copy }, "Copy"), said),
     place,
   );

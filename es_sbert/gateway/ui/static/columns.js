@@ -51,8 +51,10 @@ export async function run(column, asked, { more, changed, signal }) {
 /** The body that a column sends, and the element that shows it. What the facets count is not part of what is shown. */
 async function requested(column, asked, aggregations, signal) {
   if (asked.like === null) {
-    const plain = bodyOf(column, asked);
-    const shown = requestOf(asked.index, plain, column.name === "lexical" ? null : rewritten(asked.index, plain));
+    const plain = toPaste(bodyOf(column, asked));
+    const shown = column.name === "lexical"
+      ? requestOf(asked.index, null, plain)
+      : requestOf(asked.index, plain, rewritten(asked.index, plain));
     return { body: bodyOf(column, asked, aggregations), request: shown };
   }
   const { index, field, like, filters, k, size } = asked;
@@ -60,6 +62,11 @@ async function requested(column, asked, aggregations, signal) {
   const plain = framed((await askPage("like", near, signal)).query, asked);
   const counted = Object.keys(aggregations).length === 0 ? plain : { ...plain, aggs: aggregations };
   return { body: counted, request: requestOf(index, null, plain) };
+}
+
+/** A body as others want it: words found stand between the engine's usual tags. */
+function toPaste({ highlight, ...body }) {
+  return highlight === undefined ? body : { ...body, highlight: { fields: highlight.fields } };
 }
 
 function show(section, column, asked, found, request, then) {

@@ -28,8 +28,8 @@ export function mapOf(points, origin, originLabel, show, tell) {
   const list = drawing(
     "svg",
     { class: "map", viewBox: `0 0 ${WIDTH} ${height}`, role: "listbox", "aria-labelledby": "map-heading", "aria-describedby": "map-help" },
-    originOf(at(origin), originLabel),
     shapes,
+    originOf(at(origin), originLabel),
   );
   let current = 0;
   const look = (next, focus) => {
