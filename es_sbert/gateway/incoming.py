@@ -155,9 +155,7 @@ def decompressed(body: bytes, incoming: Incoming) -> bytes | None:
         try:
             plain += unfolding.decompress(body, incoming.limits.body_bytes + 1 - len(plain))
         except zlib.error as error:
-            raise BadRequest(
-                f"the compressed body cannot be read: {error}", "Send it again, or uncompressed."
-            ) from None
+            raise BadRequest(f"the compressed body cannot be read: {error}", _SEND_AGAIN) from None
         if len(plain) > incoming.limits.body_bytes:
             raise incoming.too_large()
         if not unfolding.eof:
