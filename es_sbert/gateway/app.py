@@ -108,6 +108,17 @@ class Gateway:
                 await self._pass(incoming, route, outcome, send)
         except EsSbertError as error:
             await self._refuse(error, send)
+        except Exception as error:
+            logger.exception("a request met with a bug of the gateway")
+            bug = EsSbertError(
+                f"the gateway met with an error of its own ({type(error).__name__})",
+                "Its log says more; please report it. X-Es-Sbert: off passes the request as it is.",
+            )
+            try:
+                await self._refuse(bug, send)
+            except RuntimeError:
+                # Part of an answer is sent already: the server closes the connection, which tells.
+                raise error from None
         finally:
             self._under_way -= 1
 

@@ -1,0 +1,53 @@
+"""The application itself, called as an ASGI server calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.gateway.app import Gateway
+from es_sbert.gateway.incoming import Incoming
+from es_sbert.gateway.json_bodies import parse_object
+from es_sbert.gateway.settings import GatewaySettings
+
+SCOPE: dict[str, Any] = {
+    "type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b"",
+    "headers": [(b"authorization", b"Basic c2VjcmV0")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_bug_is_an_error_in_the_engines_shape_and_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, begun: bool
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start" and sent:
+            raise RuntimeError("the answer has begun")  # as uvicorn does
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def broken(self: Gateway, incoming: Incoming, *rest: Any) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise KeyError("oops")
+
+    monkeypatch.setattr(Gateway, "_pass", broken)
+    gateway = Gateway(GatewaySettings(upstream=EngineSettings(url="http://127.0.0.1:9")))
+    with caplog.at_level(logging.ERROR):
+        if begun:
+            with pytest.raises(KeyError):
+                asyncio.run(gateway(SCOPE, receive, send))
+        else:
+            asyncio.run(gateway(SCOPE, receive, send))
+            assert sent[0]["status"] == 500
+            assert "KeyError" in parse_object(sent[1]["body"])["error"]["reason"]
+    assert "oops" in caplog.text
+    assert "c2VjcmV0" not in caplog.text
