@@ -51,7 +51,7 @@ class PageApi:
         """The indices that can be searched, and how.
 
         Raises:
-            Refused, EngineUnreachable, IndexMismatch: they cannot be read.
+            Refused, EngineUnreachable: they cannot be read.
         """
         meaning = self._settings.meaning
         listed = catalogue(await asking.get(f"/_all?{WANTED}"), meaning.virtual_field)
@@ -61,7 +61,8 @@ class PageApi:
             "engine": "../" * up,
             "k": meaning.k,
             "semantic_weight": semantic_weight(meaning, asking.flavour),
-            "indices": listed,
+            "indices": listed.indices,
+            "problems": listed.problems,
         }
 
     async def facets(self, asking: Asking, index: str) -> Json:

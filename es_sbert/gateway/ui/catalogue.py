@@ -2,42 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from es_sbert.engines.protocol import Json
-from es_sbert.gateway.indices import read_indices
+from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
+from es_sbert.index.schema import vector_fields
 from es_sbert.index.text import TextTemplate
 
 # Of `GET /_all`: what `catalogue` reads.
 WANTED = "filter_path=*.aliases,*.mappings._meta.es_sbert"
 
 
-def catalogue(answer: Json, virtual_field: str) -> list[Json]:
-    """Indices and aliases with vector fields, aliases first.
+@dataclass(frozen=True)
+class Catalogue:
+    """What can be searched.
+
+    Attributes:
+        indices: Of each index and alias `name` and `fields`, aliases first; of a field its `name`, the `semantic` name
+            that queries use, `model`, whether it holds `passages`, the parts of its text's template (`parts`: pairs of
+            literal and field), the fields named there (`texts`) and what hits need not carry (`hidden`).
+        problems: What is wrong with indices that are left out. Whoever may write an index may write nonsense into its
+            mapping; that must not keep others from searching theirs.
+    """
+
+    indices: list[Json]
+    problems: list[str]
+
+
+def catalogue(answer: Json, virtual_field: str) -> Catalogue:
+    """Indices and aliases with vector fields.
 
     Args:
         answer: The engine's, to `GET /_all`.
         virtual_field: By which the gateway's callers mean a vector field.
-
-    Returns:
-        Of each `name` and `fields`; of a field its `name`, the `semantic` name that queries use, `model`, whether it
-        holds `passages`, the parts of its text's template (`parts`: pairs of literal and field), the fields named there
-        (`texts`) and what hits need not carry (`hidden`).
-
-    Raises:
-        IndexMismatch: a damaged `_meta.es_sbert`.
     """
-    searched = read_indices(answer, virtual_field).fields
-    described = {
-        index: [_field(name, meta, virtual_field) for name, meta in fields.items()]
-        for index, fields in searched.items()
-    }
+    described: dict[str, list[Json]] = {}
     aliases: dict[str, list[Json]] = {}
-    for index, fields in described.items():
-        for alias in answer[index].get("aliases", {}):
-            aliases.setdefault(alias, fields)
-    return [
-        {"name": name, "fields": fields} for found in (aliases, described) for name, fields in sorted(found.items())
-    ]
+    problems: list[str] = []
+    for index, state in sorted(answer.items()):
+        try:
+            metas = vector_fields(state.get("mappings", {}), index)
+            fields = [_field(name, meta, virtual_field) for name, meta in metas.items()]
+        except (IndexMismatch, UsageError) as error:
+            problems.append(f"{index} is left out: {error.message}. {error.remedy}")
+            continue
+        if fields:
+            described[index] = fields
+            for alias in state.get("aliases", {}):
+                aliases.setdefault(alias, fields)
+    listed = [*sorted(aliases.items()), *described.items()]
+    return Catalogue([{"name": name, "fields": fields} for name, fields in listed], problems)
 
 
 def hidden_fields(fields: dict[str, VectorFieldMeta]) -> set[str]:

@@ -176,7 +176,10 @@ def test_catalogue_lists_aliases_before_indices_and_only_those_with_vectors() ->
         "logs": {"aliases": {"all": {}}, "mappings": {}},
     }
 
-    listed = catalogue(answer, "semantic")
+    found = catalogue(answer, "semantic")
+
+    listed = found.indices
+    assert found.problems == []
 
     assert [entry["name"] for entry in listed] == ["docs", "docs-2"]
     [field] = listed[0]["fields"]
@@ -185,6 +188,23 @@ def test_catalogue_lists_aliases_before_indices_and_only_those_with_vectors() ->
         "parts": (("", "title"), (". ", "text")), "texts": ("title", "text"),
         "hidden": ["embedding", "embedding_meta"],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [7, {"embedding": {"model": 7}}, {"embedding": META | {"text": "{"}}, {"embedding": META | {"text": "{title!r}"}}],
+)
+def test_a_damaged_mapping_leaves_its_index_out_alone(fields: Any) -> None:
+    answer = {
+        "bad": {"mappings": {"_meta": {"es_sbert": {"fields": fields}}}},
+        "good": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": META}}}}},
+    }
+
+    found = catalogue(answer, "semantic")
+
+    assert [entry["name"] for entry in found.indices] == ["good"]
+    [problem] = found.problems
+    assert problem.startswith("bad is left out: ")
 
 
 # The map

@@ -28,6 +28,7 @@ async function begin() {
   }
   setEngineRoot(settings.engine);
   signedIn();
+  byId("left-out").replaceChildren(...settings.problems.map((words) => element("li", {}, visible(words))));
   if (settings.indices.length === 0) {
     problem("No index that you may see has vectors yet.", "Make one, or embed the documents of one that is there:", NO_VECTORS);
     return;
@@ -175,6 +176,7 @@ byId("search").addEventListener("submit", (event) => {
 signingIn(begin, () => {
   facets = { index: null, list: [] };
   byId("search").hidden = true;
+  byId("left-out").replaceChildren();
   clearResults();
 });
 byId("index").addEventListener("change", () => offerFields(settings.indices.find(({ name }) => name === byId("index").value)));
