@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote
 from starlette.types import Send
 
 from es_sbert.clock import Clock
-from es_sbert.engines.protocol import EngineInfo, Flavour
+from es_sbert.engines.protocol import EngineInfo
 from es_sbert.errors import EngineUnreachable, EsSbertError, IndexMismatch
 from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.forward import Outgoing, forward
@@ -174,7 +174,7 @@ class Writing:
 
     def _engine(self) -> EngineInfo:
         # Its version is not asked for, which needs privileges that a writer may lack: lists of numbers suit all.
-        return EngineInfo(self._upstream.flavour or Flavour.ELASTICSEARCH, (0, 0, 0), self._upstream.url)
+        return EngineInfo(self._upstream.known_flavour, (0, 0, 0), self._upstream.url)
 
     def _tell(self, ready: Ready, refused: int) -> None:
         without = len(ready.problems) - refused
