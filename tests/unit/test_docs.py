@@ -32,7 +32,10 @@ def test_no_page_without_a_command() -> None:
     assert {page.stem for page in PAGES.glob("*.md")} == {command.split()[0] for command in _ALL}
 
 
-@pytest.mark.parametrize("page", ["README.md", *(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))])
+_ALL_PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", _ALL_PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):

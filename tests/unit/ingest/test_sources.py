@@ -110,13 +110,13 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
     ("name", "data", "message"),
     [
         ("a.jsonl.gz", b'{"text": "plain"}', "does not hold gzip data"),
-        ("a.jsonl.zst", gzip.compress(b"{}"), "does not hold zstd data"),
+        ("a.jsonl.zst", gzip.compress(b"{}", mtime=0), "does not hold zstd data"),
         ("a.json", b'[\n{"text": "a"}\n]', "holds a JSON array"),
         ("a.jsonl", "\ufeff{}".encode("utf-16-le"), "UTF-16"),
         ("a.csv", b"id,body\n1,x\n", "has no column text"),
-        ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tx\n"), "has no column text"),
+        ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tx\n", mtime=0), "has no column text"),
         ("a.csv", b"text,text\n", "names the column 'text' twice"),
-        ("a.csv.gz", gzip.compress(b"id,text\n")[:12], "cut off"),
+        ("a.csv.gz", gzip.compress(b"id,text\n", mtime=0)[:12], "cut off"),
     ],
 )
 def test_files_that_are_refused_before_anything_is_loaded(tmp_path: Path, name: str, data: bytes, message: str) -> None:
@@ -136,7 +136,7 @@ def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
     ("name", "data"),
     [
         ("empty.jsonl", b""), ("empty.csv.gz", b""), ("empty.tsv", b""), ("a.csv", b"\xef\xbb\xbftitle,id\n"),
-        ("gzip-in-disguise.jsonl", gzip.compress(b"{}")), ("cut.jsonl.gz", gzip.compress(b"{}" * 99)[:15]),
+        ("gzip-in-disguise.jsonl", gzip.compress(b"{}", mtime=0)), ("cut.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:15]),
     ],
 )  # fmt: skip
 def test_files_that_pass_the_first_look(tmp_path: Path, name: str, data: bytes) -> None:
