@@ -136,7 +136,8 @@ def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
     ("name", "data"),
     [
         ("empty.jsonl", b""), ("empty.csv.gz", b""), ("empty.tsv", b""), ("a.csv", b"\xef\xbb\xbftitle,id\n"),
-        ("gzip-in-disguise.jsonl", gzip.compress(b"{}", mtime=0)), ("cut.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:15]),
+        ("gzip-in-disguise.jsonl", gzip.compress(b"{}", mtime=0)),
+        ("cut.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:15]),
     ],
 )  # fmt: skip
 def test_files_that_pass_the_first_look(tmp_path: Path, name: str, data: bytes) -> None:
