@@ -9,7 +9,7 @@ from es_sbert.dashboards.of_searches import search_objects
 from es_sbert.dashboards.saved_objects import Product, SavedObject
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import AccessDenied, IndexMismatch
-from es_sbert.gateway.search_record import all_months, check_index_name
+from es_sbert.gateway.search_log.record import all_months, check_index_name
 from es_sbert.index.ensure import missing_index
 from es_sbert.index.schema import vector_fields
 

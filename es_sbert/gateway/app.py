@@ -12,29 +12,29 @@ from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError, Overloaded
-from es_sbert.gateway.description import description_routes
-from es_sbert.gateway.embeddings_api import embedding_routes
+from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.failures import UpstreamTimeout, answer_headers, error_body, status_of
-from es_sbert.gateway.forward import Outgoing, forward
 from es_sbert.gateway.health import health_routes
-from es_sbert.gateway.hints import hinted, may_need_hint
-from es_sbert.gateway.incoming import CallerGone, Incoming
 from es_sbert.gateway.indices import Indices
 from es_sbert.gateway.metrics import GatewayMetrics, Outcome, metrics_routes
-from es_sbert.gateway.models import Models
-from es_sbert.gateway.multi_search import MultiSearching
-from es_sbert.gateway.points_in_time import PointsInTime
-from es_sbert.gateway.routes import MULTI_SEARCHES, SEARCHES, WRITES, Api, changes_indices, route_of
-from es_sbert.gateway.routes import Route as EngineRoute
-from es_sbert.gateway.search_log import SearchLog
-from es_sbert.gateway.search_notes import SearchNote
-from es_sbert.gateway.searching import Searching
+from es_sbert.gateway.openai.api import embedding_routes
+from es_sbert.gateway.openai.description import description_routes
+from es_sbert.gateway.search_log.log import SearchLog
+from es_sbert.gateway.search_log.notes import SearchNote
+from es_sbert.gateway.searches.hints import hinted, may_need_hint
+from es_sbert.gateway.searches.points_in_time import PointsInTime
+from es_sbert.gateway.searches.several import MultiSearching
+from es_sbert.gateway.searches.single import Searching
+from es_sbert.gateway.searches.templates import Templates
+from es_sbert.gateway.searches.understanding import Understanding
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.gateway.templates import Templates
 from es_sbert.gateway.ui.api import PageApi
 from es_sbert.gateway.ui.routes import ui_routes
-from es_sbert.gateway.understanding import Understanding
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.wire.forward import Outgoing, forward
+from es_sbert.gateway.wire.incoming import CallerGone, Incoming
+from es_sbert.gateway.wire.routes import MULTI_SEARCHES, SEARCHES, WRITES, Api, changes_indices, route_of
+from es_sbert.gateway.wire.routes import Route as EngineRoute
+from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.gateway.writes.writing import Writing
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from es_sbert.gateway.models import Models
+from es_sbert.gateway.embedding.models import Models
 
 UpstreamCheck = Callable[[], Awaitable[str | None]]
 

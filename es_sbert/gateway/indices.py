@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import AccessDenied
-from es_sbert.gateway.callers import CallerKeys, identity
-from es_sbert.gateway.incoming import Headers
-from es_sbert.gateway.upstream import REFUSALS, Upstream
+from es_sbert.gateway.wire.callers import CallerKeys, identity
+from es_sbert.gateway.wire.incoming import Headers
+from es_sbert.gateway.wire.upstream import REFUSALS, Upstream
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.schema import vector_fields
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uvicorn
 
 from es_sbert.gateway.app import create_app
-from es_sbert.gateway.protocol import protocol
 from es_sbert.gateway.settings import GatewaySettings
+from es_sbert.gateway.wire.protocol import protocol
 
 # Callers get this long to receive their answers when the gateway is told to end.
 _GRACE_SECONDS = 30

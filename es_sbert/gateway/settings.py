@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from es_sbert.config import EngineSettings
 from es_sbert.errors import UsageError
-from es_sbert.gateway.embedding import EmbeddingSettings
-from es_sbert.gateway.embeddings_api import EmbeddingsApiSettings
-from es_sbert.gateway.search_log import SearchLogSettings
-from es_sbert.gateway.served import ModelSettings
+from es_sbert.gateway.embedding.embedder import EmbeddingSettings
+from es_sbert.gateway.embedding.served import ModelSettings
+from es_sbert.gateway.openai.api import EmbeddingsApiSettings
+from es_sbert.gateway.search_log.log import SearchLogSettings
 
 DEFAULT_PORT = 9280
 MIB = 1024 * 1024

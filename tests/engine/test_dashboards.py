@@ -18,10 +18,10 @@ from es_sbert.dashboards.build import build
 from es_sbert.dashboards.saved_objects import Product, SavedObject, ndjson
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
-from es_sbert.gateway.search_log import SearchLog, SearchLogSettings
-from es_sbert.gateway.search_record import Kind, SearchRecord, Wording, month_index
+from es_sbert.gateway.search_log.log import SearchLog, SearchLogSettings
+from es_sbert.gateway.search_log.record import Kind, SearchRecord, Wording, month_index
 from es_sbert.gateway.settings import Limits
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.index.meta import PassageRules, VectorFieldMeta
 from es_sbert.index.schema import index_body, mapping_addition
 from es_sbert.mappings import read_body

@@ -16,7 +16,7 @@ import pytest
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.opensearch_ml import export_opensearch_ml
-from es_sbert.gateway.served import ModelSettings
+from es_sbert.gateway.embedding.served import ModelSettings
 from tests.docs_requests import shown_requests
 from tests.gateway.embedding_app import embedding_app
 from tests.gateway.serving import served

@@ -14,10 +14,10 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import AccessDenied, EngineUnreachable
-from es_sbert.gateway.search_log import SearchLog, SearchLogSettings
-from es_sbert.gateway.search_record import Kind, SearchRecord, Wording, all_months, month_index
+from es_sbert.gateway.search_log.log import SearchLog, SearchLogSettings
+from es_sbert.gateway.search_log.record import Kind, SearchRecord, Wording, all_months, month_index
 from es_sbert.gateway.settings import Limits
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.ingest.report import prepare_reports
 from es_sbert.mappings import read_body
 from tests.conftest import free_port

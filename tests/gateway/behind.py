@@ -14,8 +14,8 @@ import orjson
 from es_sbert.config import EngineSettings
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.app import create_app
-from es_sbert.gateway.search_log import SearchLogSettings
-from es_sbert.gateway.search_record import Wording, month_index
+from es_sbert.gateway.search_log.log import SearchLogSettings
+from es_sbert.gateway.search_log.record import Wording, month_index
 from es_sbert.gateway.settings import GatewaySettings, Meaning
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.schema import index_body

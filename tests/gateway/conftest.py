@@ -12,7 +12,7 @@ from playwright.sync_api import Browser
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.model import Precision
 from es_sbert.exporters.export import export_bundle
-from es_sbert.gateway.served import ModelSettings
+from es_sbert.gateway.embedding.served import ModelSettings
 from tests.browser import chromium
 from tests.conftest import delete_index
 from tests.gateway.articles import ingest_articles

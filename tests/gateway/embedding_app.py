@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 
-from es_sbert.gateway.description import description_routes
-from es_sbert.gateway.embedding import EmbeddingSettings
-from es_sbert.gateway.embeddings_api import EmbeddingsApiSettings, embedding_routes
+from es_sbert.gateway.embedding.embedder import EmbeddingSettings
+from es_sbert.gateway.embedding.models import Models
+from es_sbert.gateway.embedding.served import ModelSettings
 from es_sbert.gateway.health import health_routes
 from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
-from es_sbert.gateway.models import Models
-from es_sbert.gateway.served import ModelSettings
+from es_sbert.gateway.openai.api import EmbeddingsApiSettings, embedding_routes
+from es_sbert.gateway.openai.description import description_routes
 
 
 def embedding_app(

@@ -14,8 +14,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from es_sbert.config import EngineSettings
+from es_sbert.gateway.embedding.served import ModelSettings
 from es_sbert.gateway.serve import server as gateway_server
-from es_sbert.gateway.served import ModelSettings
 from es_sbert.gateway.settings import GatewaySettings, Limits
 
 # Generous: a server that has not started by then never will.

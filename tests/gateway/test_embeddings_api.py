@@ -18,8 +18,8 @@ import pytest
 from pydantic import SecretStr
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.gateway.embedding import EmbeddingSettings
-from es_sbert.gateway.embeddings_api import EmbeddingsApiSettings
+from es_sbert.gateway.embedding.embedder import EmbeddingSettings
+from es_sbert.gateway.openai.api import EmbeddingsApiSettings
 from es_sbert.loading import load_encoder
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.embedding_app import embedding_app

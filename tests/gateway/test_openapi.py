@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from jsonschema import Draft202012Validator
 from schemathesis import GenerationMode
 
-from es_sbert.gateway.embeddings_request import INPUT_TYPES, Limits
+from es_sbert.gateway.openai.request import INPUT_TYPES, Limits
 
 OPERATIONS = ("embed", "listModels", "getModel", "describe", "live", "ready", "metrics")
 

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from es_sbert.gateway.protocol import LONGEST_HEAD
 from es_sbert.gateway.settings import Listen
+from es_sbert.gateway.wire.protocol import LONGEST_HEAD
 from tests.gateway.echo import OK, Echo, Received, is_question, raw
 from tests.gateway.recorded import Request
 from tests.gateway.serving import gateway

@@ -84,10 +84,10 @@ def gateway_settings(**given: Any) -> GatewaySettings:
     """
     from pydantic import SecretStr
 
-    from es_sbert.gateway.embeddings_api import EmbeddingsApiSettings
-    from es_sbert.gateway.search_log import SearchLogSettings
-    from es_sbert.gateway.search_record import Wording
-    from es_sbert.gateway.served import ModelSettings
+    from es_sbert.gateway.embedding.served import ModelSettings
+    from es_sbert.gateway.openai.api import EmbeddingsApiSettings
+    from es_sbert.gateway.search_log.log import SearchLogSettings
+    from es_sbert.gateway.search_log.record import Wording
     from es_sbert.gateway.settings import MIB, GatewaySettings, Limits, Listen, Meaning, OnEmbeddingFailure
 
     take = given.pop

@@ -9,12 +9,12 @@ import numpy as np
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
-from es_sbert.gateway.incoming import Headers
+from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.indices import Indices, read_indices
-from es_sbert.gateway.models import Models
 from es_sbert.gateway.rewrite.clauses import all_of, in_indices
 from es_sbert.gateway.rewrite.hybrid import semantic_weight
 from es_sbert.gateway.rewrite.texts import read_text
+from es_sbert.gateway.searches.understanding import Mode, Scope, Understanding
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.targets import FieldNames, FieldTarget
 from es_sbert.gateway.ui.asking import Asking, expression
@@ -22,7 +22,7 @@ from es_sbert.gateway.ui.catalogue import WANTED, catalogue, hidden_fields
 from es_sbert.gateway.ui.facets import facet_fields, facets, survey
 from es_sbert.gateway.ui.projection import project
 from es_sbert.gateway.ui.requests import BodyRequest, Document, LikeRequest, MapRequest
-from es_sbert.gateway.understanding import Mode, Scope, Understanding
+from es_sbert.gateway.wire.incoming import Headers
 from es_sbert.search.choices import method_for, oversample_for
 from es_sbert.search.like import mean_direction, without
 from es_sbert.search.queries import vector_clause

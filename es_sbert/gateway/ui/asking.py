@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
-from es_sbert.gateway.callers import identity
-from es_sbert.gateway.incoming import Headers
 from es_sbert.gateway.targets import FieldTarget
 from es_sbert.gateway.ui.requests import Document
-from es_sbert.gateway.upstream import Reply, Upstream
+from es_sbert.gateway.wire.callers import identity
+from es_sbert.gateway.wire.incoming import Headers
+from es_sbert.gateway.wire.upstream import Reply, Upstream
 from es_sbert.index.layout import PASSAGE_VECTOR, vector_path
 from es_sbert.index.vectors import read_vector
 

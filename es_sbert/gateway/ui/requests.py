@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from es_sbert.gateway.failures import BadRequest
-from es_sbert.gateway.json_bodies import NotPlainJson, parse_object
+from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object
 
 MOST_DOCUMENTS = 1000
 Name = Annotated[str, Field(min_length=1, max_length=1000)]

@@ -11,14 +11,14 @@ from starlette.routing import Route
 
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EsSbertError
-from es_sbert.gateway.body import is_plain_json, read_body
 from es_sbert.gateway.failures import BadRequest, error_body, status_of
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.openai.body import is_plain_json, read_body
 from es_sbert.gateway.ui.api import PageApi
 from es_sbert.gateway.ui.asking import Asking, Refused
 from es_sbert.gateway.ui.files import SECURITY_HEADERS, file_routes
 from es_sbert.gateway.ui.requests import BodyRequest, LikeRequest, MapRequest, read
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.wire.upstream import Upstream
 
 Answer = Callable[[Asking, Request], Awaitable[Json]]
 # A thousand hits' places, or a search with many filters.

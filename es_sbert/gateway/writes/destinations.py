@@ -12,10 +12,10 @@ from cachetools import TTLCache
 from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import AccessDenied
-from es_sbert.gateway.callers import CallerKeys
-from es_sbert.gateway.incoming import Headers
 from es_sbert.gateway.indices import Indices
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.wire.callers import CallerKeys
+from es_sbert.gateway.wire.incoming import Headers
+from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.schema import vector_fields
 from es_sbert.index.targets import Target, Targets

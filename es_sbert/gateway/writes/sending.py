@@ -9,10 +9,10 @@ from starlette.types import Send
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.failures import answer_headers, error_object, status_of
-from es_sbert.gateway.forward import Answer, Outgoing, fetch, forward, reply
-from es_sbert.gateway.incoming import Incoming
-from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.wire.forward import Answer, Outgoing, fetch, forward, reply
+from es_sbert.gateway.wire.incoming import Incoming
+from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
+from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.gateway.writes.answers import failed_part, joined
 from es_sbert.gateway.writes.items import Bulk, Item
 from es_sbert.index.bulk_lines import bodies

@@ -8,9 +8,9 @@ from typing import Any
 from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EsSbertError
-from es_sbert.gateway.callers import identity
-from es_sbert.gateway.incoming import Headers
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.wire.callers import identity
+from es_sbert.gateway.wire.incoming import Headers
+from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.gateway.writes.changes import Absent, Standing
 from es_sbert.gateway.writes.written import Key, Written
 

@@ -16,8 +16,8 @@ from es_sbert.encoder.passages import PassageSplitter, Span
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import EngineInfo
 from es_sbert.errors import EngineError, EsSbertError, ModelError, Overloaded
-from es_sbert.gateway.embedding import Embedder
-from es_sbert.gateway.models import Models
+from es_sbert.gateway.embedding.embedder import Embedder
+from es_sbert.gateway.embedding.models import Models
 from es_sbert.index.filled import FilledField, Origins, Piece, filled_field
 from es_sbert.index.meta import PassageRules
 from es_sbert.index.targets import Target

@@ -13,17 +13,17 @@ from starlette.types import Send
 from es_sbert.clock import Clock
 from es_sbert.engines.protocol import EngineInfo
 from es_sbert.errors import EngineUnreachable, EsSbertError, IndexMismatch
+from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.failures import BadRequest
-from es_sbert.gateway.forward import Outgoing, forward
-from es_sbert.gateway.incoming import Headers, Incoming, decompressed
 from es_sbert.gateway.indices import Indices
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.models import Models
-from es_sbert.gateway.routes import Api, Route
-from es_sbert.gateway.searching import MODE_HEADER, is_json
+from es_sbert.gateway.searches.single import MODE_HEADER, is_json
+from es_sbert.gateway.searches.understanding import Mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
-from es_sbert.gateway.understanding import Mode
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.wire.forward import Outgoing, forward
+from es_sbert.gateway.wire.incoming import Headers, Incoming, decompressed
+from es_sbert.gateway.wire.routes import Api, Route
+from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.gateway.writes.destinations import Destination, Destinations
 from es_sbert.gateway.writes.items import Bulk, Item, Operation, read_bulk, single_item
 from es_sbert.gateway.writes.request import Changed, Ready, changed_items, read_items, with_vectors

@@ -10,9 +10,9 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.incoming import Incoming
-from es_sbert.gateway.json_bodies import parse_object
 from es_sbert.gateway.settings import GatewaySettings
+from es_sbert.gateway.wire.incoming import Incoming
+from es_sbert.gateway.wire.json_bodies import parse_object
 
 SCOPE: dict[str, Any] = {
     "type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b"",

@@ -15,8 +15,8 @@ from es_sbert.bundle.model import PromptKind
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import Encoded
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.cache import VectorCache
-from es_sbert.gateway.embedding import Embedder, EmbeddingSettings
+from es_sbert.gateway.embedding.cache import VectorCache
+from es_sbert.gateway.embedding.embedder import Embedder, EmbeddingSettings
 from es_sbert.gateway.metrics import GatewayMetrics
 from tests.unit.gateway.encoders import POISON, TellingEncoder
 

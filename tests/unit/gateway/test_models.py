@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import es_sbert.gateway.models
+import es_sbert.gateway.embedding.models
 from es_sbert.bundle.store import bundle_folder_of
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EsSbertError, IndexMismatch, ModelNotFound, UsageError
-from es_sbert.gateway.embedding import EmbeddingSettings
+from es_sbert.gateway.embedding.embedder import EmbeddingSettings
+from es_sbert.gateway.embedding.models import Models
+from es_sbert.gateway.embedding.served import ModelSettings
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.models import Models
-from es_sbert.gateway.served import ModelSettings
 from es_sbert.loading import load_encoder
 from tests.tiny import write_tiny_bert
 
@@ -44,7 +44,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         loaded.append(model)
         return load_encoder(model, **options)
 
-    monkeypatch.setattr(es_sbert.gateway.models, "load_encoder", counted)
+    monkeypatch.setattr(es_sbert.gateway.embedding.models, "load_encoder", counted)
     return loaded
 
 
@@ -202,7 +202,7 @@ def test_the_hub_is_asked_for_a_mappings_model_only_where_the_operator_said_so(
         asked.append(model)
         return load_encoder(str(folders[1]), **options)  # another model than the mapping claims
 
-    monkeypatch.setattr(es_sbert.gateway.models, "load_encoder", hub)
+    monkeypatch.setattr(es_sbert.gateway.embedding.models, "load_encoder", hub)
 
     async def scenario() -> None:
         served = models(folders[0], download=download)
@@ -224,7 +224,7 @@ def test_closing_waits_for_what_is_being_loaded(folders: list[Path], monkeypatch
         encoders.append(load_encoder(model, **options))
         return encoders[0]
 
-    monkeypatch.setattr(es_sbert.gateway.models, "load_encoder", slow)
+    monkeypatch.setattr(es_sbert.gateway.embedding.models, "load_encoder", slow)
 
     async def scenario() -> None:
         served = models(folders[0])

@@ -21,17 +21,17 @@ from es_sbert.errors import (
     RequestTooLarge,
     UsageError,
 )
-from es_sbert.gateway.callers import identity
 from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, error_object, status_of
-from es_sbert.gateway.forward import Answer
-from es_sbert.gateway.hints import hinted
-from es_sbert.gateway.incoming import CallerGone, Incoming, decompressed
 from es_sbert.gateway.indices import read_indices
-from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
-from es_sbert.gateway.multi_search import split
-from es_sbert.gateway.routes import Api, Route, route_of
+from es_sbert.gateway.searches.hints import hinted
+from es_sbert.gateway.searches.several import split
 from es_sbert.gateway.settings import GatewaySettings, Limits, Listen, Meaning
-from es_sbert.gateway.upstream import passed_on
+from es_sbert.gateway.wire.callers import identity
+from es_sbert.gateway.wire.forward import Answer
+from es_sbert.gateway.wire.incoming import CallerGone, Incoming, decompressed
+from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
+from es_sbert.gateway.wire.routes import Api, Route, route_of
+from es_sbert.gateway.wire.upstream import passed_on
 
 
 def incoming(target: str, method: str = "GET", headers: dict[str, str] | None = None, *parts: bytes,

@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from es_sbert.errors import EngineUnreachable
-from es_sbert.gateway.search_log import SearchLog, SearchLogSettings
-from es_sbert.gateway.search_record import Kind, SearchRecord, Wording
+from es_sbert.gateway.search_log.log import SearchLog, SearchLogSettings
+from es_sbert.gateway.search_log.record import Kind, SearchRecord, Wording
 
 
 class Engine:

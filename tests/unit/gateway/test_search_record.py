@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.gateway.search_record import (
+from es_sbert.gateway.search_log.record import (
     Kind,
     SearchRecord,
     Wording,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.gateway.shares import fair_shares
+from es_sbert.gateway.embedding.shares import fair_shares
 
 
 def test_few_texts_do_not_wait_for_many() -> None:

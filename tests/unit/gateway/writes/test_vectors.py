@@ -10,10 +10,10 @@ import numpy as np
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFound, Overloaded
-from es_sbert.gateway.cache import VectorCache
-from es_sbert.gateway.embedding import Embedder, EmbeddingSettings
+from es_sbert.gateway.embedding.cache import VectorCache
+from es_sbert.gateway.embedding.embedder import Embedder, EmbeddingSettings
+from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.models import Models
 from es_sbert.gateway.writes.vectors import Embedded, Vectorizer
 from es_sbert.index.meta import PassageRules
 from tests.unit.gateway.encoders import TellingEncoder

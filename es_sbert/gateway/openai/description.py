@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 def description_routes() -> list[Route]:
     """The route of the description, which is a file of this package."""
-    document = (files("es_sbert.gateway") / "openapi.json").read_bytes()
+    document = (files("es_sbert.gateway.openai") / "openapi.json").read_bytes()
 
     async def describe(request: Request) -> Response:
         return Response(document, media_type="application/json")

@@ -14,10 +14,8 @@ import numpy as np
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Flavour, Json
-from es_sbert.gateway.callers import identity
-from es_sbert.gateway.incoming import Headers
+from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.indices import EXPRESSION_OPTIONS, Indices, Searched
-from es_sbert.gateway.models import Models
 from es_sbert.gateway.rewrite.body import rewritten_body
 from es_sbert.gateway.rewrite.cut import kth_body, least_cosine, needs_cut
 from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
@@ -25,7 +23,9 @@ from es_sbert.gateway.rewrite.queries import Answered, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.targets import FieldNames
-from es_sbert.gateway.upstream import REFUSALS, Upstream
+from es_sbert.gateway.wire.callers import identity
+from es_sbert.gateway.wire.incoming import Headers
+from es_sbert.gateway.wire.upstream import REFUSALS, Upstream
 
 NO_VECTORS = (
     "The indices searched have no vectors of es-sbert, so the gateway passed the query on as it came. If it was to be "

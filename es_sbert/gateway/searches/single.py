@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlencode
 
 from es_sbert.engines.protocol import Json
-from es_sbert.gateway.forward import Outgoing
-from es_sbert.gateway.incoming import Incoming, decompressed
-from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
-from es_sbert.gateway.points_in_time import PointsInTime
-from es_sbert.gateway.routes import Api, Route
-from es_sbert.gateway.search_notes import SearchNote
-from es_sbert.gateway.templates import Templates
-from es_sbert.gateway.understanding import Mode, Scope, Understanding
+from es_sbert.gateway.search_log.notes import SearchNote
+from es_sbert.gateway.searches.points_in_time import PointsInTime
+from es_sbert.gateway.searches.templates import Templates
+from es_sbert.gateway.searches.understanding import Mode, Scope, Understanding
+from es_sbert.gateway.wire.forward import Outgoing
+from es_sbert.gateway.wire.incoming import Incoming, decompressed
+from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
+from es_sbert.gateway.wire.routes import Api, Route
 
 MODE_HEADER = b"x-es-sbert"
 # Parameters of a URI search, which become a query_string in the body.

@@ -11,8 +11,8 @@ from itertools import islice
 
 from es_sbert.errors import EsSbertError
 from es_sbert.events import record
-from es_sbert.gateway.search_record import DEFAULT_INDEX, SearchRecord, Wording, check_index_name
-from es_sbert.gateway.search_writer import Ask, SearchWriter, is_lasting
+from es_sbert.gateway.search_log.record import DEFAULT_INDEX, SearchRecord, Wording, check_index_name
+from es_sbert.gateway.search_log.writer import Ask, SearchWriter, is_lasting
 
 _SAY_AGAIN_SECONDS = 60.0
 _LONGEST_PAUSE = 60.0

@@ -13,7 +13,7 @@ import orjson
 
 from es_sbert.engines.failures import failed_request, root_cause
 from es_sbert.errors import EngineUnreachable, EsSbertError, RequestFailed
-from es_sbert.gateway.search_record import SearchRecord, Wording, bulk_lines, month_index
+from es_sbert.gateway.search_log.record import SearchRecord, Wording, bulk_lines, month_index
 from es_sbert.mappings import read_body
 
 # Method, path, body, content type → status and parsed answer, by the gateway's own credentials. Raises EsSbertError

@@ -12,16 +12,16 @@ from starlette.types import Send
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.failures import error_object, status_of
-from es_sbert.gateway.forward import Answer, Outgoing, fetch, forward, reply
-from es_sbert.gateway.incoming import Incoming, decompressed
-from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
-from es_sbert.gateway.points_in_time import PointsInTime
-from es_sbert.gateway.routes import Api, Route
-from es_sbert.gateway.search_notes import SearchNote
-from es_sbert.gateway.searching import MODE_HEADER, is_json
-from es_sbert.gateway.templates import Templates
-from es_sbert.gateway.understanding import Mode, Scope, Understanding, Understood
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.search_log.notes import SearchNote
+from es_sbert.gateway.searches.points_in_time import PointsInTime
+from es_sbert.gateway.searches.single import MODE_HEADER, is_json
+from es_sbert.gateway.searches.templates import Templates
+from es_sbert.gateway.searches.understanding import Mode, Scope, Understanding, Understood
+from es_sbert.gateway.wire.forward import Answer, Outgoing, fetch, forward, reply
+from es_sbert.gateway.wire.incoming import Incoming, decompressed
+from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
+from es_sbert.gateway.wire.routes import Api, Route
+from es_sbert.gateway.wire.upstream import Upstream
 
 
 @dataclass(frozen=True)

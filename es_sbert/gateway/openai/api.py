@@ -17,8 +17,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from es_sbert.errors import ModelNotFound
-from es_sbert.gateway.body import is_plain_json, read_body, while_connected
-from es_sbert.gateway.embeddings_request import (
+from es_sbert.gateway.embedding.models import Models
+from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.openai.body import is_plain_json, read_body, while_connected
+from es_sbert.gateway.openai.errors import describe, error_response, model_not_found
+from es_sbert.gateway.openai.request import (
     EmbeddingsRequest,
     Limits,
     answer,
@@ -26,9 +29,6 @@ from es_sbert.gateway.embeddings_request import (
     models_answer,
     read_request,
 )
-from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.models import Models
-from es_sbert.gateway.openai_errors import describe, error_response, model_not_found
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

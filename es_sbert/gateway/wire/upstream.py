@@ -20,8 +20,8 @@ from es_sbert.engines.failures import unreachable
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import EngineUnreachable
 from es_sbert.gateway.failures import BadRequest, UpstreamTimeout
-from es_sbert.gateway.incoming import Headers
 from es_sbert.gateway.settings import Limits
+from es_sbert.gateway.wire.incoming import Headers
 
 # What belongs to one connection, or is set anew for the next one (RFC 9110, 7.6.1).
 _OF_THE_CONNECTION = frozenset({

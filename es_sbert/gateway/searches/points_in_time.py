@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Json
-from es_sbert.gateway.callers import identity
-from es_sbert.gateway.incoming import Incoming
-from es_sbert.gateway.upstream import REFUSALS, Upstream
+from es_sbert.gateway.wire.callers import identity
+from es_sbert.gateway.wire.incoming import Incoming
+from es_sbert.gateway.wire.upstream import REFUSALS, Upstream
 
 _MOST_KEPT = 1000
 _MOST_INDICES = 1000

@@ -15,7 +15,7 @@ from es_sbert.bundle.fingerprint import is_fingerprint
 from es_sbert.bundle.resolve import installed_folder, is_hub_id, resolve_model
 from es_sbert.bundle.store import bundle_folder_of, is_bundle
 from es_sbert.errors import IndexMismatch, ModelError, ModelNotFound
-from es_sbert.gateway.served import ModelSettings
+from es_sbert.gateway.embedding.served import ModelSettings
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from es_sbert.gateway.rewrite.semantic import Way
-from es_sbert.gateway.search_record import Kind, SearchRecord
-from es_sbert.gateway.understanding import Understood
+from es_sbert.gateway.search_log.record import Kind, SearchRecord
+from es_sbert.gateway.searches.understanding import Understood
 
 # `hits.total` of an answer, as an object or (rest_total_hits_as_int) as a number; it stands before the hits themselves.
 _TOTAL = re.compile(rb'"hits":\{(?:"[a-z_]+":[^{}\[\]]*?,)?"total":(?:\{"value":)?(\d+)')

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import unquote_to_bytes
 
-from es_sbert.gateway.incoming import Incoming
+from es_sbert.gateway.wire.incoming import Incoming
 
 
 class Api(StrEnum):

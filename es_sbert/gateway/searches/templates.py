@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from es_sbert.engines.protocol import Json
-from es_sbert.gateway.forward import Outgoing, fetch
-from es_sbert.gateway.incoming import Incoming
-from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
-from es_sbert.gateway.upstream import Upstream
+from es_sbert.gateway.wire.forward import Outgoing, fetch
+from es_sbert.gateway.wire.incoming import Incoming
+from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
+from es_sbert.gateway.wire.upstream import Upstream
 
 _OF_A_TEMPLATE = ("id", "source", "params")
 

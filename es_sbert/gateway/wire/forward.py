@@ -12,8 +12,8 @@ import aiohttp
 from starlette.types import Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError
-from es_sbert.gateway.incoming import CallerGone, Headers, Incoming
-from es_sbert.gateway.upstream import Upstream, passed_on
+from es_sbert.gateway.wire.incoming import CallerGone, Headers, Incoming
+from es_sbert.gateway.wire.upstream import Upstream, passed_on
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 
-from es_sbert.gateway.incoming import Headers
+from es_sbert.gateway.wire.incoming import Headers
 
 # Headers that say who asks: a question on the caller's behalf carries these.
 _IDENTITY = frozenset({

@@ -18,10 +18,10 @@ from es_sbert.bundle.model import PromptKind
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import Encoded, EncoderInfo, TokenizedTexts
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.cache import CachedVector, Key, VectorCache, cache_key
+from es_sbert.gateway.embedding.cache import CachedVector, Key, VectorCache, cache_key
+from es_sbert.gateway.embedding.shares import fair_shares
+from es_sbert.gateway.embedding.waiting import WaitingRequest
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.shares import fair_shares
-from es_sbert.gateway.waiting import WaitingRequest
 
 T = TypeVar("T")
 

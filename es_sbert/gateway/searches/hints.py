@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from es_sbert.engines.protocol import Json
-from es_sbert.gateway.forward import Answer, Outgoing
-from es_sbert.gateway.json_bodies import NotPlainJson, parse_object, write_object
+from es_sbert.gateway.wire.forward import Answer, Outgoing
+from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
 
 _ENGINES_OWN = (b'"query_vector_builder"', b'"neural"', b'"semantic"')
 

@@ -7,11 +7,11 @@ import logging
 from collections import OrderedDict
 
 from es_sbert.errors import EsSbertError, IndexMismatch
-from es_sbert.gateway.cache import VectorCache
-from es_sbert.gateway.embedding import Embedder, EmbeddingSettings
+from es_sbert.gateway.embedding.cache import VectorCache
+from es_sbert.gateway.embedding.embedder import Embedder, EmbeddingSettings
+from es_sbert.gateway.embedding.served import ModelSettings, public_name
+from es_sbert.gateway.embedding.trust import TrustedModels
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.served import ModelSettings, public_name
-from es_sbert.gateway.trust import TrustedModels
 from es_sbert.loading import load_encoder
 
 logger = logging.getLogger(__name__)

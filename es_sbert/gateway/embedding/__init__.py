@@ -1,0 +1,1 @@
+"""Texts of concurrent callers to vectors: models on demand, batches, a cache."""

@@ -1,0 +1,1 @@
+"""Vectors as OpenAI's API gives them."""

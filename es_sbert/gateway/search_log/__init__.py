@@ -1,0 +1,1 @@
+"""The log of searches: an index that dashboards read."""
