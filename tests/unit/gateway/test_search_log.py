@@ -113,7 +113,7 @@ def test_a_record_waits_for_others_but_not_for_long() -> None:
 def test_an_engine_that_is_gone_costs_searches_nothing_and_loses_none_within_the_buffer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("es_sbert.gateway.search_log._LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("es_sbert.gateway.search_log.log._LONGEST_PAUSE", 0.01)
     engine = Engine(
         EngineUnreachable("nothing listens", "start it"), _refusal(503), _items(429, 201), lambda n: (200, {})
     )
@@ -217,7 +217,7 @@ def test_an_engine_that_never_answers_is_asked_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("es_sbert.gateway.search_writer._SECONDS", 0.02)
-    monkeypatch.setattr("es_sbert.gateway.search_log._LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("es_sbert.gateway.search_log.log._LONGEST_PAUSE", 0.01)
 
     class Silent(Engine):
         asked = 0
