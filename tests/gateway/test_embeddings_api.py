@@ -231,7 +231,7 @@ def test_a_model_that_cannot_be_loaded_is_the_gateways_fault(tmp_path: Path) -> 
 def test_texts_of_a_caller_who_goes_away_are_not_embedded(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = TellingEncoder()
     encoder.may_run.clear()
-    monkeypatch.setattr("es_sbert.gateway.models.load_encoder", lambda model, **options: encoder)
+    monkeypatch.setattr("es_sbert.gateway.embedding.models.load_encoder", lambda model, **options: encoder)
     with served(embedding_app(tiny_settings(tiny))) as url, ThreadPoolExecutor(1) as pool:
         first = pool.submit(_post, url, b'{"input": "first"}')
         assert encoder.started.wait(60)

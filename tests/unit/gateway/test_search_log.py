@@ -216,7 +216,7 @@ def test_a_writer_that_breaks_is_said_loudly(caplog: pytest.LogCaptureFixture) -
 def test_an_engine_that_never_answers_is_asked_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("es_sbert.gateway.search_writer._SECONDS", 0.02)
+    monkeypatch.setattr("es_sbert.gateway.search_log.writer._SECONDS", 0.02)
     monkeypatch.setattr("es_sbert.gateway.search_log.log._LONGEST_PAUSE", 0.01)
 
     class Silent(Engine):
