@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from es_sbert.engines.failures import failed_request
+from cachetools import TTLCache
+
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.wire.callers import CallerKeys, identity
@@ -60,19 +59,14 @@ class Indices:
     def __init__(self, upstream: Upstream, virtual_field: str, remember_seconds: float = 10.0) -> None:
         self._upstream = upstream
         self._virtual = virtual_field
-        self._remember = remember_seconds
         self._keys = CallerKeys()
-        self._known: OrderedDict[bytes, tuple[float, Searched]] = OrderedDict()
+        self._known: TTLCache[bytes, Searched] = TTLCache(_MOST_KEPT, remember_seconds)
         self._asking: dict[bytes, asyncio.Task[Searched]] = {}
 
     async def known(self, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
         """What an expression stands for, or stood for a moment ago. As `now`."""
-        key = self._cache_key(expression, options, headers)
-        entry = self._known.get(key)
-        if entry is not None and time.monotonic() - entry[0] < self._remember:
-            self._known.move_to_end(key)
-            return entry[1]
-        return await self.now(expression, options, headers)
+        found = self._known.get(self._cache_key(expression, options, headers))
+        return await self.now(expression, options, headers) if found is None else found
 
     async def now(self, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
         """What an expression stands for. Callers who ask the same at the same time share one question.
@@ -122,14 +116,9 @@ class Indices:
                 "Give the caller the index privilege view_index_metadata, or the gateway credentials of its own.",
             )
         if answer.status != 200 or not isinstance(answer.body, dict):
-            raise failed_request(
-                answer.status, answer.body, label=f"the engine at {self._upstream.url}", action=f"GET {path}"
-            )
+            raise self._upstream.refusal(answer, f"GET {path}")
         searched = read_indices(answer.body, self._virtual)
-        self._known[key] = (time.monotonic(), searched)
-        self._known.move_to_end(key)
-        while len(self._known) > _MOST_KEPT:
-            self._known.popitem(last=False)
+        self._known[key] = searched
         return searched
 
     def _cache_key(self, expression: str, options: Mapping[str, str], headers: Headers) -> bytes:

@@ -25,9 +25,8 @@ def rewritten_body(body: Json, rewriter: QueryRewriter) -> Json:
     section = body.get("knn")
     if section is not None:
         _put(changed, "knn", section, _sections(section, rewriter))
-    for place in ("post_filter",):
-        if isinstance(body.get(place), dict):
-            _put(changed, place, body[place], rewriter.rewrite(body[place], _UNSCORED))
+    if isinstance(body.get("post_filter"), dict):
+        _put(changed, "post_filter", body["post_filter"], rewriter.rewrite(body["post_filter"], _UNSCORED))
     for place in ("aggs", "aggregations"):
         if isinstance(body.get(place), dict):
             _put(changed, place, body[place], _aggregations(body[place], rewriter))

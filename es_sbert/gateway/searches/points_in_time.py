@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from urllib.parse import quote
 
-from es_sbert.engines.failures import failed_request
+from cachetools import LRUCache
+
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.wire.callers import identity
 from es_sbert.gateway.wire.incoming import Incoming
@@ -27,7 +27,7 @@ class PointsInTime:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._known: OrderedDict[bytes, str] = OrderedDict()
+        self._known: LRUCache[bytes, str] = LRUCache(_MOST_KEPT)
 
     async def expression(self, body: Json, incoming: Incoming) -> str:
         """The indices of a search's point in time as a path names them.
@@ -47,8 +47,6 @@ class PointsInTime:
             if expression is None:
                 return _NOTHING
             self._known[key] = expression
-            while len(self._known) > _MOST_KEPT:
-                self._known.popitem(last=False)
         return self._known[key]
 
     async def _ask(self, opened: str, incoming: Incoming) -> str | None:
@@ -59,8 +57,6 @@ class PointsInTime:
         if answer.status in REFUSALS:
             return None
         if answer.status != 200:
-            raise failed_request(
-                answer.status, answer.body, label=f"the engine at {self._upstream.url}", action="POST /_search"
-            )
+            raise self._upstream.refusal(answer, "POST /_search")
         found = [bucket["key"] for bucket in answer.body["aggregations"]["indices"]["buckets"]]
         return ",".join(quote(name, safe="") for name in found) or _NOTHING

@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 import numpy as np
 
 from es_sbert.encoder.types import Vectors
-from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.indices import EXPRESSION_OPTIONS, Indices, Searched
@@ -186,9 +185,7 @@ class Understanding:
             if answer.status in REFUSALS:
                 return  # the search itself is refused alike, in the engine's own words
             if answer.status != 200:
-                raise failed_request(
-                    answer.status, answer.body, label=f"the engine at {self._upstream.url}", action="POST _search"
-                )
+                raise self._upstream.refusal(answer, "POST _search")
             wanted.least[_cut_key(semantic, filters)] = least_cosine(self._flavour, semantic, answer.body)
 
         asked = {_cut_key(*asked): asked for asked in wanted.asked if needs_cut(asked[0])}

@@ -16,9 +16,9 @@ from yarl import URL
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import Address, read_address
-from es_sbert.engines.failures import unreachable
+from es_sbert.engines.failures import failed_request, unreachable
 from es_sbert.engines.protocol import Flavour, Json
-from es_sbert.errors import EngineUnreachable
+from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.failures import BadRequest, UpstreamTimeout
 from es_sbert.gateway.settings import Limits
 from es_sbert.gateway.wire.incoming import Headers
@@ -172,6 +172,14 @@ class Upstream:
         headers = [(b"content-type", kind.encode())] + ([] if own is None else [(b"authorization", own.encode())])
         reply = await self._ask(method, target, headers, body)
         return reply.status, reply.body
+
+    def refusal(self, reply: Reply, action: str) -> EsSbertError:
+        """What is wrong where `ask` met with an answer that is of no use.
+
+        Args:
+            action: What was asked, e.g. `GET /docs`.
+        """
+        return failed_request(reply.status, reply.body, label=f"the engine at {self.url}", action=action)
 
     def learn(self, answer: aiohttp.ClientResponse) -> None:
         """Find out from an answer which engine it is: Elasticsearch signs every one."""

@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 from cachetools import TTLCache
 
-from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.indices import Indices
@@ -124,8 +123,7 @@ class Destinations:
     async def _get(self, path: str, headers: Headers) -> Json:
         answer = await self._upstream.ask("GET", path, self._indices.asked_by(headers))
         if answer.status != 200 or not isinstance(answer.body, dict):
-            label = f"the engine at {self._upstream.url}"
-            raise failed_request(answer.status, answer.body, label=label, action=f"GET {path}")
+            raise self._upstream.refusal(answer, f"GET {path}")
         return answer.body
 
 
