@@ -117,12 +117,16 @@ def stop(pid: int, started: str, *, grace: float) -> None:
         if identity(pid) == started:
             os.kill(pid, signal.SIGTERM)
             if not _gone_within(pid, started, grace):
-                # Elasticsearch's launcher has the server as a child: killing the launcher alone leaves it.
+                # Elasticsearch's launcher has the server as a child: killing the launcher alone leaves it, and the
+                # server may end later than the launcher while it still holds the lock of its data.
+                group = _group(pid) | {pid: started}
                 os.killpg(pid, signal.SIGKILL)
-                if not _gone_within(pid, started, 10.0):
-                    raise LocalEngineError(
-                        f"process {pid} does not end", "It waits for the system, most likely for a disk; try later."
-                    )
+                for member, began in group.items():
+                    if not _gone_within(member, began, 10.0):
+                        raise LocalEngineError(
+                            f"process {member} does not end",
+                            "It waits for the system, most likely for a disk; try later.",
+                        )
     except ProcessLookupError:
         # It ended between the look and the signal, which is what was wanted.
         pass
@@ -132,6 +136,26 @@ def stop(pid: int, started: str, *, grace: float) -> None:
         ) from None
     if pid in _children:
         _children.pop(pid).wait()
+
+
+def _group(leader: int) -> dict[int, str]:
+    """Processes of a process group by id, with their identities."""
+    members = {}
+    for pid in _all_ids():
+        try:
+            started = identity(pid) if os.getpgid(pid) == leader else None
+        except ProcessLookupError:  # ended since the list was made
+            continue
+        if started is not None:
+            members[pid] = started
+    return members
+
+
+def _all_ids() -> list[int]:
+    if Path("/proc/self/stat").exists():
+        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    listed = subprocess.run(["ps", "-A", "-o", "pid="], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in listed.stdout.split()]
 
 
 def _gone_within(pid: int, started: str, seconds: float) -> bool:

@@ -73,6 +73,15 @@ def test_one_that_ignores_the_request_is_killed_with_its_children(tmp_path: Path
     assert process.identity(int(child)) != child_started
 
 
+def test_a_group_is_its_leader_and_its_children(tmp_path: Path) -> None:
+    pid, started, child = start(tmp_path, STUBBORN)
+    members = process._group(pid)
+    assert members.pop(pid) == started
+    assert list(members) == [int(child)]
+    process.stop(pid, started, grace=0)
+    assert process._group(pid) == {}
+
+
 def test_an_ended_process_is_no_error_and_its_exit_code_is_known(tmp_path: Path) -> None:
     console = tmp_path / "console.log"
     command = [sys.executable, "-c", "raise SystemExit(3)"]
