@@ -19,7 +19,7 @@ from es_sbert.loading import load_encoder
 from es_sbert.migration.state import Phase, read_migration
 from es_sbert.migration.target import target_name
 from tests.engine.ingest_support import open_engine
-from tests.engine.migration_support import Place, document, make_place, models
+from tests.engine.migration.support import Place, document, make_place, models
 
 COUNT = 1200
 

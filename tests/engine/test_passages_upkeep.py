@@ -22,7 +22,7 @@ from es_sbert.ingest.settings import IngestSettings
 from es_sbert.loading import load_encoder
 from es_sbert.tuning.recall import Setting, measure_recall, sample_queries
 from es_sbert.tuning.size_report import size_report
-from tests.engine.migration_support import Place, models, text_of
+from tests.engine.migration.support import Place, models, text_of
 
 COUNT = 60
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from es_sbert.migration.result import MigrationResult
 from tests.engine.ingest_support import same_vectors
 from tests.tiny import WORDS, write_tiny_bert
 
+COUNT = 300
 THEIRS = [0.5, -0.25, 1.0, 0.125]
 
 
@@ -42,6 +43,28 @@ def document(number: int, version: int = 0) -> Json:
         "text": text_of(number + 37 * version), "number": number, "version": version, "raw": {"big": 2**70 + number},
         "tags": ["a", f"t{number % 3}"], "theirs": THEIRS,
     }  # fmt: skip
+
+
+def everything() -> dict[str, Json]:
+    """The documents of a place as `make_place` fills it, by id."""
+    return {str(number): document(number) for number in range(COUNT)}
+
+
+class Overheard:
+    """An engine that passes every call on; tests put other writers between two calls of a migration.
+
+    Args:
+        engine: The real one.
+        before: Told the name of what is used of it, right before that.
+    """
+
+    def __init__(self, engine: Engine, before: Callable[[str], None] = lambda name: None) -> None:
+        self._engine = engine
+        self._before = before
+
+    def __getattr__(self, name: str) -> Any:
+        self._before(name)
+        return getattr(self._engine, name)
 
 
 @dataclass
@@ -112,7 +135,7 @@ class Place:
             assert there == source
 
 
-def make_place(engine: Engine, encoder: Encoder, dead: Path, count: int = 300) -> Iterator[Place]:
+def make_place(engine: Engine, encoder: Encoder, dead: Path, count: int = COUNT) -> Iterator[Place]:
     """An index with documents of the first model, and everything of that alias removed afterwards."""
     alias = f"test-{uuid.uuid4().hex[:12]}"
     place = Place(engine, alias, f"{alias}-old", dead)

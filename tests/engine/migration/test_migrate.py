@@ -1,0 +1,226 @@
+"""An index moved to another model behind its alias, on real engines: compared document by document."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine, Flavour, Json
+from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.index.ensure import read_vector_field
+from es_sbert.index.load_settings import begin_load
+from es_sbert.ingest.control import Control
+from es_sbert.migration.ending import drop, roll_back
+from es_sbert.migration.state import Phase, pointed_to, read_migration
+from es_sbert.migration.target import target_name
+from tests.engine.migration.support import COUNT, Place, everything
+
+
+@pytest.mark.parametrize("block_writes", [False, True])
+def test_the_alias_goes_over_to_an_index_that_holds_the_same_with_new_vectors(
+    place: Place, encoders: tuple[Encoder, Encoder], block_writes: bool
+) -> None:
+    second, engine = encoders[1], place.engine
+    engine.update_aliases([{"add": {"index": place.index, "alias": f"{place.alias}-read",
+                                    "filter": {"term": {"tags": "t1"}}}}])  # fmt: skip
+    before = place.contents(place.index)
+    result = place.migrate(second, block_writes=block_writes)
+    assert (result.finished, result.copied, result.embedded, result.dead) == (True, COUNT, COUNT, 0)
+    assert result.compared == 50
+    assert place.behind() == result.target == f"{place.alias}-{second.info.fingerprint[:8]}"
+    place.assert_holds(everything(), second)
+
+    new, old = engine.get_index(result.target), engine.get_index(place.index)
+    assert new is not None
+    assert old is not None
+    assert read_vector_field(engine, place.alias, "embedding").meta.text == "{text}"
+    for setting in ("index.number_of_shards", "index.number_of_replicas", "index.refresh_interval", "index.gc_deletes"):
+        assert new.settings.get(setting) == old.settings.get(setting), setting
+    untouched = {"theirs", "number", "text", "version"}
+    assert {name: new.mappings["properties"][name] for name in untouched} == {
+        name: old.mappings["properties"][name] for name in untouched
+    }
+    aliases = engine.aliases(result.target)[result.target]
+    assert aliases[place.alias]["is_write_index"] is True
+    assert aliases[f"{place.alias}-read"]["filter"] == {"term": {"tags": "t1"}}
+
+    # The old index is as it was, and stands until it is dropped.
+    assert place.contents(place.index) == before
+    assert engine.aliases(place.index)[place.index] == {}
+    assert drop(engine, place.alias, lambda leaving: False) is None
+    asked = []
+    assert drop(engine, place.alias, lambda leaving: not asked.append(leaving)) == place.index
+    assert (asked[0].index, asked[0].documents) == (place.index, COUNT)
+    assert engine.get_index(place.index) is None
+    with pytest.raises(IndexMismatch, match="no migration has made"):
+        drop(engine, place.alias, lambda leaving: True)
+    with pytest.raises(IndexMismatch, match="already"):
+        place.migrate(second)
+
+
+def test_a_stopped_migration_goes_on_and_one_given_up_leaves_nothing(
+    place: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    control = Control()
+    control.interrupt()
+    stopped = place.migrate(encoders[1], control=control)
+    assert (stopped.finished, stopped.exit_code, place.behind()) == (False, 130, place.index)
+    state = place.engine.get_index(stopped.target)
+    assert state is not None
+    note = read_migration(state)
+    assert note is not None
+    assert note.phase is Phase.COPYING
+    with pytest.raises(IndexMismatch, match="with another name or model"):
+        place.migrate(encoders[1], name=f"{place.alias}-other")
+
+    assert roll_back(place.engine, place.alias) == stopped.target
+    assert place.engine.get_index(stopped.target) is None
+    old = place.engine.get_index(place.index)
+    assert old is not None
+    assert pointed_to(old) is None
+    assert roll_back(place.engine, place.alias) is None
+    place.assert_holds(everything(), encoders[0])
+
+    again = place.migrate(encoders[1], control=control)
+    assert not again.finished
+    finished = place.migrate(encoders[1])
+    assert (finished.resumed, finished.finished) == (True, True)
+    place.assert_holds(everything(), encoders[1])
+    with pytest.raises(IndexMismatch, match="already"):
+        place.migrate(encoders[1])
+
+
+def test_an_index_without_an_alias_becomes_one(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    engine = place.engine
+    engine.update_aliases([{"remove": {"index": place.index, "alias": place.alias}}])
+    alias, place.alias = place.alias, place.index
+    with pytest.raises(UsageError, match="is an index, not an alias") as caught:
+        place.migrate(encoders[1])
+    assert "--replace-index" in caught.value.remedy
+    result = place.migrate(encoders[1], replace_index=True)
+    assert (result.finished, result.dropped) == (True, True)
+    assert place.behind() == result.target != place.index
+    place.assert_holds(everything(), encoders[1])
+    with pytest.raises(UsageError, match="an alias already"):
+        place.migrate(encoders[0], replace_index=True)
+    engine.update_aliases([{"add": {"index": result.target, "alias": alias}}])
+    place.alias = alias
+
+
+def test_another_index_type_of_the_same_model_is_a_migration_too(
+    place: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    result = place.migrate(encoders[0], index_type="int8_hnsw")
+    assert result.finished
+    assert read_vector_field(place.engine, place.alias, "embedding").meta.index_type == "int8_hnsw"
+    place.assert_holds(everything(), encoders[0])
+    back = place.migrate(encoders[0], index_type="hnsw")
+    assert back.target == f"{result.target}-2"
+    place.assert_holds(everything(), encoders[0])
+    place.engine.delete_index(result.target)
+
+
+def test_documents_that_cannot_be_embedded_are_copied_and_named(
+    place: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    place.write({"bad": {"text": ["no", "string"], "number": 1}, "empty": {"text": "", "number": 2}})
+    result = place.migrate(encoders[1])
+    assert (result.finished, result.dead, result.exit_code) == (True, 1, 1)
+    assert "bad" in place.dead.read_text()
+    found = place.contents()
+    assert found["bad"]["text"] == ["no", "string"]
+    assert "embedding" not in found["bad"]
+    assert len(found) == COUNT + 2
+
+
+def test_an_index_that_somebody_else_has_spoilt_is_not_swapped(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    engine = place.engine
+    target = target_name(place.alias, encoders[1].info.fingerprint, place.index)
+
+    class Spoiling:
+        def __init__(self, engine: Engine) -> None:
+            self._engine = engine
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._engine, name)
+
+        def count(self, name: str, query: Json | None = None) -> int:
+            if name == target:
+                vector = [1.0] * 15 + [-1.0]
+                lines = [{"update": {"_id": str(number)}} for number in range(COUNT) if number % 10 != 7]
+                body = b"".join(json_line(head) + json_line({"doc": {"embedding": vector}}) for head in lines)
+                assert all(result.ok for result in self._engine.bulk(target, body))
+                self._engine.refresh(target)
+            return self._engine.count(name, query)
+
+    place.engine = Spoiling(engine)  # type: ignore[assignment]
+    with pytest.raises(IndexMismatch, match="is not the one that"):
+        place.migrate(encoders[1])
+    place.engine = engine
+    assert place.behind() == place.index
+
+
+def json_line(value: Json) -> bytes:
+    return orjson.dumps(value) + b"\n"
+
+
+def test_what_cannot_be_migrated_is_refused_and_nothing_is_changed(
+    place9: Place, encoders: tuple[Encoder, Encoder], fresh_index: Callable[[str], str]
+) -> None:
+    place, engine, second = place9, place9.engine, encoders[1]
+    before = engine.get_index(place.index)
+    alias, place.alias = place.alias, "test-no-such-alias"
+    with pytest.raises(IndexMissing):
+        place.migrate(second)
+    place.alias = alias
+    with pytest.raises(IndexMismatch, match="already"):
+        place.migrate(encoders[0])
+    with pytest.raises(UsageError, match="no index type"):
+        place.migrate(second, index_type="int9")
+    with pytest.raises(UsageError, match="needs at least 64 dimensions"):
+        place.migrate(second, index_type="bbq_hnsw")
+    taken = fresh_index(engine.info.url)
+    engine.create_index(taken, {})
+    with pytest.raises(IndexMismatch, match="is there already"):
+        place.migrate(second, name=taken)
+    assert engine.get_index(place.index) == before
+    assert before is not None
+    begin_load(engine, before)
+    with pytest.raises(IndexMismatch, match="a load is under way") as caught:
+        place.migrate(second)
+    assert "es-sbert index repair" in caught.value.remedy
+
+
+def test_two_at_once_do_not_get_into_each_other_s_way(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    place, errors, results = place9, [], []
+    start = threading.Barrier(2)
+
+    def go() -> None:
+        start.wait()
+        try:
+            results.append(place.migrate(encoders[1]))
+        except (UsageError, IndexMismatch) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=go) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.finished for result in results] == [True]
+    assert len(errors) == 1
+    place.assert_holds(everything(), encoders[1])
+
+
+def test_settings_and_flavours_are_those_of_the_old_index(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    result = place.migrate(encoders[1], name=f"{place.alias}-v2")
+    assert result.target == f"{place.alias}-v2"
+    state = place.engine.get_index(place.alias)
+    assert state is not None
+    if place.engine.info.flavour is Flavour.OPENSEARCH:
+        assert state.settings["index.knn"] == "true"
+    assert "load" not in state.mappings["_meta"]["es_sbert"]

@@ -1,0 +1,129 @@
+"""Searches while an index is moved to another model: no gap, no mixture."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import IndexMismatch
+from es_sbert.migration.ending import drop
+from es_sbert.search.results import SearchResult
+from es_sbert.search.semantic_index import SemanticIndex
+from tests.engine.migration.support import Place, make_place, text_of
+
+
+def test_an_open_search_follows_the_alias_once_the_old_index_is_dropped(
+    place: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    first, second = encoders
+    with (
+        SemanticIndex(place.alias, place.engine, precision="fp32", threads=1) as by_mapping,
+        SemanticIndex(place.alias, place.engine, encoder=first) as by_encoder,
+    ):
+        assert by_mapping.search("a man plays", k=3).hits[0].index == place.index
+        vector = by_mapping.encoder.encode(["a man plays"], "query").vectors[0]
+        result = place.migrate(second)
+        # The old index still stands: both may go on with it.
+        assert by_encoder.search("a man plays", k=3).hits[0].index == place.index
+        drop(place.engine, place.alias, lambda leaving: True)
+        hits = by_mapping.search("a man plays", k=3).hits
+        assert hits[0].index == result.target
+        assert by_mapping.field.meta.fingerprint == second.info.fingerprint
+        query = second.encode(["a man plays"], "query").vectors[0]
+        for hit in hits:
+            expected = second.encode([hit.source["text"]], "document").vectors[0]
+            assert hit.cosine == pytest.approx(float(np.dot(query, expected)), abs=1e-5)
+        with pytest.raises(IndexMismatch, match="not of"):
+            by_encoder.search("a man plays", k=3)
+        # A vector of the old model may not be compared with anything any more.
+        with SemanticIndex(place.alias, place.engine, encoder=second) as fresh:
+            assert fresh.search("a man plays", k=3).hits == hits
+        assert vector.shape == (16,)
+
+
+def test_searches_go_on_all_the_time_and_never_mix_models(
+    engine: Engine, encoders: tuple[Encoder, Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 searches a second from before the migration until after the old index is dropped; every hit is checked."""
+    monkeypatch.setattr("es_sbert.search.following.FOLLOW_SECONDS", 0.5)
+    made = make_place(engine, encoders[0], tmp_path / "dead.jsonl", count=1500)
+    place = next(made)
+    by_fingerprint = {encoder.info.fingerprint: encoder for encoder in encoders}
+    over = threading.Event()
+    answers: list[tuple[str, SearchResult]] = []
+    errors: list[Exception] = []
+
+    def search(number: int) -> None:
+        with SemanticIndex(place.alias, EngineSettings(url=engine.info.url), precision="fp32", threads=1) as index:
+            while not over.is_set():
+                begin = time.monotonic()
+                text = text_of(number)
+                number += 4
+                try:
+                    answers.append((text, index.search(text, k=5)))
+                except Exception as error:  # whatever it is, the test must see it
+                    errors.append(error)
+                over.wait(max(0.0, 0.2 - (time.monotonic() - begin)))
+
+    with ThreadPoolExecutor(4) as pool:
+        searches = [pool.submit(search, number) for number in range(4)]
+        try:
+            wait_until(lambda: len(answers) >= 20 or bool(errors))
+            before = len(answers)
+            result = place.migrate(encoders[1])
+            during = len(answers) - before
+            wait_until(
+                lambda: bool(errors) or {hit.index for _, found in answers[-8:] for hit in found} == {result.target}
+            )
+            drop(engine, place.alias, lambda leaving: True)
+            after = len(answers)
+            wait_until(lambda: len(answers) >= after + 40 or bool(errors))
+        finally:
+            over.set()
+    for done in searches:
+        done.result()
+    assert errors == []
+    assert result.finished
+    assert during > 0
+    model_of = {place.index: encoders[0], result.target: encoders[1]}
+    vectors: dict[tuple[str, str], Vectors] = {}
+
+    def vector(encoder: Encoder, text: str) -> Vectors:
+        key = (encoder.info.fingerprint, text)
+        if key not in vectors:
+            vectors[key] = encoder.encode([text], "query").vectors[0]  # the models have no prompts
+        return vectors[key]
+
+    for text, found in answers:
+        [index] = {hit.index for hit in found}
+        encoder = model_of[index]
+        assert len(found) == 5
+        for hit in found:
+            meta = hit.source["embedding_meta"]
+            assert by_fingerprint[meta["fingerprint"]] is encoder
+            cosine = float(np.dot(vector(encoder, text), vector(encoder, hit.source["text"])))
+            assert hit.cosine == pytest.approx(cosine, abs=1e-4)
+    assert indices(answers) == set(model_of)
+    next(made, None)
+
+
+def indices(answers: list[tuple[str, SearchResult]]) -> set[str]:
+    return {hit.index for _, found in answers for hit in found}
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    """Generous: the machine may be slow."""
+    deadline = time.monotonic() + 180
+    while not happened():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)

@@ -1,0 +1,85 @@
+"""Other programs write into an index while it is moved to another model: nothing is lost, the last word counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import IndexMismatch
+from tests.engine.migration.support import Overheard, Place, document, everything
+
+
+def test_what_changes_meanwhile_is_caught_up_with(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    """Writes at every step of the migration, the last of them between the last round and the swap."""
+    expected = everything()
+    steps: list[str] = []
+
+    def meddle(step: str) -> None:
+        if step not in ("create_index", "update_aliases", "sequence_numbers"):
+            return
+        number = len(steps)
+        steps.append(step)
+        new, changed, gone = f"new-{number}", str(3 * number), str(3 * number + 7)
+        sources = {new: document(1000 + number), changed: document(3 * number, version=1)}
+        place.write(sources)
+        place.delete(gone)
+        expected.update(sources)
+        expected.pop(gone, None)
+
+    engine = place.engine
+    place.engine = Overheard(engine, meddle)  # type: ignore[assignment]
+    result = place.migrate(encoders[1])
+    place.engine = engine
+    assert "update_aliases" in steps
+    assert result.late > 0
+    assert result.removed > 0
+    place.embed(encoders[1], place.alias)  # what other writers have put into the new index itself
+    place.assert_holds(expected, encoders[1])
+
+
+def test_after_the_swap_the_new_index_has_the_last_word(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    """Documents written in the old index's last moment, and then again, or deleted, in the new one."""
+    expected = everything()
+    engine = place.engine
+    late = {name: document(500 + number) for number, name in enumerate(["fresh", "again", "gone", "1", "2", "3"])}
+
+    class Swapping(Overheard):
+        def update_aliases(self, actions: list[Json]) -> None:
+            place.write(late)
+            self._engine.update_aliases(actions)
+            place.write({"again": document(601), "2": document(602)})
+            place.delete("gone", "3", "4")
+
+    place.engine = Swapping(engine)  # type: ignore[assignment]
+    result = place.migrate(encoders[1])
+    place.engine = engine
+    assert result.late == len(late)
+    expected |= late | {"again": document(601), "2": document(602)}
+    for name in ("gone", "3", "4"):
+        del expected[name]
+    place.embed(encoders[1], place.alias)
+    place.assert_holds(expected, encoders[1])
+
+
+def test_blocked_writers_are_told_and_the_block_goes_where_the_swap_fails(
+    place: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine = place.engine
+
+    class Failing(Overheard):
+        def update_aliases(self, actions: list[Json]) -> None:
+            [refused] = self._engine.bulk(place.alias, b'{"index":{"_id":"x"}}\n{"text":"man"}\n')
+            assert refused.status == 403
+            raise IndexMismatch("no swap today", "Wait.")
+
+    place.engine = Failing(engine)  # type: ignore[assignment]
+    with pytest.raises(IndexMismatch, match="no swap today"):
+        place.migrate(encoders[1], block_writes=True)
+    place.engine = engine
+    place.write({"x": document(700)})
+    result = place.migrate(encoders[1], block_writes=True)
+    assert (result.resumed, result.finished) == (True, True)
+    place.assert_holds(everything() | {"x": document(700)}, encoders[1])
+    [refused] = engine.bulk(place.index, b'{"index":{"_id":"y"}}\n{"text":"man"}\n')
+    assert refused.status == 403
