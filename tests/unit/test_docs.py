@@ -55,3 +55,18 @@ def test_named_files_exist() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
     for name in re.findall(r"`((?:es_sbert|exporters|mappings|tests|benchmarks|docs)/[\w/.]*)`", text):
         assert (ROOT / name).exists(), name
+
+
+_SOURCES = [
+    f"/{path.relative_to(ROOT)}"
+    for folder in ("es_sbert", "exporters", "tests", "benchmarks")
+    for kind in ("py", "js")
+    for path in (ROOT / folder).rglob(f"*.{kind}")
+]
+
+
+@pytest.mark.parametrize("page", _ALL_PAGES)
+def test_named_modules_exist(page: str) -> None:
+    """Also where a page leaves out the folder that it has spoken of before."""
+    for name in re.findall(r"`([\w/]+\.(?:py|js))`", (ROOT / page).read_text()):
+        assert any(path.endswith(f"/{name}") for path in _SOURCES), name
