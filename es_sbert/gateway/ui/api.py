@@ -77,10 +77,7 @@ class PageApi:
             for fields in read_indices(answer, self._settings.meaning.virtual_field).fields.values()
             for name in hidden_fields(fields)
         }
-        properties: Json = {}
-        for state in answer.values():
-            properties = state["mappings"].get("properties", {}) | properties
-        fields = facet_fields(properties, hidden)
+        fields = facet_fields((state["mappings"].get("properties", {}) for state in answer.values()), hidden)
         return {"facets": facets(fields, await asking.search(index, survey(fields))) if fields else []}
 
     async def body(self, asking: Asking, headers: Headers, asked: BodyRequest) -> Json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -48,37 +48,55 @@ class FacetField:
     whole: bool = False
 
 
-def facet_fields(properties: Json, hidden: Collection[str]) -> list[FacetField]:
-    """Fields with values to choose from, in the mapping's order.
+def facet_fields(mappings: Iterable[Json], hidden: Collection[str]) -> list[FacetField]:
+    """Fields with values to choose from, in the mappings' order.
+
+    A field that has another type in one of the indices is none: where values cannot be counted a search fails, and its
+    hits there are lost.
 
     Args:
-        properties: Of a mapping.
+        mappings: The `properties` of each index.
         hidden: Fields that are none: vectors, what stands beside them, and texts that are embedded.
     """
-    return [facet for facet in _walk(properties, "") if not _is_hidden(facet.label, hidden)][:MOST_LOOKED_AT]
+    found: dict[str, FacetField] = {}
+    types: dict[str, str] = {}
+    mixed: set[str] = set()
+    for properties in mappings:
+        for field, type_, facet in _walk(properties, ""):
+            if types.setdefault(field, type_) != type_:
+                mixed.add(field)
+            elif facet is not None and not _is_hidden(facet.label, hidden):
+                found.setdefault(field, facet)
+    return [facet for field, facet in found.items() if field not in mixed][:MOST_LOOKED_AT]
 
 
-def _walk(properties: Json, prefix: str) -> Iterator[FacetField]:
+def _walk(properties: Json, prefix: str) -> Iterator[tuple[str, str, FacetField | None]]:
+    """Each field with its type, and the facet that it may be."""
     for name, said in properties.items():
-        path, kind = prefix + name, said.get("type", "object")
-        if kind == "object":
+        path, type_ = prefix + name, said.get("type", "object")
+        if type_ == "object":
             yield from _walk(said.get("properties", {}), f"{path}.")
-        elif said.get("index", True) and said.get("doc_values", True):
-            if (found := _facet(path, path, kind)) is not None:
-                yield found
-            elif kind in ("text", "match_only_text"):
-                # As the engines map a text by themselves: with its exact value beside.
-                inner = (f"{path}.{sub}" for sub, exact in said.get("fields", {}).items() if exact["type"] == "keyword")
-                if (field := next(inner, None)) is not None:
-                    yield FacetField(field, path, Kind.TERMS)
+            continue
+        yield path, type_, _facet(path, path, said)
+        if type_ in ("text", "match_only_text"):
+            # As the engines map a text by themselves: with its exact value beside.
+            exact = ((f"{path}.{sub}", inner) for sub, inner in said.get("fields", {}).items())
+            for field, inner in exact:
+                if inner["type"] == "keyword":
+                    yield field, "keyword", _facet(field, path, inner)
+                    break
 
 
-def _facet(field: str, label: str, kind: str) -> FacetField | None:
-    if kind in _TERMS:
+def _facet(field: str, label: str, said: Json) -> FacetField | None:
+    """Of a field that has this entry in the mapping."""
+    if not (said.get("index", True) and said.get("doc_values", True)):
+        return None
+    type_ = said["type"]
+    if type_ in _TERMS:
         return FacetField(field, label, Kind.TERMS)
-    if kind in _WHOLE or kind in _FRACTIONS:
-        return FacetField(field, label, Kind.NUMBER, whole=kind in _WHOLE)
-    return FacetField(field, label, Kind.DATE) if kind in _DATES else None
+    if type_ in _WHOLE or type_ in _FRACTIONS:
+        return FacetField(field, label, Kind.NUMBER, whole=type_ in _WHOLE)
+    return FacetField(field, label, Kind.DATE) if type_ in _DATES else None
 
 
 def _is_hidden(label: str, hidden: Collection[str]) -> bool:

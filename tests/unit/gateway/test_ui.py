@@ -104,7 +104,7 @@ MAPPING: dict[str, Any] = {
 
 
 def test_facets_are_chosen_from_the_mapping() -> None:
-    found = facet_fields(MAPPING, {"title", "text", "embedding", "embedding_meta"})
+    found = facet_fields([MAPPING], {"title", "text", "embedding", "embedding_meta"})
 
     assert found == [
         FacetField("topic.keyword", "topic", Kind.TERMS),
@@ -116,6 +116,20 @@ def test_facets_are_chosen_from_the_mapping() -> None:
         FacetField("shop.city", "shop.city", Kind.TERMS),
     ]
     assert orjson.loads(orjson.dumps(survey(found)))["aggs"]["2"] == {"stats": {"field": "year"}}
+
+
+def test_a_field_of_several_types_is_no_facet() -> None:
+    # Counted where it is a text or of another type, it would cost the hits of that index.
+    other: dict[str, Any] = {
+        "language": {"type": "keyword"},
+        "year": {"type": "keyword"},
+        "open": {"type": "text"},
+        "shop": {"properties": {"place": {"type": "keyword"}, "owner": {"type": "keyword"}}},
+    }
+
+    found = [facet.field for facet in facet_fields([MAPPING, other], {"title", "text", "embedding", "embedding_meta"})]
+
+    assert found == ["topic.keyword", "language", "price", "published", "shop.city", "shop.owner"]
 
 
 @pytest.mark.parametrize(
