@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
@@ -42,6 +45,9 @@ HOSTILE = [
     },
 ]  # fmt: skip
 
+# More characters than engines look through for words to mark unless they are told how many.
+BOOK = {"title": "A book", "text": "zeppelin " * 120_000, "topic": "Space", "kind": "long"}
+
 
 def dated_articles() -> list[dict[str, Any]]:
     """The articles with a date, and whether they are long."""
@@ -59,3 +65,14 @@ def ingest(url: str, index: str, documents: list[dict[str, Any]], folder: Path, 
         main(["ingest", "--url", url, "--index", index, "--id-field", "id", "--text-template", TEMPLATE, *options,
               str(file)])  # fmt: skip
     assert ended.value.code == 0
+
+
+@contextmanager
+def book_in(url: str, index: str) -> Iterator[None]:
+    """The book in an index, without a vector, until the block ends."""
+    place = f"{url}/{index}/_doc/book?refresh=true"
+    httpx.put(place, json=BOOK, timeout=60).raise_for_status()
+    try:
+        yield
+    finally:
+        httpx.delete(place, timeout=60).raise_for_status()

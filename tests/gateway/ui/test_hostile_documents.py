@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from es_sbert.index.text import NoText, TextTemplate
 from es_sbert.search import SemanticIndex
-from tests.gateway.ui.corpus import HOSTILE
+from tests.gateway.ui.corpus import BOOK, HOSTILE, book_in
 from tests.gateway.ui.search_page import SearchPage
 
 BY_ID = {document["id"]: document for document in HOSTILE}
@@ -43,6 +43,16 @@ def test_more_like_a_document_with_an_id_like_a_path(page: SearchPage, hostile_i
     expect(page.page.locator("#results-heading")).to_contain_text(odd["id"])
     page.expect_done()
     assert page.found("like") == len(HOSTILE) - 1
+
+
+def test_a_document_as_long_as_a_book_is_found_with_all_others(
+    page: SearchPage, hostile_index: str, es9_url: str
+) -> None:
+    with book_in(es9_url, hostile_index):
+        page.open(index=hostile_index, q="zeppelin sun")
+        assert str(BOOK["title"]) in page.titles("lexical").all_inner_texts()
+        assert page.found("lexical") > 1
+        assert page.found("hybrid") == len(HOSTILE) + 1
 
 
 def test_best_passage_is_marked(page: SearchPage, hostile_index: str, es9_url: str) -> None:

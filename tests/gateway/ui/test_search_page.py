@@ -17,7 +17,7 @@ from es_sbert.search import SemanticIndex
 from tests.gateway.articles import MEANT, QUERY
 from tests.gateway.serving import served
 from tests.gateway.ui.conftest import OpenPage
-from tests.gateway.ui.corpus import dated_articles
+from tests.gateway.ui.corpus import BOOK, book_in, dated_articles
 from tests.gateway.ui.search_page import COLUMNS, SearchPage
 
 JSON = {"content-type": "application/json", "x-es-sbert": "on"}
@@ -218,6 +218,10 @@ def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str, opense
         expect(page.page.locator("#results-heading")).to_contain_text("Documents like")
         page.expect_done()
         assert page.points.count() == page.titles("like").count()
+
+        with book_in(opensearch_url, opensearch_index):
+            page.open(index=opensearch_index, q="zeppelin")
+            expect(page.titles("lexical")).to_have_text([str(BOOK["title"])])
 
 
 def test_an_index_that_is_not_there(page: SearchPage) -> None:

@@ -66,7 +66,9 @@ async function requested(column, asked, aggregations, signal) {
 
 /** A body as others want it: words found stand between the engine's usual tags. */
 function toPaste({ highlight, ...body }) {
-  return highlight === undefined ? body : { ...body, highlight: { fields: highlight.fields } };
+  if (highlight === undefined) return body;
+  const { pre_tags, post_tags, ...usual } = highlight;
+  return { ...body, highlight: usual };
 }
 
 function show(section, column, asked, found, request, then) {

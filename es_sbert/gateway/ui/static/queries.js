@@ -15,7 +15,7 @@ export const LIKE = { name: "like", heading: "More like this", note: "Documents 
  * The body of a column's search.
  *
  * `asked` holds the `text`, the vector `field` as the gateway describes it, the `filters` that all hits match, how many
- * hits (`size`), and from the gateway's settings `k` and `weight`.
+ * hits (`size`), and from the gateway's settings `k`, `weight` and what limits `highlight`.
  */
 export function bodyOf(column, asked, aggregations = {}) {
   const body = { ...framed(queryOf(column, asked), asked), ...highlighted(column, asked) };
@@ -42,11 +42,11 @@ function queryOf(column, { text, field, filters, k, weight, size }) {
   return filters.length === 0 ? query : { bool: { must: [query], ...beside } };
 }
 
-function highlighted(column, { field }) {
+function highlighted(column, { field, highlight }) {
   if (column.name === "semantic") return {};
   const options = { number_of_fragments: 1, fragment_size: 300 };
   const fields = Object.fromEntries(field.texts.map((name) => [name, options]));
-  return { highlight: { pre_tags: [FOUND.before], post_tags: [FOUND.after], fields } };
+  return { highlight: { ...highlight, pre_tags: [FOUND.before], post_tags: [FOUND.after], fields } };
 }
 
 /** A hit's cosine where its scores tell it, else null. */
