@@ -53,14 +53,16 @@ class Asking:
         """The answer to a GET.
 
         Raises:
-            Refused: it is an error, or no object.
-            EngineUnreachable: there is none.
+            Refused: it is an error in the engine's words, or the engine wants to know who asks.
+            EngineUnreachable: there is none, or it is not from an engine.
+            EsSbertError: an error in no words of an engine.
         """
-        return _object(await self._upstream.ask("GET", target, self._identity))
+        return self._object(await self._upstream.ask("GET", target, self._identity), f"GET {target}")
 
     async def search(self, index: str, body: Json) -> Json:
         """The answer to a search; see `get`."""
-        return _object(await self._upstream.ask("POST", f"/{expression(index)}/_search", self._identity, body))
+        path = f"/{expression(index)}/_search"
+        return self._object(await self._upstream.ask("POST", path, self._identity, body), f"POST {path}")
 
     async def may_search(self, index: str) -> None:
         """Let the engine say whether the caller may search there, before the gateway tells anything of the index.
@@ -105,6 +107,13 @@ class Asking:
                 found[document] = _vectors(held)
         return found
 
+    def _object(self, reply: Reply, action: str) -> Json:
+        if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):
+            raise Refused(reply)
+        if not isinstance(reply.body, dict):
+            raise self._upstream.refusal(reply, action)
+        return reply.body
+
 
 def expression(index: str) -> str:
     """An expression of indices as it stands in a path."""
@@ -117,9 +126,3 @@ def _vectors(held: Any) -> list[Vectors]:
         return [read_vector(held)]
     vectors = [passage[PASSAGE_VECTOR] for passage in held]
     return [read_vector(vector[0] if isinstance(vector[0], list) else vector) for vector in vectors]
-
-
-def _object(reply: Reply) -> Json:
-    if reply.status != 200 or not isinstance(reply.body, dict):
-        raise Refused(reply)
-    return reply.body

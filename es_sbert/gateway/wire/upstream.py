@@ -179,6 +179,11 @@ class Upstream:
         Args:
             action: What was asked, e.g. `GET /docs`.
         """
+        if reply.status == 200:
+            return EngineUnreachable(
+                f"what answers {action} at {self.url} is no engine: it is no JSON",
+                "Check the address after --upstream, and what stands between the gateway and the engine.",
+            )
         return failed_request(reply.status, reply.body, label=f"the engine at {self.url}", action=action)
 
     def learn(self, answer: aiohttp.ClientResponse) -> None:

@@ -9,6 +9,10 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import expect
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.protocol import Flavour
@@ -109,6 +113,29 @@ def test_an_engine_that_is_down(open_page: OpenPage) -> None:
         page = open_page(url)
         page.open()
         expect(page.page.get_by_role("alert")).to_contain_text(down)
+        page.problems.clear()  # the browser notes the refusal
+
+
+@pytest.mark.parametrize(
+    ("status", "answered", "said"),
+    [
+        (200, 502, "is no engine"),  # the page of a hotel's network, say
+        (503, 503, "answered GET /_all"),
+        (401, 401, "wants to know who you are"),  # OpenSearch's security plugin says so in plain text
+    ],
+)
+def test_what_answers_in_place_of_the_engine(open_page: OpenPage, status: int, answered: int, said: str) -> None:
+    async def answer(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("Welcome", status)
+
+    with (
+        served(Starlette(routes=[Route("/{path:path}", answer)])) as upstream,
+        served(create_app(GatewaySettings(upstream=EngineSettings(url=upstream)))) as url,
+    ):
+        assert httpx.get(f"{url}/ui/api/indices", timeout=60).status_code == answered
+        page = open_page(url)
+        page.open()
+        expect(page.page.get_by_text(said)).to_be_visible()
         page.problems.clear()  # the browser notes the refusal
 
 
