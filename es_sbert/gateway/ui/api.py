@@ -159,8 +159,8 @@ class PageApi:
         found = await asking.vectors(index, target, [document])
         if document not in found:
             raise UsageError(
-                f"document {document.id!r} of {document.index} has no vector in {target.name}",
-                f"Embed it first: es-sbert ingest --index {document.index}.",
+                f"{document.index} has no document {document.id!r} with a vector in {target.name}",
+                f"Embed it first, if it is there: es-sbert ingest --index {document.index}.",
             )
         return mean_direction(found[document])
 

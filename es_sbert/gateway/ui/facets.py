@@ -145,8 +145,10 @@ def _shown(facet: FacetField, held: Json, total: int) -> Json | None:
         counted: Json = {"histogram": {"field": facet.field, "interval": interval, "min_doc_count": 1}}
         return said | {"aggregation": counted, "interval": interval, "whole": facet.whole}
     unit = calendar_unit(most - least)
-    # The format in which the page reads a bucket's beginning and sends it back.
-    by_unit = {"field": facet.field, "calendar_interval": unit, "format": "strict_date_time", "min_doc_count": 1}
+    # The format in which the page reads a bucket's beginning and sends it back. The newest come first: where there are
+    # too many years to show, those are looked for.
+    by_unit = {"field": facet.field, "calendar_interval": unit, "format": "strict_date_time", "min_doc_count": 1,
+               "order": {"_key": "desc"}}  # fmt: skip
     return said | {"aggregation": {"date_histogram": by_unit}, "unit": unit}
 
 

@@ -32,6 +32,9 @@ def test_axe_finds_nothing(
     expect(page.column("hybrid").locator("pre")).to_have_count(2)
 
     assert page.page.evaluate("document.documentElement.scrollWidth") <= width
+    box = page.page.locator("#map-drawing text").bounding_box()
+    assert box is not None
+    assert 17 <= box["height"] <= 40  # its outline counts
     expect_accessible(page)
 
 

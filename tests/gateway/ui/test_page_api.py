@@ -32,7 +32,7 @@ LIKE: dict[str, Any] = {"index": "{index}", "field": "embedding", "document": {"
 @pytest.mark.parametrize(
     ("path", "body", "why"),
     [
-        ("like", LIKE | {"document": {"index": "{index}", "id": "none"}}, "has no vector in embedding"),
+        ("like", LIKE | {"document": {"index": "{index}", "id": "none"}}, "has no document 'none' with a vector"),
         ("like", LIKE | {"field": "title"}, "title is no vector field"),
         ("like", LIKE | {"k": 0}, "k is 0"),
         ("like", LIKE | {"k": 10_001}, "k is 10001"),
@@ -104,6 +104,7 @@ def test_an_index_that_goes_away_meanwhile(page: SearchPage, es9_url: str, fresh
     page.page.get_by_role("searchbox").fill("sun")
     page.page.get_by_role("button", name="Search").click()
     expect(page.page.get_by_role("alert")).to_contain_text(f"no such index [{name}]. Choose another index")
+    expect(page.page.get_by_text("Searching…")).to_be_hidden()
     page.problems.clear()  # the browser notes the refusal
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from es_sbert.config import EngineSettings
 from es_sbert.gateway.app import create_app
@@ -97,6 +97,17 @@ def test_filters_hold_for_all_columns_and_can_be_linked(page: SearchPage, dated_
     assert page.found("hybrid") == len(kept)
 
 
+def test_filters_that_are_none_here_are_said(page: SearchPage, dated_index: str) -> None:
+    page.open(index=dated_index, q="the light", **{"f.topic.keyword": "Space", "f.gone": "x"})
+
+    expect(page.status).to_contain_text("Filters left out: gone.")
+    left_out = page.page.get_by_role("list", name="Filters that are set").locator("li", has_text="gone: x")
+    expect(left_out).to_contain_text("was left out")
+    page.page.get_by_role("button", name="Remove filter gone: x").click()
+    expect(page.status).not_to_contain_text("left out")
+    assert "gone" not in page.page.url
+
+
 def test_dates_and_truth_values_are_facets(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light")
     dates = page.counts("published")
@@ -109,6 +120,45 @@ def test_dates_and_truth_values_are_facets(page: SearchPage, dated_index: str) -
     page.choose("published", year)
     page.choose("long", "true")
     assert {ARTICLES[title]["long"] for title in page.titles("hybrid").all_inner_texts()} == {True}
+
+
+def test_an_older_map_never_takes_the_place_of_a_newer_one(page: SearchPage, dated_index: str) -> None:
+    page.open(index=dated_index, q="the light")
+    held: list[Route] = []
+    page.page.route("**/ui/api/map", lambda route: route.continue_() if held else held.append(route))
+    page.page.get_by_role("button", name="Show more Semantic hits").click()
+    expect(page.titles("semantic")).to_have_count(20)
+
+    with page.page.expect_event("requestfailed", lambda request: request.url.endswith("/ui/api/map")):
+        page.page.get_by_role("button", name="Show more Lexical hits").click()
+    expect(page.titles("lexical")).to_have_count(20)
+    expect(page.points).to_have_count(len(_shown(page)))
+
+
+def test_more_hits_while_another_column_is_slow(page: SearchPage, dated_index: str) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if "semantic.embedding" in (route.request.post_data or ""):
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.page.route("**/_search?*", hold)
+    page.page.goto(f"{page.url}/ui/?index={dated_index}&q=the+light")
+    page.page.get_by_role("button", name="Show more Lexical hits").click()
+    expect(page.titles("lexical")).to_have_count(20)
+    assert len(held) == 2
+    for route in held:
+        route.continue_()
+    page.expect_done()
+    expect(page.titles("hybrid")).to_have_count(10)
+    expect(page.points).to_have_count(len(_shown(page)))
+
+
+def _shown(page: SearchPage) -> set[str]:
+    """Titles of the hits of all columns."""
+    return {title for column in COLUMNS for title in page.titles(column).all_inner_texts()}
 
 
 def test_more_like_this(page: SearchPage, dated_index: str, oracle: SemanticIndex) -> None:
@@ -148,7 +198,7 @@ def test_the_request_to_copy_finds_the_same(
 
 def test_map_is_walked_through_by_keyboard(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light of stars")
-    shown = {title for column in COLUMNS for title in page.titles(column).all_inner_texts()}
+    shown = _shown(page)
     assert page.points.count() == len(shown)
     seen = {label.split(", cosine ")[0] for label in page.points.evaluate_all("all => all.map(p => p.ariaLabel)")}
     assert seen == shown
@@ -183,6 +233,35 @@ def test_keyboard_alone(page: SearchPage, dated_index: str) -> None:
     page.page.keyboard.press("Tab")
     ring = page.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert ring == "solid"
+
+
+def test_the_focus_goes_where_the_new_hits_are(page: SearchPage, dated_index: str) -> None:
+    page.open(index=dated_index, q="stars", **{"f.topic.keyword": "Space"})
+    page.page.get_by_role("button", name="Remove filter topic: Space").press("Enter")
+    expect(page.facet("topic").get_by_role("checkbox", name="Space")).to_be_focused()
+    page.column("semantic").get_by_role("button", name="More like").first.press("Enter")
+    page.expect_done()
+    expect(page.page.locator("#results")).to_be_focused()
+
+
+def test_texts_from_right_to_left_and_long_ones_in_the_heading(page: SearchPage, dated_index: str) -> None:
+    page.open(index=dated_index, q="طلوع " * 100 + "!")
+    heading = page.page.locator("#results-heading bdi")
+    assert len(heading.inner_text()) < 160
+    for part in (heading, page.page.get_by_role("searchbox")):
+        assert part.evaluate("part => part.matches(':dir(rtl)')")
+
+
+def test_an_answer_that_breaks_off_is_no_answer(page: SearchPage) -> None:
+    page.open()
+    said = page.page.evaluate("""async () => {
+      const broken = new ReadableStream({ start: (body) => body.error(new TypeError("network error")) });
+      window.fetch = async () => new Response(broken);
+      const { askPage } = await import("./engine.js");
+      return askPage("indices").catch((error) => [error.constructor.name, error.message]);
+    }""")
+    assert said[0] == "RequestFailed"
+    assert "Check that it runs" in said[1]
 
 
 def test_a_text_too_long_for_the_model_leaves_words_searched(page: SearchPage, dated_index: str) -> None:

@@ -143,7 +143,7 @@ def test_a_field_of_several_types_is_no_facet() -> None:
         (Kind.NUMBER, {"min": None, "max": None}, None),  # no document has it
         (Kind.DATE, {"min": 0, "max": 5 * 365 * 86400e3},
          {"date_histogram": {"field": "f", "calendar_interval": "year", "format": "strict_date_time",
-                             "min_doc_count": 1}}),
+                             "min_doc_count": 1, "order": {"_key": "desc"}}}),
     ],
 )  # fmt: skip
 def test_facets_worth_showing(kind: Kind, held: dict[str, Any], shown: dict[str, Any] | None) -> None:

@@ -49,14 +49,14 @@ async function request(path, body, headers, signal) {
     options.headers.Authorization = authorization;
     options.credentials = "omit"; // else a refusal would open the browser's own window
   }
-  let answer;
+  let answer, text;
   try {
     answer = await fetch(path, options);
+    text = await answer.text();
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new RequestFailed(0, "The gateway does not answer. Check that it runs, then search again.");
   }
-  const text = await answer.text();
   let said = null;
   try {
     said = JSON.parse(text);

@@ -49,13 +49,28 @@ function choice(facet, value, count, isChosen, toggle) {
   );
 }
 
-/** What is chosen, each with a button that takes it back. */
+/** What is chosen, each with a button that takes it back; also what is no facet here, and so did not count. */
 export function chosenOf(facets, chosen, toggle) {
-  return facets.flatMap((facet) =>
-    (chosen.get(facet.field) ?? []).map((value) => {
-      const label = `${visible(facet.label)}: ${labelOf(facet, value)}`;
-      return element("li", {}, element("button", { type: "button", class: "small", "aria-label": `Remove filter ${label}`, click: () => toggle(facet.field, value) }, `${label} ✕`));
-    }));
+  return [...chosen].flatMap(([field, values]) => values.map((value) => {
+    const facet = facets.find((known) => known.field === field);
+    const label = facet === undefined ? visible(`${field}: ${value}`) : `${visible(facet.label)}: ${labelOf(facet, value)}`;
+    const remove = {
+      type: "button", class: "small", "aria-label": `Remove filter ${label}`, click: () => toggle(field, value),
+      "data-field": field, "data-value": value,
+    };
+    return element(
+      "li",
+      {},
+      element("button", remove, element("bdi", {}, label), " ✕"),
+      facet === undefined ? element("span", { class: "warning" }, " is none of the filters here, and was left out.") : null,
+    );
+  }));
+}
+
+/** In words, for the announcement: filters that did not count. */
+export function leftOut(facets, chosen) {
+  const fields = [...chosen.keys()].filter((field) => !facets.some((known) => known.field === field));
+  return fields.length === 0 ? "" : ` Filters left out: ${fields.map(visible).join(", ")}.`;
 }
 
 /** A value for people. */

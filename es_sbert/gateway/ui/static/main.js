@@ -3,12 +3,12 @@
 import { columnsOf, prepare, run } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { RequestFailed, askPage, setEngineRoot } from "./engine.js";
-import { chosenOf, facetsOf, filtersOf } from "./facets.js";
+import { chosenOf, facetsOf, filtersOf, leftOut } from "./facets.js";
 import { drawMap } from "./placing.js";
 import { PAGE } from "./queries.js";
 import { askToSignIn, signedIn, signingIn } from "./signin.js";
 import { readState, toggled, writeState } from "./state.js";
-import { visible } from "./text.js";
+import { beginning, visible } from "./text.js";
 import "./colours.js";
 
 const NO_VECTORS = "es-sbert ingest --index docs articles.jsonl";
@@ -79,7 +79,9 @@ async function searchAll(state, index, field, signal) {
   const columns = columnsOf(state);
   tell("Searching…");
   byId("results").hidden = false;
-  byId("results-heading").textContent = state.like === null ? `Results for “${visible(state.query)}”` : `Documents like ${visible(state.like.id)}`;
+  const meant = visible(beginning(state.like === null ? state.query : state.like.id, 150));
+  // In a direction of its own: it may be written from right to left.
+  byId("results-heading").replaceChildren(...(state.like === null ? ["Results for “", element("bdi", {}, meant), "”"] : ["Documents like ", element("bdi", {}, meant)]));
   document.title = `${state.like === null ? state.query : state.like.id} – Search by meaning`;
   prepare(columns);
   if (facets.index !== index.name) {
@@ -100,17 +102,16 @@ async function searchAll(state, index, field, signal) {
       tell(`${column.heading}: ${answer.hits.hits.length} shown.`);
     },
   };
-  const ended = await Promise.allSettled(columns.map((column) => run(column, asked, then)));
+  const ended = await Promise.allSettled(columns.map(async (column) => answers.set(column.name, await run(column, asked, then))));
   if (signal.aborted) return;
-  ended.forEach(({ status, value }, number) => { if (status === "fulfilled") answers.set(columns[number].name, value); });
   const refused = ended.find(({ reason }) => reason instanceof RequestFailed && reason.status === 401);
   if (refused !== undefined) throw refused.reason;
   const counted = answers.get(columns.at(-1).name);
   byId("chosen").replaceChildren(...chosenOf(facets.list, state.chosen, toggle));
   byId("facet-list").replaceChildren(...facetsOf(facets.list, counted?.aggregations, state.chosen, toggle).filter((made) => made !== null));
-  byId("facets").hidden = facets.list.length === 0;
+  byId("facets").hidden = facets.list.length === 0 && state.chosen.size === 0;
   focusAgain();
-  tell(columns.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" "));
+  tell(columns.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" ") + leftOut(facets.list, state.chosen));
   await drawMap(asked, answers, signal);
 }
 
@@ -121,6 +122,8 @@ function go(state) {
   remembered = document.activeElement?.dataset ?? null;
   history.pushState(null, "", writeState(state));
   void follow();
+  // What was pressed may be gone with the hits before: whoever goes on by keyboard then does so at the new ones.
+  if (document.activeElement === document.body) byId("results").focus();
 }
 
 // A checkbox is made anew with every search: whoever walks through them by keyboard stays where they were.
@@ -141,8 +144,8 @@ function clearResults() {
 
 function refuse(error) {
   if (!(error instanceof RequestFailed)) throw error;
+  clearResults();
   if (error.status === 401) {
-    clearResults();
     byId("search").hidden = true;
     askToSignIn();
     tell("Sign in, please.");

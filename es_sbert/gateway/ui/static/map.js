@@ -2,10 +2,11 @@
 
 import { drawing, element } from "./dom.js";
 
-const WIDTH = 560;
-const LEAST_HEIGHT = 360;
-const MARGIN = 34;
-const RADIUS = 10;
+// About as many pixels as the drawing gets, so that its text has the size of the page's.
+const WIDTH = 360;
+const LEAST_HEIGHT = 240;
+const MARGIN = 24;
+const RADIUS = 7;
 const UNIT = WIDTH / 2 - MARGIN; // both axes have the same
 
 const KINDS = {
@@ -98,12 +99,12 @@ function outline(kind, x, y, r, attributes) {
 }
 
 function originOf([left, top], label) {
-  const anchor = left > 0.7 * WIDTH ? "end" : "start";
+  const anchor = left > 0.6 * WIDTH ? "end" : "start";
   return drawing(
     "g",
     { "aria-hidden": "true" },
-    drawing("path", { class: "origin", d: `M${left - 12},${top}h24M${left},${top - 12}v24` }),
-    drawing("text", { x: left + (anchor === "end" ? -14 : 14), y: top - 8, "text-anchor": anchor }, label),
+    drawing("path", { class: "origin", d: `M${left - 9},${top}h18M${left},${top - 9}v18` }),
+    drawing("text", { x: left + (anchor === "end" ? -10 : 10), y: top - 6, "text-anchor": anchor }, label),
   );
 }
 
@@ -115,7 +116,7 @@ function legendOf(points) {
     used.map(([kind, words]) => element(
       "li",
       {},
-      drawing("svg", { viewBox: "-12 -12 24 24", "aria-hidden": "true" }, outline(kind, 0, 0, RADIUS, { class: `point ${kind}` })),
+      drawing("svg", { viewBox: "-10 -10 20 20", "aria-hidden": "true" }, outline(kind, 0, 0, RADIUS, { class: `point ${kind}` })),
       words,
     )),
   );

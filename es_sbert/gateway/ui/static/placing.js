@@ -6,8 +6,13 @@ import { addCosines, itemId, keyOf } from "./hits.js";
 import { mapOf } from "./map.js";
 import { titleOf, visible } from "./text.js";
 
-/** Hits as the gateway places them; a map that fails leaves the hits alone. */
-export async function drawMap(asked, answers, signal) {
+let latest = new AbortController();
+
+/** Hits as the gateway places them, in place of the map before; a map that fails leaves the hits alone. */
+export async function drawMap(asked, answers, searched) {
+  latest.abort();
+  latest = new AbortController();
+  const signal = AbortSignal.any([searched, latest.signal]);
   const hits = new Map();
   for (const [column, answer] of answers) {
     answer.hits.hits.forEach((hit, position) => {
