@@ -120,9 +120,11 @@ async def _fill_log(url: str, name: str) -> None:
     log = SearchLog(settings, upstream.ask_as_itself)
     log.start()
     for number in range(60):
+        kind = list(Kind)[number % 3]
         log.record(SearchRecord(
-            "docs", "_search" if number % 3 else "_msearch", list(Kind)[number % 3], 200, 5.0 + number,
-            embedding_milliseconds=2.0, upstream_milliseconds=3.0, texts=[f"query {number % 4}"],
+            "docs", "_search" if number % 3 else "_msearch", kind, 200, 5.0 + number,
+            embedding_milliseconds=2.0, upstream_milliseconds=3.0,
+            texts=[] if kind is Kind.LEXICAL else [f"query {number % 4}"],
             rewrites=["virtual_field"], k=10, hits=number % 5, at=NOW - timedelta(hours=number),
         ))  # fmt: skip
     await log.close()
@@ -194,6 +196,9 @@ def test_the_figures_are_those_of_the_documents(shown: Shown) -> None:
     without = aggregated("Searches: without a hit")["2"]["buckets"]
     found = [bucket["3"]["buckets"]["without a hit"]["doc_count"] for bucket in without]
     assert sum(found) == 12
+    queries = aggregated("Searches: queries without a hit")["3"]["buckets"]
+    assert sum(bucket["doc_count"] for bucket in queries) == 12
+    assert [bucket["doc_count"] for bucket in queries if bucket["key"] == "__missing__"] == [4]  # by words alone
 
 
 def test_every_field_that_is_named_exists(shown: Shown) -> None:
