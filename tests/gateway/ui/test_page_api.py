@@ -136,7 +136,7 @@ def test_what_answers_in_place_of_the_engine(open_page: OpenPage, status: int, a
         assert httpx.get(f"{url}/ui/api/indices", timeout=60).status_code == answered
         page = open_page(url)
         page.open()
-        expect(page.page.get_by_text(said)).to_be_visible()
+        expect(page.page.locator("main").get_by_text(said).last).to_be_visible()
         page.problems.clear()  # the browser notes the refusal
 
 
@@ -163,6 +163,7 @@ def test_whoever_signs_in_sees_what_they_may(open_page: OpenPage, secured_gatewa
     expect(page.page.get_by_role("heading", name="Sign in to the engine")).to_be_visible()
     _sign_in(page, "anna", "wrong")
     expect(page.page.locator("#sign-in-reason")).to_contain_text("does not know this name and password")
+    expect(page.status).to_contain_text("does not know this name and password")
     _sign_in(page, "anna", PASSWORD)
     expect(page.page.get_by_role("alert")).to_contain_text("No index that you may see has vectors yet")
     expect(page.page.get_by_role("alert")).to_contain_text("es-sbert ingest")

@@ -226,6 +226,7 @@ def test_keyboard_alone(page: SearchPage, dated_index: str) -> None:
     page.page.keyboard.type("stars")
     page.page.keyboard.press("Enter")
     page.expect_done()
+    assert page.page.title() == "stars – Search by meaning"
     page.page.locator("#results").press("/")
     expect(page.page.get_by_role("searchbox")).to_be_focused()
     page.page.keyboard.type("a/b")  # replaces the words, and a slash in the box is a slash
@@ -233,6 +234,10 @@ def test_keyboard_alone(page: SearchPage, dated_index: str) -> None:
     page.page.keyboard.press("Tab")
     ring = page.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert ring == "solid"
+    page.page.get_by_role("searchbox").fill("")
+    page.page.keyboard.press("Enter")
+    expect(page.status).to_have_text("Type what you are looking for.")
+    assert page.page.title() == "Search by meaning"
 
 
 def test_the_focus_goes_where_the_new_hits_are(page: SearchPage, dated_index: str) -> None:

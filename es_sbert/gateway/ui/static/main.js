@@ -44,7 +44,6 @@ async function follow() {
   const index = settings.indices.find(({ name }) => name === state.index) ?? (state.index === "" ? settings.indices[0] : null);
   running.abort();
   running = new AbortController();
-  byId("results").setAttribute("aria-busy", "true");
   byId("query").value = state.query;
   clearResults();
   if (index === null) {
@@ -61,6 +60,7 @@ async function follow() {
     return;
   }
   const { signal } = running;
+  byId("results").setAttribute("aria-busy", "true");
   try {
     await searchAll(state, index, field, signal);
   } catch (error) {
@@ -136,8 +136,10 @@ function focusAgain() {
 }
 
 function clearResults() {
+  document.title = "Search by meaning";
   byId("message").replaceChildren();
   byId("results").hidden = true;
+  byId("results").setAttribute("aria-busy", "false");
   for (const id of ["columns", "facet-list", "chosen", "map-drawing", "map-caption"]) byId(id).replaceChildren();
   for (const id of ["facets", "map"]) byId(id).hidden = true;
 }
@@ -147,8 +149,7 @@ function refuse(error) {
   clearResults();
   if (error.status === 401) {
     byId("search").hidden = true;
-    askToSignIn();
-    tell("Sign in, please.");
+    tell(askToSignIn());
     return;
   }
   problem("The search did not work.", error.message);

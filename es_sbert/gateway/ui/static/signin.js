@@ -3,13 +3,15 @@
 import { byId } from "./dom.js";
 import { isSignedIn, signIn } from "./engine.js";
 
-/** Show the form. */
+/** Show the form; gives what it says, which a screen reader would not come by. */
 export function askToSignIn() {
-  byId("sign-in-reason").textContent = isSignedIn() ? "The engine does not know this name and password, or this key." : "The engine wants to know who you are.";
+  const reason = isSignedIn() ? "The engine does not know this name and password, or this key." : "The engine wants to know who you are.";
+  byId("sign-in-reason").textContent = reason;
   byId("sign-in-warning").hidden = isSecureContext;
   byId("sign-in").hidden = false;
   byId("sign-out").hidden = true;
   byId("username").focus();
+  return reason;
 }
 
 /** The engine has answered: put the form away. */
