@@ -162,8 +162,10 @@ def _json(answer: httpx.Response) -> Any:
 def _dashboards(place: Place, objects: Sequence[SavedObject], body: Json) -> dict[str, str]:
     moved = {result["id"]: result["destinationId"] for result in body.get("successResults", [])
              if "destinationId" in result}  # fmt: skip
+    # Without it the dashboard is looked for in the tenant that the user was in last.
+    tenant = "" if place.tenant is None else f"?security_tenant={quote(place.tenant, safe='')}"
     return {
-        saved.title: f"{place.url}/app/dashboards#/view/{moved.get(saved.id, saved.id)}"
+        saved.title: f"{place.url}/app/dashboards{tenant}#/view/{moved.get(saved.id, saved.id)}"
         for saved in objects
         if saved.type == "dashboard"
     }

@@ -96,8 +96,9 @@ def test_spaces_and_tenants() -> None:
         with pytest.raises(UsageError, match="no tenants"):
             install(_place(url, tenant="global"), Product.KIBANA, [])
     with serving(other) as url:
-        install(_place(url, tenant="global"), Product.DASHBOARDS, _objects(Product.DASHBOARDS))
-        assert list(other.objects) == ["global"]
+        done = install(_place(url, tenant="the team"), Product.DASHBOARDS, _objects(Product.DASHBOARDS))
+        assert list(other.objects) == ["the team"]
+        assert "/app/dashboards?security_tenant=the%20team#/view/" in done.dashboards["Searches"]
         with pytest.raises(UsageError, match="no spaces"):
             install(_place(url, space="search"), Product.DASHBOARDS, [])
 
