@@ -61,7 +61,7 @@ def build(engine: Engine, index: str, *, searches: str, reports: str) -> Bundle:
         objects.append(view)
     else:
         notes.append(f"without reports of loads ({why}): `es-sbert ingest --report-index {reports}` writes them")
-    objects += index_objects(product, index, fields, view)
+    objects += index_objects(product, index, fields, view, state.name)
     found, why = _looked_up(engine, months)
     if found:
         objects += search_objects(product, months)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from es_sbert.dashboards.boards import Panel, dashboard
 from es_sbert.dashboards.charts import (
@@ -26,12 +26,13 @@ _TOKENS_A_BAR = 16
 
 
 def index_objects(product: Product, index: str, fields: Mapping[str, VectorFieldMeta],
-                  reports: SavedObject | None) -> list[SavedObject]:  # fmt: skip
+                  reports: SavedObject | None, behind: str | None = None) -> list[SavedObject]:  # fmt: skip
     """The views, the saved search and the dashboard of an index.
 
     Args:
         fields: Its vector fields, at least one.
         reports: The view of the loads' reports; None where no load has left one.
+        behind: Where `index` is an alias, the index behind it: loads may have named either.
     """
     formats, hidden = vector_formats(fields), vector_patterns(fields)
     view = data_view(product, index, f"{index} (es-sbert)", formats=formats, hidden=hidden)
@@ -48,7 +49,7 @@ def index_objects(product: Product, index: str, fields: Mapping[str, VectorField
         objects.append(timed)
         panels += _field_panels(index, view, timed, field, meta)
     if reports is not None:
-        panels += _report_panels(index, reports)
+        panels += _report_panels(index, reports, dict.fromkeys([index, behind or index]))
     panels.append(Panel(documents, 48, 18))
     models = "; ".join(f"{field}: {meta.model} ({meta.fingerprint[:8]})" for field, meta in fields.items())
     board = dashboard(
@@ -111,8 +112,8 @@ def reports_view(product: Product, name: str) -> SavedObject:
     return data_view(product, name, "Loads (es-sbert)", time_field="@timestamp", formats=formats)
 
 
-def _report_panels(index: str, reports: SavedObject) -> list[Panel]:
-    only = f'index:"{index}"'
+def _report_panels(index: str, reports: SavedObject, names: Iterable[str]) -> list[Panel]:
+    only = " OR ".join(f'index:"{name}"' for name in names)
     ends = [metric("sum", name, label) for name, label in (
         ("indexed", "embedded"), ("updated", "updated"), ("unchanged", "unchanged"), ("dead", "not loaded"),
         ("left", "left for the next run"),

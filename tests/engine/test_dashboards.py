@@ -193,6 +193,12 @@ def test_the_figures_are_those_of_the_documents(shown: Shown) -> None:
     assert counts == {"current vector": 28, "vector of another model": 8, "no vector": 4, "truncated": 4}
     ends = aggregated(f"{shown.index}: ends of documents")["6"]["buckets"]
     assert [(bucket["4"]["value"], bucket["doc_count"]) for bucket in ends] == [(3, 1)]  # not those of another index
+    alias = f"{shown.index}-alias"
+    _ask(shown.url, "PUT", f"/{shown.index}/_alias/{alias}")
+    with open_engine(shown.url) as engine:
+        by_alias = build(engine, alias, searches=shown.searches, reports=shown.reports)
+    [of_alias] = [saved for saved in by_alias.objects if saved.title == f"{alias}: ends of documents"]
+    assert _ask(shown.url, "POST", f"/{shown.reports}/_search", request(of_alias))["hits"]["total"]["value"] == 1
     without = aggregated("Searches: without a hit")["2"]["buckets"]
     found = [bucket["3"]["buckets"]["without a hit"]["doc_count"] for bucket in without]
     assert sum(found) == 12
