@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -58,11 +58,13 @@ class IndexState:
         name: The concrete index (an alias is resolved to the one index it stands for).
         mappings: The whole mapping (`properties`, `_meta`, …).
         settings: Flat settings (`index.knn`, `index.number_of_shards`, …), values as strings.
+        aliases: Alias → its properties (`filter`, `is_write_index`, …).
     """
 
     name: str
     mappings: Json
     settings: dict[str, str]
+    aliases: dict[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ class RestEngine(IndexUpkeep):
                 name=concrete,
                 mappings=state.get("mappings", {}),
                 settings={key: str(value) for key, value in state.get("settings", {}).items()},
+                aliases=state.get("aliases", {}),
             )
             for concrete, state in sorted(answer.items())
         ]

@@ -142,6 +142,7 @@ def hybrid_request(flavour: Flavour, searched: Searched, vectors: Mapping[str, V
         UsageError: see `VectorQuery` and `Page`; what a fusion cannot do.
     """
     method = searched.method(flavour, asked.exact)
+    asked = replace(asked, filter=searched.narrowed(asked.filter))
     queries = vector_queries(searched, vectors, asked, blend.depth)
     if blend.fusion is Fusion.RRF:
         return _rrf_request(flavour, searched, queries, asked, blend, text)

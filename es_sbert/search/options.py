@@ -9,6 +9,7 @@ from typing import TypedDict
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
+from es_sbert.search.filters import check_query
 from es_sbert.search.page import Page
 from es_sbert.search.vector_query import check_k
 
@@ -83,6 +84,8 @@ class Asked:
                 f"there is no option {', '.join(sorted(unknown))}",
                 f"Options of a search are {', '.join(SearchOptions.__annotations__)}.",
             )
+        if options.get("filter") is not None:
+            check_query(options["filter"], "the filter")
         page = Page(
             size=options.get("size"), offset=options.get("offset", 0), source=options.get("source"),
             highlight=options.get("highlight"), aggregations=options.get("aggregations"), sort=options.get("sort"),

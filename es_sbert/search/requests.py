@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -54,6 +54,7 @@ def search_request(flavour: Flavour, searched: Searched, vectors: Mapping[str, V
         UsageError: see `VectorQuery` and `Page`; a sort over more than the nearest.
     """
     method = searched.method(flavour, asked.exact)
+    asked = replace(asked, filter=searched.narrowed(asked.filter))
     queries = vector_queries(searched, vectors, asked, asked.k)
     check_sort(method, asked)
     page = asked.page.body(asked.k, searched.names, text)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from es_sbert.engines.protocol import Engine, Flavour
+from es_sbert.engines.protocol import Engine, Flavour, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.ensure import VectorField, missing_index, vector_field_of
 from es_sbert.index.meta import VectorFieldMeta
@@ -20,22 +20,24 @@ class Searched:
 
     Attributes:
         fields: Every field of every index, at least one.
+        filters: Concrete index → filter of the alias by which it is searched, where that has one.
     """
 
     fields: tuple[VectorField, ...]
+    filters: Mapping[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         first = self.fields[0]
-        for field in self.fields[1:]:
-            if field.meta.fingerprint != first.meta.fingerprint:
+        for other in self.fields[1:]:
+            if other.meta.fingerprint != first.meta.fingerprint:
                 raise IndexMismatch(
-                    f"{field.index}.{field.name} holds vectors of {field.meta.model!r}, {first.index}.{first.name} of "
+                    f"{other.index}.{other.name} holds vectors of {other.meta.model!r}, {first.index}.{first.name} of "
                     f"{first.meta.model!r}: their cosines cannot be compared",
                     "Search them one by one, or embed both with one model: `es-sbert index migrate`.",
                 )
-            if field.name == first.name and (field.meta.passages is None) != (first.meta.passages is None):
+            if other.name == first.name and (other.meta.passages is None) != (first.meta.passages is None):
                 raise IndexMismatch(
-                    f"{field.name} holds passages in one of {field.index} and {first.index}, and one vector a document "
+                    f"{other.name} holds passages in one of {other.index} and {first.index}, and one vector a document "
                     "in the other",
                     "Search them one by one, or give the fields different names.",
                 )
@@ -54,6 +56,16 @@ class Searched:
         """What the mapping says about a field; in which of the indices matters for the text alone."""
         wanted = [field.meta for field in self.fields if field.name == name]
         return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), wanted[0])
+
+    def narrowed(self, filter: Json | None) -> Json | None:
+        """A filter together with those of the aliases, which searches of concrete indices would pass by."""
+        if not self.filters:
+            return filter
+        own = [self.filters.get(index) for index in self.indices]
+        if all(each == own[0] for each in own):
+            return _both(self.filters[self.indices[0]], filter)
+        pairs = zip(self.indices, own, strict=True)
+        return _both(_any_of([_both({"term": {"_index": index}}, each) for index, each in pairs]), filter)
 
     def method(self, flavour: Flavour, exact: bool) -> Method:
         """How they are searched: by a script where one of them has no graph that could be."""
@@ -85,9 +97,22 @@ def read_searched(engine: Engine, indices: Sequence[str], vector_fields: Sequenc
     if not indices or not vector_fields:
         raise UsageError("there is nothing to search in", "Name an index and a vector field.")
     fields = []
+    ways: dict[str, list[Json | None]] = {}
     for name in indices:
         states = engine.get_indices(name)
         if not states:
             raise missing_index(name, engine)
         fields += [vector_field_of(engine, state, field) for state in states for field in vector_fields]
-    return Searched(tuple(fields))
+        for state in states:
+            ways.setdefault(state.name, []).append(state.aliases.get(name, {}).get("filter"))
+    # By two aliases the documents of both are searched, and all where one way to the index has no filter.
+    filters = {index: _any_of([way for way in found if way]) for index, found in ways.items() if all(found)}
+    return Searched(tuple(fields), filters)
+
+
+def _any_of(queries: Sequence[Json]) -> Json:
+    return queries[0] if len(queries) == 1 else {"bool": {"should": list(queries), "minimum_should_match": 1}}
+
+
+def _both(first: Json, second: Json | None) -> Json:
+    return first if second is None else {"bool": {"filter": [first, second]}}

@@ -80,6 +80,31 @@ def test_an_alias_of_several_indices(site: Shelf) -> None:
         assert {hit.index for hit in both.search(TEXT, 20)} == {site.one, site.two}
 
 
+def test_the_filter_of_an_alias_narrows_every_search(site: Shelf) -> None:
+    alias = f"{site.one}-narrow"
+    adds = [(site.one, "narrow", [3, 4]), (site.one, "other", [5]), (site.two, "narrow", [6])]
+    site.engine.update_aliases(
+        [{"add": {"index": index, "alias": f"{site.one}-{name}", "filter": {"terms": {"group": groups}}}}
+         for index, name, groups in adds]
+    )  # fmt: skip
+
+    def found(result: Any) -> set[tuple[str, int]]:
+        return {(hit.index, hit.source["group"]) for hit in result}
+
+    narrow = {(site.one, 3), (site.one, 4), (site.two, 6)}
+    with open_at(site, alias) as index:
+        assert found(index.search(TEXT, 2 * COUNT)) == narrow
+        assert found(index.search(TEXT, 5, filter={"term": {"group": 4}})) == {(site.one, 4)}
+        assert found(index.like("two-0", 2 * COUNT, index=site.two)) == narrow
+        for fusion in ("rrf", "weighted"):
+            assert found(index.hybrid(TEXT, 2 * COUNT, fusion=fusion)) == narrow
+    with open_at(site, [alias, f"{site.one}-other"]) as either:
+        assert found(either.search(TEXT, 2 * COUNT)) == narrow | {(site.one, 5)}
+    with open_at(site, [alias, site.one]) as whole:
+        groups = {group for index, group in found(whole.search(TEXT, 2 * COUNT)) if index == site.one}
+        assert groups == set(range(10))
+
+
 @pytest.mark.parametrize("boost", [1.0, 1.5])
 def test_of_several_fields_the_nearest_counts(site: Shelf, boost: float) -> None:
     query = site.query(TEXT)

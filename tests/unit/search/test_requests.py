@@ -79,6 +79,32 @@ def test_hybrid_searches_are_as_recorded(flavour: Flavour, name: str) -> None:
     assert len(request.bodies) == (1 + len(searched.names) if blend.fusion is Fusion.RRF else 1)
 
 
+SPANISH: Json = {"term": {"language": "es"}}
+
+
+@pytest.mark.parametrize(
+    ("filters", "filter", "expected"),
+    [
+        ({}, None, None),
+        ({}, FILTER, FILTER),
+        ({"docs": FILTER, "news": FILTER}, None, FILTER),
+        ({"docs": FILTER, "news": FILTER}, SPANISH, {"bool": {"filter": [FILTER, SPANISH]}}),
+        ({"news": FILTER}, None, {"bool": {"should": [
+            {"term": {"_index": "docs"}}, {"bool": {"filter": [{"term": {"_index": "news"}}, FILTER]}},
+        ], "minimum_should_match": 1}}),
+    ],
+)  # fmt: skip
+def test_filters_of_aliases_narrow_a_search(filters: dict[str, Json], filter: Json | None, expected: Json) -> None:
+    searched = Searched((field(), field(index="news")), filters)
+    assert searched.narrowed(filter) == expected
+
+
+@pytest.mark.parametrize("filter", [["term"], {}, "text"])
+def test_a_filter_is_looked_at_before_anything_is_put_around_it(filter: Any) -> None:
+    with pytest.raises(UsageError, match="the filter is no query"):
+        Asked.of(10, {"filter": filter})
+
+
 def test_a_filter_that_leaves_a_document_out() -> None:
     itself = {"bool": {"filter": [{"ids": {"values": ["7"]}}, {"term": {"_index": "docs"}}]}}
     assert without(None, "docs", "7") == {"bool": {"must_not": [itself]}}
