@@ -13,6 +13,8 @@ What a clause does on each engine, seen on Elasticsearch 8.19.8 and 9.5.0 and Op
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import UsageError
 from es_sbert.index.layout import passage_inner_hits
@@ -28,7 +30,7 @@ def search_body(flavour: Flavour, method: Method, query: VectorQuery) -> Json:
     vector is left out of the hits' `_source`.
     """
     if method is Method.KNN and flavour is Flavour.ELASTICSEARCH:
-        section = {"knn": knn_section(query)}
+        section = _knn_alone(query)
     else:
         section = {"query": vector_clause(flavour, method, query)}
     return section | {"size": query.k, "_source": {"excludes": [query.field]}}
@@ -47,12 +49,17 @@ def vector_clause(flavour: Flavour, method: Method, query: VectorQuery) -> Json:
     return _elasticsearch_clause(query) if flavour is Flavour.ELASTICSEARCH else _opensearch_clause(query)
 
 
-def knn_section(query: VectorQuery) -> Json:
-    """Elasticsearch's `knn` of a request body, which stands beside `query` and finds k documents of the whole index."""
-    knn = _elasticsearch_knn(query)
-    if query.passages and query.inner_hits is not None:
+def _knn_alone(query: VectorQuery) -> Json:
+    """A body's section `knn`, which finds k documents of the whole index, with no `query` beside it."""
+    if not query.passages:
+        return {"knn": _elasticsearch_knn(query) | _boost(query)}
+    knn = _elasticsearch_knn(replace(query, min_cosine=None)) | _boost(query)
+    if query.inner_hits is not None:
         knn["inner_hits"] = passage_inner_hits(query.field, query.inner_hits)
-    return knn | _boost(query)
+    if query.min_cosine is None:
+        return {"knn": knn}
+    # Not by `similarity`, which inner hits are compared with anew by quantised vectors: a hit might have no passage.
+    return {"knn": knn, "min_score": query.boost * score_of(query.min_cosine, Flavour.ELASTICSEARCH, Method.KNN)}
 
 
 def _elasticsearch_knn(query: VectorQuery) -> Json:

@@ -93,17 +93,22 @@ def place(engine_url: str) -> Iterator[Place]:
         engine.refresh(lacking)
         for kind in TYPES[:3]:
             load(engine, fields[kind].index, "v", vectors, lambda number: {"group": number % 10, "title": "document"})
-        lines = []
-        for number, own in enumerate(vectors.reshape(-1, PASSAGES, DIMENSIONS)):
-            lines.append(orjson.dumps({"index": {"_id": str(number)}}))
-            values = passage_values(engine.info, [(place, place + 1) for place in range(PASSAGES)], own)
-            document = {"group": number % 10, "title": "document", "v": values}
-            lines.append(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
-        assert all(item.ok for item in engine.bulk(fields["passages"].index, b"\n".join(lines) + b"\n"))
-        engine.refresh(fields["passages"].index)
+        load_passages(engine, fields["passages"].index, vectors)
         yield Place(engine, fields, lacking, vectors)
         for name in [lacking, *(field.index for field in fields.values())]:
             engine.delete_index(name)
+
+
+def load_passages(engine: RestEngine, index: str, vectors: Vectors) -> None:
+    """Index each `PASSAGES` of the vectors ``(COUNT, DIMENSIONS)`` as one document."""
+    lines = []
+    for number, own in enumerate(vectors.reshape(-1, PASSAGES, DIMENSIONS)):
+        lines.append(orjson.dumps({"index": {"_id": str(number)}}))
+        values = passage_values(engine.info, [(place, place + 1) for place in range(PASSAGES)], own)
+        document = {"group": number % 10, "title": "document", "v": values}
+        lines.append(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
+    assert all(item.ok for item in engine.bulk(index, b"\n".join(lines) + b"\n"))
+    engine.refresh(index)
 
 
 @pytest.fixture(params=TYPES)
@@ -163,6 +168,30 @@ def test_the_minimum_cosine_of_a_body_is_exact(place: Place, kind: str) -> None:
     query = place.query(kind, QUERY, COUNT // 3, min_cosine=LEAST, filter={"term": {"group": 3}}, boost=2.0)
     body = search_body(place.engine.info.flavour, place.method(kind), query)
     assert_same(place.found(kind, body, 2.0), place.true(kind, QUERY, LEAST, 3))
+
+
+def test_hits_of_a_minimum_cosine_tell_their_passage_where_vectors_are_quantised(place: Place) -> None:
+    """Elasticsearch chooses it by quantised vectors, of which all of a hit's may be below the minimum."""
+    info = place.engine.info
+    index = f"{place.lacking}-quantised"
+    made = ensure_vector_field(
+        place.engine, index, vector_field="v", fingerprint="f" * 32, model_name="random", dimensions=DIMENSIONS,
+        index_type="int4_flat" if info.flavour is Flavour.ELASTICSEARCH else "int8_hnsw", replicas=0, shards=1,
+        passages=PassageRules(tokens=8, overlap=0),
+    )  # fmt: skip
+    try:
+        load_passages(place.engine, index, place.vectors)
+        expected = place.true("passages", QUERY, LEAST)
+        query = VectorQuery("v", QUERY, COUNT // 3, oversample=oversample_for(made.meta), num_candidates=COUNT,
+                            passages=True, min_cosine=LEAST, boost=2.0, inner_hits="near")  # fmt: skip
+        body = search_body(info.flavour, Method.KNN, query) | {"aggs": {"all": {"value_count": {"field": "group"}}}}
+        answer = place.engine.search(index, body)
+    finally:
+        place.engine.delete_index(index)
+    hits = answer["hits"]["hits"]
+    assert {hit["_id"] for hit in hits} == set(expected)
+    assert answer["aggregations"]["all"]["value"] == answer["hits"]["total"]["value"] == len(expected)
+    assert all(hit["inner_hits"]["near"]["hits"]["hits"] for hit in hits)
 
 
 def test_an_index_without_the_field_adds_nothing(place: Place, kind: str) -> None:
