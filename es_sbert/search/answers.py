@@ -85,8 +85,8 @@ class Reader:
             cosines = {name: self._cosine(name, raw[name]["_score"]) for name in raw if name != LEXICAL}
             words = raw[LEXICAL]["_score"] if LEXICAL in raw else None
             merged: Json = {}
-            for hit in raw.values():  # each may have what the others lack: inner hits, highlights
-                merged |= hit
+            for hit in raw.values():  # each may have what the others lack: inner hits of its own field, highlights
+                merged |= hit | {"inner_hits": merged.get("inner_hits", {}) | hit.get("inner_hits", {})}
             hits.append(self._hybrid_hit(merged, document.score, cosines, words, document.ranks))
         return HybridResult(tuple(hits), max(answer["took"] for answer in answers.values()), self._method, len(fused))
 

@@ -81,6 +81,19 @@ def test_fused_hits_tell_ranks_and_both_scores() -> None:
     assert result.total == 3
 
 
+def test_a_fused_hit_of_two_fields_keeps_the_passage_of_the_nearer() -> None:
+    def near(field: str, score: float, start: int) -> Json:
+        inner = {"hits": {"hits": [{"_source": {"start": start, "end": start + 4}}]}}
+        return answer({"_id": "a", "_score": score, "_source": {"t": "Rain and wind"}, "inner_hits": {field: inner}})
+
+    passages = meta("{t}", PassageRules(tokens=64, overlap=8))
+    words = answer({"_id": "a", "_score": 3.0, "_source": {"t": "Rain and wind"}})
+    result = reader(Flavour.ELASTICSEARCH, ("v", passages), ("w", passages)).fused(
+        {"v": near("v", 0.75, 0), "w": near("w", 0.5, 9), "lexical": words}, weights={}, constant=60, offset=0, size=1
+    )
+    assert (result.hits[0].cosine, result.hits[0].passage) == (0.5, Passage(0, 4, "Rain"))
+
+
 @pytest.mark.parametrize(
     ("template", "source", "text"),
     [
