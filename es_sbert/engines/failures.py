@@ -17,6 +17,7 @@ _GRANTED_BY = re.compile(r"granted by the (index|cluster) privileges? \[([^\]]+)
 _ON_INDICES = re.compile(r"on (?:restricted )?indices \[([^\]]+)\]")
 _NO_PERMISSIONS = re.compile(r"no permissions for \[([^\]]+)\]")
 _STATUS_REMEDIES = {
+    400: "The message above is the engine's own: mend what it names.",
     404: "Check the name of the index: `GET _cat/indices` lists them.",
     413: "The request is larger than the server takes (http.max_content_length): send smaller bulk requests.",
     429: "The server is overloaded: try again later, or with smaller bulk requests.",
@@ -113,6 +114,12 @@ def failed_request(status: int, body: Any, *, label: str, action: str) -> EsSber
         )
     if status == 403:
         return denied(label, action, reason)
+    if "maxClauseCount" in reason:
+        return RequestFailed(
+            f"{label} answered {action} with {status}: {reason}",
+            "The query holds too many words or clauses: search by fewer, or raise indices.query.bool.max_clause_count.",
+            status,
+        )
     if kind == "index_not_found_exception":
         return IndexMissing(f"{reason} ({label})", "Check the name, or create it: `es-sbert index create NAME`.")
     remedy = _STATUS_REMEDIES.get(status, "The engine's log says more; the message above is its own.")

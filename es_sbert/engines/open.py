@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.adopt import adopt, is_client
+from es_sbert.engines.adopt import adopt
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 
@@ -18,12 +18,14 @@ def open_engine(engine: Any) -> Engine:
             opensearch-py, or an engine.
 
     Raises:
-        UsageError: an asynchronous client.
+        UsageError: an asynchronous client, or none of these.
         EngineError: the engine cannot be used.
     """
     if engine is None or isinstance(engine, str):
         return connect(EngineSettings() if engine is None else EngineSettings(url=engine))
     if isinstance(engine, EngineSettings):
         return connect(engine)
-    opened: Engine = adopt(engine) if is_client(engine) else engine
+    if not hasattr(engine, "get_indices"):  # an engine is whatever has the methods of one
+        return adopt(engine)
+    opened: Engine = engine
     return opened

@@ -35,4 +35,4 @@ def oversample_for(meta: VectorFieldMeta, asked: float | None = None) -> float |
             f"{meta.index_type} compares float32 vectors, so there is nothing to oversample",
             "Leave oversample out.",
         )
-    return asked or usual
+    return usual if asked is None else asked

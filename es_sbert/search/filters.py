@@ -7,7 +7,7 @@ import orjson
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
 
-_EXAMPLE = """Write a query, e.g. '{"term": {"language": "en"}}'."""
+_EXAMPLE = """Write one query, e.g. '{"term": {"language": "en"}}'; several go into '{"bool": {"filter": […]}}'."""
 
 
 def parse_filter(text: str) -> Json:

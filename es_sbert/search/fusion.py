@@ -40,7 +40,7 @@ def reciprocal_rank_fusion(rankings: Mapping[str, Sequence[Key]], *, weights: Ma
     Raises:
         UsageError: a constant below 1, or a weight that is not above 0.
     """
-    if constant < 1:
+    if not constant >= 1:
         raise UsageError(f"the rank constant is {constant}", f"Give at least 1; {RANK_CONSTANT} is usual.")
     given = weights or {}
     for name, weight in given.items():

@@ -41,6 +41,9 @@ class Weights:
 
     Attributes:
         semantic, lexical: Above 0.
+
+    Raises:
+        UsageError: one of them is not.
     """
 
     semantic: float

@@ -107,14 +107,23 @@ def read_blend(flavour: Flavour, searched: Searched, text: str, k: int, options:
             "a search pipeline is named together with weights or with another fusion than normalized",
             "Leave one of the two out: the pipeline has weights of its own.",
         )
-    depth = options.get("depth") or max(DEPTH, k)
+    asked = options.get("depth")
+    depth = max(DEPTH, k) if asked is None else asked
     if not k <= depth <= MAX_K:
         raise UsageError(f"depth is {depth}", f"Give at least k ({k}) and at most {MAX_K:,}.")
     return Blend(
-        fusion=fusion, weights=default_weights(fusion, flavour) if weights is None else Weights(*weights),
+        fusion=fusion, weights=default_weights(fusion, flavour) if weights is None else _weights(weights),
         words=_words(searched, text, options), depth=depth,
         rank_constant=options.get("rank_constant", RANK_CONSTANT), pipeline=pipeline,
     )  # fmt: skip
+
+
+def _weights(given: tuple[float, float]) -> Weights:
+    try:
+        semantic, lexical = given
+        return Weights(semantic, lexical)
+    except (TypeError, ValueError):
+        raise UsageError(f"the weights are {given!r}", "Give two numbers, of meaning and of words: (3, 1).") from None
 
 
 def _words(searched: Searched, text: str, options: HybridOptions) -> Json:

@@ -23,9 +23,11 @@ def document_vectors(engine: Engine, searched: Searched, id: str, index: str | N
         Its index, and by vector field a vector *shape* ``(dimensions,)``; of several passages their mean direction.
 
     Raises:
-        UsageError: no such document, several of them, or one without a vector.
+        UsageError: no id, no such document, several of them, or one without a vector.
         EngineError: the engine failed.
     """
+    if not isinstance(id, str) or not id:
+        raise UsageError(f"{id!r} is no id of a document", "Give it as the engine tells it, a str: hit.id.")
     names = [index] if index is not None else list(searched.indices)
     if index is not None and index not in searched.indices:
         raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(searched.indices)}.")

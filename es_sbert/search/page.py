@@ -34,9 +34,13 @@ class Page:
             raise UsageError(
                 f"offset is {self.offset} and size {self.size}", "Give numbers of hits: to leave out, and to show."
             )
-        for name in ("source", "highlight"):
-            if isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} is a text", f"Give a list of fields: [{getattr(self, name)!r}].")
+        for name in ("source", "highlight", "sort"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise UsageError(f"{name} is a text", f"Give a list of fields: [{given!r}].")
+            if isinstance(given, Mapping) and name != "highlight":
+                like = [given] if name == "sort" else ["title"]
+                raise UsageError(f"{name} is one object", f"Give a list: {like!r}.")
 
     def within(self, k: int) -> tuple[int, int]:
         """Offset and size among the k hits.
@@ -80,8 +84,8 @@ class Page:
         return self.aggregations is None and self.sort is None
 
     def _source(self, vector_fields: Sequence[str]) -> Json | bool:
-        if self.source is False:
-            return False
+        if self.source is not None and not self.source:
+            return False  # to the engines an empty list of fields means all of them
         excludes: Json = {"excludes": list(vector_fields)}
         if self.source is None or self.source is True:
             return excludes

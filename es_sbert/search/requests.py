@@ -82,7 +82,8 @@ def vector_queries(searched: Searched, vectors: Mapping[str, Vectors], asked: As
     queries = []
     for name in searched.names:
         meta = searched.meta(name)
-        vector = np.asarray(vectors[name], dtype=np.float32)
+        with np.errstate(over="ignore"):  # what is infinite as float32 is refused below
+            vector = np.asarray(vectors[name], dtype=np.float32)
         if vector.shape != (meta.dimensions,):
             raise UsageError(
                 f"the query vector has the shape {vector.shape}, the field's vectors ({meta.dimensions},)",

@@ -17,6 +17,7 @@ from es_sbert.search.filters import check_query
 MAX_K = 10_000
 MIN_CANDIDATES = 100
 MAX_OVERSAMPLE = 10.0  # Elasticsearch's own
+_SHORTEST, _LONGEST = 1e-18, 1e18
 
 
 def check_k(k: int) -> None:
@@ -25,8 +26,12 @@ def check_k(k: int) -> None:
     Raises:
         UsageError: not a whole number from 1 to `MAX_K`.
     """
-    if not isinstance(k, int) or not 1 <= k <= MAX_K:
-        raise UsageError(f"k is {k}", f"Ask for 1 to {MAX_K:,} hits; page through an index with its scan.")
+    if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_K:
+        raise UsageError(
+            f"k is {k!r}",
+            f"Give a whole number (int) of hits from 1 to {MAX_K:,}; to read a whole index, page through it in a point "
+            "in time.",
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,9 @@ class VectorQuery:
             check_query(self.filter, "the filter")
         if self.num_candidates is not None and not self.k <= self.num_candidates <= MAX_K:
             raise UsageError(
-                f"num_candidates is {self.num_candidates}", f"Give at least k ({self.k}) and at most {MAX_K:,}."
+                f"num_candidates is {self.num_candidates}",
+                f"Give {self.k:,} to {MAX_K:,}: at least as many as are looked for, which is k; in a hybrid search its "
+                "depth, with a reranker its window, where they are larger.",
             )
         if self.oversample is not None and not 1.0 <= self.oversample <= MAX_OVERSAMPLE:
             raise UsageError(f"oversample is {self.oversample:g}", f"Give a factor between 1 and {MAX_OVERSAMPLE:g}.")
@@ -75,9 +82,12 @@ class VectorQuery:
             raise UsageError(f"the minimum cosine is {self.min_cosine:g}", "Give a number between -1 and 1.")
         if not 0.0 < self.boost < math.inf:
             raise UsageError(f"the boost is {self.boost:g}", "Give a number above 0; 1 leaves scores as they are.")
-        if self.vector.ndim != 1 or not np.isfinite(self.vector).all() or not self.vector.any():
+        # Engines square its numbers in float32.
+        length = float(np.linalg.norm(self.vector.astype(np.float64))) if self.vector.ndim == 1 else 0.0
+        if not _SHORTEST < length < _LONGEST:
             raise UsageError(
-                "the query vector has no direction: it is empty, all zeros, not finite, or not one vector",
+                "the query vector has no direction: it is empty, all zeros, not finite, too short or long for float32, "
+                "or not one vector",
                 "Give one vector of shape (dimensions,) as the model makes it.",
             )
 

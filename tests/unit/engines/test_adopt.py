@@ -8,6 +8,8 @@ import pytest
 from opensearchpy import OpenSearch
 
 from es_sbert.engines.adopt import _opensearch_url, is_async_client, is_client
+from es_sbert.engines.open import open_engine
+from es_sbert.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,10 @@ def test_a_subclass_of_a_client_is_one() -> None:
     client = Ours()
     assert is_client(client)
     client.close()
+
+
+@pytest.mark.parametrize("given", [5, object(), {"hosts": ["localhost"]}])
+def test_what_is_no_engine_is_told_what_would_be(given: Any) -> None:
+    with pytest.raises(UsageError, match="is no client of an engine") as caught:
+        open_engine(given)
+    assert "Give an address" in caught.value.remedy

@@ -74,6 +74,11 @@ def test_status_becomes_an_error_of_the_tree(status: int, kind: str, expected: t
         assert error.status == status
 
 
+def test_a_query_of_too_many_words_is_told_how_it_may_hold_them() -> None:
+    error = failed(400, {"error": {"type": "x", "reason": "maxClauseCount is set to 1024"}})
+    assert "indices.query.bool.max_clause_count" in error.remedy
+
+
 @pytest.mark.parametrize("kind", ["cluster_block_exception", "index_create_block_exception"])
 def test_a_blocked_index_is_no_question_of_rights(kind: str) -> None:
     error = failed(403, {"error": {"type": kind, "reason": "index read-only"}})

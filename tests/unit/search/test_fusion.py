@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +48,9 @@ def test_only_the_proportion_of_weights_matters(given: dict[str, list[int]], fac
     assert [document.score * factor for document in first] == pytest.approx([document.score for document in second])
 
 
-@pytest.mark.parametrize(("constant", "weights"), [(0, {}), (60, {"a": 0.0}), (60, {"a": float("nan")})])
-def test_what_makes_no_sense(constant: int, weights: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("constant", "weights"), [(0, {}), (float("nan"), {}), (60, {"a": 0.0}), (60, {"a": float("nan")})]
+)
+def test_what_makes_no_sense(constant: Any, weights: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="the rank constant is|the weight of a is"):
         reciprocal_rank_fusion({"a": [1]}, constant=constant, weights=weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,51 @@ SPANISH: Json = {"term": {"language": "es"}}
 def test_filters_of_aliases_narrow_a_search(filters: dict[str, Json], filter: Json | None, expected: Json) -> None:
     searched = Searched((field(), field(index="news")), filters)
     assert searched.narrowed(filter) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "remedy"),
+    [
+        ({"sort": "year"}, "sort is a text", "Give a list of fields: ['year']"),
+        ({"sort": {"year": "desc"}}, "sort is one object", "Give a list: [{'year': 'desc'}]"),
+        ({"source": {"includes": ["title"]}}, "source is one object", "Give a list: ['title']"),
+    ],
+)
+def test_what_is_to_be_shown_is_told_in_lists(options: SearchOptions, message: str, remedy: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        Asked.of(10, options)
+    assert remedy in caught.value.remedy
+
+
+def test_no_field_is_brought_where_none_is_named() -> None:
+    for none in (False, [], ()):
+        assert Page(source=none).body(10, ["embedding"], None)["_source"] is False
+
+
+@pytest.mark.parametrize("k", [5.0, "5", True, np.int64(5), None])
+def test_a_number_of_hits_is_an_int(k: Any) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"k is {k!r}")):
+        Asked.of(k, {})
+
+
+@pytest.mark.parametrize("weights", [(1, 2, 3), (1,), "2:1", "21", 5, {"semantic": 1, "lexical": 2}, ("2", "1")])
+def test_weights_are_two_numbers(weights: Any) -> None:
+    with pytest.raises(UsageError, match="the weights are") as caught:
+        read_blend(Flavour.ELASTICSEARCH, ONE, TEXT, 10, {"weights": weights})
+    assert "(3, 1)" in caught.value.remedy
+
+
+def test_nothing_is_taken_for_a_default() -> None:
+    with pytest.raises(UsageError, match="depth is 0"):
+        read_blend(Flavour.ELASTICSEARCH, ONE, TEXT, 10, {"depth": 0})
+    with pytest.raises(UsageError, match="oversample is 0"):
+        search_request(Flavour.ELASTICSEARCH, TWO, dict.fromkeys(TWO.names, VECTOR), Asked.of(10, {"oversample": 0.0}))
+
+
+@pytest.mark.parametrize("length", [1e-30, 1e30, 1e300])
+def test_a_query_vector_whose_square_is_no_float32(length: float) -> None:
+    with pytest.raises(UsageError, match="no direction"):
+        search_request(Flavour.OPENSEARCH, ONE, {"embedding": np.full(3, length)}, Asked())
 
 
 @pytest.mark.parametrize("filter", [["term"], {}, "text"])
