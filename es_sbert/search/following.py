@@ -89,6 +89,11 @@ class Following:
         """The target as it is, perhaps without its encoder."""
         return self._target
 
+    def current(self) -> Target:
+        """As `target`, perhaps without its encoder: no model is loaded for it."""
+        self._look_now_and_then()
+        return self._target
+
     def target(self) -> Target:
         """The target with its encoder; now and then the alias is looked at again.
 
@@ -102,6 +107,10 @@ class Following:
         if self._target.encoder is None:
             with self._lock:
                 self._target = self._with_encoder(self._target)
+        self._look_now_and_then()
+        return self._target
+
+    def _look_now_and_then(self) -> None:
         if time.monotonic() - self._looked > FOLLOW_SECONDS and self._lock.acquire(blocking=False):
             try:
                 self._look_again()
@@ -112,7 +121,6 @@ class Following:
             finally:
                 self._looked = time.monotonic()
                 self._lock.release()
-        return self._target
 
     def after(self, gone: Target) -> Target:
         """The target in place of one whose index is gone.
@@ -130,6 +138,9 @@ class Following:
         """The lock is held."""
         searched = read_searched(self._engine, self._indices, self._vector_fields)
         if searched == self._target.searched:
+            return
+        if self._target.encoder is None:
+            self._target = Target(searched, None)
             return
         same = searched.fields[0].meta.fingerprint == self._target.field.meta.fingerprint
         chosen = self._given is not None or self._model is not None

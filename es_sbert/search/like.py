@@ -31,28 +31,30 @@ def document_vectors(engine: Engine, searched: Searched, id: str, index: str | N
     names = [index] if index is not None else list(searched.indices)
     if index is not None and index not in searched.indices:
         raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(searched.indices)}.")
-    found: dict[str, Json] = {}
     # OpenSearch puts a stand-in for a vector inside passages unless it is asked for by its own name.
     wanted = [path for name in searched.names for path in (name, vector_path(name, searched.meta(name)))]
-    for name in names:
-        documents = engine.get_documents(name, [id], source_includes=list(dict.fromkeys(wanted)), vectors=True)
-        if id in documents:
-            found[name] = documents[id]
+    source: Json = {"includes": list(dict.fromkeys(wanted))}
+    if engine.info.hides_vectors_in_source:
+        source["exclude_vectors"] = False
+    # By a search, since a look-up by id alone misses documents with a routing of their own.
+    query = {"query": {"ids": {"values": [id]}}, "_source": source}
+    found = [(hit["_index"], hit.get("_source", {})) for hit in engine.search(names, query)["hits"]["hits"]]
     if not found:
         raise UsageError(
             f"there is no document {id!r} in {', '.join(names)}", "Give the id of a document that is there."
         )
     if len(found) > 1:
-        raise UsageError(f"{id!r} is the id of documents in {', '.join(found)}", "Name the index as well.")
-    [(place, source)] = found.items()
+        raise UsageError(f"{id!r} is the id of documents in {', '.join(sorted(place for place, _ in found))}",
+                         "Name the index as well.")  # fmt: skip
+    [(place, document)] = found
     vectors = {}
     for name in searched.names:
-        if not source.get(name):
+        if not document.get(name):
             raise UsageError(
                 f"document {id!r} of {place} has no vector in {name}",
                 f"Embed it first: `es-sbert ingest --index {place}`.",
             )
-        vectors[name] = mean_direction([vector for _, _, vector in stored_vectors(source[name], 0)])
+        vectors[name] = mean_direction([vector for _, _, vector in stored_vectors(document[name], 0)])
     return place, vectors
 
 

@@ -44,8 +44,9 @@ class SemanticIndex:
 
     The mapping says which model made the vectors. That model is loaded on the first search by text, unless
     another is named; a model with another fingerprint is refused, since its vectors mean something else. Where an
-    alias goes over to another index, searches by text follow within half a minute, with that index's model; where the
-    model or the encoder was given, they go on with the old index as long as it stands. Many threads may search.
+    alias goes over to another index, all searches but those by a vector follow within half a minute, with that index's
+    model; where the model or the encoder was given, they go on with the old index as long as it stands. Many threads
+    may search.
 
     Args:
         index: Index or alias, or several; all of one model.
@@ -121,7 +122,7 @@ class SemanticIndex:
             EngineError: the engine failed, or does not understand the filter.
         """
         return search_and_rerank(
-            text, k, lambda depth: self._find(self._by_text(text, Asked.of(depth, options))),
+            text, k, lambda depth: self._find(self._followed.target, self._by_text(text, Asked.of(depth, options))),
             self._searched, rerank, window, options,
         )  # fmt: skip
 
@@ -149,7 +150,7 @@ class SemanticIndex:
         Raises:
             UsageError: as for `search`; no such document, or one without a vector.
         """
-        return self._send(self._by_document(id, index, Asked.of(k, options)))
+        return self._find(self._followed.current, self._by_document(id, index, Asked.of(k, options)))
 
     def hybrid(self, text: str, k: int = 10, *, rerank: Reranker | None = None, window: int | None = None,
                **options: Unpack[HybridOptions]) -> HybridResult:  # fmt: skip
@@ -164,7 +165,7 @@ class SemanticIndex:
             UnsupportedEngine: a fusion that the engine lacks.
         """
         return search_and_rerank(
-            text, k, lambda depth: self._find(self._by_both(text, depth, options)),
+            text, k, lambda depth: self._find(self._followed.target, self._by_both(text, depth, options)),
             self._searched, rerank, window, options,
         )  # fmt: skip
 
@@ -174,7 +175,7 @@ class SemanticIndex:
 
     def like_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
         """The request body that `like` would send."""
-        return self._by_document(id, index, Asked.of(k, options)).bodies[0]
+        return self._by_document(id, index, Asked.of(k, options))(self._followed.current()).bodies[0]
 
     def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """The request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
@@ -188,11 +189,13 @@ class SemanticIndex:
         flavour = self._engine.info.flavour
         return lambda target: search_request(flavour, target.searched, target.encode(text), asked, text)
 
-    def _by_document(self, id: str, index: str | None, asked: Asked) -> Request[SearchResult]:
-        searched = self._searched()
-        place, vectors = document_vectors(self._engine, searched, id, index)
-        asked = replace(asked, filter=without(asked.filter, place, id))
-        return search_request(self._engine.info.flavour, searched, vectors, asked)
+    def _by_document(self, id: str, index: str | None, asked: Asked) -> Callable[[Target], Request[SearchResult]]:
+        def request(target: Target) -> Request[SearchResult]:
+            place, vectors = document_vectors(self._engine, target.searched, id, index)
+            others = replace(asked, filter=without(asked.filter, place, id))
+            return search_request(self._engine.info.flavour, target.searched, vectors, others)
+
+        return request
 
     def _by_both(self, text: str, k: int, options: HybridOptions) -> Callable[[Target], Request[HybridResult]]:
         check_text(text)
@@ -206,8 +209,8 @@ class SemanticIndex:
 
         return request
 
-    def _find(self, request: Callable[[Target], Request[Result]]) -> Result:
-        target = self._followed.target()
+    def _find(self, take: Callable[[], Target], request: Callable[[Target], Request[Result]]) -> Result:
+        target = take()
         try:
             return self._send(request(target))
         except IndexMissing:

@@ -29,7 +29,9 @@ def test_an_open_search_follows_the_alias_once_the_old_index_is_dropped(
     with (
         SemanticIndex(place.alias, place.engine, precision="fp32", threads=1) as by_mapping,
         SemanticIndex(place.alias, place.engine, encoder=first) as by_encoder,
+        SemanticIndex(place.alias, place.engine) as by_document,
     ):
+        id = by_document.like("7", k=1).hits[0].id  # it has a routing of its own
         assert by_mapping.search("a man plays", k=3).hits[0].index == place.index
         vector = by_mapping.encoder.encode(["a man plays"], "query").vectors[0]
         result = place.migrate(second)
@@ -38,6 +40,7 @@ def test_an_open_search_follows_the_alias_once_the_old_index_is_dropped(
         drop(place.engine, place.alias, lambda leaving: True)
         hits = by_mapping.search("a man plays", k=3).hits
         assert hits[0].index == result.target
+        assert by_document.like(id, k=1).hits[0].index == result.target
         assert by_mapping.field.meta.fingerprint == second.info.fingerprint
         query = second.encode(["a man plays"], "query").vectors[0]
         for hit in hits:
