@@ -59,7 +59,9 @@ if TYPE_CHECKING:
 @click.option(
     "--rerank-window", type=int, help="Hits that it reads, of which k are shown.  [default: 50, or k if that is more]"
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line: id, cosine, score, source, passage.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object a line: id, index, cosine, score, source, passage."
+)
 @click.option("--show-body", is_flag=True, help="Print the request, ready to paste, instead of sending it.")
 @vector_field_option
 @encoder_options

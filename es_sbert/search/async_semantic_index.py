@@ -62,6 +62,7 @@ class AsyncSemanticIndex:
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="es-sbert-search")
         self._opening = asyncio.Lock()
         self._opened: SemanticIndex | None = None
+        self._closed = False
 
     async def search(self, text: str, k: int = 10, *, rerank: Reranker | None = None, window: int | None = None,
                      **options: Unpack[SearchOptions]) -> SearchResult:  # fmt: skip
@@ -99,6 +100,7 @@ class AsyncSemanticIndex:
         """Close what this object opened itself, once the searches that run are over."""
         loop = asyncio.get_running_loop()
         async with self._opening:
+            self._closed = True
             if self._opened is not None:
                 await loop.run_in_executor(self._pool, self._opened.close)
                 self._opened = None
@@ -120,6 +122,10 @@ class AsyncSemanticIndex:
         loop = asyncio.get_running_loop()
         if self._opened is None:
             async with self._opening:
+                if self._closed:
+                    raise UsageError(
+                        "this index is closed", "Search before close, or open it again: AsyncSemanticIndex(…)."
+                    )
                 if self._opened is None:
                     self._opened = await loop.run_in_executor(self._pool, self._open, loop)
         return await loop.run_in_executor(self._pool, work, self._opened)

@@ -52,7 +52,8 @@ class Hit:
     rerank_score: float | None = None
 
     def as_json(self) -> Json:
-        return {"id": self.id, "cosine": self.cosine, "score": self.score, "source": self.source, **_extras(self)}
+        plain = {"id": self.id, "index": self.index, "cosine": self.cosine, "score": self.score}
+        return {**plain, "source": self.source, **_extras(self)}
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class HybridHit:
     rerank_score: float | None = None
 
     def as_json(self) -> Json:
-        plain = {"id": self.id, "score": self.score, "cosine": self.cosine, "lexical": self.lexical}
+        scores = {"score": self.score, "cosine": self.cosine, "lexical": self.lexical}
+        plain = {"id": self.id, "index": self.index, **scores}
         return {**plain, **({"ranks": self.ranks} if self.ranks else {}), "source": self.source, **_extras(self)}
 
 

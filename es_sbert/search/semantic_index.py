@@ -104,7 +104,8 @@ class SemanticIndex:
 
     @property
     def _followed(self) -> Following:
-        assert self._following is not None, "open"
+        if self._following is None:
+            raise UsageError("this index is closed", "Search before close, or open it again: SemanticIndex(…).")
         return self._following
 
     def search(self, text: str, k: int = 10, *, rerank: Reranker | None = None, window: int | None = None,
@@ -236,6 +237,7 @@ class SemanticIndex:
         """Close what this object opened itself."""
         if self._following is not None:
             self._following.close()
+            self._following = None
         if self._owns_engine:
             self._engine.close()
 

@@ -82,7 +82,7 @@ def test_json_is_one_object_a_line_best_first(site: Site, encoder: Encoder) -> N
     done = search(site, "someone makes music", "-k", "3", "--json")
     assert done.returncode == 0, done.stderr
     hits = [orjson.loads(line) for line in done.stdout.splitlines()]
-    assert [set(hit) for hit in hits] == [{"id", "cosine", "score", "source"}] * 3
+    assert [set(hit) for hit in hits] == [{"id", "index", "cosine", "score", "source"}] * 3
     assert {hits[0]["id"], hits[1]["id"]} == {"0", "5"}
     assert hits[0]["source"] == {"language": TEXTS[int(hits[0]["id"])][0], "title": TEXTS[int(hits[0]["id"])][1]}
     query, *documents = encoder.encode(["someone makes music", *(TEXTS[int(hit["id"])][1] for hit in hits)]).vectors

@@ -62,6 +62,8 @@ def test_a_client_is_used_and_stays_open(site: Shelf) -> None:
         assert len(index.hybrid(TEXT, 5)) == 5
         assert len(index.like("3", 5)) == 5
         assert index.engine.info == site.engine.info
+    with pytest.raises(UsageError, match="is closed"):
+        index.search(TEXT, 5)
     assert adopt(client).count(site.one) > 0  # still open
     client.close()
 
@@ -115,6 +117,8 @@ def test_an_address_and_a_synchronous_client_serve_the_asynchronous_index_too(si
             index = AsyncSemanticIndex(site.one, engine, **options(site))  # opened by the first search
             assert len(await index.search(TEXT, 5)) == 5
             await index.close()
+            with pytest.raises(UsageError, match="is closed"):
+                await index.search(TEXT, 5)
 
     asyncio.run(search())
     client.close()

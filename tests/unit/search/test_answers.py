@@ -34,7 +34,8 @@ def test_an_answer_is_read() -> None:
     result = reader(Flavour.OPENSEARCH, ("embedding", meta("{t}"))).found(raw, named=False)
     assert list(result) == [Hit("a", 0.5, 0.75, {"t": 1}, "docs-1"), Hit("b", 0.0, 0.5, {}, "docs-1")]
     assert (len(result), result.took_ms, result.method, result.total) == (2, 7, Method.KNN, None)
-    assert result.hits[0].as_json() == {"id": "a", "cosine": 0.5, "score": 0.75, "source": {"t": 1}}
+    assert result.hits[0].as_json() == {"id": "a", "index": "docs-1", "cosine": 0.5, "score": 0.75,
+                                         "source": {"t": 1}}  # fmt: skip
 
 
 @pytest.mark.parametrize(("relation", "total"), [("eq", 10_000), ("gte", None)])
