@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.session import SessionPool
+from es_sbert.errors import UsageError
 
 
 class Workers:
@@ -38,6 +39,7 @@ class Workers:
         self._sessions = SessionPool(path, device, self.count)
         self.provider = self._sessions.provider
         self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="encoder")
+        self._closed = False
 
     def run(
         self,
@@ -49,7 +51,15 @@ class Workers:
         Args:
             batches: Indices of each batch's members.
             run_batch: Called in a worker thread with a session and a batch.
+
+        Raises:
+            UsageError: after `close`.
         """
+        if self._closed:
+            raise UsageError(
+                "the model is closed",
+                "Use it before close, and inside the with block that opened it or its SemanticIndex; or load it again.",
+            )
 
         def with_session(members: NDArray[np.int64]) -> None:
             with self._sessions.session() as session:
@@ -59,6 +69,7 @@ class Workers:
 
     def close(self) -> None:
         """End the threads."""
+        self._closed = True
         self._pool.shutdown()
 
 

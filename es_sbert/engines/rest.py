@@ -224,7 +224,8 @@ class RestEngine(IndexUpkeep):
             raise RequestFailed(
                 f"{self.info.label} searched only {shards.get('successful')} of {shards.get('total')} shards "
                 f"of {name}: {reason}",
-                "Look at `GET _cluster/health` and try again when all shards are active.",
+                "Where the reason is the query, mend it for each of the indices; else look at `GET _cluster/health` "
+                "and try again when all shards are active.",
                 503,
             )
 

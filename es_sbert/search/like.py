@@ -45,7 +45,7 @@ def document_vectors(engine: Engine, searched: Searched, id: str, index: str | N
         )
     if len(found) > 1:
         raise UsageError(f"{id!r} is the id of documents in {', '.join(sorted(place for place, _ in found))}",
-                         "Name the index as well.")  # fmt: skip
+                         "Name the index as well (index=…), or search one of them.")  # fmt: skip
     [(place, document)] = found
     vectors = {}
     for name in searched.names:

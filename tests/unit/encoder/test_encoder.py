@@ -99,3 +99,11 @@ def test_cuda_fails_where_there_is_none(folder: Path) -> None:
     with pytest.raises(DeviceError, match="--device cuda") as error:
         load_encoder(str(folder), device="cuda")
     assert "--device cpu" in error.value.remedy or "onnxruntime-gpu" in error.value.remedy
+
+
+def test_a_closed_encoder_says_so(folder: Path) -> None:
+    with load_encoder(str(folder), device="cpu", precision="fp32", threads=1) as closed:
+        closed.encode(["a man"])
+    with pytest.raises(UsageError, match="the model is closed") as caught:
+        closed.embed_query("a man")
+    assert "with block" in caught.value.remedy

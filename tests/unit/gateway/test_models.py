@@ -236,7 +236,7 @@ def test_closing_waits_for_what_is_being_loaded(folders: list[Path], monkeypatch
         await closing
         await caller
         closed: Callable[[], object] = lambda: encoders[0].encode(["a cat"])  # noqa: E731
-        with pytest.raises(RuntimeError, match="shutdown"):
+        with pytest.raises(UsageError, match="the model is closed"):
             closed()
 
     run(scenario())
