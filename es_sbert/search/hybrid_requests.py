@@ -155,7 +155,7 @@ def hybrid_request(flavour: Flavour, searched: Searched, vectors: Mapping[str, V
     queries = vector_queries(searched, vectors, asked, blend.depth)
     if blend.fusion is Fusion.RRF:
         return _rrf_request(flavour, searched, queries, asked, blend, text)
-    page = asked.page.body(asked.k, searched.names, text)
+    page = asked.page.body(flavour, asked.k, searched.names, text)
     if blend.fusion is Fusion.WEIGHTED:
         check_sort(method, asked)
         queries = [weighed(flavour, method, query, blend.weights.semantic) for query in queries]
@@ -180,7 +180,7 @@ def _rrf_request(flavour: Flavour, searched: Searched, queries: Sequence[VectorQ
         )
     method = searched.method(flavour, asked.exact)
     offset, size = asked.page.within(asked.k)
-    shown = replace(asked.page, offset=0, size=blend.depth).body(blend.depth, searched.names, text)
+    shown = replace(asked.page, offset=0, size=blend.depth).body(flavour, blend.depth, searched.names, text)
     bodies = {query.field: search_body(flavour, method, query) | shown for query in queries}
     bodies[LEXICAL] = {"query": lexical_clause(blend.words, asked.filter)} | shown
     weights = {query.field: blend.weights.semantic * query.boost for query in queries}

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from es_sbert.engines.protocol import Json
+from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import UsageError
+
+# How much of a text is looked through for words to mark. Where nobody says, one longer document fails the whole search.
+MARKED_CHARACTERS: dict[Flavour, Json] = {
+    Flavour.ELASTICSEARCH: {"max_analyzed_offset": 1_000_000},
+    Flavour.OPENSEARCH: {"max_analyzer_offset": 1_000_000},
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Page:
             )
         return self.offset, size
 
-    def body(self, k: int, vector_fields: Sequence[str], text: str | None) -> Json:
+    def body(self, flavour: Flavour, k: int, vector_fields: Sequence[str], text: str | None) -> Json:
         """The part of a request body that says so.
 
         Args:
@@ -70,7 +76,7 @@ class Page:
         if offset:
             body["from"] = offset
         if self.highlight is not None:
-            body["highlight"] = self._highlight(text)
+            body["highlight"] = self._highlight(flavour, text)
         if self.aggregations is not None:
             body["aggs"] = self.aggregations
         if self.sort is not None:
@@ -91,7 +97,7 @@ class Page:
             return excludes
         return {"includes": list(self.source), **excludes}
 
-    def _highlight(self, text: str | None) -> Json:
+    def _highlight(self, flavour: Flavour, text: str | None) -> Json:
         if isinstance(self.highlight, Mapping):
             return dict(self.highlight)
         if text is None:
@@ -100,6 +106,5 @@ class Page:
                 "Leave highlight out, or give the engine's own with a highlight_query.",
             )
         # A vector search itself knows no words.
-        return {
-            "fields": {field: {"highlight_query": {"match": {field: text}}} for field in self.highlight or ()},
-        }
+        fields = {field: {"highlight_query": {"match": {field: text}}} for field in self.highlight or ()}
+        return MARKED_CHARACTERS[flavour] | {"fields": fields}

@@ -57,7 +57,7 @@ def search_request(flavour: Flavour, searched: Searched, vectors: Mapping[str, V
     asked = replace(asked, filter=searched.narrowed(asked.filter))
     queries = vector_queries(searched, vectors, asked, asked.k)
     check_sort(method, asked)
-    page = asked.page.body(asked.k, searched.names, text)
+    page = asked.page.body(flavour, asked.k, searched.names, text)
     several = len(queries) > 1
     if several:
         body: Json = {"query": nearest_clause(flavour, method, queries)} | page

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.index.vectors import bulk_value
 from es_sbert.search import SemanticIndex
 from es_sbert.search.fusion import reciprocal_rank_fusion
 from es_sbert.search.hybrid import Weights, normalization_pipeline
@@ -196,6 +198,22 @@ def test_what_a_hit_shows(site: Shelf, one: SemanticIndex) -> None:
     assert any("[cat]" in hit.highlight.get("text", [""])[0] for hit in one.search(TEXT, 60, highlight=own))
     with pytest.raises(UsageError, match="no words to highlight"):
         one.like("1", highlight=["text"])
+
+
+def test_words_are_marked_beside_a_text_as_long_as_a_book(site: Shelf) -> None:
+    document = {"text": "guitar " * 150_000, "v": bulk_value(site.engine.info, site.query(TEXT))}
+    lines = [orjson.dumps({"index": {"_id": "book"}}), orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), b""]
+    assert all(item.ok for item in site.engine.bulk(site.two, b"\n".join(lines)))
+    try:
+        site.engine.refresh(site.two)
+        with open_at(site, site.two) as index:
+            [book] = index.search(TEXT, 1, highlight=["text"]).hits
+            assert book.id == "book"
+            assert "<em>guitar</em>" in book.highlight["text"][0]
+            assert index.hybrid(TEXT, 3, highlight=["text"]).hits
+    finally:
+        assert all(item.ok for item in site.engine.bulk(site.two, b'{"delete":{"_id":"book"}}\n'))
+        site.engine.refresh(site.two)
 
 
 def test_aggregations_and_another_order(site: Shelf, one: SemanticIndex) -> None:

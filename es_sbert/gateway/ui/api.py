@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from es_sbert.encoder.types import Vectors
-from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.indices import Indices, read_indices
@@ -25,14 +25,9 @@ from es_sbert.gateway.ui.requests import BodyRequest, Document, LikeRequest, Map
 from es_sbert.gateway.wire.incoming import Headers
 from es_sbert.search.choices import method_for, oversample_for
 from es_sbert.search.like import mean_direction, without
+from es_sbert.search.page import MARKED_CHARACTERS
 from es_sbert.search.queries import vector_clause
 from es_sbert.search.vector_query import VectorQuery
-
-# How much of a text is looked through for words to mark. Where nobody says, one longer document fails the whole search.
-_MARKED_CHARACTERS = {
-    Flavour.ELASTICSEARCH: {"max_analyzed_offset": 1_000_000},
-    Flavour.OPENSEARCH: {"max_analyzer_offset": 1_000_000},
-}
 
 
 class PageApi:
@@ -67,7 +62,7 @@ class PageApi:
             "engine": "../" * up,
             "k": meaning.k,
             "semantic_weight": semantic_weight(meaning, asking.flavour),
-            "highlight": _MARKED_CHARACTERS[asking.flavour],
+            "highlight": MARKED_CHARACTERS[asking.flavour],
             "indices": listed.indices,
             "problems": listed.problems,
         }

@@ -116,7 +116,7 @@ def test_what_is_to_be_shown_is_told_in_lists(options: SearchOptions, message: s
 
 def test_no_field_is_brought_where_none_is_named() -> None:
     for none in (False, [], ()):
-        assert Page(source=none).body(10, ["embedding"], None)["_source"] is False
+        assert Page(source=none).body(Flavour.OPENSEARCH, 10, ["embedding"], None)["_source"] is False
 
 
 @pytest.mark.parametrize("k", [5.0, "5", True, np.int64(5), None])
