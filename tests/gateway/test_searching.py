@@ -304,8 +304,10 @@ def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
     bed: Bed, encoder: Encoder, tmp_path: Path, index_type: str, shards: int
 ) -> None:
     index = f"{bed.index}-{index_type}"
+    settings: Json = {"number_of_shards": shards} | ({"knn": index_type == "hnsw"} if bed.is_opensearch else {})
+    httpx.put(f"{bed.engine}/{index}", json={"settings": {"index": settings}}).raise_for_status()
     load(bed.engine, encoder, index, write_jsonl(tmp_path / "docs.jsonl", documents()), dead=tmp_path / "dead",
-         id_field="id", index_type=index_type, shards=shards)  # fmt: skip
+         id_field="id", index_type=index_type)  # fmt: skip
     query = {"bool": {"filter": [{"match": {"semantic": QUERY}}, ENGLISH]}}
     try:
         for sort in ([], ["rank"]):
@@ -314,5 +316,29 @@ def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
             assert answer["hits"]["total"]["value"] == answer["aggregations"]["all"]["doc_count"] == K
             if not sort:
                 assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
+        if shards > 1:
+            check_only_what_is_searched_counts(bed, index)
     finally:
         delete_index(bed.engine, index)
+
+
+def check_only_what_is_searched_counts(bed: Bed, index: str) -> None:
+    """The k nearest are those of the shards that are searched, and of the point in time."""
+    body: Json = {"query": {"match": {"semantic": QUERY}}, "size": 50}
+    url = f"{bed.gateway}/{index}"
+    whole: Json = {"size": 100, "_source": False}
+    there = httpx.post(f"{bed.engine}/{index}/_search?routing=x", json=whole).json()["hits"]["hits"]
+    nearest = sorted(((1 + bed.cosines[hit["_id"]]) / 2 for hit in there), reverse=True)[:K]
+    assert len(there) < len(documents())
+    assert scores(httpx.post(f"{url}/_search?routing=x", json=body).json()) == pytest.approx(nearest, abs=1e-5)
+
+    opened = "_search/point_in_time" if bed.is_opensearch else "_pit"
+    point = httpx.post(f"{url}/{opened}?keep_alive=1m", timeout=60).json()
+    best = max(bed.cosines, key=lambda id: bed.cosines[id])
+    httpx.delete(f"{bed.engine}/{index}/_doc/{best}?refresh=true").raise_for_status()
+    pages: list[float] = []
+    page: Json = body | {"size": 3, "pit": {"id": point.get("id") or point["pit_id"]}, "sort": ["_score", "rank"]}
+    while found := httpx.post(f"{bed.gateway}/_search", json=page, timeout=60).json()["hits"]["hits"]:
+        pages += [hit["_score"] for hit in found]
+        page["search_after"] = found[-1]["sort"]
+    assert pages == pytest.approx(bed.nearest(), abs=1e-5)

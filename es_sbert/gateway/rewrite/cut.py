@@ -13,6 +13,8 @@ from es_sbert.search.choices import method_for
 from es_sbert.search.queries import search_body
 from es_sbert.search.scores import cosine_of
 
+# What decides which documents a search sees and what it may ask of them: a point in time, fields made up for it.
+_SAME_DOCUMENTS = ("pit", "runtime_mappings", "derived")
 # Scores are float32: the k-th document itself must not fall below its own cosine.
 _SLACK = 1e-6
 
@@ -28,16 +30,18 @@ def needs_cut(semantic: Semantic) -> bool:
     return semantic.target.meta.index_type == IndexType.FLAT or semantic.target.shards > 1
 
 
-def kth_body(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json]) -> Json:
+def kth_body(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json], asked: Json) -> Json:
     """A search for the k-th nearest document alone.
 
     Args:
         vector: *Shape:* ``(dimensions,)``.
         filters: What every hit must match.
+        asked: The search that the query stands in.
     """
     query = vector_query(semantic, vector, all_of([*filters, in_indices(semantic.target)]), None)
     body = search_body(flavour, method_for(flavour, semantic.target.meta, exact=False), query)
-    return body | {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
+    same = {name: asked[name] for name in _SAME_DOCUMENTS if name in asked}
+    return body | same | {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
 
 
 def least_cosine(flavour: Flavour, semantic: Semantic, answer: Json) -> float | None:

@@ -31,6 +31,9 @@ NO_VECTORS = (
     "answered by meaning, make vectors: es-sbert ingest --index INDEX."
 )
 
+# Parameters that decide which shards a search looks at.
+_SAME_SHARDS = (*EXPRESSION_OPTIONS, "routing", "preference")
+
 
 class Mode(StrEnum):
     """What a request's header `X-Es-Sbert` asks for."""
@@ -143,7 +146,7 @@ class Understanding:
                 self._indices.now(scope.expression, scope.options, scope.headers), self._embed(wanted)
             )
             if latest == searched:
-                await self._cut(wanted, scope)
+                await self._cut(wanted, body, scope)
                 rewritten = self._read(body, searched, scope.mode, wanted.look_up)
                 return Understood(
                     rewritten, tuple(semantic for semantic, _ in wanted.asked), time.perf_counter() - start
@@ -174,14 +177,15 @@ class Understanding:
 
         await asyncio.gather(*map(one, {_key(semantic): semantic for semantic, _ in wanted.asked}.values()))
 
-    async def _cut(self, wanted: _Wanted, scope: Scope) -> None:
+    async def _cut(self, wanted: _Wanted, body: Json, scope: Scope) -> None:
         """Find out how near the k-th document is, where a query by itself would keep k of each shard."""
+        options = {name: value for name, value in scope.options.items() if name in _SAME_SHARDS}
+        # A point in time says by itself where to look.
+        target = "/_search" if "pit" in body else f"/{scope.expression or '_all'}/_search?{urlencode(options)}"
 
         async def one(semantic: Semantic, filters: Sequence[Json]) -> None:
-            body = kth_body(self._flavour, semantic, wanted.vectors[_key(semantic)], filters)
-            options = {name: value for name, value in scope.options.items() if name in EXPRESSION_OPTIONS}
-            target = f"/{scope.expression or '_all'}/_search?{urlencode(options)}"
-            answer = await self._upstream.ask("POST", target, identity(scope.headers), body)
+            kth = kth_body(self._flavour, semantic, wanted.vectors[_key(semantic)], filters, body)
+            answer = await self._upstream.ask("POST", target, identity(scope.headers), kth)
             if answer.status in REFUSALS:
                 return  # the search itself is refused alike, in the engine's own words
             if answer.status != 200:
