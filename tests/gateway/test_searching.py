@@ -135,6 +135,15 @@ def test_a_filter_beside_leaves_k_hits_wherever_k_match(bed: Bed, way: str) -> N
     assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
 
 
+def test_a_filter_of_an_alias_leaves_k_hits_wherever_k_match(bed: Bed) -> None:
+    alias = f"{bed.index}-english"
+    add: Json = {"add": {"index": bed.index, "alias": alias, "filter": ENGLISH}}
+    httpx.post(f"{bed.engine}/_aliases", json={"actions": [add]}).raise_for_status()
+    body: Json = {"query": {"match": {"semantic": QUERY}}, "size": 50}
+    answer = httpx.post(f"{bed.gateway}/{alias}/_search", json=body, timeout=60).json()
+    assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
+
+
 def test_aggregations_sorts_paging_and_highlights_keep_their_meaning(bed: Bed) -> None:
     body = {
         "query": {"bool": {"filter": [{"match": {"semantic": QUERY}}]}},
@@ -316,6 +325,10 @@ def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
             assert answer["hits"]["total"]["value"] == answer["aggregations"]["all"]["doc_count"] == K
             if not sort:
                 assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
+        body = {"query": {"match": {"semantic": {"query": QUERY, "k": 2 * K}}}, "size": 50}
+        both = httpx.post(f"{bed.gateway}/{index},{bed.index}/_search", json=body, timeout=60).json()["hits"]["hits"]
+        assert [hit["_id"] for hit in both[::2]] == [hit["_id"] for hit in both[1::2]], "each is in both indices"
+        assert [hit["_score"] for hit in both[::2]] == pytest.approx(bed.nearest(), abs=1e-5)
         if shards > 1:
             check_only_what_is_searched_counts(bed, index)
     finally:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
-from es_sbert.gateway.rewrite.clauses import all_of, in_indices, vector_query
+from es_sbert.gateway.rewrite.clauses import clause
 from es_sbert.gateway.rewrite.semantic import Semantic, Way
 from es_sbert.index.types import IndexType
-from es_sbert.search.choices import method_for
-from es_sbert.search.queries import search_body
-from es_sbert.search.scores import cosine_of
+from es_sbert.search.scores import Method, cosine_of
 
 # What decides which documents a search sees and what it may ask of them: a point in time, fields made up for it.
 _SAME_DOCUMENTS = ("pit", "runtime_mappings", "derived")
@@ -27,7 +26,8 @@ def needs_cut(semantic: Semantic) -> bool:
     """
     if semantic.way not in (Way.VIRTUAL_FIELD, Way.SEMANTIC):
         return False
-    return semantic.target.meta.index_type == IndexType.FLAT or semantic.target.shards > 1
+    flat = any(part.meta.index_type == IndexType.FLAT for part in semantic.target.parts)
+    return flat or semantic.target.shards > 1
 
 
 def kth_body(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json], asked: Json) -> Json:
@@ -38,16 +38,15 @@ def kth_body(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Seq
         filters: What every hit must match.
         asked: The search that the query stands in.
     """
-    query = vector_query(semantic, vector, all_of([*filters, in_indices(semantic.target)]), None)
-    body = search_body(flavour, method_for(flavour, semantic.target.meta, exact=False), query)
+    body = {"query": clause(flavour, replace(semantic, boost=1.0), vector, filters, None)}
     same = {name: asked[name] for name in _SAME_DOCUMENTS if name in asked}
     return body | same | {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
 
 
-def least_cosine(flavour: Flavour, semantic: Semantic, answer: Json) -> float | None:
+def least_cosine(flavour: Flavour, answer: Json) -> float | None:
     """The cosine of the k-th nearest document; None where there are fewer."""
     hits = answer["hits"]["hits"]
     if not hits:
         return None
-    score = hits[0]["_score"] / semantic.boost
-    return max(-1.0, cosine_of(score, flavour, method_for(flavour, semantic.target.meta, exact=False)) - _SLACK)
+    # The clauses' scores are alike for all index types.
+    return max(-1.0, cosine_of(hits[0]["_score"], flavour, Method.KNN) - _SLACK)

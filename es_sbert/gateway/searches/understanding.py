@@ -190,7 +190,7 @@ class Understanding:
                 return  # the search itself is refused alike, in the engine's own words
             if answer.status != 200:
                 raise self._upstream.refusal(answer, "POST _search")
-            wanted.least[_cut_key(semantic, filters)] = least_cosine(self._flavour, semantic, answer.body)
+            wanted.least[_cut_key(semantic, filters)] = least_cosine(self._flavour, answer.body)
 
         asked = {_cut_key(*asked): asked for asked in wanted.asked if needs_cut(asked[0])}
         await asyncio.gather(*(one(*asked) for asked in asked.values()))

@@ -38,6 +38,12 @@ MIXED = Searched(
     {"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(fingerprint="e" * 64)}},
     {"docs": 1, "old": 1},
 )
+SEVERAL_TYPES = Searched(
+    {"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(index_type="flat")},
+     "small": {"embedding": vector_field(index_type="int8_hnsw")}},
+    {"docs": 1, "old": 1, "small": 1},
+    filters={"old": {"term": {"tenant": 1}}},
+)  # fmt: skip
 
 
 @dataclass

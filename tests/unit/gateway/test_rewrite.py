@@ -3,15 +3,19 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.gateway.indices import NOTHING, Searched
-from es_sbert.gateway.settings import Meaning
-from tests.unit.gateway.rewriting import MIXED, PASSAGES, TWO_FIELDS, Rewriting, clauses
+from es_sbert.gateway.indices import NOTHING, REMOTE, Searched
+from es_sbert.gateway.rewrite.cut import kth_body
+from es_sbert.gateway.rewrite.semantic import Reader
+from es_sbert.gateway.settings import Limits, Meaning
+from es_sbert.gateway.targets import FieldNames
+from tests.unit.gateway.rewriting import MIXED, PASSAGES, SEVERAL_TYPES, TWO_FIELDS, Rewriting, clauses
 from tests.unit.golden import assert_golden
 
 TEXT = "how do plants make energy"
@@ -178,8 +182,24 @@ def test_an_index_without_vectors_is_said_unless_it_has_such_a_field() -> None:
     with pytest.raises(IndexMismatch, match="have none") as caught:
         Rewriting(Searched({}, {}, ordinary=False)).query(SEMANTIC)
     assert "es-sbert ingest" in caught.value.remedy
+    with pytest.raises(IndexMismatch, match="of remote clusters"):
+        Rewriting(REMOTE).query(SEMANTIC)
     body = {"query": SEMANTIC}
     assert Rewriting(NOTHING)(body) is body
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+def test_each_index_is_searched_as_its_index_type_and_its_alias_ask_for(flavour: Flavour) -> None:
+    assert_golden(flavour, "gateway-several-types", Rewriting(SEVERAL_TYPES, flavour)({"query": SEMANTIC}))
+
+
+def test_the_kth_document_is_looked_for_where_the_search_looks() -> None:
+    semantic = Reader(FieldNames(SEVERAL_TYPES, "semantic"), Meaning(k=10), Limits()).read(SEMANTIC)
+    assert semantic is not None
+    asked: Json = {"pit": {"id": "a"}, "runtime_mappings": {"year": {"type": "long"}}, "size": 3, "aggs": {}}
+    body = kth_body(Flavour.ELASTICSEARCH, semantic, np.ones(3, np.float32), [EN], asked)
+    assert (body["pit"], body["runtime_mappings"]) == (asked["pit"], asked["runtime_mappings"])
+    assert (body["from"], body["size"], "aggs" in body) == (9, 1, False)
 
 
 def test_models_are_never_mixed() -> None:
