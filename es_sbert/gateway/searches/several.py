@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.types import Send
 
@@ -97,9 +97,14 @@ class MultiSearching:
             return await forward(incoming, send, self._upstream, same, note.watch().part)
         lines = b"".join(result.search.lines for result in results if result.error is None)
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if templated else incoming.path
-        outgoing = Outgoing.rewritten(incoming, lines, path + b"?" + incoming.query if incoming.query else path)
         if all(result.error is None for result in results):
+            target = path + b"?" + incoming.query if incoming.query else path
+            outgoing = Outgoing.rewritten(incoming, lines, target)
             return await forward(incoming, send, self._upstream, outgoing, note.watch().part)
+        # Where a search has nothing of what `filter_path` asks for its place is left out, and errors would lose theirs.
+        params = [(name, value) for name, value in parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
+                  if name != "filter_path"]  # fmt: skip
+        outgoing = Outgoing.rewritten(incoming, lines, path + b"?" + urlencode(params).encode())
         return await reply(send, await self._with_errors(outgoing, [result.error for result in results]))
 
     async def _rewrite(self, search: _Search, incoming: Incoming, route: Route, mode: Mode) -> _Result:
