@@ -157,6 +157,7 @@ def test_aggregations_sorts_paging_and_highlights_keep_their_meaning(bed: Bed) -
     assert [hit["_source"] for hit in answer["hits"]["hits"]] == [{"rank": rank} for rank in ranks[2:5]]
     assert sum(bucket["doc_count"] for bucket in answer["aggregations"]["langs"]["buckets"]) == K
     assert answer["aggregations"]["near"]["doc_count"] == K
+    assert bed.search({"query": ENGLISH, "size": 0, "aggs": body["aggs"]})["aggregations"]["near"]["doc_count"] == K
     assert all("<em>cat</em>" in hit["highlight"]["text"][0] for hit in answer["hits"]["hits"] if "highlight" in hit)
 
 
@@ -182,8 +183,8 @@ def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
 
     lines = [{"index": bed.index}, {"query": query}, {}, {"query": {"match": {"semantic": ""}}}, {}, {"query": ENGLISH}]
     several = httpx.post(
-        f"{base}/_msearch?filter_path=responses.error", content=b"".join(orjson.dumps(line) + b"\n" for line in lines), timeout=60,
-        headers={"content-type": "application/x-ndjson"},
+        f"{base}/_msearch?filter_path=responses.error", content=b"".join(orjson.dumps(line) + b"\n" for line in lines),
+        headers={"content-type": "application/x-ndjson"}, timeout=60,
     ).json()["responses"]  # fmt: skip
     assert scores(several[0]) == right
     assert several[1]["error"]["type"] == "illegal_argument_exception"

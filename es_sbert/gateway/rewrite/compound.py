@@ -15,10 +15,10 @@ _INNER: dict[str, tuple[str, ...]] = {
     "boosting": ("positive", "negative"),
     "script_score": ("query",),
     "pinned": ("organic",),
-    "hybrid": ("queries",),
+    "hybrid": ("queries", "filter"),
 }
 # Places whose queries match without scoring.
-UNSCORED = frozenset({("constant_score", "filter"), ("boosting", "negative")})
+UNSCORED = frozenset({("constant_score", "filter"), ("boosting", "negative"), ("hybrid", "filter")})
 
 # Queries that look at other documents than the hits.
 ELSEWHERE = frozenset({"nested", "has_child", "has_parent"})
@@ -82,3 +82,23 @@ def with_inner(node: Json, change: Callable[[Json, bool], Json]) -> Json:
         if new is not value:
             changed[place] = new
     return {kind: said | changed} if changed else node
+
+
+def without_inner_hits(node: Json) -> Json:
+    """A query to stand in a second place of a request, where the names of its inner hits may stand once."""
+    found = kind_of(node)
+    if found is None:
+        return node
+    kind, said = found
+    if kind in ELSEWHERE:
+        return {kind: {name: value for name, value in said.items() if name != "inner_hits"}}
+    if kind != "bool":
+        return with_inner(node, lambda inner, _: without_inner_hits(inner))
+    changed: Json = {}
+    for occurrence in OCCURRENCES:
+        value = said.get(occurrence)
+        if isinstance(value, dict):
+            changed[occurrence] = without_inner_hits(value)
+        elif as_list(value):
+            changed[occurrence] = [without_inner_hits(part) for part in as_list(value)]
+    return {kind: said | changed}

@@ -92,6 +92,53 @@ def test_what_may_match_does_not_narrow() -> None:
     assert "filter" not in clauses(Rewriting().query({"bool": {"should": [SEMANTIC, TITLE]}}), "knn")[0]
 
 
+def test_inner_hits_stand_in_one_place_only() -> None:
+    nested: Json = {"nested": {"path": "comments", "query": EN, "inner_hits": {}}}
+    again = {"bool": {"must": {"bool": {"should": [nested, {"constant_score": {"filter": YEAR}}]}}}}
+    rewritten = Rewriting().query({"bool": {"must": [SEMANTIC, nested], "filter": [again], "must_not": [nested, YEAR]}})
+    assert len(clauses(rewritten, "inner_hits")) == 3
+    silent: Json = {"nested": {"path": "comments", "query": EN}}
+    kept = {"bool": {"must": {"bool": {"should": [silent, {"constant_score": {"filter": YEAR}}]}}}}
+    assert knn_filter(rewritten) == {"bool": {"filter": [silent, kept, {"bool": {"must_not": [silent, YEAR]}}]}}
+
+
+NEAR: Json = {"filter": SEMANTIC}
+# Where → a search with the query there, and what narrows the search by meaning down; None for nothing.
+ELSEWHERE: dict[str, tuple[Json, Json | None]] = {
+    "aggregation": ({"query": EN, "aggs": {"a": NEAR}}, EN),
+    "of all": ({"query": {"match_all": {}}, "aggs": {"a": NEAR}}, None),
+    "of what the query requires": (
+        {"query": {"bool": {"filter": [{"bool": {"filter": [{"constant_score": {"filter": SEMANTIC}}, EN]}}],
+                            "should": [TITLE], "must_not": [SEMANTIC, YEAR]}}, "aggs": {"a": NEAR}},
+        {"bool": {"filter": [EN, {"bool": {"must_not": [YEAR]}}]}},
+    ),
+    "below a filter": (
+        {"query": EN, "aggs": {"a": {"filter": YEAR, "aggs": {"b": {"filters": {"filters": [SEMANTIC]}}}}}},
+        {"bool": {"filter": [EN, YEAR]}},
+    ),
+    "global": ({"query": EN, "aggs": {"a": {"global": {}, "aggs": {"b": NEAR}}}}, None),
+    "beside a section": ({"query": EN, "knn": {"field": "x", "query_vector": [1]}, "aggs": {"a": NEAR}}, None),
+    "post_filter": ({"query": EN, "post_filter": SEMANTIC}, EN),
+    "rescore": ({"query": EN, "rescore": {"query": {"rescore_query": SEMANTIC}}}, EN),
+    "hybrid": ({"query": {"hybrid": {"queries": [SEMANTIC], "filter": EN}}}, EN),
+    "standard": ({"retriever": {"standard": {"query": SEMANTIC, "filter": EN}}}, EN),
+    "filter of standard": ({"retriever": {"standard": {"query": EN, "filter": [SEMANTIC]}}}, EN),
+    "linear": (
+        {"retriever": {"linear": {"filter": [EN], "retrievers": [
+            {"retriever": {"standard": {"query": SEMANTIC, "filter": [YEAR]}}, "weight": 2}]}}},
+        {"bool": {"filter": [EN, YEAR]}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", list(ELSEWHERE))
+def test_the_nearest_are_those_of_the_documents_that_are_looked_at(where: str) -> None:
+    body, narrowed = ELSEWHERE[where]
+    rewritten = Rewriting()(body)
+    found = [knn for knn in clauses(rewritten, "knn") if len(knn["query_vector"]) == 3]
+    assert found[-1].get("filter") == narrowed
+
+
 def test_from_a_filter_the_virtual_field_gives_the_score_where_the_request_sorts_by_it() -> None:
     query = {"bool": {"filter": [{"bool": {"should": [SEMANTIC, TITLE], "minimum_should_match": 1}}, EN]}}
     promoted = Rewriting().query(query)["bool"]
