@@ -200,6 +200,22 @@ def test_lucene_syntax_keeps_what_it_says_beside() -> None:
     assert [part["query_string"]["query"] for part in said["must_not"]] == ["topic:(old OR new)"]
 
 
+@pytest.mark.parametrize(
+    ("symbols", "words"),
+    [
+        ('semantic:"a && !b" && lang:en', 'semantic:"a && !b" AND lang:en'),
+        ("(semantic:a)||(lang:en && !topic:old)", "(semantic:a) OR (lang:en AND NOT topic:old)"),
+        ("!semantic:a ! lang:/a || !b/", "NOT semantic:a NOT lang:/a || !b/"),
+        (r"semantic:wow! AND path:a/b && path:c/d\\!", r"semantic:wow! AND path:a/b AND path:c/d\\!"),
+        ("_exists_:semantic && lang:en", "semantic:* AND lang:en"),
+    ],
+)
+def test_lucenes_symbols_mean_its_words(symbols: str, words: str) -> None:
+    by_symbols, by_words = (Rewriting().query({"query_string": {"query": text}}) for text in (symbols, words))
+    assert by_symbols == by_words
+    assert clauses(by_words, "knn") or clauses(by_words, "exists")
+
+
 def test_inside_other_documents_only_passages_can_be_meant() -> None:
     neural = {"nested": {"path": "embedding", "query": {"neural": {"embedding.vector": {"query_text": TEXT, "k": 3}}}}}
     [nested] = clauses(Rewriting(PASSAGES).query({"bool": {"must": [neural], "filter": [EN]}}), "nested")
@@ -229,6 +245,9 @@ def test_an_index_without_vectors_is_said_unless_it_has_such_a_field() -> None:
     with pytest.raises(IndexMismatch, match="have none") as caught:
         Rewriting(Searched({}, {}, ordinary=False)).query(SEMANTIC)
     assert "es-sbert ingest" in caught.value.remedy
+    for text in ("title:semantic", '_exists_:title AND "semantic: a science"'):
+        other: Json = {"query": {"query_string": {"query": text}}}
+        assert Rewriting(Searched({}, {}, ordinary=False))(other) is other
     with pytest.raises(IndexMismatch, match="of remote clusters"):
         Rewriting(REMOTE).query(SEMANTIC)
     body = {"query": SEMANTIC}
@@ -304,6 +323,7 @@ def test_application_queries_become_hybrid_once() -> None:
         {"bool": {"must_not": [{"match": {"title": TEXT}}]}},
         {"term": {"title": TEXT}},
         {"query_string": {"query": "title:plants"}},
+        {"query_string": {"query": "title:semantic AND my.semantic:web AND [left to the engine"}},
     ],
 )
 def test_what_is_no_text_search_of_an_embedded_field_stays_as_it_is(query: Json) -> None:
