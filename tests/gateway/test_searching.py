@@ -198,10 +198,13 @@ def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
     assert scores(found) == right
     if bed.is_opensearch:
         template = {"source": '{"query":{"match":{"semantic":"{{words}}"}},"size":50}', "params": {"words": QUERY}}
-        assert scores(bed.search(template, "_search/template")) == right
-        pair = b"{}\n" + orjson.dumps(template) + b"\n"
-        [answer] = httpx.post(f"{base}/_msearch/template", content=pair, timeout=60,
-                              headers={"content-type": "application/x-ndjson"}).json()["responses"]  # fmt: skip
+        explained = bed.search(template | {"explain": True}, "_search/template")
+        assert scores(explained) == right
+        assert "_explanation" in explained["hits"]["hits"][0]
+        pairs = b"".join(b"{}\n" + orjson.dumps(one) + b"\n" for one in ({"id": "missing"}, template))
+        missing, answer = httpx.post(f"{base}/_msearch/template", content=pairs, timeout=60,
+                                     headers={"content-type": "application/x-ndjson"}).json()["responses"]  # fmt: skip
+        assert (missing["status"], missing["error"]["type"]) == (404, "resource_not_found_exception")
         assert scores(answer) == right
 
 

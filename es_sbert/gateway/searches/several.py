@@ -11,7 +11,7 @@ from starlette.types import Send
 
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EsSbertError
-from es_sbert.gateway.failures import error_object, status_of
+from es_sbert.gateway.failures import BadRequest, error_object, status_of
 from es_sbert.gateway.search_log.notes import SearchNote
 from es_sbert.gateway.searches.points_in_time import PointsInTime
 from es_sbert.gateway.searches.single import MODE_HEADER, is_json
@@ -44,11 +44,20 @@ class _Result:
         search: As it goes to the engine.
         understood: What it asked by meaning; None where it did not.
         error: Why it cannot go there.
+        unrendered: Its part of the answer where its template stands for no search.
     """
 
     search: _Search
     understood: Understood | None = None
     error: EsSbertError | None = None
+    unrendered: Json | None = None
+
+    @property
+    def answer(self) -> Json | None:
+        """Its part of the answer where the engine is not asked for it."""
+        if self.error is None:
+            return self.unrendered
+        return {"error": error_object(self.error), "status": status_of(self.error)}
 
 
 class MultiSearching:
@@ -95,9 +104,10 @@ class MultiSearching:
             note.asked(result.understood)
         if not any(result.understood is not None or result.error is not None for result in results):
             return await forward(incoming, send, self._upstream, same, note.watch().part)
-        lines = b"".join(result.search.lines for result in results if result.error is None)
+        answers = [result.answer for result in results]
+        lines = b"".join(result.search.lines for result in results if result.answer is None)
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if templated else incoming.path
-        if all(result.error is None for result in results):
+        if all(answer is None for answer in answers):
             target = path + b"?" + incoming.query if incoming.query else path
             outgoing = Outgoing.rewritten(incoming, lines, target)
             return await forward(incoming, send, self._upstream, outgoing, note.watch().part)
@@ -105,7 +115,7 @@ class MultiSearching:
         params = [(name, value) for name, value in parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
                   if name != "filter_path"]  # fmt: skip
         outgoing = Outgoing.rewritten(incoming, lines, path + b"?" + urlencode(params).encode())
-        return await reply(send, await self._with_errors(outgoing, [result.error for result in results]))
+        return await reply(send, await self._with_errors(outgoing, answers))
 
     async def _rewrite(self, search: _Search, incoming: Incoming, route: Route, mode: Mode) -> _Result:
         templated = route.api is Api.MULTI_SEARCH_TEMPLATE
@@ -121,8 +131,8 @@ class MultiSearching:
         try:
             if templated:
                 rendered = await self._templates.render(body, incoming)
-                if rendered is None:
-                    return _Result(search)
+                if isinstance(rendered, Answer):
+                    return _Result(search, unrendered=_refusal(rendered))
                 body = rendered
             expression = await self._points.expression(body, incoming) if "pit" in body else _expression(header, route)
             understood = await self._understanding.rewrite(body, Scope(expression, options, incoming.headers, mode))
@@ -133,7 +143,7 @@ class MultiSearching:
             return _Result(search)
         return _Result(_Search(search.header, write_object(understood.body)), understood if asks else None)
 
-    async def _with_errors(self, outgoing: Outgoing, errors: Sequence[EsSbertError | None]) -> Answer:
+    async def _with_errors(self, outgoing: Outgoing, answers: Sequence[Json | None]) -> Answer:
         """The engine's answer to the searches that were sent, with errors in the places of the others."""
         if outgoing.body:
             answer = await fetch(self._upstream, outgoing)
@@ -147,10 +157,7 @@ class MultiSearching:
         else:
             answer = Answer(200, [(b"content-type", b"application/json")], b"")
             whole, given = {"took": 0}, iter(())
-        responses = [
-            next(given) if error is None else {"error": error_object(error), "status": status_of(error)}
-            for error in errors
-        ]
+        responses = [next(given) if own is None else own for own in answers]
         return Answer(200, answer.headers, write_object(whole | {"responses": responses}))
 
 
@@ -163,6 +170,21 @@ def split(plain: bytes) -> list[_Search] | None:
         return None
     pairs = zip(lines[::2], lines[1::2], strict=True)
     return [_Search(header.strip(), body.strip()) for header, body in pairs]
+
+
+def _refusal(answer: Answer) -> Json:
+    """The engine's refusal of one template as part of its answer to several.
+
+    Raises:
+        BadRequest: it has rendered the template, to something that is no search.
+    """
+    try:
+        body = parse_object(answer.body)
+    except NotPlainJson:
+        body = {}
+    if "error" not in body:
+        raise BadRequest("the template stands for no search", "Look at what _render/template makes of it.")
+    return {"error": body["error"], "status": answer.status}
 
 
 def _expression(header: Json, route: Route) -> str:
