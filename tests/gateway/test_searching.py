@@ -312,12 +312,12 @@ def test_hybrid_finds_what_words_do_not_and_the_header_decides(bed: Bed) -> None
     assert max(scores(hybrid)) > max(scores(plain)) + 10
 
 
-@pytest.mark.parametrize(("index_type", "shards"), [("hnsw", 3), ("flat", 1)])
+@pytest.mark.parametrize(("index_type", "shards"), [("hnsw", 3), ("flat", 1), ("int8_hnsw", 1)])
 def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
     bed: Bed, encoder: Encoder, tmp_path: Path, index_type: str, shards: int
 ) -> None:
     index = f"{bed.index}-{index_type}"
-    settings: Json = {"number_of_shards": shards} | ({"knn": index_type == "hnsw"} if bed.is_opensearch else {})
+    settings: Json = {"number_of_shards": shards} | ({"knn": index_type != "flat"} if bed.is_opensearch else {})
     httpx.put(f"{bed.engine}/{index}", json={"settings": {"index": settings}}).raise_for_status()
     load(bed.engine, encoder, index, write_jsonl(tmp_path / "docs.jsonl", documents()), dead=tmp_path / "dead",
          id_field="id", index_type=index_type)  # fmt: skip
@@ -329,6 +329,15 @@ def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
             assert answer["hits"]["total"]["value"] == answer["aggregations"]["all"]["doc_count"] == K
             if not sort:
                 assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
+        if shards == 1:
+            count = httpx.post(f"{bed.gateway}/{index}/_count", json={"query": NEURAL}, timeout=60).json()["count"]
+            assert count == K, "the engine's own query keeps as many as it says"
+        guitars: Json = {"query": {"match": {"text": "guitar"}}}
+        words, meant = (
+            httpx.post(f"{bed.gateway}/{index}/_count", json=guitars, headers={"x-es-sbert": mode}, timeout=60).json()
+            for mode in ("on", "hybrid")
+        )
+        assert words["count"] < meant["count"] <= words["count"] + K
         body = {"query": {"match": {"semantic": {"query": QUERY, "k": 2 * K}}}, "size": 50}
         both = httpx.post(f"{bed.gateway}/{index},{bed.index}/_search", json=body, timeout=60).json()["hits"]["hits"]
         assert [hit["_id"] for hit in both[::2]] == [hit["_id"] for hit in both[1::2]], "each is in both indices"

@@ -9,7 +9,9 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.rewrite.clauses import clause
 from es_sbert.gateway.rewrite.semantic import Semantic, Way
+from es_sbert.gateway.targets import Part
 from es_sbert.index.types import IndexType
+from es_sbert.search.choices import oversample_for
 from es_sbert.search.scores import Method, cosine_of
 
 # What decides which documents a search sees and what it may ask of them: a point in time, fields made up for it.
@@ -18,16 +20,21 @@ _SAME_DOCUMENTS = ("pit", "runtime_mappings", "derived")
 _SLACK = 1e-6
 
 
-def needs_cut(semantic: Semantic) -> bool:
-    """Whether more than k documents would match.
+def needs_cut(flavour: Flavour, semantic: Semantic) -> bool:
+    """Whether more documents would match than were asked for.
 
-    Engines' own queries (`knn`, `neural`) mean k of each shard by themselves, and callers who write them know. A query
-    over a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch.
+    A query over a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one over a quantised
+    field as many on OpenSearch as are compared again. Beyond that engines' own queries (`knn`, `neural`) mean k of each
+    shard by themselves, and callers who write them know.
     """
-    if semantic.way not in (Way.VIRTUAL_FIELD, Way.SEMANTIC):
-        return False
-    flat = any(part.meta.index_type == IndexType.FLAT for part in semantic.target.parts)
-    return flat or semantic.target.shards > 1
+    if any(_exceeds(flavour, part) for part in semantic.target.parts):
+        return True
+    return semantic.target.shards > 1 and semantic.way not in (Way.TEXT_EMBEDDING, Way.NEURAL)
+
+
+def _exceeds(flavour: Flavour, part: Part) -> bool:
+    oversampled = flavour is Flavour.OPENSEARCH and oversample_for(part.meta) is not None
+    return oversampled or part.meta.index_type == IndexType.FLAT
 
 
 def kth_body(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json], asked: Json) -> Json:

@@ -24,9 +24,11 @@ from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.targets import FieldTarget
 from es_sbert.index.layout import has_vector
 
-# A query by meaning, and what hits must match beside it, → the vector of its text, *Shape:* ``(dimensions,)``, and the
-# least cosine of a hit where that is known better than the query itself says.
-Answered = Callable[[Semantic, Sequence[Json]], tuple[Vectors, float | None]]
+# What hits must match beside a query by meaning; None where the engine keeps k of all shards by itself.
+Filters = Sequence[Json] | None
+# A query by meaning → the vector of its text, *Shape:* ``(dimensions,)``, and the least cosine of a hit where that is
+# known better than the query itself says.
+Answered = Callable[[Semantic, Filters], tuple[Vectors, float | None]]
 
 # Queries that narrow nothing down, or may stand nowhere but at the top.
 _NO_FILTERS = frozenset({"match_all", "hybrid"})
@@ -131,8 +133,8 @@ class QueryRewriter:
         return self._reader.read(node)
 
     def vector(self, semantic: Semantic) -> Vectors:
-        """*Shape:* ``(dimensions,)``."""
-        return self._answered(semantic, ())[0]
+        """The vector alone, for a section `knn`. *Shape:* ``(dimensions,)``."""
+        return self._answered(semantic, None)[0]
 
     def passages_name(self, target: FieldTarget) -> str | None:
         """A name for inner hits, of its own for each query of the request; None where the field holds no passages."""

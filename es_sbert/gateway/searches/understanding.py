@@ -18,7 +18,7 @@ from es_sbert.gateway.indices import EXPRESSION_OPTIONS, Indices, Searched
 from es_sbert.gateway.rewrite.body import rewritten_body
 from es_sbert.gateway.rewrite.cut import kth_body, least_cosine, needs_cut
 from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
-from es_sbert.gateway.rewrite.queries import Answered, QueryRewriter
+from es_sbert.gateway.rewrite.queries import Answered, Filters, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.targets import FieldNames
@@ -81,16 +81,16 @@ class Understood:
 class _Wanted:
     """What a body asks by meaning, found by a first reading, and the vectors of its texts for the second."""
 
-    asked: list[tuple[Semantic, Sequence[Json]]] = field(default_factory=list)
+    asked: list[tuple[Semantic, Filters]] = field(default_factory=list)
     vectors: dict[tuple[str, str], Vectors] = field(default_factory=dict)
     least: dict[str, float | None] = field(default_factory=dict)
 
-    def note(self, semantic: Semantic, filters: Sequence[Json]) -> tuple[Vectors, None]:
+    def note(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, None]:
         self.asked.append((semantic, filters))
         return np.ones(semantic.target.meta.dimensions, np.float32), None  # (dimensions,), never sent
 
-    def look_up(self, semantic: Semantic, filters: Sequence[Json]) -> tuple[Vectors, float | None]:
-        return self.vectors[_key(semantic)], self.least.get(_cut_key(semantic, filters))
+    def look_up(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, float | None]:
+        return self.vectors[_key(semantic)], None if filters is None else self.least.get(_cut_key(semantic, filters))
 
 
 class Understanding:
@@ -192,7 +192,11 @@ class Understanding:
                 raise self._upstream.refusal(answer, "POST _search")
             wanted.least[_cut_key(semantic, filters)] = least_cosine(self._flavour, answer.body)
 
-        asked = {_cut_key(*asked): asked for asked in wanted.asked if needs_cut(asked[0])}
+        asked = {
+            _cut_key(semantic, filters): (semantic, filters)
+            for semantic, filters in wanted.asked
+            if filters is not None and needs_cut(self._flavour, semantic)
+        }
         await asyncio.gather(*(one(*asked) for asked in asked.values()))
 
 
