@@ -124,12 +124,18 @@ class FieldNames:
         kinds = {index: (name, self._searched.fields[index][name]) for index, name in holding.items()}
         name, meta = next(iter(kinds.values()))
         for index, (other, its) in kinds.items():
-            if (other, its.fingerprint, its.passages is None) != (name, meta.fingerprint, meta.passages is None):
-                first = next(iter(kinds))
+            first = next(iter(kinds))
+            if (other, its.fingerprint) != (name, meta.fingerprint):
                 raise IndexMismatch(
                     f"{called} means {name} of the model {meta.model} in {first}, {other} of {its.model} in {index}",
                     "Search these indices one by one, or bring them to one model: "
                     "es-sbert index migrate INDEX --model MODEL.",
+                )
+            if (its.passages is None) != (meta.passages is None):
+                whole, cut = (first, index) if meta.passages is None else (index, first)
+                raise IndexMismatch(
+                    f"{name} holds whole texts in {whole}, passages in {cut}",
+                    "Search these indices one by one, as two searches of one _msearch.",
                 )
         metas = {index: meta for index, (_, meta) in kinds.items()}
         return FieldTarget(name, self._parts(metas), sum(self._searched.shards[index] for index in kinds))

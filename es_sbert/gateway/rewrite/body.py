@@ -99,6 +99,12 @@ def _aggregation(said: Json, rewriter: QueryRewriter, within: Within) -> Json:
             new = _filters(of_many["filters"], rewriter, within)
             if new is not of_many["filters"]:
                 changed[kind] = of_many | {"filters": new}
+    for kind in ("significant_terms", "significant_text"):
+        terms = said.get(kind)
+        if isinstance(terms, dict) and isinstance(terms.get("background_filter"), dict):
+            background = rewriter.rewrite(terms["background_filter"], _unscored(()))
+            if background is not terms["background_filter"]:
+                changed[kind] = terms | {"background_filter": background}
     for place in ("aggs", "aggregations"):
         if isinstance(said.get(place), dict):
             _put(changed, place, said[place], _aggregations(said[place], rewriter, inside))

@@ -37,6 +37,7 @@ MIXED = Searched(
     {"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(fingerprint="e" * 64)}},
     {"docs": 1, "old": 1},
 )
+CUT_HERE_WHOLE_THERE = Searched(PASSAGES.fields | {"old": {"embedding": vector_field()}}, {"docs": 1, "old": 1})
 SEVERAL_TYPES = Searched(
     {"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(index_type="flat")},
      "small": {"embedding": vector_field(index_type="int8_hnsw")}},

@@ -15,7 +15,15 @@ from es_sbert.gateway.rewrite.cut import kth_body
 from es_sbert.gateway.rewrite.semantic import Reader
 from es_sbert.gateway.settings import Limits, Meaning
 from es_sbert.gateway.targets import FieldNames
-from tests.unit.gateway.rewriting import MIXED, PASSAGES, SEVERAL_TYPES, TWO_FIELDS, Rewriting, clauses
+from tests.unit.gateway.rewriting import (
+    CUT_HERE_WHOLE_THERE,
+    MIXED,
+    PASSAGES,
+    SEVERAL_TYPES,
+    TWO_FIELDS,
+    Rewriting,
+    clauses,
+)
 from tests.unit.golden import assert_golden
 
 TEXT = "how do plants make energy"
@@ -116,6 +124,9 @@ ELSEWHERE: dict[str, tuple[Json, Json | None]] = {
         {"query": EN, "aggs": {"a": {"filter": YEAR, "aggs": {"b": {"filters": {"filters": [SEMANTIC]}}}}}},
         {"bool": {"filter": [EN, YEAR]}},
     ),
+    "background": (
+        {"query": EN, "aggs": {"a": {"significant_terms": {"field": "topic", "background_filter": SEMANTIC}}}}, None,
+    ),
     "global": ({"query": EN, "aggs": {"a": {"global": {}, "aggs": {"b": NEAR}}}}, None),
     "beside a section": ({"query": EN, "knn": {"field": "x", "query_vector": [1]}, "aggs": {"a": NEAR}}, None),
     "post_filter": ({"query": EN, "post_filter": SEMANTIC}, EN),
@@ -175,6 +186,7 @@ def test_what_was_asked_for_as_a_filter_by_name_stays_one() -> None:
         ({"query_string": {"query": TEXT, "default_field": "semantic"}}, TEXT),
         ({"dis_max": {"queries": [TITLE, SEMANTIC]}}, TEXT),
         ({"function_score": {"query": SEMANTIC, "boost": 2}}, TEXT),
+        ({"function_score": {"query": TITLE, "functions": [{"weight": 2}, {"filter": SEMANTIC, "weight": 3}]}}, TEXT),
         ({"constant_score": {"filter": SEMANTIC}}, TEXT),
         ({"boosting": {"positive": TITLE, "negative": SEMANTIC, "negative_boost": 0.5}}, TEXT),
         ({"semantic": {"field": "semantic", "query": TEXT}}, TEXT),
@@ -272,6 +284,8 @@ def test_models_are_never_mixed() -> None:
     with pytest.raises(IndexMismatch, match="means embedding of the model") as caught:
         Rewriting(MIXED).query(SEMANTIC)
     assert "migrate" in caught.value.remedy
+    with pytest.raises(IndexMismatch, match="holds whole texts in old, passages in docs"):
+        Rewriting(CUT_HERE_WHOLE_THERE).query(SEMANTIC)
     with pytest.raises(IndexMismatch, match="names the model 'other'"):
         Rewriting().query({"neural": {"embedding": {"query_text": TEXT, "model_id": "other"}}})
 
