@@ -55,9 +55,7 @@ class _Result:
     @property
     def answer(self) -> Json | None:
         """Its part of the answer where the engine is not asked for it."""
-        if self.error is None:
-            return self.unrendered
-        return {"error": error_object(self.error), "status": status_of(self.error)}
+        return self.unrendered if self.error is None else _own(self.error)
 
 
 class MultiSearching:
@@ -173,18 +171,18 @@ def split(plain: bytes) -> list[_Search] | None:
 
 
 def _refusal(answer: Answer) -> Json:
-    """The engine's refusal of one template as part of its answer to several.
-
-    Raises:
-        BadRequest: it has rendered the template, to something that is no search.
-    """
+    """The engine's answer about one template that stands for no search, as part of its answer to several."""
     try:
-        body = parse_object(answer.body)
+        error = parse_object(answer.body).get("error")
     except NotPlainJson:
-        body = {}
-    if "error" not in body:
-        raise BadRequest("the template stands for no search", "Look at what _render/template makes of it.")
-    return {"error": body["error"], "status": answer.status}
+        error = None
+    if answer.status >= 400 and error is not None:
+        return {"error": error, "status": answer.status}
+    return _own(BadRequest("the template stands for no search", "Look at what _render/template makes of it."))
+
+
+def _own(error: EsSbertError) -> Json:
+    return {"error": error_object(error), "status": status_of(error)}
 
 
 def _expression(header: Json, route: Route) -> str:
