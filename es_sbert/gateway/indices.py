@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from urllib.parse import urlencode
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote, urlencode
 
 from cachetools import TTLCache
 
-from es_sbert.engines.protocol import Json
+from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.wire.callers import CallerKeys, identity
 from es_sbert.gateway.wire.incoming import Headers
@@ -19,7 +20,13 @@ from es_sbert.index.schema import vector_fields
 
 # How the engine reads an expression of indices; what a request says of it holds for the question too.
 EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
-_TOLD = "*.mappings._meta.es_sbert,*.settings.index.number_of_shards,*.mappings.properties.{}.type"
+_TOLD = (
+    "*.mappings._meta.es_sbert", "*.settings.index.number_of_shards", "*.aliases.*.filter",
+    # Ordinary fields of the virtual field's name: with a type, with fields inside, with a dot in the name, at run time.
+    "*.mappings.properties.{0}*.type", "*.mappings.properties.{0}.properties", "*.mappings.runtime.{0}*.type",
+)  # fmt: skip
+# `cluster:index`; not `<date{math:with colons}>`, nor the selector `index::failures`.
+_REMOTE = re.compile(r"-?[^<:]+:(?!:)")
 _MOST_KEPT = 1000
 
 
@@ -32,12 +39,16 @@ class Searched:
         shards: Concrete index → its primary shards.
         exists: Whether there is any such index, with vectors or without.
         ordinary: Whether the virtual field's name may mean an ordinary field in one of them.
+        remote: Whether all of them are of other clusters, which are not looked into.
+        filters: Concrete index → what its alias narrows it down to, where the engine's kNN does not mind by itself.
     """
 
     fields: dict[str, dict[str, VectorFieldMeta]]
     shards: dict[str, int]
     exists: bool = True
     ordinary: bool = True
+    remote: bool = False
+    filters: dict[str, Json] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.fields)
@@ -45,6 +56,7 @@ class Searched:
 
 NOTHING = Searched({}, {})
 MISSING = Searched({}, {}, exists=False)
+REMOTE = Searched({}, {}, ordinary=False, remote=True)
 
 
 class Indices:
@@ -102,8 +114,11 @@ class Indices:
     async def _ask(self, key: bytes, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
         asked_by = self.asked_by(headers)
         wanted = {name: options[name] for name in EXPRESSION_OPTIONS if name in options}
-        query = urlencode(wanted | {"filter_path": _TOLD.format(self._virtual)})
-        path = f"/{expression or '_all'}"
+        query = urlencode(wanted | {"filter_path": ",".join(_TOLD).format(self._virtual)})
+        here = local(expression)
+        if here is None:
+            return REMOTE
+        path = f"/{here or '_all'}"
         answer = await self._upstream.ask("GET", f"{path}?{query}", asked_by)
         if answer.status == 404:
             return MISSING
@@ -118,12 +133,41 @@ class Indices:
         if answer.status != 200 or not isinstance(answer.body, dict):
             raise self._upstream.refusal(answer, f"GET {path}")
         searched = read_indices(answer.body, self._virtual)
+        # Elasticsearch's kNN applies an alias's filter while it searches, OpenSearch's afterwards.
+        if self._upstream.known_flavour is Flavour.OPENSEARCH and any(
+            "aliases" in state for state in answer.body.values()
+        ):
+            searched = replace(searched, filters=await self._filters(path, wanted, asked_by))
         self._known[key] = searched
         return searched
+
+    async def _filters(self, path: str, wanted: dict[str, str], asked_by: Headers) -> dict[str, Json]:
+        """Concrete index → filter of the aliases by which the expression names it."""
+        target = f"{path}/_search_shards"
+        answer = await self._upstream.ask("GET", f"{target}?{urlencode(wanted | {'filter_path': 'indices'})}", asked_by)
+        if answer.status == 403:
+            raise AccessDenied(
+                f"the filters of the aliases of {path.removeprefix('/')} may not be read",
+                "Allow the caller indices:admin/shards/search_shards, or give the gateway credentials of its own.",
+            )
+        if answer.status != 200:
+            raise self._upstream.refusal(answer, f"GET {target}")
+        return {index: said["filter"] for index, said in answer.body.get("indices", {}).items() if "filter" in said}
 
     def _cache_key(self, expression: str, options: Mapping[str, str], headers: Headers) -> bytes:
         said = (f"{name}={options.get(name)}" for name in EXPRESSION_OPTIONS)
         return self._keys.key(headers, expression, *said)
+
+
+def local(expression: str) -> str | None:
+    """The part of an expression that names indices of this cluster; None where there is none.
+
+    Args:
+        expression: Percent-encoded; empty for all indices.
+    """
+    names = expression.split(",")
+    here = [name for name in names if not _REMOTE.match(unquote(name))]
+    return ",".join(here) if here else None
 
 
 def read_indices(answer: Json, virtual_field: str) -> Searched:
@@ -140,5 +184,10 @@ def read_indices(answer: Json, virtual_field: str) -> Searched:
     shards = {
         index: int(answer[index].get("settings", {}).get("index", {}).get("number_of_shards", 1)) for index in fields
     }
-    ordinary = any(virtual_field in state.get("mappings", {}).get("properties", {}) for state in answer.values())
+    ordinary = any(
+        name == virtual_field or name.startswith(f"{virtual_field}.")
+        for state in answer.values()
+        for of_kind in ("properties", "runtime")
+        for name in state.get("mappings", {}).get(of_kind, {})
+    )
     return Searched(fields, shards, ordinary=ordinary or not answer)

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import orjson
+
 from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.indices import Searched
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.text import TextTemplate
+
+
+@dataclass(frozen=True)
+class Part:
+    """Indices in which a vector field is searched in one way.
+
+    Attributes:
+        meta: What their mappings say of the field.
+        indices: Their concrete names.
+        filter: What the search itself must apply there because an alias says so.
+    """
+
+    meta: VectorFieldMeta
+    indices: tuple[str, ...]
+    filter: Json | None = None
 
 
 @dataclass(frozen=True)
@@ -17,15 +36,18 @@ class FieldTarget:
 
     Attributes:
         name: The field.
-        meta: What the mappings say of it; the same model in every index.
-        indices: Concrete indices that have it.
-        shards: Their primary shards together.
+        parts: Its indices by how they are searched: the model is the same in all, index types may differ.
+        shards: Primary shards of all together.
     """
 
     name: str
-    meta: VectorFieldMeta
-    indices: tuple[str, ...]
+    parts: tuple[Part, ...]
     shards: int
+
+    @property
+    def meta(self) -> VectorFieldMeta:
+        """What the mappings say of it; the index type is that of the first part."""
+        return self.parts[0].meta
 
 
 class FieldNames:
@@ -47,12 +69,17 @@ class FieldNames:
             IndexMismatch: no such vector field, no vectors at all, or different models.
         """
         if not self._searched:
-            if not self._searched.ordinary and (name == self._virtual or name.startswith(f"{self._virtual}.")):
+            if self._searched.ordinary or not (name == self._virtual or name.startswith(f"{self._virtual}.")):
+                return None
+            if self._searched.remote:
                 raise IndexMismatch(
-                    f"{name} means vectors, and the indices searched have none",
-                    "Make them: es-sbert ingest --index INDEX embeds the documents that an index holds.",
+                    f"{name} means vectors, and those of remote clusters are not known here",
+                    "Search a remote cluster by meaning through a gateway of its own.",
                 )
-            return None
+            raise IndexMismatch(
+                f"{name} means vectors, and the indices searched have none",
+                "Make them: es-sbert ingest --index INDEX embeds the documents that an index holds.",
+            )
         if name == self._virtual:
             return self._target({index: _first(fields) for index, fields in self._searched.fields.items()}, name)
         prefix = f"{self._virtual}."
@@ -97,14 +124,31 @@ class FieldNames:
         kinds = {index: (name, self._searched.fields[index][name]) for index, name in holding.items()}
         name, meta = next(iter(kinds.values()))
         for index, (other, its) in kinds.items():
-            if (other, its.fingerprint, its.passages is None) != (name, meta.fingerprint, meta.passages is None):
-                first = next(iter(kinds))
+            first = next(iter(kinds))
+            if (other, its.fingerprint) != (name, meta.fingerprint):
                 raise IndexMismatch(
                     f"{called} means {name} of the model {meta.model} in {first}, {other} of {its.model} in {index}",
                     "Search these indices one by one, or bring them to one model: "
                     "es-sbert index migrate INDEX --model MODEL.",
                 )
-        return FieldTarget(name, meta, tuple(sorted(kinds)), sum(self._searched.shards[index] for index in kinds))
+            if (its.passages is None) != (meta.passages is None):
+                whole, cut = (first, index) if meta.passages is None else (index, first)
+                raise IndexMismatch(
+                    f"{name} holds whole texts in {whole}, passages in {cut}",
+                    "Search these indices one by one, as two searches of one _msearch.",
+                )
+        metas = {index: meta for index, (_, meta) in kinds.items()}
+        return FieldTarget(name, self._parts(metas), sum(self._searched.shards[index] for index in kinds))
+
+    def _parts(self, metas: dict[str, VectorFieldMeta]) -> tuple[Part, ...]:
+        alike: dict[tuple[str, bytes], list[str]] = {}
+        for index in sorted(metas):
+            way = metas[index].index_type, orjson.dumps(self._searched.filters.get(index))
+            alike.setdefault(way, []).append(index)
+        return tuple(self._part(metas, indices) for indices in alike.values())
+
+    def _part(self, metas: dict[str, VectorFieldMeta], indices: Sequence[str]) -> Part:
+        return Part(metas[indices[0]], tuple(indices), self._searched.filters.get(indices[0]))
 
     def _no_such(self, name: str) -> IndexMismatch:
         names = sorted({field for fields in self._searched.fields.values() for field in fields})

@@ -53,7 +53,7 @@ class IngestSettings(BaseModel):
         state: File that a killed load goes on from; None puts it beside the first source.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     index: str
     files: tuple[str, ...] = ()

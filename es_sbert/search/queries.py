@@ -85,7 +85,7 @@ def _elasticsearch_clause(query: VectorQuery) -> Json:
         # Elasticsearch looks for the nested objects inside the passages, finds none, and answers with no hits.
         raise UsageError(
             "a search over passages inside a larger query cannot be filtered by a nested query on Elasticsearch",
-            "Filter by fields of the document itself, or send the search alone (`search_body`).",
+            "Filter by fields of the document itself, or make the search the body's own `knn` section.",
         )
     return _nested(query, _counted(query, {"knn": knn}))
 

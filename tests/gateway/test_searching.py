@@ -135,6 +135,15 @@ def test_a_filter_beside_leaves_k_hits_wherever_k_match(bed: Bed, way: str) -> N
     assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
 
 
+def test_a_filter_of_an_alias_leaves_k_hits_wherever_k_match(bed: Bed) -> None:
+    alias = f"{bed.index}-english"
+    add: Json = {"add": {"index": bed.index, "alias": alias, "filter": ENGLISH}}
+    httpx.post(f"{bed.engine}/_aliases", json={"actions": [add]}).raise_for_status()
+    body: Json = {"query": {"match": {"semantic": QUERY}}, "size": 50}
+    answer = httpx.post(f"{bed.gateway}/{alias}/_search", json=body, timeout=60).json()
+    assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
+
+
 def test_aggregations_sorts_paging_and_highlights_keep_their_meaning(bed: Bed) -> None:
     body = {
         "query": {"bool": {"filter": [{"match": {"semantic": QUERY}}]}},
@@ -148,6 +157,7 @@ def test_aggregations_sorts_paging_and_highlights_keep_their_meaning(bed: Bed) -
     assert [hit["_source"] for hit in answer["hits"]["hits"]] == [{"rank": rank} for rank in ranks[2:5]]
     assert sum(bucket["doc_count"] for bucket in answer["aggregations"]["langs"]["buckets"]) == K
     assert answer["aggregations"]["near"]["doc_count"] == K
+    assert bed.search({"query": ENGLISH, "size": 0, "aggs": body["aggs"]})["aggregations"]["near"]["doc_count"] == K
     assert all("<em>cat</em>" in hit["highlight"]["text"][0] for hit in answer["hits"]["hits"] if "highlight" in hit)
 
 
@@ -173,8 +183,8 @@ def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
 
     lines = [{"index": bed.index}, {"query": query}, {}, {"query": {"match": {"semantic": ""}}}, {}, {"query": ENGLISH}]
     several = httpx.post(
-        f"{base}/_msearch", content=b"".join(orjson.dumps(line) + b"\n" for line in lines), timeout=60,
-        headers={"content-type": "application/x-ndjson"},
+        f"{base}/_msearch?filter_path=responses.error", content=b"".join(orjson.dumps(line) + b"\n" for line in lines),
+        headers={"content-type": "application/x-ndjson"}, timeout=60,
     ).json()["responses"]  # fmt: skip
     assert scores(several[0]) == right
     assert several[1]["error"]["type"] == "illegal_argument_exception"
@@ -188,10 +198,13 @@ def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
     assert scores(found) == right
     if bed.is_opensearch:
         template = {"source": '{"query":{"match":{"semantic":"{{words}}"}},"size":50}', "params": {"words": QUERY}}
-        assert scores(bed.search(template, "_search/template")) == right
-        pair = b"{}\n" + orjson.dumps(template) + b"\n"
-        [answer] = httpx.post(f"{base}/_msearch/template", content=pair, timeout=60,
-                              headers={"content-type": "application/x-ndjson"}).json()["responses"]  # fmt: skip
+        explained = bed.search(template | {"explain": True}, "_search/template")
+        assert scores(explained) == right
+        assert "_explanation" in explained["hits"]["hits"][0]
+        pairs = b"".join(b"{}\n" + orjson.dumps(one) + b"\n" for one in ({"id": "missing"}, template))
+        missing, answer = httpx.post(f"{base}/_msearch/template", content=pairs, timeout=60,
+                                     headers={"content-type": "application/x-ndjson"}).json()["responses"]  # fmt: skip
+        assert (missing["status"], missing["error"]["type"]) == (404, "resource_not_found_exception")
         assert scores(answer) == right
 
 
@@ -299,13 +312,15 @@ def test_hybrid_finds_what_words_do_not_and_the_header_decides(bed: Bed) -> None
     assert max(scores(hybrid)) > max(scores(plain)) + 10
 
 
-@pytest.mark.parametrize(("index_type", "shards"), [("hnsw", 3), ("flat", 1)])
+@pytest.mark.parametrize(("index_type", "shards"), [("hnsw", 3), ("flat", 1), ("int8_hnsw", 1)])
 def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
     bed: Bed, encoder: Encoder, tmp_path: Path, index_type: str, shards: int
 ) -> None:
     index = f"{bed.index}-{index_type}"
+    settings: Json = {"number_of_shards": shards} | ({"knn": index_type != "flat"} if bed.is_opensearch else {})
+    httpx.put(f"{bed.engine}/{index}", json={"settings": {"index": settings}}).raise_for_status()
     load(bed.engine, encoder, index, write_jsonl(tmp_path / "docs.jsonl", documents()), dead=tmp_path / "dead",
-         id_field="id", index_type=index_type, shards=shards)  # fmt: skip
+         id_field="id", index_type=index_type)  # fmt: skip
     query = {"bool": {"filter": [{"match": {"semantic": QUERY}}, ENGLISH]}}
     try:
         for sort in ([], ["rank"]):
@@ -314,5 +329,42 @@ def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
             assert answer["hits"]["total"]["value"] == answer["aggregations"]["all"]["doc_count"] == K
             if not sort:
                 assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
+        if shards == 1:
+            count = httpx.post(f"{bed.gateway}/{index}/_count", json={"query": NEURAL}, timeout=60).json()["count"]
+            assert count == K, "the engine's own query keeps as many as it says"
+        guitars: Json = {"query": {"match": {"text": "guitar"}}}
+        words, meant = (
+            httpx.post(f"{bed.gateway}/{index}/_count", json=guitars, headers={"x-es-sbert": mode}, timeout=60).json()
+            for mode in ("on", "hybrid")
+        )
+        assert words["count"] < meant["count"] <= words["count"] + K
+        body = {"query": {"match": {"semantic": {"query": QUERY, "k": 2 * K}}}, "size": 50}
+        both = httpx.post(f"{bed.gateway}/{index},{bed.index}/_search", json=body, timeout=60).json()["hits"]["hits"]
+        assert [hit["_id"] for hit in both[::2]] == [hit["_id"] for hit in both[1::2]], "each is in both indices"
+        assert [hit["_score"] for hit in both[::2]] == pytest.approx(bed.nearest(), abs=1e-5)
+        if shards > 1:
+            check_only_what_is_searched_counts(bed, index)
     finally:
         delete_index(bed.engine, index)
+
+
+def check_only_what_is_searched_counts(bed: Bed, index: str) -> None:
+    """The k nearest are those of the shards that are searched, and of the point in time."""
+    body: Json = {"query": {"match": {"semantic": QUERY}}, "size": 50}
+    url = f"{bed.gateway}/{index}"
+    whole: Json = {"size": 100, "_source": False}
+    there = httpx.post(f"{bed.engine}/{index}/_search?routing=x", json=whole).json()["hits"]["hits"]
+    nearest = sorted(((1 + bed.cosines[hit["_id"]]) / 2 for hit in there), reverse=True)[:K]
+    assert len(there) < len(documents())
+    assert scores(httpx.post(f"{url}/_search?routing=x", json=body).json()) == pytest.approx(nearest, abs=1e-5)
+
+    opened = "_search/point_in_time" if bed.is_opensearch else "_pit"
+    point = httpx.post(f"{url}/{opened}?keep_alive=1m", timeout=60).json()
+    best = max(bed.cosines, key=lambda id: bed.cosines[id])
+    httpx.delete(f"{bed.engine}/{index}/_doc/{best}?refresh=true").raise_for_status()
+    pages: list[float] = []
+    page: Json = body | {"size": 3, "pit": {"id": point.get("id") or point["pit_id"]}, "sort": ["_score", "rank"]}
+    while found := httpx.post(f"{bed.gateway}/_search", json=page, timeout=60).json()["hits"]["hits"]:
+        pages += [hit["_score"] for hit in found]
+        page["search_after"] = found[-1]["sort"]
+    assert pages == pytest.approx(bed.nearest(), abs=1e-5)

@@ -9,7 +9,10 @@ from es_sbert.gateway.rewrite.clauses import knn_section
 from es_sbert.gateway.rewrite.compound import as_list
 from es_sbert.gateway.rewrite.queries import Place, QueryRewriter
 
-_UNSCORED = Place(scores=False, tells_passages=False)
+# What every document must match at a place: a search by meaning there finds the k nearest of these.
+Within = tuple[Json, ...]
+# Aggregations whose documents are others than those around.
+_ELSEWHERE = frozenset({"global", "nested", "reverse_nested", "children", "parent"})
 
 
 def rewritten_body(body: Json, rewriter: QueryRewriter) -> Json:
@@ -22,16 +25,19 @@ def rewritten_body(body: Json, rewriter: QueryRewriter) -> Json:
     query = body.get("query")
     if isinstance(query, dict):
         _put(changed, "query", query, rewriter.rewrite(query, Place(promotes=sorts_by_score(body))))
+    within: Within = ()
+    if isinstance(query, dict) and "knn" not in body:  # with a section `knn`, hits need not match the query
+        within = rewriter.required(query)
     section = body.get("knn")
     if section is not None:
         _put(changed, "knn", section, _sections(section, rewriter))
     if isinstance(body.get("post_filter"), dict):
-        _put(changed, "post_filter", body["post_filter"], rewriter.rewrite(body["post_filter"], _UNSCORED))
+        _put(changed, "post_filter", body["post_filter"], rewriter.rewrite(body["post_filter"], _unscored(within)))
     for place in ("aggs", "aggregations"):
         if isinstance(body.get(place), dict):
-            _put(changed, place, body[place], _aggregations(body[place], rewriter))
+            _put(changed, place, body[place], _aggregations(body[place], rewriter, within))
     if "rescore" in body:
-        _put(changed, "rescore", body["rescore"], _rescore(body["rescore"], rewriter))
+        _put(changed, "rescore", body["rescore"], _rescore(body["rescore"], rewriter, within))
     if isinstance(body.get("retriever"), dict):
         _put(changed, "retriever", body["retriever"], _retriever(body["retriever"], rewriter))
     return body | changed if changed else body
@@ -44,6 +50,10 @@ def sorts_by_score(body: Json) -> bool:
     if isinstance(first, dict):
         first = next(iter(first), None)
     return first in (None, [], "", "_score") or (isinstance(first, str) and first.startswith("_score"))
+
+
+def _unscored(within: Within) -> Place:
+    return Place(scores=False, filters=within, tells_passages=False)
 
 
 def _put(changed: Json, place: str, old: Any, new: Any) -> None:
@@ -67,71 +77,98 @@ def _section(said: Json, rewriter: QueryRewriter) -> Json:
     return knn_section(semantic, said, rewriter.vector(semantic), rewriter.passages_name(semantic.target))
 
 
-def _aggregations(aggregations: Json, rewriter: QueryRewriter) -> Json:
+def _aggregations(aggregations: Json, rewriter: QueryRewriter, within: Within) -> Json:
     changed: Json = {}
     for name, said in aggregations.items():
         if isinstance(said, dict):
-            _put(changed, name, said, _aggregation(said, rewriter))
+            _put(changed, name, said, _aggregation(said, rewriter, within))
     return aggregations | changed if changed else aggregations
 
 
-def _aggregation(said: Json, rewriter: QueryRewriter) -> Json:
+def _aggregation(said: Json, rewriter: QueryRewriter, within: Within) -> Json:
     changed: Json = {}
+    if not _ELSEWHERE.isdisjoint(said):
+        within = ()
+    inside = within
     if isinstance(said.get("filter"), dict):
-        _put(changed, "filter", said["filter"], rewriter.rewrite(said["filter"], _UNSCORED))
+        _put(changed, "filter", said["filter"], rewriter.rewrite(said["filter"], _unscored(within)))
+        inside = (*within, *rewriter.required(said["filter"]))
     for kind in ("filters", "adjacency_matrix"):
         of_many = said.get(kind)
         if isinstance(of_many, dict) and "filters" in of_many:
-            new = _filters(of_many["filters"], rewriter)
+            new = _filters(of_many["filters"], rewriter, within)
             if new is not of_many["filters"]:
                 changed[kind] = of_many | {"filters": new}
+    for kind in ("significant_terms", "significant_text"):
+        terms = said.get(kind)
+        if isinstance(terms, dict) and isinstance(terms.get("background_filter"), dict):
+            background = rewriter.rewrite(terms["background_filter"], _unscored(()))
+            if background is not terms["background_filter"]:
+                changed[kind] = terms | {"background_filter": background}
     for place in ("aggs", "aggregations"):
         if isinstance(said.get(place), dict):
-            _put(changed, place, said[place], _aggregations(said[place], rewriter))
+            _put(changed, place, said[place], _aggregations(said[place], rewriter, inside))
     return said | changed if changed else said
 
 
-def _filters(filters: Any, rewriter: QueryRewriter) -> Any:
+def _filters(filters: Any, rewriter: QueryRewriter, within: Within) -> Any:
     if isinstance(filters, dict):
         changed: Json = {}
         for name, query in filters.items():
             if isinstance(query, dict):
-                _put(changed, name, query, rewriter.rewrite(query, _UNSCORED))
+                _put(changed, name, query, rewriter.rewrite(query, _unscored(within)))
         return filters | changed if changed else filters
-    new = [rewriter.rewrite(query, _UNSCORED) for query in as_list(filters)]
+    return _every(filters, rewriter, within)
+
+
+def _every(filters: Any, rewriter: QueryRewriter, within: Within) -> Any:
+    """Filters that are one query or a list."""
+    if isinstance(filters, dict):
+        return rewriter.rewrite(filters, _unscored(within))
+    new = [rewriter.rewrite(query, _unscored(within)) for query in as_list(filters)]
     return new if any(one is not other for one, other in zip(new, as_list(filters), strict=True)) else filters
 
 
-def _rescore(rescore: Any, rewriter: QueryRewriter) -> Any:
+def _rescore(rescore: Any, rewriter: QueryRewriter, within: Within) -> Any:
     if isinstance(rescore, list):
-        several = [_rescore(one, rewriter) for one in rescore]
+        several = [_rescore(one, rewriter, within) for one in rescore]
         return several if any(one is not other for one, other in zip(several, rescore, strict=True)) else rescore
     inner = rescore.get("query") if isinstance(rescore, dict) else None
     if not isinstance(inner, dict) or not isinstance(inner.get("rescore_query"), dict):
         return rescore
     again = inner["rescore_query"]
-    new = rewriter.rewrite(again, Place(tells_passages=False))
+    new = rewriter.rewrite(again, Place(filters=within, tells_passages=False))
     return rescore if new is again else rescore | {"query": inner | {"rescore_query": new}}
 
 
-def _retriever(retriever: Json, rewriter: QueryRewriter) -> Json:
-    """Elasticsearch's retrievers, each a name and what it says."""
+def _retriever(retriever: Json, rewriter: QueryRewriter, within: Within = ()) -> Json:
+    """Elasticsearch's retrievers, each a name and what it says; in lists of them perhaps with a weight beside."""
     changed: Json = {}
     for kind, said in retriever.items():
         if not isinstance(said, dict):
             continue
-        inner: Json = {}
-        if kind == "knn":
+        if kind == "retriever":
+            _put(changed, kind, said, _retriever(said, rewriter, within))
+        elif kind == "knn":
             _put(changed, kind, said, _section(said, rewriter))
-            continue
-        if kind == "standard" and isinstance(said.get("query"), dict):
-            _put(inner, "query", said["query"], rewriter.rewrite(said["query"], Place()))
-        if isinstance(said.get("retriever"), dict):
-            _put(inner, "retriever", said["retriever"], _retriever(said["retriever"], rewriter))
-        if isinstance(said.get("retrievers"), list):
-            several = [_retriever(one, rewriter) if isinstance(one, dict) else one for one in said["retrievers"]]
-            if any(one is not other for one, other in zip(several, said["retrievers"], strict=True)):
-                inner["retrievers"] = several
-        if inner:
-            changed[kind] = said | inner
+        else:
+            _put(changed, kind, said, _other_retriever(said, rewriter, within))
     return retriever | changed if changed else retriever
+
+
+def _other_retriever(said: Json, rewriter: QueryRewriter, within: Within) -> Json:
+    changed: Json = {}
+    query, filters = said.get("query"), as_list(said.get("filter"))
+    if filters:
+        beside = rewriter.required(query) if isinstance(query, dict) else ()
+        _put(changed, "filter", said["filter"], _every(said["filter"], rewriter, (*within, *beside)))
+        within = (*within, *(one for part in filters for one in rewriter.required(part)))
+    if isinstance(query, dict):
+        _put(changed, "query", query, rewriter.rewrite(query, Place(filters=within)))
+    if isinstance(said.get("retriever"), dict):
+        _put(changed, "retriever", said["retriever"], _retriever(said["retriever"], rewriter, within))
+    if isinstance(said.get("retrievers"), list):
+        several = [_retriever(one, rewriter, within) if isinstance(one, dict) else one for one in said["retrievers"]]
+        if any(one is not other for one, other in zip(several, said["retrievers"], strict=True)):
+            changed["retrievers"] = several
+    return said | changed if changed else said

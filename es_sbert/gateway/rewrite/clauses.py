@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.rewrite.semantic import Semantic
-from es_sbert.gateway.targets import FieldTarget
+from es_sbert.gateway.targets import FieldTarget, Part
 from es_sbert.index.layout import passage_inner_hits, vector_path
 from es_sbert.search.choices import method_for, oversample_for
 from es_sbert.search.queries import vector_clause
@@ -24,12 +25,25 @@ def clause(
         filters: What the request asks of hits beside; applied during the search, so that k documents remain.
         inner_hits: Name for the nearest passage of each hit; None asks for none.
     """
-    query = vector_query(semantic, vector, all_of(filters), inner_hits)
-    found = vector_clause(flavour, method_for(flavour, semantic.target.meta, exact=False), query)
-    guarded: Json = {"must": [found], "filter": [in_indices(semantic.target)]}
+    found = nearest(flavour, semantic.target, vector_query(semantic, vector, all_of(filters), inner_hits))
     if semantic.name is not None:
-        guarded["_name"] = semantic.name
-    return {"bool": guarded}
+        found["bool"]["_name"] = semantic.name
+    return found
+
+
+def nearest(flavour: Flavour, target: FieldTarget, query: VectorQuery) -> Json:
+    """A search in all indices of a field, in each as its index type and its alias ask for; a bool."""
+    found = [_in_part(flavour, part, query, number) for number, part in enumerate(target.parts)]
+    return found[0] if len(found) == 1 else {"bool": {"should": found, "minimum_should_match": 1}}
+
+
+def _in_part(flavour: Flavour, part: Part, query: VectorQuery, number: int) -> Json:
+    # Engines want a name of its own for each clause's inner hits.
+    told = f"{query.inner_hits}.{number}" if query.inner_hits and number else query.inner_hits
+    filters = [one for one in (query.filter, part.filter) if one is not None]
+    own = replace(query, oversample=oversample_for(part.meta), filter=all_of(filters), inner_hits=told)
+    found = vector_clause(flavour, method_for(flavour, part.meta, exact=False), own)
+    return {"bool": {"must": [found], "filter": [in_indices(part.indices)]}}
 
 
 def vector_query(semantic: Semantic, vector: Vectors, filter: Json | None, inner_hits: str | None) -> VectorQuery:
@@ -46,7 +60,6 @@ def vector_query(semantic: Semantic, vector: Vectors, filter: Json | None, inner
         k=semantic.k,
         filter=all_of([one for one in (semantic.filter, filter) if one is not None]),
         num_candidates=None if semantic.num_candidates is None else max(semantic.k, semantic.num_candidates),
-        oversample=oversample_for(meta),
         min_cosine=semantic.min_cosine,
         boost=semantic.boost,
         passages=meta.passages is not None,
@@ -54,13 +67,13 @@ def vector_query(semantic: Semantic, vector: Vectors, filter: Json | None, inner
     )
 
 
-def in_indices(target: FieldTarget) -> Json:
+def in_indices(indices: Sequence[str]) -> Json:
     """Keeps vectors of one model from being compared with another's.
 
     An alias may go over to an index of another model between our look at it and the search; shards of such an index
     then match nothing. Each shard answers this from its own name, without looking at a document.
     """
-    return {"terms": {"_index": list(target.indices)}}
+    return {"terms": {"_index": list(indices)}}
 
 
 def knn_section(semantic: Semantic, said: Json, vector: Vectors, inner_hits: str | None) -> Json:
@@ -71,8 +84,9 @@ def knn_section(semantic: Semantic, said: Json, vector: Vectors, inner_hits: str
     """
     meta = semantic.target.meta
     section = {name: value for name, value in said.items() if name != "query_vector_builder"}
+    indices = [index for part in semantic.target.parts for index in part.indices]
     section |= {"field": vector_path(semantic.target.name, meta), "query_vector": vector.tolist()}
-    section["filter"] = all_of([*([] if semantic.filter is None else [semantic.filter]), in_indices(semantic.target)])
+    section["filter"] = all_of([*([] if semantic.filter is None else [semantic.filter]), in_indices(indices)])
     oversample = oversample_for(meta)
     if oversample is not None:
         section.setdefault("rescore_vector", {"oversample": oversample})

@@ -11,14 +11,16 @@ from es_sbert.engines.protocol import Json
 _INNER: dict[str, tuple[str, ...]] = {
     "constant_score": ("filter",),
     "dis_max": ("queries",),
-    "function_score": ("query",),
+    "function_score": ("query", "functions"),
     "boosting": ("positive", "negative"),
     "script_score": ("query",),
     "pinned": ("organic",),
-    "hybrid": ("queries",),
+    "hybrid": ("queries", "filter"),
 }
 # Places whose queries match without scoring.
-UNSCORED = frozenset({("constant_score", "filter"), ("boosting", "negative")})
+UNSCORED = frozenset({("constant_score", "filter"), ("boosting", "negative"), ("hybrid", "filter")})
+# Places that hold objects with a query as their `filter`.
+_FILTERED = frozenset({("function_score", "functions")})
 
 # Queries that look at other documents than the hits.
 ELSEWHERE = frozenset({"nested", "has_child", "has_parent"})
@@ -48,7 +50,8 @@ def inner_queries(node: Any) -> Iterator[Json]:
         return
     kind, said = found
     for place in OCCURRENCES if kind == "bool" else _INNER.get(kind, ()):
-        yield from as_list(said.get(place))
+        parts = as_list(said.get(place))
+        yield from (part.get("filter", {}) for part in parts) if (kind, place) in _FILTERED else parts
 
 
 def any_within(node: Any, wanted: Callable[[Json], bool]) -> bool:
@@ -71,10 +74,12 @@ def with_inner(node: Json, change: Callable[[Json, bool], Json]) -> Json:
     changed: Json = {}
     for place in _INNER[kind]:
         value = said.get(place)
+        scores = (kind, place) not in UNSCORED
         if isinstance(value, dict):
-            new: Any = change(value, (kind, place) not in UNSCORED)
+            new: Any = change(value, scores)
         elif isinstance(value, list) and as_list(value):
-            new = [change(part, (kind, place) not in UNSCORED) for part in value]
+            filtered = (kind, place) in _FILTERED
+            new = [_with_filter(part, change) if filtered else change(part, scores) for part in value]
             if all(one is other for one, other in zip(new, value, strict=True)):
                 new = value
         else:
@@ -82,3 +87,30 @@ def with_inner(node: Json, change: Callable[[Json, bool], Json]) -> Json:
         if new is not value:
             changed[place] = new
     return {kind: said | changed} if changed else node
+
+
+def _with_filter(part: Json, change: Callable[[Json, bool], Json]) -> Json:
+    if not isinstance(part.get("filter"), dict):
+        return part
+    new = change(part["filter"], False)
+    return part if new is part["filter"] else part | {"filter": new}
+
+
+def without_inner_hits(node: Json) -> Json:
+    """A query to stand in a second place of a request, where the names of its inner hits may stand once."""
+    found = kind_of(node)
+    if found is None:
+        return node
+    kind, said = found
+    if kind in ELSEWHERE:
+        return {kind: {name: value for name, value in said.items() if name != "inner_hits"}}
+    if kind != "bool":
+        return with_inner(node, lambda inner, _: without_inner_hits(inner))
+    changed: Json = {}
+    for occurrence in OCCURRENCES:
+        value = said.get(occurrence)
+        if isinstance(value, dict):
+            changed[occurrence] = without_inner_hits(value)
+        elif as_list(value):
+            changed[occurrence] = [without_inner_hits(part) for part in as_list(value)]
+    return {kind: said | changed}

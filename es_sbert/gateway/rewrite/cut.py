@@ -3,47 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
-from es_sbert.gateway.rewrite.clauses import all_of, in_indices, vector_query
+from es_sbert.gateway.rewrite.clauses import clause
 from es_sbert.gateway.rewrite.semantic import Semantic, Way
+from es_sbert.gateway.targets import Part
 from es_sbert.index.types import IndexType
-from es_sbert.search.choices import method_for
-from es_sbert.search.queries import search_body
-from es_sbert.search.scores import cosine_of
+from es_sbert.search.choices import oversample_for
+from es_sbert.search.scores import Method, cosine_of
 
+# What decides which documents a search sees and what it may ask of them: a point in time, fields made up for it.
+_SAME_DOCUMENTS = ("pit", "runtime_mappings", "derived")
 # Scores are float32: the k-th document itself must not fall below its own cosine.
 _SLACK = 1e-6
 
 
-def needs_cut(semantic: Semantic) -> bool:
-    """Whether more than k documents would match.
+def needs_cut(flavour: Flavour, semantic: Semantic) -> bool:
+    """Whether more documents would match than were asked for.
 
-    Engines' own queries (`knn`, `neural`) mean k of each shard by themselves, and callers who write them know. A query
-    over a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch.
+    A query over a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one over a quantised
+    field as many on OpenSearch as are compared again. Beyond that engines' own queries (`knn`, `neural`) mean k of each
+    shard by themselves, and callers who write them know.
     """
-    if semantic.way not in (Way.VIRTUAL_FIELD, Way.SEMANTIC):
-        return False
-    return semantic.target.meta.index_type == IndexType.FLAT or semantic.target.shards > 1
+    if any(_exceeds(flavour, part) for part in semantic.target.parts):
+        return True
+    return semantic.target.shards > 1 and semantic.way not in (Way.TEXT_EMBEDDING, Way.NEURAL)
 
 
-def kth_body(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json]) -> Json:
+def _exceeds(flavour: Flavour, part: Part) -> bool:
+    oversampled = flavour is Flavour.OPENSEARCH and oversample_for(part.meta) is not None
+    return oversampled or part.meta.index_type == IndexType.FLAT
+
+
+def kth_body(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json], asked: Json) -> Json:
     """A search for the k-th nearest document alone.
 
     Args:
         vector: *Shape:* ``(dimensions,)``.
         filters: What every hit must match.
+        asked: The search that the query stands in.
     """
-    query = vector_query(semantic, vector, all_of([*filters, in_indices(semantic.target)]), None)
-    body = search_body(flavour, method_for(flavour, semantic.target.meta, exact=False), query)
-    return body | {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
+    body = {"query": clause(flavour, replace(semantic, boost=1.0), vector, filters, None)}
+    same = {name: asked[name] for name in _SAME_DOCUMENTS if name in asked}
+    return body | same | {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
 
 
-def least_cosine(flavour: Flavour, semantic: Semantic, answer: Json) -> float | None:
+def least_cosine(flavour: Flavour, answer: Json) -> float | None:
     """The cosine of the k-th nearest document; None where there are fewer."""
     hits = answer["hits"]["hits"]
     if not hits:
         return None
-    score = hits[0]["_score"] / semantic.boost
-    return max(-1.0, cosine_of(score, flavour, method_for(flavour, semantic.target.meta, exact=False)) - _SLACK)
+    # The clauses' scores are alike for all index types.
+    return max(-1.0, cosine_of(hits[0]["_score"], flavour, Method.KNN) - _SLACK)

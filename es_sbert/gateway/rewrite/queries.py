@@ -9,16 +9,29 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.rewrite.clauses import clause
-from es_sbert.gateway.rewrite.compound import ELSEWHERE, OCCURRENCES, any_within, as_list, kind_of, with_inner
+from es_sbert.gateway.rewrite.compound import (
+    ELSEWHERE,
+    OCCURRENCES,
+    any_within,
+    as_list,
+    kind_of,
+    with_inner,
+    without_inner_hits,
+)
 from es_sbert.gateway.rewrite.hybrid import Hybrid
 from es_sbert.gateway.rewrite.plain import spelled_out
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.targets import FieldTarget
 from es_sbert.index.layout import has_vector
 
-# A query by meaning, and what hits must match beside it, → the vector of its text, *Shape:* ``(dimensions,)``, and the
-# least cosine of a hit where that is known better than the query itself says.
-Answered = Callable[[Semantic, Sequence[Json]], tuple[Vectors, float | None]]
+# What hits must match beside a query by meaning; None where the engine keeps k of all shards by itself.
+Filters = Sequence[Json] | None
+# A query by meaning → the vector of its text, *Shape:* ``(dimensions,)``, and the least cosine of a hit where that is
+# known better than the query itself says.
+Answered = Callable[[Semantic, Filters], tuple[Vectors, float | None]]
+
+# Queries that narrow nothing down, or may stand nowhere but at the top.
+_NO_FILTERS = frozenset({"match_all", "hybrid"})
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,29 @@ class QueryRewriter:
             return self._exists(node, said)
         if kind in ELSEWHERE:
             return self._elsewhere(node, kind, said, place)
+        if kind == "hybrid" and isinstance(said.get("filter"), dict):
+            # OpenSearch puts it around each query, where kNN would have chosen its k before.
+            place = replace(place, filters=(*place.filters, *self.required(said["filter"])))
         return with_inner(node, lambda inner, scores: self.rewrite(inner, _inside(place, scores)))
+
+    def required(self, node: Json) -> tuple[Json, ...]:
+        """What a query asks of every hit without asking by meaning: filters for searches by meaning elsewhere."""
+        node = spelled_out(node, self._reader)
+        found = kind_of(node)
+        if found is None or found[0] in _NO_FILTERS:
+            return ()
+        if not self._involved(node):
+            return (without_inner_hits(node),)
+        kind, said = found
+        if kind != "bool":
+            return ()
+        parts = [part for occurrence in ("must", "filter") for part in as_list(said.get(occurrence))]
+        excluded = [part for part in as_list(said.get("must_not")) if not self._involved(part)]
+        return (*(one for part in parts for one in self.required(part)), *_none_of(excluded))
+
+    def _involved(self, node: Json) -> bool:
+        """Whether a query asks by meaning or comes to."""
+        return self.asks(node) or self._becomes_hybrid(node)
 
     def asks(self, node: Json) -> bool:
         """Whether anything in a query asks by meaning."""
@@ -98,8 +133,8 @@ class QueryRewriter:
         return self._reader.read(node)
 
     def vector(self, semantic: Semantic) -> Vectors:
-        """*Shape:* ``(dimensions,)``."""
-        return self._answered(semantic, ())[0]
+        """The vector alone, for a section `knn`. *Shape:* ``(dimensions,)``."""
+        return self._answered(semantic, None)[0]
 
     def passages_name(self, target: FieldTarget) -> str | None:
         """A name for inner hits, of its own for each query of the request; None where the field holds no passages."""
@@ -142,15 +177,15 @@ class QueryRewriter:
     def _bool(self, node: Json, said: Json, place: Place) -> Json:
         clauses = {occurrence: as_list(said.get(occurrence)) for occurrence in OCCURRENCES}
         # Looked at once: asking again at every level of nested bools would double the work with each.
-        asking = {
-            id(part) for parts in clauses.values() for part in parts if self.asks(part) or self._becomes_hybrid(part)
-        }
+        asking = {id(part) for parts in clauses.values() for part in parts if self._involved(part)}
         required = [part for occurrence in ("must", "filter") for part in clauses[occurrence]]
         excluded = [part for part in clauses["must_not"] if id(part) not in asking]
         rewritten: dict[str, list[Json]] = {occurrence: [] for occurrence in OCCURRENCES}
         for occurrence, parts in clauses.items():
             for part in parts:
-                beside = [other for other in required if other is not part and id(other) not in asking]
+                beside = [
+                    without_inner_hits(other) for other in required if other is not part and id(other) not in asking
+                ]
                 filters = (*place.filters, *beside, *_none_of(excluded))
                 where, inside = self._position(part, occurrence, id(part) in asking, place)
                 new = self.rewrite(part, replace(inside, filters=filters))
@@ -188,4 +223,4 @@ def _inside(place: Place, scores: bool) -> Place:
 
 
 def _none_of(excluded: Sequence[Json]) -> list[Json]:
-    return [{"bool": {"must_not": list(excluded)}}] if excluded else []
+    return [{"bool": {"must_not": [without_inner_hits(part) for part in excluded]}}] if excluded else []

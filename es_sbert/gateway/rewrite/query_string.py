@@ -30,6 +30,13 @@ from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.rewrite.semantic import Reader
 
 _ESCAPED = re.compile(r"\\(.)")
+# Lucene's other words for AND, OR and NOT, which luqum does not know; not inside phrases and regular expressions.
+_SYMBOLS = re.compile(
+    r"""\\. | "(?:[^\\"]|\\.)*" | (?<![^\s(:])/(?:[^\\/]|\\.)*/
+        | (?<![^\s()"])(?P<symbol>&&|\|\|)(?![^\s()"]) | (?<![^\s(])(?P<not>!)""",
+    re.VERBOSE | re.DOTALL,
+)
+_WORDS = {"&&": "AND", "||": "OR", "!": "NOT "}
 
 
 def as_bool(node: Json, said: Json, reader: Reader) -> Json:
@@ -42,11 +49,13 @@ def as_bool(node: Json, said: Json, reader: Reader) -> Json:
         BadRequest: it names one, and is not Lucene's syntax.
     """
     text = said.get("query")
-    if not isinstance(text, str) or not _may_name(text, reader):
+    if not isinstance(text, str) or not _may_name(text, reader.meaning.virtual_field):
         return node
     try:
-        tree = parse(text)
+        tree = parse(_SYMBOLS.sub(_in_words, text))
     except ParseError as error:
+        if reader.names.virtual(reader.meaning.virtual_field) is None:
+            return node
         raise BadRequest(
             f"the query {text!r} is not Lucene's syntax: {error}",
             'Put the text to search by into quotes, e.g. semantic:"how do plants make energy", and close all brackets.',
@@ -54,19 +63,26 @@ def as_bool(node: Json, said: Json, reader: Reader) -> Json:
     return _Reading(said, reader).read(tree) if _names_virtual(tree, reader) else node
 
 
-def _may_name(text: str, reader: Reader) -> bool:
-    """A cheap look before the text is parsed."""
-    return (
-        reader.meaning.virtual_field in text
-        and ":" in text
-        and reader.names.virtual(reader.meaning.virtual_field) is not None
-    )
+def _may_name(text: str, virtual_field: str) -> bool:
+    """A cheap look before the text is parsed: whoever only writes the word is left alone, whatever the syntax."""
+    virtual = re.escape(virtual_field)
+    return re.search(rf'(?<![\w.]){virtual}[^\s:()"]*\s*:|_exists_\s*:\s*"?{virtual}', text) is not None
+
+
+def _in_words(found: re.Match[str]) -> str:
+    symbol = found["symbol"] or found["not"]
+    return _WORDS[symbol] if symbol else found[0]
 
 
 def _names_virtual(tree: Item, reader: Reader) -> bool:
-    if isinstance(tree, SearchField) and reader.names.virtual(tree.name) is not None:
+    if isinstance(tree, SearchField) and reader.names.virtual(_field(tree)) is not None:
         return True
     return any(_names_virtual(child, reader) for child in tree.children)
+
+
+def _field(tree: SearchField) -> str:
+    """The field that is searched, or asked for by `_exists_`."""
+    return _words(tree.expr) if tree.name == "_exists_" else str(tree.name)
 
 
 class _Reading:
@@ -82,7 +98,7 @@ class _Reading:
             return self._for_the_engine(tree, boost)
         if isinstance(tree, Boost):
             return self.read(tree.expr, boost * float(tree.force))
-        if isinstance(tree, SearchField) and self._reader.names.virtual(tree.name) is not None:
+        if isinstance(tree, SearchField) and self._reader.names.virtual(_field(tree)) is not None:
             return _meaning(tree, boost)
         if isinstance(tree, Group | Plus):
             return self.read(tree.children[0], boost)
@@ -122,8 +138,8 @@ def _meaning(field: SearchField, boost: float) -> Json:
             boost *= float(expression.force)
         expression = expression.children[0]
     words = _words(expression)
-    if words == "*":
-        return {"exists": {"field": field.name}}
+    if words == "*" or field.name == "_exists_":
+        return {"exists": {"field": _field(field)}}
     return {"match": {field.name: {"query": words, "boost": boost}}}
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.types import Send
 
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EsSbertError
-from es_sbert.gateway.failures import error_object, status_of
+from es_sbert.gateway.failures import BadRequest, error_object, status_of
 from es_sbert.gateway.search_log.notes import SearchNote
 from es_sbert.gateway.searches.points_in_time import PointsInTime
 from es_sbert.gateway.searches.single import MODE_HEADER, is_json
@@ -44,11 +44,18 @@ class _Result:
         search: As it goes to the engine.
         understood: What it asked by meaning; None where it did not.
         error: Why it cannot go there.
+        unrendered: Its part of the answer where its template stands for no search.
     """
 
     search: _Search
     understood: Understood | None = None
     error: EsSbertError | None = None
+    unrendered: Json | None = None
+
+    @property
+    def answer(self) -> Json | None:
+        """Its part of the answer where the engine is not asked for it."""
+        return self.unrendered if self.error is None else _own(self.error)
 
 
 class MultiSearching:
@@ -95,12 +102,18 @@ class MultiSearching:
             note.asked(result.understood)
         if not any(result.understood is not None or result.error is not None for result in results):
             return await forward(incoming, send, self._upstream, same, note.watch().part)
-        lines = b"".join(result.search.lines for result in results if result.error is None)
+        answers = [result.answer for result in results]
+        lines = b"".join(result.search.lines for result in results if result.answer is None)
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if templated else incoming.path
-        outgoing = Outgoing.rewritten(incoming, lines, path + b"?" + incoming.query if incoming.query else path)
-        if all(result.error is None for result in results):
+        if all(answer is None for answer in answers):
+            target = path + b"?" + incoming.query if incoming.query else path
+            outgoing = Outgoing.rewritten(incoming, lines, target)
             return await forward(incoming, send, self._upstream, outgoing, note.watch().part)
-        return await reply(send, await self._with_errors(outgoing, [result.error for result in results]))
+        # Where a search has nothing of what `filter_path` asks for its place is left out, and errors would lose theirs.
+        params = [(name, value) for name, value in parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
+                  if name != "filter_path"]  # fmt: skip
+        outgoing = Outgoing.rewritten(incoming, lines, path + b"?" + urlencode(params).encode())
+        return await reply(send, await self._with_errors(outgoing, answers))
 
     async def _rewrite(self, search: _Search, incoming: Incoming, route: Route, mode: Mode) -> _Result:
         templated = route.api is Api.MULTI_SEARCH_TEMPLATE
@@ -116,8 +129,8 @@ class MultiSearching:
         try:
             if templated:
                 rendered = await self._templates.render(body, incoming)
-                if rendered is None:
-                    return _Result(search)
+                if isinstance(rendered, Answer):
+                    return _Result(search, unrendered=_refusal(rendered))
                 body = rendered
             expression = await self._points.expression(body, incoming) if "pit" in body else _expression(header, route)
             understood = await self._understanding.rewrite(body, Scope(expression, options, incoming.headers, mode))
@@ -128,7 +141,7 @@ class MultiSearching:
             return _Result(search)
         return _Result(_Search(search.header, write_object(understood.body)), understood if asks else None)
 
-    async def _with_errors(self, outgoing: Outgoing, errors: Sequence[EsSbertError | None]) -> Answer:
+    async def _with_errors(self, outgoing: Outgoing, answers: Sequence[Json | None]) -> Answer:
         """The engine's answer to the searches that were sent, with errors in the places of the others."""
         if outgoing.body:
             answer = await fetch(self._upstream, outgoing)
@@ -142,10 +155,7 @@ class MultiSearching:
         else:
             answer = Answer(200, [(b"content-type", b"application/json")], b"")
             whole, given = {"took": 0}, iter(())
-        responses = [
-            next(given) if error is None else {"error": error_object(error), "status": status_of(error)}
-            for error in errors
-        ]
+        responses = [next(given) if own is None else own for own in answers]
         return Answer(200, answer.headers, write_object(whole | {"responses": responses}))
 
 
@@ -158,6 +168,21 @@ def split(plain: bytes) -> list[_Search] | None:
         return None
     pairs = zip(lines[::2], lines[1::2], strict=True)
     return [_Search(header.strip(), body.strip()) for header, body in pairs]
+
+
+def _refusal(answer: Answer) -> Json:
+    """The engine's answer about one template that stands for no search, as part of its answer to several."""
+    try:
+        error = parse_object(answer.body).get("error")
+    except NotPlainJson:
+        error = None
+    if answer.status >= 400 and error is not None:
+        return {"error": error, "status": answer.status}
+    return _own(BadRequest("the template stands for no search", "Look at what _render/template makes of it."))
+
+
+def _own(error: EsSbertError) -> Json:
+    return {"error": error_object(error), "status": status_of(error)}
 
 
 def _expression(header: Json, route: Route) -> str:

@@ -10,7 +10,7 @@ from es_sbert.gateway.search_log.notes import SearchNote
 from es_sbert.gateway.searches.points_in_time import PointsInTime
 from es_sbert.gateway.searches.templates import Templates
 from es_sbert.gateway.searches.understanding import Mode, Scope, Understanding
-from es_sbert.gateway.wire.forward import Outgoing
+from es_sbert.gateway.wire.forward import Answer, Outgoing
 from es_sbert.gateway.wire.incoming import Incoming, decompressed
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.wire.routes import Api, Route
@@ -72,8 +72,8 @@ class Searching:
             return same
         if templated:
             rendered = await self._templates.render(read.body, incoming)
-            if rendered is None:
-                return same
+            if isinstance(rendered, Answer):
+                return same  # the engine says by itself what is wrong with the template
             read = _Read(rendered, read.params)
         expression = await self._points.expression(read.body, incoming) if "pit" in read.body else route.index
         scope = Scope(expression, dict(read.params), incoming.headers, mode)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from es_sbert.engines.protocol import Json
-from es_sbert.gateway.wire.forward import Outgoing, fetch
+from es_sbert.gateway.wire.forward import Answer, Outgoing, fetch
 from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.wire.upstream import Upstream
 
 _OF_A_TEMPLATE = ("id", "source", "params")
+# What a request for a template says of the search itself.
+_OF_THE_SEARCH = ("explain", "profile")
 
 
 class Templates:
@@ -21,8 +23,8 @@ class Templates:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
-    async def render(self, body: Json, incoming: Incoming) -> Json | None:
-        """The search that a template stands for; None where the engine will say by itself what is wrong with it.
+    async def render(self, body: Json, incoming: Incoming) -> Json | Answer:
+        """The search that a template stands for, or what the engine answers where there is none.
 
         Args:
             body: Of `_search/template`.
@@ -34,9 +36,11 @@ class Templates:
         render = Outgoing.rewritten(incoming, write_object(wanted), b"/_render/template", "POST")
         answer = await fetch(self._upstream, render)
         if answer.status != 200:
-            return None
+            return answer
         try:
             output = parse_object(answer.body).get("template_output")
         except NotPlainJson:
-            return None
-        return output if isinstance(output, dict) else None
+            return answer
+        if not isinstance(output, dict):
+            return answer
+        return output | {name: body[name] for name in _OF_THE_SEARCH if name in body}

@@ -18,7 +18,7 @@ from es_sbert.gateway.indices import EXPRESSION_OPTIONS, Indices, Searched
 from es_sbert.gateway.rewrite.body import rewritten_body
 from es_sbert.gateway.rewrite.cut import kth_body, least_cosine, needs_cut
 from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
-from es_sbert.gateway.rewrite.queries import Answered, QueryRewriter
+from es_sbert.gateway.rewrite.queries import Answered, Filters, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.targets import FieldNames
@@ -30,6 +30,9 @@ NO_VECTORS = (
     "The indices searched have no vectors of es-sbert, so the gateway passed the query on as it came. If it was to be "
     "answered by meaning, make vectors: es-sbert ingest --index INDEX."
 )
+
+# Parameters that decide which shards a search looks at.
+_SAME_SHARDS = (*EXPRESSION_OPTIONS, "routing", "preference")
 
 
 class Mode(StrEnum):
@@ -78,16 +81,16 @@ class Understood:
 class _Wanted:
     """What a body asks by meaning, found by a first reading, and the vectors of its texts for the second."""
 
-    asked: list[tuple[Semantic, Sequence[Json]]] = field(default_factory=list)
+    asked: list[tuple[Semantic, Filters]] = field(default_factory=list)
     vectors: dict[tuple[str, str], Vectors] = field(default_factory=dict)
     least: dict[str, float | None] = field(default_factory=dict)
 
-    def note(self, semantic: Semantic, filters: Sequence[Json]) -> tuple[Vectors, None]:
+    def note(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, None]:
         self.asked.append((semantic, filters))
         return np.ones(semantic.target.meta.dimensions, np.float32), None  # (dimensions,), never sent
 
-    def look_up(self, semantic: Semantic, filters: Sequence[Json]) -> tuple[Vectors, float | None]:
-        return self.vectors[_key(semantic)], self.least.get(_cut_key(semantic, filters))
+    def look_up(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, float | None]:
+        return self.vectors[_key(semantic)], None if filters is None else self.least.get(_cut_key(semantic, filters))
 
 
 class Understanding:
@@ -143,7 +146,7 @@ class Understanding:
                 self._indices.now(scope.expression, scope.options, scope.headers), self._embed(wanted)
             )
             if latest == searched:
-                await self._cut(wanted, scope)
+                await self._cut(wanted, body, scope)
                 rewritten = self._read(body, searched, scope.mode, wanted.look_up)
                 return Understood(
                     rewritten, tuple(semantic for semantic, _ in wanted.asked), time.perf_counter() - start
@@ -174,21 +177,26 @@ class Understanding:
 
         await asyncio.gather(*map(one, {_key(semantic): semantic for semantic, _ in wanted.asked}.values()))
 
-    async def _cut(self, wanted: _Wanted, scope: Scope) -> None:
+    async def _cut(self, wanted: _Wanted, body: Json, scope: Scope) -> None:
         """Find out how near the k-th document is, where a query by itself would keep k of each shard."""
+        options = {name: value for name, value in scope.options.items() if name in _SAME_SHARDS}
+        # A point in time says by itself where to look.
+        target = "/_search" if "pit" in body else f"/{scope.expression or '_all'}/_search?{urlencode(options)}"
 
         async def one(semantic: Semantic, filters: Sequence[Json]) -> None:
-            body = kth_body(self._flavour, semantic, wanted.vectors[_key(semantic)], filters)
-            options = {name: value for name, value in scope.options.items() if name in EXPRESSION_OPTIONS}
-            target = f"/{scope.expression or '_all'}/_search?{urlencode(options)}"
-            answer = await self._upstream.ask("POST", target, identity(scope.headers), body)
+            kth = kth_body(self._flavour, semantic, wanted.vectors[_key(semantic)], filters, body)
+            answer = await self._upstream.ask("POST", target, identity(scope.headers), kth)
             if answer.status in REFUSALS:
                 return  # the search itself is refused alike, in the engine's own words
             if answer.status != 200:
                 raise self._upstream.refusal(answer, "POST _search")
-            wanted.least[_cut_key(semantic, filters)] = least_cosine(self._flavour, semantic, answer.body)
+            wanted.least[_cut_key(semantic, filters)] = least_cosine(self._flavour, answer.body)
 
-        asked = {_cut_key(*asked): asked for asked in wanted.asked if needs_cut(asked[0])}
+        asked = {
+            _cut_key(semantic, filters): (semantic, filters)
+            for semantic, filters in wanted.asked
+            if filters is not None and needs_cut(self._flavour, semantic)
+        }
         await asyncio.gather(*(one(*asked) for asked in asked.values()))
 
 

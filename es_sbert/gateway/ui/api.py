@@ -11,7 +11,7 @@ from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.indices import Indices, read_indices
-from es_sbert.gateway.rewrite.clauses import all_of, in_indices
+from es_sbert.gateway.rewrite.clauses import all_of, nearest
 from es_sbert.gateway.rewrite.hybrid import semantic_weight
 from es_sbert.gateway.rewrite.texts import read_text
 from es_sbert.gateway.searches.understanding import Mode, Scope, Understanding
@@ -23,10 +23,8 @@ from es_sbert.gateway.ui.facets import facet_fields, facets, survey
 from es_sbert.gateway.ui.projection import project
 from es_sbert.gateway.ui.requests import BodyRequest, Document, LikeRequest, MapRequest
 from es_sbert.gateway.wire.incoming import Headers
-from es_sbert.search.choices import method_for, oversample_for
 from es_sbert.search.like import mean_direction, without
 from es_sbert.search.page import MARKED_CHARACTERS
-from es_sbert.search.queries import vector_clause
 from es_sbert.search.vector_query import VectorQuery
 
 
@@ -105,11 +103,9 @@ class PageApi:
         vector = await self._direction(asking, asked.index, target, asked.document)
         narrowed = all_of([without(None, asked.document.index, asked.document.id), *asked.filter])
         query = VectorQuery(
-            target.name, vector, asked.k, narrowed, oversample=oversample_for(target.meta),
-            passages=target.meta.passages is not None, inner_hits=target.name,
-        )  # fmt: skip
-        found = vector_clause(asking.flavour, method_for(asking.flavour, target.meta, exact=False), query)
-        return {"query": {"bool": {"must": [found], "filter": [in_indices(target)]}}}
+            target.name, vector, asked.k, narrowed, passages=target.meta.passages is not None, inner_hits=target.name
+        )
+        return {"query": nearest(asking.flavour, target, query)}
 
     async def map(self, asking: Asking, headers: Headers, asked: MapRequest) -> Json:
         """Hits and what was searched for as points of a plane, each hit with its cosine.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,7 @@ from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.indices import Searched
 from es_sbert.gateway.rewrite.body import rewritten_body
 from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
-from es_sbert.gateway.rewrite.queries import QueryRewriter
+from es_sbert.gateway.rewrite.queries import Filters, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.settings import Limits, Meaning
 from es_sbert.gateway.targets import FieldNames
@@ -38,6 +37,13 @@ MIXED = Searched(
     {"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(fingerprint="e" * 64)}},
     {"docs": 1, "old": 1},
 )
+CUT_HERE_WHOLE_THERE = Searched(PASSAGES.fields | {"old": {"embedding": vector_field()}}, {"docs": 1, "old": 1})
+SEVERAL_TYPES = Searched(
+    {"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(index_type="flat")},
+     "small": {"embedding": vector_field(index_type="int8_hnsw")}},
+    {"docs": 1, "old": 1, "small": 1},
+    filters={"old": {"term": {"tenant": 1}}},
+)  # fmt: skip
 
 
 @dataclass
@@ -51,7 +57,7 @@ class Rewriting:
     least: float | None = None
     texts: list[str] = field(default_factory=list)
 
-    def answered(self, semantic: Semantic, filters: Sequence[Json]) -> tuple[Vectors, float | None]:
+    def answered(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, float | None]:
         self.texts.append(semantic.text)
         random = np.random.default_rng(zlib.crc32(semantic.text.encode()))
         return random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32), self.least  # (dimensions,)

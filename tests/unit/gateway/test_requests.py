@@ -22,7 +22,7 @@ from es_sbert.errors import (
     UsageError,
 )
 from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, error_object, status_of
-from es_sbert.gateway.indices import read_indices
+from es_sbert.gateway.indices import local, read_indices
 from es_sbert.gateway.searches.hints import hinted
 from es_sbert.gateway.searches.several import split
 from es_sbert.gateway.settings import GatewaySettings, Limits, Listen, Meaning
@@ -198,6 +198,10 @@ def test_a_mapping_that_was_damaged_by_hand_is_refused() -> None:
     ("answer", "ordinary"),
     [
         ({"a": {"mappings": {"properties": {"semantic": {"type": "text"}}}}}, True),
+        ({"a": {"mappings": {"properties": {"semantic": {"properties": {"title": {"type": "text"}}}}}}}, True),
+        ({"a": {"mappings": {"properties": {"semantic.title": {"type": "text"}}}}}, True),
+        ({"a": {"mappings": {"runtime": {"semantic": {"type": "keyword"}}}}}, True),
+        ({"a": {"mappings": {"properties": {"semantics": {"type": "text"}}}}}, False),
         ({"a": {"mappings": {}}}, False),
         ({}, True),
     ],
@@ -206,6 +210,21 @@ def test_a_field_of_the_virtual_name_is_an_ordinary_one(answer: Json, ordinary: 
     searched = read_indices(answer, "semantic")
     assert not searched
     assert searched.ordinary is ordinary
+
+
+@pytest.mark.parametrize(
+    ("expression", "here"),
+    [
+        ("", ""),
+        ("docs,-old*", "docs,-old*"),
+        ("docs,far:docs,*%3Adocs,-far:old", "docs"),
+        ("far:docs", None),
+        ("docs::failures", "docs::failures"),
+        ("%3Clogs-%7Bnow%2Fd%7BHH%3Amm%7D%7D%3E", "%3Clogs-%7Bnow%2Fd%7BHH%3Amm%7D%7D%3E"),
+    ],
+)
+def test_indices_of_other_clusters_are_not_looked_into(expression: str, here: str | None) -> None:
+    assert local(expression) == here
 
 
 def test_errors_of_the_engine_get_a_hint_and_nothing_else_does() -> None:

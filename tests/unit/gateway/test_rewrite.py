@@ -3,15 +3,27 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.gateway.indices import NOTHING, Searched
-from es_sbert.gateway.settings import Meaning
-from tests.unit.gateway.rewriting import MIXED, PASSAGES, TWO_FIELDS, Rewriting, clauses
+from es_sbert.gateway.indices import NOTHING, REMOTE, Searched
+from es_sbert.gateway.rewrite.cut import kth_body
+from es_sbert.gateway.rewrite.semantic import Reader
+from es_sbert.gateway.settings import Limits, Meaning
+from es_sbert.gateway.targets import FieldNames
+from tests.unit.gateway.rewriting import (
+    CUT_HERE_WHOLE_THERE,
+    MIXED,
+    PASSAGES,
+    SEVERAL_TYPES,
+    TWO_FIELDS,
+    Rewriting,
+    clauses,
+)
 from tests.unit.golden import assert_golden
 
 TEXT = "how do plants make energy"
@@ -88,6 +100,56 @@ def test_what_may_match_does_not_narrow() -> None:
     assert "filter" not in clauses(Rewriting().query({"bool": {"should": [SEMANTIC, TITLE]}}), "knn")[0]
 
 
+def test_inner_hits_stand_in_one_place_only() -> None:
+    nested: Json = {"nested": {"path": "comments", "query": EN, "inner_hits": {}}}
+    again = {"bool": {"must": {"bool": {"should": [nested, {"constant_score": {"filter": YEAR}}]}}}}
+    rewritten = Rewriting().query({"bool": {"must": [SEMANTIC, nested], "filter": [again], "must_not": [nested, YEAR]}})
+    assert len(clauses(rewritten, "inner_hits")) == 3
+    silent: Json = {"nested": {"path": "comments", "query": EN}}
+    kept = {"bool": {"must": {"bool": {"should": [silent, {"constant_score": {"filter": YEAR}}]}}}}
+    assert knn_filter(rewritten) == {"bool": {"filter": [silent, kept, {"bool": {"must_not": [silent, YEAR]}}]}}
+
+
+NEAR: Json = {"filter": SEMANTIC}
+# Where → a search with the query there, and what narrows the search by meaning down; None for nothing.
+ELSEWHERE: dict[str, tuple[Json, Json | None]] = {
+    "aggregation": ({"query": EN, "aggs": {"a": NEAR}}, EN),
+    "of all": ({"query": {"match_all": {}}, "aggs": {"a": NEAR}}, None),
+    "of what the query requires": (
+        {"query": {"bool": {"filter": [{"bool": {"filter": [{"constant_score": {"filter": SEMANTIC}}, EN]}}],
+                            "should": [TITLE], "must_not": [SEMANTIC, YEAR]}}, "aggs": {"a": NEAR}},
+        {"bool": {"filter": [EN, {"bool": {"must_not": [YEAR]}}]}},
+    ),
+    "below a filter": (
+        {"query": EN, "aggs": {"a": {"filter": YEAR, "aggs": {"b": {"filters": {"filters": [SEMANTIC]}}}}}},
+        {"bool": {"filter": [EN, YEAR]}},
+    ),
+    "background": (
+        {"query": EN, "aggs": {"a": {"significant_terms": {"field": "topic", "background_filter": SEMANTIC}}}}, None,
+    ),
+    "global": ({"query": EN, "aggs": {"a": {"global": {}, "aggs": {"b": NEAR}}}}, None),
+    "beside a section": ({"query": EN, "knn": {"field": "x", "query_vector": [1]}, "aggs": {"a": NEAR}}, None),
+    "post_filter": ({"query": EN, "post_filter": SEMANTIC}, EN),
+    "rescore": ({"query": EN, "rescore": {"query": {"rescore_query": SEMANTIC}}}, EN),
+    "hybrid": ({"query": {"hybrid": {"queries": [SEMANTIC], "filter": EN}}}, EN),
+    "standard": ({"retriever": {"standard": {"query": SEMANTIC, "filter": EN}}}, EN),
+    "filter of standard": ({"retriever": {"standard": {"query": EN, "filter": [SEMANTIC]}}}, EN),
+    "linear": (
+        {"retriever": {"linear": {"filter": [EN], "retrievers": [
+            {"retriever": {"standard": {"query": SEMANTIC, "filter": [YEAR]}}, "weight": 2}]}}},
+        {"bool": {"filter": [EN, YEAR]}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", list(ELSEWHERE))
+def test_the_nearest_are_those_of_the_documents_that_are_looked_at(where: str) -> None:
+    body, narrowed = ELSEWHERE[where]
+    rewritten = Rewriting()(body)
+    found = [knn for knn in clauses(rewritten, "knn") if len(knn["query_vector"]) == 3]
+    assert found[-1].get("filter") == narrowed
+
+
 def test_from_a_filter_the_virtual_field_gives_the_score_where_the_request_sorts_by_it() -> None:
     query = {"bool": {"filter": [{"bool": {"should": [SEMANTIC, TITLE], "minimum_should_match": 1}}, EN]}}
     promoted = Rewriting().query(query)["bool"]
@@ -124,6 +186,7 @@ def test_what_was_asked_for_as_a_filter_by_name_stays_one() -> None:
         ({"query_string": {"query": TEXT, "default_field": "semantic"}}, TEXT),
         ({"dis_max": {"queries": [TITLE, SEMANTIC]}}, TEXT),
         ({"function_score": {"query": SEMANTIC, "boost": 2}}, TEXT),
+        ({"function_score": {"query": TITLE, "functions": [{"weight": 2}, {"filter": SEMANTIC, "weight": 3}]}}, TEXT),
         ({"constant_score": {"filter": SEMANTIC}}, TEXT),
         ({"boosting": {"positive": TITLE, "negative": SEMANTIC, "negative_boost": 0.5}}, TEXT),
         ({"semantic": {"field": "semantic", "query": TEXT}}, TEXT),
@@ -147,6 +210,22 @@ def test_lucene_syntax_keeps_what_it_says_beside() -> None:
         {"lenient": True, "query": "year:[2000 TO *]"}
     ]
     assert [part["query_string"]["query"] for part in said["must_not"]] == ["topic:(old OR new)"]
+
+
+@pytest.mark.parametrize(
+    ("symbols", "words"),
+    [
+        ('semantic:"a && !b" && lang:en', 'semantic:"a && !b" AND lang:en'),
+        ("(semantic:a)||(lang:en && !topic:old)", "(semantic:a) OR (lang:en AND NOT topic:old)"),
+        ("!semantic:a ! lang:/a || !b/", "NOT semantic:a NOT lang:/a || !b/"),
+        (r"semantic:wow! AND path:a/b && path:c/d\\!", r"semantic:wow! AND path:a/b AND path:c/d\\!"),
+        ("_exists_:semantic && lang:en", "semantic:* AND lang:en"),
+    ],
+)
+def test_lucenes_symbols_mean_its_words(symbols: str, words: str) -> None:
+    by_symbols, by_words = (Rewriting().query({"query_string": {"query": text}}) for text in (symbols, words))
+    assert by_symbols == by_words
+    assert clauses(by_words, "knn") or clauses(by_words, "exists")
 
 
 def test_inside_other_documents_only_passages_can_be_meant() -> None:
@@ -178,14 +257,35 @@ def test_an_index_without_vectors_is_said_unless_it_has_such_a_field() -> None:
     with pytest.raises(IndexMismatch, match="have none") as caught:
         Rewriting(Searched({}, {}, ordinary=False)).query(SEMANTIC)
     assert "es-sbert ingest" in caught.value.remedy
+    for text in ("title:semantic", '_exists_:title AND "semantic: a science"'):
+        other: Json = {"query": {"query_string": {"query": text}}}
+        assert Rewriting(Searched({}, {}, ordinary=False))(other) is other
+    with pytest.raises(IndexMismatch, match="of remote clusters"):
+        Rewriting(REMOTE).query(SEMANTIC)
     body = {"query": SEMANTIC}
     assert Rewriting(NOTHING)(body) is body
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+def test_each_index_is_searched_as_its_index_type_and_its_alias_ask_for(flavour: Flavour) -> None:
+    assert_golden(flavour, "gateway-several-types", Rewriting(SEVERAL_TYPES, flavour)({"query": SEMANTIC}))
+
+
+def test_the_kth_document_is_looked_for_where_the_search_looks() -> None:
+    semantic = Reader(FieldNames(SEVERAL_TYPES, "semantic"), Meaning(k=10), Limits()).read(SEMANTIC)
+    assert semantic is not None
+    asked: Json = {"pit": {"id": "a"}, "runtime_mappings": {"year": {"type": "long"}}, "size": 3, "aggs": {}}
+    body = kth_body(Flavour.ELASTICSEARCH, semantic, np.ones(3, np.float32), [EN], asked)
+    assert (body["pit"], body["runtime_mappings"]) == (asked["pit"], asked["runtime_mappings"])
+    assert (body["from"], body["size"], "aggs" in body) == (9, 1, False)
 
 
 def test_models_are_never_mixed() -> None:
     with pytest.raises(IndexMismatch, match="means embedding of the model") as caught:
         Rewriting(MIXED).query(SEMANTIC)
     assert "migrate" in caught.value.remedy
+    with pytest.raises(IndexMismatch, match="holds whole texts in old, passages in docs"):
+        Rewriting(CUT_HERE_WHOLE_THERE).query(SEMANTIC)
     with pytest.raises(IndexMismatch, match="names the model 'other'"):
         Rewriting().query({"neural": {"embedding": {"query_text": TEXT, "model_id": "other"}}})
 
@@ -237,6 +337,7 @@ def test_application_queries_become_hybrid_once() -> None:
         {"bool": {"must_not": [{"match": {"title": TEXT}}]}},
         {"term": {"title": TEXT}},
         {"query_string": {"query": "title:plants"}},
+        {"query_string": {"query": "title:semantic AND my.semantic:web AND [left to the engine"}},
     ],
 )
 def test_what_is_no_text_search_of_an_embedded_field_stays_as_it_is(query: Json) -> None:

@@ -54,7 +54,7 @@ def test_a_clause_of_passages_refuses_what_elasticsearch_would_answer_with_no_hi
     query = VectorQuery("v", VECTOR, filter=filter, passages=True)
     with pytest.raises(UsageError, match="nested query on Elasticsearch") as caught:
         vector_clause(Flavour.ELASTICSEARCH, Method.KNN, query)
-    assert "send the search alone" in caught.value.remedy
+    assert "body's own `knn` section" in caught.value.remedy
     assert search_body(Flavour.ELASTICSEARCH, Method.KNN, query)["knn"]["filter"] == filter
     assert vector_clause(Flavour.OPENSEARCH, Method.KNN, query)
 
