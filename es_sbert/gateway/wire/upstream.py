@@ -32,6 +32,8 @@ _OF_THE_CONNECTION = frozenset({
 _LONGEST_HEADER = 64 * 1024
 _BUFFER = 256 * 1024
 _ONE_PIECE = 1024 * 1024
+# Whatever came of such a request, it may be sent twice. PUT and DELETE are none of these here: `PUT _bulk` adds documents.
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 # What the engine answers where it is the caller who asks wrongly, or may not: the request itself meets with the same.
 REFUSALS = frozenset({400, 401, 403, 404})
 
@@ -96,6 +98,7 @@ class Upstream:
                 total=None, sock_connect=self._limits.connect_seconds, sock_read=self._limits.answer_seconds
             ),
             read_bufsize=_BUFFER, max_line_size=_LONGEST_HEADER, max_field_size=_LONGEST_HEADER,
+            middlewares=(_writes_are_sent_once,),
         )  # fmt: skip
 
     def _ssl(self) -> Any:
@@ -152,12 +155,12 @@ class Upstream:
         """What keeps the engine from answering; None where it does, whatever it thinks of nameless callers."""
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
-                await self.ask("GET", "/", [])
+                reply = await self.ask("GET", "/", [])
         except EngineUnreachable as error:
             return error.message
         except TimeoutError:
             return f"{self.url} did not answer within {self._limits.connect_seconds:g} seconds"
-        return None
+        return f"{self.url} answers with status {reply.status}" if reply.status >= 500 else None
 
     async def ask_as_itself(self, method: str, target: str, body: bytes, kind: str) -> tuple[int, Any]:
         """A request with the gateway's own credentials; status and parsed answer.
@@ -188,9 +191,11 @@ class Upstream:
 
     def learn(self, answer: aiohttp.ClientResponse) -> None:
         """Find out from an answer which engine it is: Elasticsearch signs every one."""
-        if self.flavour is None and answer.status < 500:
-            signed = answer.headers.get("x-elastic-product") == "Elasticsearch"
-            self.flavour = Flavour.ELASTICSEARCH if signed else Flavour.OPENSEARCH
+        if answer.headers.get("x-elastic-product") == "Elasticsearch":
+            self.flavour = Flavour.ELASTICSEARCH
+        elif self.flavour is None and answer.ok:
+            # Errors may be those of what stands between.
+            self.flavour = Flavour.OPENSEARCH
 
     def failure(self, error: Exception) -> EngineUnreachable:
         """What became of a request without an answer, in words."""
@@ -213,6 +218,20 @@ class Upstream:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+async def _writes_are_sent_once(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """The client library sends a request again whose connection broke; the engine may have carried it out before."""
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method in _SAFE:
+            raise
+        raise aiohttp.ClientPayloadError("no answer came") from error
 
 
 def passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
