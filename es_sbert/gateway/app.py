@@ -11,7 +11,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from es_sbert.errors import EngineUnreachable, EsSbertError, Overloaded
+from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.gateway.concurrency import Concurrency
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.failures import UpstreamTimeout, answer_headers, error_body, status_of
 from es_sbert.gateway.health import health_routes
@@ -65,6 +66,7 @@ class Gateway:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._metrics = GatewayMetrics()
+        self._concurrency = Concurrency(settings.limits.concurrency)
         self._upstream = Upstream(settings.upstream, settings.limits)
         self._models = Models(settings.models, settings.embedding, self._metrics)
         indices = Indices(self._upstream, settings.meaning.virtual_field)
@@ -79,10 +81,12 @@ class Gateway:
             *description_routes(),
             *health_routes(self._models, self._upstream.problem),
             *metrics_routes(self._metrics),
-            *ui_routes(PageApi(settings, indices, self._models, understanding), self._upstream, self._metrics),
+            *ui_routes(
+                PageApi(settings, indices, self._models, understanding), self._upstream, self._concurrency,
+                self._metrics,
+            ),
         ])  # fmt: skip
         self._log: SearchLog | None = None
-        self._under_way = 0
         self._loading: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,32 +99,30 @@ class Gateway:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An answer of the engine, or an error in its shape."""
-        self._under_way += 1
-        try:
-            if self._under_way > self._settings.limits.concurrency:
-                raise Overloaded(
-                    f"{self._settings.limits.concurrency} requests are under way, and no more are taken",
-                    "Send the request again in a moment.",
-                )
-            incoming = Incoming.of(scope, receive, self._settings.limits)
-            route = route_of(incoming)
-            with self._metrics.request(_kind(route.api)) as outcome:
-                await self._pass(incoming, route, outcome, send)
-        except EsSbertError as error:
-            await self._refuse(error, send)
-        except Exception as error:
-            logger.exception("a request met with a bug of the gateway")
-            bug = EsSbertError(
-                f"the gateway met with an error of its own ({type(error).__name__})",
-                "Its log says more; please report it. X-Es-Sbert: off passes the request as it is.",
-            )
+        with self._metrics.request("passed") as outcome:
             try:
-                await self._refuse(bug, send)
-            except RuntimeError:
-                # Part of an answer is sent already: the server closes the connection, which tells.
-                raise error from None
-        finally:
-            self._under_way -= 1
+                with self._concurrency.one():
+                    incoming = Incoming.of(scope, receive, self._settings.limits)
+                    route = route_of(incoming)
+                    outcome.kind = _kind(route.api)
+                    await self._pass(incoming, route, outcome, send)
+            except EsSbertError as error:
+                outcome.status = status_of(error)
+                if isinstance(error, EngineUnreachable):
+                    self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
+                await self._refuse(error, send)
+            except Exception as error:
+                outcome.status = 500
+                logger.exception("a request met with a bug of the gateway")
+                bug = EsSbertError(
+                    f"the gateway met with an error of its own ({type(error).__name__})",
+                    "Its log says more; please report it. X-Es-Sbert: off passes the request as it is.",
+                )
+                try:
+                    await self._refuse(bug, send)
+                except RuntimeError:
+                    # Part of an answer is sent already: the server closes the connection, which tells.
+                    raise error from None
 
     async def _pass(self, incoming: Incoming, route: EngineRoute, outcome: Outcome, send: Send) -> None:
         try:
@@ -132,11 +134,6 @@ class Gateway:
                 outcome.status = await self._forward(incoming, send) or outcome.status
         except CallerGone:
             return
-        except EsSbertError as error:
-            outcome.status = status_of(error)
-            if isinstance(error, EngineUnreachable):
-                self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
-            raise
 
     async def _forward(self, incoming: Incoming, send: Send) -> int:
         """Pass a request on that is none of ours; what it changes of indices must not be remembered otherwise."""

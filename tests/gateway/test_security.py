@@ -271,11 +271,14 @@ def test_more_requests_than_the_limit_are_told_to_come_back(url: str, echo: Echo
         thread.start()
     for _ in waiting:
         assert arrived.acquire(timeout=120)
-    refused = send(url, Request("GET", "/a"))
+    refused = [send(url, Request("GET", target)) for target in ("/a", "/ui/api/indices")]
+    told = send(url, Request("GET", "/metrics")).body.decode()
     go_on.set()
     for thread in waiting:
         thread.join(120)
-    assert_error(refused, 429, "in a moment")
+    for answer, kind in zip(refused, ("passed", "ui"), strict=True):
+        assert_error(answer, 429, "in a moment")
+        assert f'es_sbert_gateway_requests_total{{kind="{kind}",status="429"}} 1.0' in told
     assert statuses == [200] * MOST_REQUESTS
     assert send(url, Request("GET", "/a")).status == 200
 

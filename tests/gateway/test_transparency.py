@@ -270,6 +270,9 @@ def test_nobody_there_becomes_502(tiny: Path) -> None:
     with gateway(gone, tiny) as address:
         answer = send(address, Request("GET", "/a"))
         assert gone in assert_engine_error(answer, 502)
+        told = send(address, Request("GET", "/metrics")).body.decode()
+        assert 'es_sbert_gateway_requests_total{kind="passed",status="502"} 1.0' in told
+        assert 'es_sbert_gateway_upstream_errors_total{reason="unreachable"} 1.0' in told
         # An engine that has not been seen yet signs nothing.
         assert answer.header("x-elastic-product") is None
 

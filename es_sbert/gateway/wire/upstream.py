@@ -32,7 +32,7 @@ _OF_THE_CONNECTION = frozenset({
 _LONGEST_HEADER = 64 * 1024
 _BUFFER = 256 * 1024
 _ONE_PIECE = 1024 * 1024
-# Whatever came of such a request, it may be sent twice. PUT and DELETE are none of these here: `PUT _bulk` adds documents.
+# Requests that may be sent twice. PUT and DELETE are none of these here: `PUT _bulk` may add documents.
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 # What the engine answers where it is the caller who asks wrongly, or may not: the request itself meets with the same.
 REFUSALS = frozenset({400, 401, 403, 404})
