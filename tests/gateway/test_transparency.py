@@ -250,6 +250,15 @@ def test_garbage_becomes_502(url: str, echo: Echo, name: str) -> None:
     assert answer.header("x-elastic-product") == "Elasticsearch"
 
 
+def test_a_damaged_error_becomes_502(url: str, echo: Echo) -> None:
+    """An error of the engine to one of its own queries by meaning is read, and may get a hint."""
+    damaged = b"HTTP/1.1 400 Bad Request\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nabcd"
+    echo.reply = lambda got, out: raw(OK if is_question(got) else damaged)(got, out)
+    body = b'{"query":{"neural":{"a":{"query_text":"cat"}}}}'
+    answer = send(url, Request("POST", "/a/_search", (("content-type", "application/json"),), body))
+    assert echo.url in assert_engine_error(answer, 502)
+
+
 def test_a_slow_engine_becomes_504(url: str, echo: Echo) -> None:
     answered = threading.Event()
 

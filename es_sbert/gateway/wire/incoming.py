@@ -145,13 +145,15 @@ def decompressed(body: bytes, incoming: Incoming) -> bytes | None:
         BadRequest: it is damaged.
     """
     encoding = incoming.header(b"content-encoding").strip().lower()
-    if encoding in (b"", b"identity"):
+    if encoding in (b"", b"identity") or not body:
         return body
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+    if encoding not in (b"gzip", b"x-gzip", b"deflate", b"x-deflate"):
         return None
+    # Some send deflate without zlib's head, and engines take it.
+    bare = encoding.endswith(b"deflate") and not _has_zlib_head(body)
     plain = b""
     while True:
-        unfolding = zlib.decompressobj(_GZIP_OR_ZLIB)
+        unfolding = zlib.decompressobj(-zlib.MAX_WBITS if bare else _GZIP_OR_ZLIB)
         try:
             plain += unfolding.decompress(body, incoming.limits.body_bytes + 1 - len(plain))
         except zlib.error as error:
@@ -165,6 +167,11 @@ def decompressed(body: bytes, incoming: Incoming) -> bytes | None:
             return plain
         if not body.startswith(_GZIP_MEMBER):
             return None
+
+
+def _has_zlib_head(body: bytes) -> bool:
+    """Whether a body begins as RFC 1950 says: method 8, and a checksum over the first two bytes."""
+    return len(body) > 1 and body[0] & 0x0F == zlib.DEFLATED and int.from_bytes(body[:2]) % 31 == 0
 
 
 def _ascii(target: bytes) -> bytes:

@@ -25,6 +25,7 @@ from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, er
 from es_sbert.gateway.indices import read_indices
 from es_sbert.gateway.searches.hints import hinted
 from es_sbert.gateway.searches.several import split
+from es_sbert.gateway.searches.single import is_json
 from es_sbert.gateway.settings import GatewaySettings, Limits, Listen, Meaning
 from es_sbert.gateway.wire.callers import identity
 from es_sbert.gateway.wire.forward import Answer
@@ -114,7 +115,32 @@ def test_a_body_is_read_up_to_the_limit() -> None:
         asyncio.run(incoming("/", "POST", None, limits=limits).body())
 
 
-@pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+@pytest.mark.parametrize(
+    ("headers", "json"),
+    [
+        ({"content-length": "1", "content-type": "application/x-ndjson"}, True),
+        ({"content-length": "1", "content-type": "Application/VND.elasticsearch+JSON; compatible-with=9"}, True),
+        ({"content-length": "1", "content-type": "application/cbor"}, False),
+        ({"content-length": "1"}, False),
+        ({"transfer-encoding": "chunked"}, False),
+        ({"x": "y"}, True),
+    ],
+)
+def test_a_body_is_json_where_it_says_so(headers: dict[str, str], json: bool) -> None:
+    """Engines refuse a body that says nothing of itself."""
+    assert is_json(incoming("/_search", "POST", headers)) is json
+
+
+def bare_deflate(body: bytes) -> bytes:
+    """Deflate without zlib's head."""
+    packing = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packing.compress(body) + packing.flush()
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", bare_deflate), ("x-deflate", zlib.compress)],
+)
 def test_a_compressed_body_is_unfolded_within_the_limit(name: str, pack: Any) -> None:
     request = incoming("/", "POST", {"content-encoding": name}, limits=Limits(body_bytes=1000))
     assert decompressed(pack(b"x" * 1000), request) == b"x" * 1000
@@ -124,6 +150,7 @@ def test_a_compressed_body_is_unfolded_within_the_limit(name: str, pack: Any) ->
         decompressed(pack(b"x" * 1000)[:-1], request)
     with pytest.raises(BadRequest, match="cannot be read"):
         decompressed(b"no such thing", request)
+    assert decompressed(b"", request) == b""
     assert decompressed(b"x", incoming("/", "POST", {"content-encoding": "br"})) is None
     assert decompressed(pack(b"x") + b"behind it", request) is None
 
