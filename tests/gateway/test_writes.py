@@ -333,7 +333,8 @@ def test_what_cannot_be_embedded_is_refused_by_item_for_the_client_to_send_again
         ("index", {"_index": empty, "_id": "2"}, {"text": "a cat", "n": {}, "parts": "wrong"}),
         ("update", {"_index": unknown, "_id": "2"}, {"doc": {"text": "a"}, "doc_as_upsert": True}),
     ])  # fmt: skip
-    for params in ({}, {"filter_path": "errors,items.*.error,items.*.status"}):
+    asked: list[dict[str, str]] = [{}, {"filter_path": "errors,items.*.error,items.*.status"}, {"format": "yaml"}]
+    for params in asked:
         answer = client.post("/_bulk", content=lines, headers=JSON, params=params).json()
         assert answer["errors"] is True
         results = [next(iter(item.items())) for item in answer["items"]]
