@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -147,8 +148,9 @@ class Upstream:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self.failure(error) from error
         try:
-            return Reply(answer.status, orjson.loads(raw))
-        except orjson.JSONDecodeError:
+            # Not orjson: documents may hold lone surrogates.
+            return Reply(answer.status, json.loads(raw))
+        except (ValueError, RecursionError):
             return Reply(answer.status, None)
 
     async def problem(self) -> str | None:
