@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -213,8 +214,10 @@ class Upstream:
                 f"the engine at {self.url} broke off, or sent what is no HTTP answer",
                 "Check that an engine listens there and its log, then send the request again.",
             )
-        # aiohttp's own words name TLS whether it is used or not.
-        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        # aiohttp's own words name TLS whether it is used or not, and show digests as bytes.
+        cause: Exception = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        if isinstance(error, aiohttp.ServerFingerprintMismatch):
+            cause = ssl.SSLError("fingerprint")
         return unreachable(self.url, cause, self._limits.connect_seconds)
 
     async def close(self) -> None:

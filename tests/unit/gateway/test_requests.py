@@ -7,10 +7,12 @@ import gzip
 import zlib
 from typing import Any
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_sbert.config import EngineSettings
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import (
     EngineUnreachable,
@@ -32,7 +34,7 @@ from es_sbert.gateway.wire.forward import Answer
 from es_sbert.gateway.wire.incoming import CallerGone, Incoming, decompressed
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.wire.routes import Api, Route, route_of
-from es_sbert.gateway.wire.upstream import passed_on
+from es_sbert.gateway.wire.upstream import Upstream, passed_on
 
 
 def incoming(target: str, method: str = "GET", headers: dict[str, str] | None = None, *parts: bytes,
@@ -260,3 +262,9 @@ def test_settings_that_make_no_sense_are_refused(wrong: Any) -> None:
     with pytest.raises(UsageError) as caught:
         wrong()
     assert caught.value.remedy
+
+
+def test_another_certificate_than_the_one_whose_fingerprint_was_given_is_said_to_be_that() -> None:
+    upstream = Upstream(EngineSettings(url="https://localhost:9200", fingerprint="00" * 32), Limits())
+    failure = upstream.failure(aiohttp.ServerFingerprintMismatch(b"\x00" * 32, b"\x01" * 32, "localhost", 9200))
+    assert failure.message == "the certificate of https://localhost:9200 is not the one with the fingerprint given"
