@@ -67,6 +67,16 @@ def test_letters_beyond_ascii_arrive_as_engines_read_them(url: str, echo: Echo) 
     assert echo.received[-1].target == b"/b%C3%BCcher/_search?q=caf%C3%A9"
 
 
+@pytest.mark.parametrize("cut", [1, 9, 20, 60, 80, 95, 118, 140, 146])
+def test_a_head_may_come_in_pieces(url: str, echo: Echo, cut: int) -> None:
+    head = ["POST /bücher HTTP/1.1", "host: x", "connection: Upgrade, HTTP2-Settings", "upgrade: h2c",
+            "http2-settings: AA", "content-length: 3", "", "abc"]  # fmt: skip
+    data = "\r\n".join(head).encode()
+    said = talk(url, data[:cut], data[cut:] + b"GET /b HTTP/1.1" + END)
+    assert said.count(b"HTTP/1.1 200 OK") == 2
+    assert [(got.target, got.body) for got in echo.received] == [(b"/b%C3%BCcher", b"abc"), (b"/b", b"")]
+
+
 def test_trailers_do_not_become_headers(url: str, echo: Echo) -> None:
     body = b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n3\r\nabc\r\n0\r\n"
     talk(url, b"PUT /a HTTP/1.1\r\nhost: x\r\n" + body + b"x-proxy-user: admin\r\nauthorization: Basic eA==\r\n\r\n")
