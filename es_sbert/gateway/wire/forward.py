@@ -13,8 +13,9 @@ import aiohttp
 from starlette.types import Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.gateway.wire.headers import passed_on
 from es_sbert.gateway.wire.incoming import CallerGone, Headers, Incoming
-from es_sbert.gateway.wire.upstream import Upstream, passed_on
+from es_sbert.gateway.wire.upstream import Upstream
 
 logger = logging.getLogger(__name__)
 

@@ -6,14 +6,13 @@ import asyncio
 import io
 import json
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import orjson
-from multidict import CIMultiDict
 from yarl import URL
 
 from es_sbert.config import EngineSettings
@@ -21,15 +20,11 @@ from es_sbert.engines.address import Address, read_address
 from es_sbert.engines.failures import failed_request, unreachable
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
-from es_sbert.gateway.failures import BadRequest, UpstreamTimeout
+from es_sbert.gateway.failures import UpstreamTimeout
 from es_sbert.gateway.settings import Limits
+from es_sbert.gateway.wire.headers import decoded, passed_on
 from es_sbert.gateway.wire.incoming import Headers
 
-# What belongs to one connection, or is set anew for the next one (RFC 9110, 7.6.1).
-_OF_THE_CONNECTION = frozenset({
-    b"connection", b"expect", b"host", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
-    b"transfer-encoding", b"upgrade",
-})  # fmt: skip
 # A deprecation warning of an engine may be longer than the usual limit of a header.
 _LONGEST_HEADER = 64 * 1024
 _BUFFER = 256 * 1024
@@ -122,9 +117,7 @@ class Upstream:
         url = URL(self._address.url + target.decode("ascii"), encoded=True)
         # Written in one piece, a large body would keep all others waiting.
         data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > _ONE_PIECE else body
-        return self._session.request(
-            method, url, headers=_decoded(passed_on(headers)), data=data, allow_redirects=False
-        )
+        return self._session.request(method, url, headers=decoded(passed_on(headers)), data=data, allow_redirects=False)
 
     async def ask(self, method: str, target: str, headers: Headers, body: Json | None = None) -> Reply:
         """A question of the gateway's own, on behalf of a caller.
@@ -237,21 +230,3 @@ async def _writes_are_sent_once(
         if request.method in _SAFE:
             raise
         raise aiohttp.ClientPayloadError("no answer came") from error
-
-
-def passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Headers without those that belong to one connection."""
-    kept = list(headers)
-    named = {
-        token.strip().lower() for name, value in kept if name.lower() == b"connection" for token in value.split(b",")
-    }
-    return [
-        (name, value) for name, value in kept if (low := name.lower()) not in _OF_THE_CONNECTION and low not in named
-    ]
-
-
-def _decoded(headers: Headers) -> CIMultiDict[str]:
-    try:
-        return CIMultiDict([(name.decode("ascii"), value.decode()) for name, value in headers])
-    except UnicodeDecodeError:
-        raise BadRequest("a header of the request is not UTF-8", "Write it in ASCII or UTF-8.") from None

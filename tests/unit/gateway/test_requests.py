@@ -31,10 +31,11 @@ from es_sbert.gateway.searches.single import is_json
 from es_sbert.gateway.settings import GatewaySettings, Limits, Listen, Meaning
 from es_sbert.gateway.wire.callers import identity
 from es_sbert.gateway.wire.forward import Answer
+from es_sbert.gateway.wire.headers import passed_on
 from es_sbert.gateway.wire.incoming import CallerGone, Incoming, decompressed
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.wire.routes import Api, Route, route_of
-from es_sbert.gateway.wire.upstream import Upstream, passed_on
+from es_sbert.gateway.wire.upstream import Upstream
 
 
 def incoming(target: str, method: str = "GET", headers: dict[str, str] | None = None, *parts: bytes,
