@@ -32,7 +32,7 @@ from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.ui.api import PageApi
 from es_sbert.gateway.ui.routes import ui_routes
 from es_sbert.gateway.wire.forward import Outgoing, forward
-from es_sbert.gateway.wire.incoming import CallerGone, Incoming
+from es_sbert.gateway.wire.incoming import CallerGone, Incoming, Receiving
 from es_sbert.gateway.wire.routes import MULTI_SEARCHES, SEARCHES, WRITES, Api, changes_indices, route_of
 from es_sbert.gateway.wire.routes import Route as EngineRoute
 from es_sbert.gateway.wire.upstream import Upstream
@@ -99,10 +99,11 @@ class Gateway:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An answer of the engine, or an error in its shape."""
+        receiving = Receiving(receive, self._settings.limits.idle_seconds)
         with self._metrics.request("passed") as outcome:
             try:
                 with self._concurrency.one():
-                    incoming = Incoming.of(scope, receive, self._settings.limits)
+                    incoming = Incoming.of(scope, receiving, self._settings.limits)
                     route = route_of(incoming)
                     outcome.kind = _kind(route.api)
                     await self._pass(incoming, route, outcome, send)
@@ -110,7 +111,7 @@ class Gateway:
                 outcome.status = status_of(error)
                 if isinstance(error, EngineUnreachable):
                     self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
-                await self._refuse(error, send)
+                await self._refuse(error, receiving, send)
             except Exception as error:
                 outcome.status = 500
                 logger.exception("a request met with a bug of the gateway")
@@ -119,7 +120,7 @@ class Gateway:
                     "Its log says more; please report it. X-Es-Sbert: off passes the request as it is.",
                 )
                 try:
-                    await self._refuse(bug, send)
+                    await self._refuse(bug, receiving, send)
                 except RuntimeError:
                     # Part of an answer is sent already: the server closes the connection, which tells.
                     raise error from None
@@ -167,11 +168,13 @@ class Gateway:
                 for search in note.records(outcome.status):
                     self._log.record(search)
 
-    async def _refuse(self, error: EsSbertError, send: Send) -> None:
+    async def _refuse(self, error: EsSbertError, receiving: Receiving, send: Send) -> None:
         body = error_body(error)
         headers = answer_headers(self._upstream.flavour, len(body))
         await send({"type": "http.response.start", "status": status_of(error), "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await receiving.rest()
+        await send({"type": "http.response.body", "body": b""})
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()

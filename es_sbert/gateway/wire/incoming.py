@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from es_sbert.errors import RequestTooLarge
 from es_sbert.gateway.failures import BadRequest
@@ -26,6 +27,32 @@ _NOT_ASCII = re.compile(rb"[^\x21-\x7e]")
 
 class CallerGone(Exception):
     """The caller closed the connection before the request was complete."""
+
+
+class Receiving:
+    """A request's messages, of which the rest can be thrown away.
+
+    Args:
+        receive: The server's.
+        seconds: How long the rest may take to arrive.
+    """
+
+    def __init__(self, receive: Receive, seconds: float) -> None:
+        self._receive = receive
+        self._seconds = seconds
+        self._complete = False
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._complete = not message.get("more_body", False)
+        return message
+
+    async def rest(self) -> None:
+        """Read what is left of a body: where a connection closes before that, its caller never sees the answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                while not self._complete:
+                    await self()
 
 
 @dataclass(eq=False)
