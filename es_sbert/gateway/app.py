@@ -11,7 +11,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from es_sbert.errors import EngineUnreachable, EsSbertError, Overloaded
+from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.gateway.concurrency import Concurrency
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.failures import UpstreamTimeout, answer_headers, error_body, status_of
 from es_sbert.gateway.health import health_routes
@@ -31,7 +32,7 @@ from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.ui.api import PageApi
 from es_sbert.gateway.ui.routes import ui_routes
 from es_sbert.gateway.wire.forward import Outgoing, forward
-from es_sbert.gateway.wire.incoming import CallerGone, Incoming
+from es_sbert.gateway.wire.incoming import CallerGone, Incoming, Receiving
 from es_sbert.gateway.wire.routes import MULTI_SEARCHES, SEARCHES, WRITES, Api, changes_indices, route_of
 from es_sbert.gateway.wire.routes import Route as EngineRoute
 from es_sbert.gateway.wire.upstream import Upstream
@@ -65,6 +66,7 @@ class Gateway:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._metrics = GatewayMetrics()
+        self._concurrency = Concurrency(settings.limits.concurrency)
         self._upstream = Upstream(settings.upstream, settings.limits)
         self._models = Models(settings.models, settings.embedding, self._metrics)
         indices = Indices(self._upstream, settings.meaning.virtual_field)
@@ -79,10 +81,12 @@ class Gateway:
             *description_routes(),
             *health_routes(self._models, self._upstream.problem),
             *metrics_routes(self._metrics),
-            *ui_routes(PageApi(settings, indices, self._models, understanding), self._upstream, self._metrics),
+            *ui_routes(
+                PageApi(settings, indices, self._models, understanding), self._upstream, self._concurrency,
+                self._metrics,
+            ),
         ])  # fmt: skip
         self._log: SearchLog | None = None
-        self._under_way = 0
         self._loading: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,32 +99,31 @@ class Gateway:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An answer of the engine, or an error in its shape."""
-        self._under_way += 1
-        try:
-            if self._under_way > self._settings.limits.concurrency:
-                raise Overloaded(
-                    f"{self._settings.limits.concurrency} requests are under way, and no more are taken",
-                    "Send the request again in a moment.",
-                )
-            incoming = Incoming.of(scope, receive, self._settings.limits)
-            route = route_of(incoming)
-            with self._metrics.request(_kind(route.api)) as outcome:
-                await self._pass(incoming, route, outcome, send)
-        except EsSbertError as error:
-            await self._refuse(error, send)
-        except Exception as error:
-            logger.exception("a request met with a bug of the gateway")
-            bug = EsSbertError(
-                f"the gateway met with an error of its own ({type(error).__name__})",
-                "Its log says more; please report it. X-Es-Sbert: off passes the request as it is.",
-            )
+        receiving = Receiving(receive, self._settings.limits.idle_seconds)
+        with self._metrics.request("passed") as outcome:
             try:
-                await self._refuse(bug, send)
-            except RuntimeError:
-                # Part of an answer is sent already: the server closes the connection, which tells.
-                raise error from None
-        finally:
-            self._under_way -= 1
+                with self._concurrency.one():
+                    incoming = Incoming.of(scope, receiving, self._settings.limits)
+                    route = route_of(incoming)
+                    outcome.kind = _kind(route.api)
+                    await self._pass(incoming, route, outcome, send)
+            except EsSbertError as error:
+                outcome.status = status_of(error)
+                if isinstance(error, EngineUnreachable):
+                    self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
+                await self._refuse(error, receiving, send)
+            except Exception as error:
+                outcome.status = 500
+                logger.exception("a request met with a bug of the gateway")
+                bug = EsSbertError(
+                    f"the gateway met with an error of its own ({type(error).__name__})",
+                    "Its log says more; please report it. X-Es-Sbert: off passes the request as it is.",
+                )
+                try:
+                    await self._refuse(bug, receiving, send)
+                except RuntimeError:
+                    # Part of an answer is sent already: the server closes the connection, which tells.
+                    raise error from None
 
     async def _pass(self, incoming: Incoming, route: EngineRoute, outcome: Outcome, send: Send) -> None:
         try:
@@ -132,11 +135,6 @@ class Gateway:
                 outcome.status = await self._forward(incoming, send) or outcome.status
         except CallerGone:
             return
-        except EsSbertError as error:
-            outcome.status = status_of(error)
-            if isinstance(error, EngineUnreachable):
-                self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
-            raise
 
     async def _forward(self, incoming: Incoming, send: Send) -> int:
         """Pass a request on that is none of ours; what it changes of indices must not be remembered otherwise."""
@@ -170,11 +168,13 @@ class Gateway:
                 for search in note.records(outcome.status):
                     self._log.record(search)
 
-    async def _refuse(self, error: EsSbertError, send: Send) -> None:
+    async def _refuse(self, error: EsSbertError, receiving: Receiving, send: Send) -> None:
         body = error_body(error)
         headers = answer_headers(self._upstream.flavour, len(body))
         await send({"type": "http.response.start", "status": status_of(error), "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await receiving.rest()
+        await send({"type": "http.response.body", "body": b""})
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()

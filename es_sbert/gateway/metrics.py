@@ -22,9 +22,11 @@ class Outcome:
     """How a request ended, set by whoever answers it.
 
     Attributes:
+        kind: What it asked for, one of few words.
         status: HTTP status; 499, as nginx writes it, where the client went away before there was one.
     """
 
+    kind: str
     status: int = 499
 
 
@@ -80,9 +82,9 @@ class GatewayMetrics:
         """Around one request.
 
         Args:
-            kind: What it asks for (`embeddings`, `search`, `write`, `passed`, …); a label, so one of few.
+            kind: What it asks for (`embeddings`, `search`, `write`, `passed`, …), as far as that is known yet.
         """
-        outcome = Outcome()
+        outcome = Outcome(kind)
         start = time.perf_counter()
         self._running.inc()
         try:
@@ -92,8 +94,8 @@ class GatewayMetrics:
             raise
         finally:
             self._running.dec()
-            self._seconds.labels(kind).observe(time.perf_counter() - start)
-            self._requests.labels(kind, str(outcome.status)).inc()
+            self._seconds.labels(outcome.kind).observe(time.perf_counter() - start)
+            self._requests.labels(outcome.kind, str(outcome.status)).inc()
 
     def upstream_failed(self, reason: str) -> None:
         """The engine did not answer; `reason` is one of few words (`unreachable`, `timeout`, …)."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import uvicorn
 
+from es_sbert.errors import UsageError
 from es_sbert.gateway.app import create_app
-from es_sbert.gateway.settings import GatewaySettings
+from es_sbert.gateway.settings import GatewaySettings, Listen
 from es_sbert.gateway.wire.protocol import protocol
 
 # Callers get this long to receive their answers when the gateway is told to end.
@@ -18,7 +21,7 @@ def server(settings: GatewaySettings) -> uvicorn.Server:
     It adds nothing to the engine's answers: no Server header, no date. What it logs holds no addresses and no queries.
 
     Raises:
-        UsageError: settings that cannot be used.
+        UsageError: settings that cannot be used, among them a certificate or key.
     """
     listen = settings.listen
     config = uvicorn.Config(
@@ -38,4 +41,28 @@ def server(settings: GatewaySettings) -> uvicorn.Server:
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.key,
     )
+    try:
+        config.load()
+    except OSError as error:
+        raise UsageError(
+            f"the TLS certificate {listen.certificate} or its key cannot be used: {error}",
+            "Give PEM files that belong together, which this user may read: --tls-certificate and --tls-key.",
+        ) from error
     return uvicorn.Server(config)
+
+
+def listener(listen: Listen) -> socket.socket:
+    """The socket that callers find the server at.
+
+    Raises:
+        UsageError: the address is not one of this machine, or is taken.
+    """
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    try:
+        return socket.create_server((listen.host, listen.port), family=family)
+    except OSError as error:
+        why = str(error.strerror).partition(" (")[0]  # the rest says the address again
+        raise UsageError(
+            f"nothing can listen on {listen.host}, port {listen.port}: {why}",
+            "Give an address of this machine and a port that is free: --host and --port.",
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from es_sbert.gateway.search_log.log import SearchLogSettings
 
 DEFAULT_PORT = 9280
 MIB = 1024 * 1024
+_ORIGIN = re.compile(r"https?://[^/?#\s@]+")
 _FROZEN = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -114,6 +116,11 @@ class Listen(BaseModel):
                 f"{self.own_prefix!r} is no prefix of a path",
                 "Write it with a slash in front and none behind: /-/sbert.",
             )
+        for origin in self.cors_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise UsageError(
+                    f"{origin!r} is no origin of pages", "Write scheme and host, and no path: https://app.example:8443."
+                )
         if self.key is not None and self.certificate is None:
             raise UsageError("a TLS key is given without its certificate", "Give --tls-certificate too.")
         return self

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from es_sbert.index.text import MISSING, find_field
+from es_sbert.streams.json_lines import object_bytes
 
 META_KEY = "es_sbert"
 
@@ -113,7 +113,7 @@ def text_hash(text: str) -> str:
 
 def document_hash(document: dict[str, Any]) -> str:
     """SHA-256 of the document as JSON with sorted keys, the first 32 hex digits."""
-    return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+    return hashlib.sha256(object_bytes(document, sort_keys=True)).hexdigest()[:32]
 
 
 def stored_meta(source: dict[str, Any], meta_field: str) -> DocumentMeta | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from es_sbert.errors import UsageError
 from es_sbert.streams.json_lines import json_type
 
 MISSING = object()
+# Halves of characters, such as an emoji that was cut in two. Engines keep them and index U+FFFD in their place.
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class NoText(Exception):
@@ -122,4 +125,4 @@ class TextTemplate:
             return None
         if not isinstance(value, str):
             raise NoText(f"the text field {field} is a JSON {json_type(value)}, not a string")
-        return value
+        return _SURROGATES.sub("\ufffd", value)

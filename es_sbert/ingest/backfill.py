@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 
-import orjson
-
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import EngineError
 from es_sbert.index.layout import has_vector
@@ -21,6 +19,7 @@ from es_sbert.ingest.load import Sorted, Task, cleared_fields
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin
 from es_sbert.ingest.triage import chunks
+from es_sbert.streams.json_lines import object_bytes
 
 PAGE = 500
 
@@ -210,4 +209,4 @@ class IndexReader:
     def _plain(self, hit: Json) -> bytes:
         """The part of the document that was read."""
         source: Json = hit.get("_source") or {}
-        return orjson.dumps({key: value for key, value in source.items() if key not in self._meta_fields})
+        return object_bytes({key: value for key, value in source.items() if key not in self._meta_fields})

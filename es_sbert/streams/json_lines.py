@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -19,6 +20,15 @@ def parse_object(data: bytes) -> dict[str, Any] | str:
     except orjson.JSONDecodeError as error:
         return utf8_problem(data) or f"malformed JSON: {error}"
     return value if isinstance(value, dict) else f"the line is a JSON {json_type(value)}, not an object"
+
+
+def object_bytes(fields: dict[str, Any], *, sort_keys: bool = False) -> bytes:
+    """An object as JSON on one line, also one that an engine gave: its documents may hold lone surrogates and integers
+    of any size, which orjson does not write."""
+    try:
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS if sort_keys else None)
+    except TypeError:
+        return json.dumps(fields, sort_keys=sort_keys).encode()
 
 
 def depth_problem(fields: dict[str, Any], data: bytes) -> str | None:

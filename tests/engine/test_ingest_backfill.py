@@ -97,8 +97,13 @@ def test_only_documents_without_a_current_vector_are_embedded(
         write(engine, index_name, [{"id": "d3", "embedding_meta": {"fingerprint": "0" * 64}}], "update")
         write(engine, index_name, [{"id": "d4", "text": ""}], "update")
         write(engine, index_name, [{"id": "new", "text": "New."}, {"id": "none"}, {"id": "empty", "text": " "}])
+        # Engines take half of an emoji, and numbers of any size.
+        odd = b'{"index":{"_id":"half"}}\n{"text":"half \\ud83d"}\n{"index":{"_id":"big"}}\n{"text":%d}\n' % 10**30
+        assert all(result.ok for result in engine.bulk(index_name, odd))
     summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
-    assert (summary.indexed, summary.unchanged, summary.skipped.empty, summary.dead) == (4, 36, 2, 1)
+    assert (summary.indexed, summary.unchanged, summary.skipped.empty, summary.dead) == (5, 36, 2, 2)
+    again = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
+    assert (again.indexed, again.unchanged, again.dead) == (0, 41, 2)
     after = contents(engine_url, index_name)
     changed = encoder.encode(["Changed by the application."], "document").vectors[0]
     assert same_vectors(vector_of(after["d0"]), changed)

@@ -53,6 +53,10 @@ def test_models_and_the_key_without_an_engine(tiny: Path, tmp_path: Path) -> Non
         (["--model-alias", "a=unknown"], "which is not served"),
         (["--model", "one/name", "--also-model", "one/name"], "two models would be served"),
         (["--embeddings-key-file", "missing"], "cannot be read"),
+        (["--tls-certificate", "missing"], "the TLS certificate missing or its key cannot be used"),
+        (["--host", "203.0.113.7"], "nothing can listen on 203.0.113.7"),
+        (["--cors-origin", "https://app.example/"], "is no origin"),
+        (["--log-queries"], "--search-log"),
     ],
 )
 def test_options_that_make_no_sense(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:

@@ -250,6 +250,15 @@ def test_garbage_becomes_502(url: str, echo: Echo, name: str) -> None:
     assert answer.header("x-elastic-product") == "Elasticsearch"
 
 
+def test_a_damaged_error_becomes_502(url: str, echo: Echo) -> None:
+    """An error of the engine to one of its own queries by meaning is read, and may get a hint."""
+    damaged = b"HTTP/1.1 400 Bad Request\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nabcd"
+    echo.reply = lambda got, out: raw(OK if is_question(got) else damaged)(got, out)
+    body = b'{"query":{"neural":{"a":{"query_text":"cat"}}}}'
+    answer = send(url, Request("POST", "/a/_search", (("content-type", "application/json"),), body))
+    assert echo.url in assert_engine_error(answer, 502)
+
+
 def test_a_slow_engine_becomes_504(url: str, echo: Echo) -> None:
     answered = threading.Event()
 
@@ -270,6 +279,9 @@ def test_nobody_there_becomes_502(tiny: Path) -> None:
     with gateway(gone, tiny) as address:
         answer = send(address, Request("GET", "/a"))
         assert gone in assert_engine_error(answer, 502)
+        told = send(address, Request("GET", "/metrics")).body.decode()
+        assert 'es_sbert_gateway_requests_total{kind="passed",status="502"} 1.0' in told
+        assert 'es_sbert_gateway_upstream_errors_total{reason="unreachable"} 1.0' in told
         # An engine that has not been seen yet signs nothing.
         assert answer.header("x-elastic-product") is None
 
@@ -288,13 +300,42 @@ def test_an_answer_that_breaks_off_does_not_look_complete(url: str, echo: Echo, 
         send(url, Request("GET", "/a"))
 
 
-def test_a_write_whose_answer_was_lost_is_not_sent_again(url: str, echo: Echo) -> None:
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+@pytest.mark.parametrize("body", [b"", b"{}"], ids=["no body", "body"])
+def test_a_write_whose_answer_was_lost_is_not_sent_again(url: str, echo: Echo, method: str, body: bytes) -> None:
     """The engine may have carried it out; whether to repeat it is for the caller to say."""
-    send(url, Request("POST", "/a/_doc"))
+    send(url, Request(method, "/a"))
     echo.received.clear()
     echo.reply = raw(b"", close=True)
-    assert_engine_error(send(url, Request("POST", "/a/_doc")), 502)
+    assert "broke off" in assert_engine_error(send(url, Request(method, "/a", (), body)), 502)
     assert len(echo.received) == 1
+
+
+def test_a_read_on_a_connection_that_the_engine_gave_up_is_sent_again(url: str, echo: Echo) -> None:
+    send(url, Request("GET", "/a"))
+    broken = [raw(b"", close=True)]
+    echo.reply = lambda got, out: (broken.pop() if broken else raw(OK))(got, out)
+    assert send(url, Request("GET", "/a")).status == 200
+
+
+def test_an_error_of_what_stands_between_is_not_taken_for_another_engine(echo: Echo, tiny: Path) -> None:
+    with gateway(echo.url, tiny) as address:
+        echo.reply = raw(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+        send(address, Request("GET", "/a"))
+        refused = send(address, Request("GET", "/a/.."))
+        assert refused.header("x-elastic-product") is None
+        echo.reply = raw(OK)
+        send(address, Request("GET", "/a"))
+        assert send(address, Request("GET", "/a/..")).header("x-elastic-product") == "Elasticsearch"
+
+
+@pytest.mark.parametrize(("status", "ready"), [(200, 200), (401, 200), (405, 200), (502, 503), (503, 503)])
+def test_ready_is_what_has_an_engine_that_answers(echo: Echo, url: str, status: int, ready: int) -> None:
+    send(url, Request("POST", "/v1/embeddings", (("content-type", "application/json"),), b'{"input":"cat"}'))
+    echo.reply = raw(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % status)
+    answer = send(url, Request("GET", "/readyz"))
+    assert answer.status == ready
+    assert ready == 200 or f"status {status}" in orjson.loads(answer.body)["engine"]
 
 
 def test_requests_of_one_connection_are_answered_in_order(url: str, echo: Echo) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -66,12 +67,19 @@ def _chunks(body: bytes) -> Iterator[bytes]:
     yield b"0\r\n\r\n"
 
 
-def talk(url: str, data: bytes, *, timeout: float = 120) -> bytes:
-    """Everything a server says to these bytes until it hangs up; they should ask for that, or be refused."""
+def talk(url: str, *pieces: bytes, timeout: float = 120) -> bytes:
+    """Everything a server says to these bytes until it hangs up; they should ask for that, or be refused.
+
+    Args:
+        pieces: Most likely arrive one by one.
+    """
     parts = urlsplit(url)
     assert parts.hostname is not None
     with socket.create_connection((parts.hostname, parts.port or 80), timeout=timeout) as connection:
-        connection.sendall(data)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number, piece in enumerate(pieces):
+            time.sleep(0.02 if number else 0)
+            connection.sendall(piece)
         said = []
         while part := connection.recv(65_536):
             said.append(part)

@@ -32,12 +32,13 @@ def serve(**options: Any) -> int:
       curl 'localhost:9280/docs/_search?q=semantic:"how+do+plants+make+energy"'
     """
     require("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
-    from es_sbert.gateway.serve import server
+    from es_sbert.gateway.serve import listener, server
 
     settings = gateway_settings(**options)
-    running = server(settings)
-    listen = settings.listen
-    address = f"{'http' if listen.certificate is None else 'https'}://{listen.host}:{listen.port}"
-    click.echo(f"{address} stands in front of {settings.upstream.url}. Press Ctrl-C to end.", err=True)
-    running.run()
+    running, listen = server(settings), settings.listen
+    with listener(listen) as listening:
+        host = f"[{listen.host}]" if ":" in listen.host else listen.host
+        address = f"{'http' if listen.certificate is None else 'https'}://{host}:{listening.getsockname()[1]}"
+        click.echo(f"{address} stands in front of {settings.upstream.url}. Press Ctrl-C to end.", err=True)
+        running.run(sockets=[listening])
     return 0 if running.started else 2

@@ -110,6 +110,10 @@ def gateway_settings(**given: Any) -> GatewaySettings:
     )  # fmt: skip
     key, log, queries = take("embeddings_key_file"), take("search_log"), take("log_queries")
     api = EmbeddingsApiSettings(api_key=None if key is None else SecretStr(read_secret_file(key, "key")))
+    if queries and log is None:
+        raise UsageError(
+            "--log-queries says what the search log holds, and there is none", "Give --search-log NAME too."
+        )
     gateway = f"{socket.gethostname()}:{listen.port}"
     return GatewaySettings(
         upstream=engine_settings(**given), listen=listen, limits=limits, meaning=meaning, models=models,

@@ -100,5 +100,8 @@ class Glance:
         """The number of hits of each search; fewer where the answer does not tell, or tells it too late."""
         seen = bytes(self._seen)
         if seen.startswith(b"\x1f\x8b"):
-            seen = zlib.decompressobj(_GZIP).decompress(seen, self._most)
+            try:
+                seen = zlib.decompressobj(_GZIP).decompress(seen, self._most)
+            except zlib.error:
+                return []  # damaged on its way, which is for the caller to find
         return [int(total) for total in _TOTAL.findall(seen)]

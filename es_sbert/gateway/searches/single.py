@@ -112,6 +112,5 @@ def _read(plain: bytes, incoming: Incoming) -> _Read:
 
 
 def is_json(incoming: Incoming) -> bool:
-    """Whether a request's body is JSON, also in the clients' own dialect of the type; no type leaves it open."""
-    kind = incoming.header(b"content-type").lower()
-    return not kind or b"json" in kind
+    """Whether a request's body is JSON, also in the clients' own dialect of the type; engines refuse one without."""
+    return not incoming.has_body or b"json" in incoming.header(b"content-type").lower()

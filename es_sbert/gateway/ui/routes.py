@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EsSbertError
+from es_sbert.gateway.concurrency import Concurrency
 from es_sbert.gateway.failures import BadRequest, error_body, status_of
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.openai.body import is_plain_json, read_body
@@ -27,7 +28,7 @@ _BODY_SECONDS = 60.0
 _JSON = {**SECURITY_HEADERS, "cache-control": "no-store", "content-type": "application/json"}
 
 
-def ui_routes(api: PageApi, upstream: Upstream, metrics: GatewayMetrics) -> list[Route]:
+def ui_routes(api: PageApi, upstream: Upstream, concurrency: Concurrency, metrics: GatewayMetrics) -> list[Route]:
     """The page at `/ui/`, its files beside it, and its API below `/ui/api/`."""
 
     async def indices(asking: Asking, request: Request) -> Json:
@@ -52,7 +53,8 @@ def ui_routes(api: PageApi, upstream: Upstream, metrics: GatewayMetrics) -> list
         async def endpoint(request: Request) -> Response:
             with metrics.request("ui") as outcome:
                 try:
-                    content = orjson.dumps(await answer(Asking(upstream, request.headers.raw), request))
+                    with concurrency.one():
+                        content = orjson.dumps(await answer(Asking(upstream, request.headers.raw), request))
                     outcome.status = 200
                 except Refused as refused:
                     # Without its `WWW-Authenticate`: the page has a form of its own in place of the browser's.

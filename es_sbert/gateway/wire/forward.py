@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import zlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -12,8 +13,9 @@ import aiohttp
 from starlette.types import Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.gateway.wire.headers import passed_on
 from es_sbert.gateway.wire.incoming import CallerGone, Headers, Incoming
-from es_sbert.gateway.wire.upstream import Upstream, passed_on
+from es_sbert.gateway.wire.upstream import Upstream
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +165,10 @@ class _Exchange:
     async def _give_amended(self, answer: aiohttp.ClientResponse, amend: Callable[[Answer], Answer]) -> None:
         body, headers = await answer.read(), passed_on(answer.raw_headers)
         if answer.headers.get("content-encoding") == "gzip":
-            body = gzip.decompress(body)
+            try:
+                body = gzip.decompress(body)
+            except (OSError, EOFError, zlib.error) as error:
+                raise self._upstream.failure(aiohttp.ClientPayloadError()) from error
             headers = [(name, value) for name, value in headers if name.lower() != b"content-encoding"]
         self._answered, self._status = True, answer.status
         await reply(self._send, amend(Answer(answer.status, headers, body)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from es_sbert.errors import RequestTooLarge
 from es_sbert.gateway.failures import BadRequest
@@ -26,6 +27,32 @@ _NOT_ASCII = re.compile(rb"[^\x21-\x7e]")
 
 class CallerGone(Exception):
     """The caller closed the connection before the request was complete."""
+
+
+class Receiving:
+    """A request's messages, of which the rest can be thrown away.
+
+    Args:
+        receive: The server's.
+        seconds: How long the rest may take to arrive.
+    """
+
+    def __init__(self, receive: Receive, seconds: float) -> None:
+        self._receive = receive
+        self._seconds = seconds
+        self._complete = False
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._complete = not message.get("more_body", False)
+        return message
+
+    async def rest(self) -> None:
+        """Read what is left of a body: where a connection closes before that, its caller never sees the answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                while not self._complete:
+                    await self()
 
 
 @dataclass(eq=False)
@@ -145,13 +172,15 @@ def decompressed(body: bytes, incoming: Incoming) -> bytes | None:
         BadRequest: it is damaged.
     """
     encoding = incoming.header(b"content-encoding").strip().lower()
-    if encoding in (b"", b"identity"):
+    if encoding in (b"", b"identity") or not body:
         return body
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+    if encoding not in (b"gzip", b"x-gzip", b"deflate", b"x-deflate"):
         return None
+    # Some send deflate without zlib's head, and engines take it.
+    bare = encoding.endswith(b"deflate") and not _has_zlib_head(body)
     plain = b""
     while True:
-        unfolding = zlib.decompressobj(_GZIP_OR_ZLIB)
+        unfolding = zlib.decompressobj(-zlib.MAX_WBITS if bare else _GZIP_OR_ZLIB)
         try:
             plain += unfolding.decompress(body, incoming.limits.body_bytes + 1 - len(plain))
         except zlib.error as error:
@@ -165,6 +194,11 @@ def decompressed(body: bytes, incoming: Incoming) -> bytes | None:
             return plain
         if not body.startswith(_GZIP_MEMBER):
             return None
+
+
+def _has_zlib_head(body: bytes) -> bool:
+    """Whether a body begins as RFC 1950 says: method 8, and a checksum over the first two bytes."""
+    return len(body) > 1 and body[0] & 0x0F == zlib.DEFLATED and int.from_bytes(body[:2]) % 31 == 0
 
 
 def _ascii(target: bytes) -> bytes:

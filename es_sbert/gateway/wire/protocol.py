@@ -35,6 +35,7 @@ class RequestProtocol(HttpToolsProtocol):
         self._begun = False
         self._in_head = True
         self._head_bytes = 0
+        self._held = b""  # of a head that has not arrived whole
         self._head_timer: asyncio.TimerHandle | None = None
         self._refusal = (HTTPStatus.BAD_REQUEST, "what arrived is no HTTP request that can be read in one way only")
 
@@ -48,7 +49,14 @@ class RequestProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._begun:
-            data = prepared(data)
+            data = self._held + data
+            if not _holds_a_head(data) and len(data) <= LONGEST_HEAD:
+                self._held = data
+                self._unset_keepalive_if_required()
+                if self._head_timer is None:
+                    self._await_head()
+                return
+            data, self._held = prepared(data), b""
         super().data_received(data)
         if not self._in_head:
             self._stop_waiting()
@@ -78,6 +86,9 @@ class RequestProtocol(HttpToolsProtocol):
             raise self._bad("the request's path holds a #, which is to be written %23")
         if self.parser.get_method() == b"CONNECT":
             raise self._bad("this is no proxy to other hosts: it stands in front of one engine")
+        if self.parser.should_upgrade():
+            # The parser would take the body for the other protocol. `prepared` has not seen what came behind a body.
+            raise self._bad("an offer to change the protocol; send it without the header Upgrade")
         if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
             raise self._bad("the body has a transfer encoding other than chunked; compress it by Content-Encoding")
         self._in_head = False
@@ -103,12 +114,6 @@ class RequestProtocol(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
-
-    def _unsupported_upgrade_warning(self) -> None:
-        # Only a head that came in pieces leads here. The parser stops reading then: no body, no further request.
-        self.cycle.keep_alive = False
-        if self.cycle.more_body:
-            self.send_400_response("")
 
     def _bad(self, reason: str) -> RefusedError:
         self._refusal = (HTTPStatus.BAD_REQUEST, reason)
@@ -138,6 +143,14 @@ def protocol(head_seconds: float) -> type[asyncio.Protocol]:
     return type("LimitedRequestProtocol", (RequestProtocol,), {"head_seconds": head_seconds})
 
 
+def _holds_a_head(data: bytes) -> bool:
+    """Whether a whole head has arrived, or what will never be one."""
+    if b"\r\n\r\n" in data or b"\n\n" in data:
+        return True
+    start = data.lstrip()[:1]
+    return bool(start) and not start.isalpha()
+
+
 def prepared(data: bytes) -> bytes:
     """The beginning of a request in a form that the parser takes.
 
@@ -146,7 +159,7 @@ def prepared(data: bytes) -> bytes:
     offers HTTP/2 by it, and the parser would drop the request's body.
 
     Args:
-        data: What arrived first of the request.
+        data: A head, and what arrived with it.
     """
     end = data.find(b"\r\n")
     line = data[: max(end, 0)]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Iterable
+import json
+import ssl
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import orjson
-from multidict import CIMultiDict
 from yarl import URL
 
 from es_sbert.config import EngineSettings
@@ -19,19 +20,17 @@ from es_sbert.engines.address import Address, read_address
 from es_sbert.engines.failures import failed_request, unreachable
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
-from es_sbert.gateway.failures import BadRequest, UpstreamTimeout
+from es_sbert.gateway.failures import UpstreamTimeout
 from es_sbert.gateway.settings import Limits
+from es_sbert.gateway.wire.headers import decoded, passed_on
 from es_sbert.gateway.wire.incoming import Headers
 
-# What belongs to one connection, or is set anew for the next one (RFC 9110, 7.6.1).
-_OF_THE_CONNECTION = frozenset({
-    b"connection", b"expect", b"host", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
-    b"transfer-encoding", b"upgrade",
-})  # fmt: skip
 # A deprecation warning of an engine may be longer than the usual limit of a header.
 _LONGEST_HEADER = 64 * 1024
 _BUFFER = 256 * 1024
 _ONE_PIECE = 1024 * 1024
+# Requests that may be sent twice. PUT and DELETE are none of these here: `PUT _bulk` may add documents.
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 # What the engine answers where it is the caller who asks wrongly, or may not: the request itself meets with the same.
 REFUSALS = frozenset({400, 401, 403, 404})
 
@@ -96,6 +95,7 @@ class Upstream:
                 total=None, sock_connect=self._limits.connect_seconds, sock_read=self._limits.answer_seconds
             ),
             read_bufsize=_BUFFER, max_line_size=_LONGEST_HEADER, max_field_size=_LONGEST_HEADER,
+            middlewares=(_writes_are_sent_once,),
         )  # fmt: skip
 
     def _ssl(self) -> Any:
@@ -117,9 +117,7 @@ class Upstream:
         url = URL(self._address.url + target.decode("ascii"), encoded=True)
         # Written in one piece, a large body would keep all others waiting.
         data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > _ONE_PIECE else body
-        return self._session.request(
-            method, url, headers=_decoded(passed_on(headers)), data=data, allow_redirects=False
-        )
+        return self._session.request(method, url, headers=decoded(passed_on(headers)), data=data, allow_redirects=False)
 
     async def ask(self, method: str, target: str, headers: Headers, body: Json | None = None) -> Reply:
         """A question of the gateway's own, on behalf of a caller.
@@ -144,20 +142,21 @@ class Upstream:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self.failure(error) from error
         try:
-            return Reply(answer.status, orjson.loads(raw))
-        except orjson.JSONDecodeError:
+            # Not orjson: documents may hold lone surrogates.
+            return Reply(answer.status, json.loads(raw))
+        except (ValueError, RecursionError):
             return Reply(answer.status, None)
 
     async def problem(self) -> str | None:
         """What keeps the engine from answering; None where it does, whatever it thinks of nameless callers."""
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
-                await self.ask("GET", "/", [])
+                reply = await self.ask("GET", "/", [])
         except EngineUnreachable as error:
             return error.message
         except TimeoutError:
             return f"{self.url} did not answer within {self._limits.connect_seconds:g} seconds"
-        return None
+        return f"{self.url} answers with status {reply.status}" if reply.status >= 500 else None
 
     async def ask_as_itself(self, method: str, target: str, body: bytes, kind: str) -> tuple[int, Any]:
         """A request with the gateway's own credentials; status and parsed answer.
@@ -188,9 +187,11 @@ class Upstream:
 
     def learn(self, answer: aiohttp.ClientResponse) -> None:
         """Find out from an answer which engine it is: Elasticsearch signs every one."""
-        if self.flavour is None and answer.status < 500:
-            signed = answer.headers.get("x-elastic-product") == "Elasticsearch"
-            self.flavour = Flavour.ELASTICSEARCH if signed else Flavour.OPENSEARCH
+        if answer.headers.get("x-elastic-product") == "Elasticsearch":
+            self.flavour = Flavour.ELASTICSEARCH
+        elif self.flavour is None and answer.ok:
+            # Errors may be those of what stands between.
+            self.flavour = Flavour.OPENSEARCH
 
     def failure(self, error: Exception) -> EngineUnreachable:
         """What became of a request without an answer, in words."""
@@ -206,8 +207,10 @@ class Upstream:
                 f"the engine at {self.url} broke off, or sent what is no HTTP answer",
                 "Check that an engine listens there and its log, then send the request again.",
             )
-        # aiohttp's own words name TLS whether it is used or not.
-        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        # aiohttp's own words name TLS whether it is used or not, and show digests as bytes.
+        cause: Exception = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        if isinstance(error, aiohttp.ServerFingerprintMismatch):
+            cause = ssl.SSLError("fingerprint")
         return unreachable(self.url, cause, self._limits.connect_seconds)
 
     async def close(self) -> None:
@@ -215,19 +218,15 @@ class Upstream:
             await self._session.close()
 
 
-def passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Headers without those that belong to one connection."""
-    kept = list(headers)
-    named = {
-        token.strip().lower() for name, value in kept if name.lower() == b"connection" for token in value.split(b",")
-    }
-    return [
-        (name, value) for name, value in kept if (low := name.lower()) not in _OF_THE_CONNECTION and low not in named
-    ]
-
-
-def _decoded(headers: Headers) -> CIMultiDict[str]:
+async def _writes_are_sent_once(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """The client library sends a request again whose connection broke; the engine may have carried it out before."""
     try:
-        return CIMultiDict([(name.decode("ascii"), value.decode()) for name, value in headers])
-    except UnicodeDecodeError:
-        raise BadRequest("a header of the request is not UTF-8", "Write it in ASCII or UTF-8.") from None
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method in _SAFE:
+            raise
+        raise aiohttp.ClientPayloadError("no answer came") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from starlette.types import Send
 
@@ -40,7 +41,7 @@ async def send_bulk(incoming: Incoming, send: Send, upstream: Upstream, bulk: Bu
     answers: list[Json] = []
     headers = answer_headers(upstream.flavour, 0)
     for number, part in enumerate(parts):
-        outgoing = Outgoing.rewritten(incoming, b"".join(item.body for item in part))
+        outgoing = _answered_in_json(Outgoing.rewritten(incoming, b"".join(item.body for item in part)))
         try:
             answer = await fetch(upstream, outgoing)
         except EngineUnreachable as error:
@@ -49,15 +50,24 @@ async def send_bulk(incoming: Incoming, send: Send, upstream: Upstream, bulk: Bu
             answers.append(failed_part(part, status_of(error), error_object(error)))
             continue
         whole = _parsed(answer)
+        if answer.status != 200 and number == 0:
+            # Nothing was written: what the engine has against the request it has against all of it.
+            return await reply(send, answer)
         if answer.status != 200 or whole is None:
-            if number == 0:
-                # Nothing was written: what the engine has against the request it has against all of it.
-                return await reply(send, answer)
             whole = _failed(part, answer, whole)
         elif number == 0:
             headers = answer.headers
         answers.append(whole)
     return await reply(send, Answer(200, headers, write_object(joined(answers, bulk.items, refused))))
+
+
+def _answered_in_json(outgoing: Outgoing) -> Outgoing:
+    """The same request with an answer that can be put together with others: YAML, CBOR and SMILE are asked for by
+    header or by the parameter `format`."""
+    headers = [(name, value) for name, value in outgoing.headers if name != b"accept" or b"json" in value.lower()]
+    path, mark, query = outgoing.target.partition(b"?")
+    asked = b"&".join(pair for pair in query.split(b"&") if not pair.startswith(b"format="))
+    return replace(outgoing, headers=headers, target=path + mark + asked)
 
 
 def _parsed(answer: Answer) -> Json | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from es_sbert.engines.failures import failed_request
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.wire.callers import identity
 from es_sbert.gateway.wire.incoming import Headers
-from es_sbert.gateway.wire.upstream import Upstream
+from es_sbert.gateway.wire.upstream import Reply, Upstream
 from es_sbert.gateway.writes.changes import Absent, Standing
 from es_sbert.gateway.writes.written import Key, Written
+
+_ACTION = "POST /_mget"
 
 
 async def standing_documents(
@@ -40,16 +41,15 @@ async def standing_documents(
     if not wanted:
         return {}, {}
     answer = await upstream.ask("POST", "/_mget", identity(headers), {"docs": list(wanted.values())})
-    label = f"the engine at {upstream.url}"
     if answer.status != 200 or not isinstance(answer.body, dict):
-        error = failed_request(answer.status, answer.body, label=label, action="POST /_mget")
+        error = upstream.refusal(answer, _ACTION)
         return dict.fromkeys(wanted, Absent.UNKNOWN), dict.fromkeys(wanted, error)
     found: dict[Key, Standing] = {}
     problems: dict[Key, EsSbertError] = {}
     for key, document in zip(wanted, answer.body["docs"], strict=True):
         found[key] = _standing(document)
         if found[key] is Absent.UNKNOWN:
-            problems[key] = failed_request(_status(document), document, label=label, action="POST /_mget")
+            problems[key] = upstream.refusal(Reply(_status(document), document), _ACTION)
     return found, problems
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from es_sbert.engines.protocol import Json
+from es_sbert.gateway.wire.json_bodies import NotPlainJson
+from es_sbert.gateway.wire.json_bodies import parse_object as parse_plain_json
 from es_sbert.gateway.writes.changes import (
     NOTHING,
     Absent,
@@ -25,6 +27,8 @@ from es_sbert.streams.json_lines import depth_problem, parse_object
 
 # Index and id of a document, as an item calls them.
 Key = tuple[str, str]
+# How engines let a request say yes.
+_YES = (True, "true")
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,7 @@ class Written:
     @classmethod
     def of(cls, item: Item, targets: Targets) -> Written:
         """Read an item's object."""
-        fields = parse_object(item.source) if item.source else ""
-        if isinstance(fields, str) or depth_problem(fields, item.source) is not None:
-            return cls(item, targets, None)
-        return cls(item, targets, fields)
+        return cls(item, targets, _read(item.source) if item.source else None)
 
     @property
     def key(self) -> Key | None:
@@ -64,14 +65,14 @@ class Written:
     @property
     def upsert(self) -> Json | None:
         """What an update writes where there is no document yet; None where that is up to a script."""
-        if self.item.operation is not Operation.UPDATE or self.fields is None or self.fields.get("scripted_upsert"):
+        if self.item.operation is not Operation.UPDATE or self.fields is None:
             return None
-        return _object(self.fields, "upsert")
+        return None if self.fields.get("scripted_upsert") in _YES else _object(self.fields, "upsert")
 
     @property
     def creates(self) -> bool:
         """Whether an update's partial document is the whole one where there is none yet."""
-        return self.fields is not None and self.fields.get("doc_as_upsert") is True
+        return self.fields is not None and self.fields.get("doc_as_upsert") in _YES
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -154,6 +155,18 @@ def _changed(source: bytes, change: Change, filled: Sequence[FilledField], *, pa
     got = {field.field for field in filled}
     lost = [target.field for target, _ in change.wanted if target.field not in got]
     return with_members(source, added_members(filled, [*change.cleared, *lost] if partial else ()))
+
+
+def _read(source: bytes) -> Json | None:
+    """An object; None where it is none that the engine takes, or that can be read."""
+    fields = parse_object(source)
+    if isinstance(fields, str):
+        try:
+            # Engines take lone surrogates too.
+            fields = parse_plain_json(source.decode())
+        except (NotPlainJson, UnicodeDecodeError):
+            return None
+    return fields if depth_problem(fields, source) is None else None
 
 
 def _object(fields: Json, name: str) -> Json | None:

@@ -7,10 +7,12 @@ import gzip
 import zlib
 from typing import Any
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_sbert.config import EngineSettings
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import (
     EngineUnreachable,
@@ -25,13 +27,15 @@ from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, er
 from es_sbert.gateway.indices import local, read_indices
 from es_sbert.gateway.searches.hints import hinted
 from es_sbert.gateway.searches.several import split
+from es_sbert.gateway.searches.single import is_json
 from es_sbert.gateway.settings import GatewaySettings, Limits, Listen, Meaning
 from es_sbert.gateway.wire.callers import identity
 from es_sbert.gateway.wire.forward import Answer
+from es_sbert.gateway.wire.headers import passed_on
 from es_sbert.gateway.wire.incoming import CallerGone, Incoming, decompressed
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.wire.routes import Api, Route, route_of
-from es_sbert.gateway.wire.upstream import passed_on
+from es_sbert.gateway.wire.upstream import Upstream
 
 
 def incoming(target: str, method: str = "GET", headers: dict[str, str] | None = None, *parts: bytes,
@@ -114,7 +118,32 @@ def test_a_body_is_read_up_to_the_limit() -> None:
         asyncio.run(incoming("/", "POST", None, limits=limits).body())
 
 
-@pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+@pytest.mark.parametrize(
+    ("headers", "json"),
+    [
+        ({"content-length": "1", "content-type": "application/x-ndjson"}, True),
+        ({"content-length": "1", "content-type": "Application/VND.elasticsearch+JSON; compatible-with=9"}, True),
+        ({"content-length": "1", "content-type": "application/cbor"}, False),
+        ({"content-length": "1"}, False),
+        ({"transfer-encoding": "chunked"}, False),
+        ({"x": "y"}, True),
+    ],
+)
+def test_a_body_is_json_where_it_says_so(headers: dict[str, str], json: bool) -> None:
+    """Engines refuse a body that says nothing of itself."""
+    assert is_json(incoming("/_search", "POST", headers)) is json
+
+
+def bare_deflate(body: bytes) -> bytes:
+    """Deflate without zlib's head."""
+    packing = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packing.compress(body) + packing.flush()
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", bare_deflate), ("x-deflate", zlib.compress)],
+)
 def test_a_compressed_body_is_unfolded_within_the_limit(name: str, pack: Any) -> None:
     request = incoming("/", "POST", {"content-encoding": name}, limits=Limits(body_bytes=1000))
     assert decompressed(pack(b"x" * 1000), request) == b"x" * 1000
@@ -124,6 +153,7 @@ def test_a_compressed_body_is_unfolded_within_the_limit(name: str, pack: Any) ->
         decompressed(pack(b"x" * 1000)[:-1], request)
     with pytest.raises(BadRequest, match="cannot be read"):
         decompressed(b"no such thing", request)
+    assert decompressed(b"", request) == b""
     assert decompressed(b"x", incoming("/", "POST", {"content-encoding": "br"})) is None
     assert decompressed(pack(b"x") + b"behind it", request) is None
 
@@ -252,3 +282,9 @@ def test_settings_that_make_no_sense_are_refused(wrong: Any) -> None:
     with pytest.raises(UsageError) as caught:
         wrong()
     assert caught.value.remedy
+
+
+def test_another_certificate_than_the_one_whose_fingerprint_was_given_is_said_to_be_that() -> None:
+    upstream = Upstream(EngineSettings(url="https://localhost:9200", fingerprint="00" * 32), Limits())
+    failure = upstream.failure(aiohttp.ServerFingerprintMismatch(b"\x00" * 32, b"\x01" * 32, "localhost", 9200))
+    assert failure.message == "the certificate of https://localhost:9200 is not the one with the fingerprint given"

@@ -70,6 +70,23 @@ def written(ready: Ready, number: int = 0) -> Any:
     return json.loads(ready.items[number].source)
 
 
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (b'{"text":"half \\ud83d","n":1e400}', "half \ufffd"),
+        (b'{"text":"a cat","other":["\\udc00"],"n":123456789012345678901234567890}', "a cat"),
+        (b'{"text":"a cat","\\ud83d":1}', "a cat"),
+    ],
+)
+def test_half_of_a_character_costs_no_vector(source: bytes, text: str) -> None:
+    """Engines take lone surrogates, and index U+FFFD in their place."""
+    ready = passed(index(source) + b'{"update":{"_id":"2"}}\n{"doc":%s}\n' % source)
+    for number, start in enumerate((source[:-1], b'{"doc":' + source[:-1])):
+        assert ready.items[number].source.startswith(start + b',"embedding":[')
+    assert written(ready)["embedding_meta"]["text_hash"] == text_hash(text)
+    assert ready.embedded == 2
+
+
 def test_a_document_gets_its_vector_and_its_own_bytes_stay() -> None:
     source = b'{"text": "a cat", "n": 1.000000000000000000001 , "u":"\\u00e9" }'
     ready = passed(index(source))
@@ -84,7 +101,8 @@ def test_a_document_gets_its_vector_and_its_own_bytes_stay() -> None:
     "document",
     [
         {}, {"other": 1}, {"text": None}, {"text": ""}, {"text": " \n"}, {"text": 5}, {"text": ["a", "b"]},
-        b"", b"[]", b'"text"', b'{"text": "a', b'{"text": "\\ud800"}', b"\xff", b'{"text":"a","n":NaN}',
+        b"", b"[]", b'"text"', b'{"text": "a', b'{"text": "a \xff"}', b"\xff", b'{"text":"a","n":NaN}',
+        '{"text":"a"}'.encode("utf-16-le"),
         b'{"text":"a","deep":' + b"[" * 300 + b"]" * 300 + b"}",
         {"text": "a cat", "embedding": [1, 2, 3, 4]},
         {"text": "a cat", "embedding": "AAAA", "embedding_meta": meta_of("a cat")},
@@ -196,9 +214,12 @@ def test_something_else_in_the_place_of_an_object_takes_the_text_away() -> None:
     assert written(passed(update({"doc": {"a": {"b": "x"}}}), nested))["doc"]["embedding"] == vector_of("x")
 
 
-def test_what_is_written_where_there_is_no_document_gets_vectors_too() -> None:
-    ready = passed(update({"doc": {"title": "T"}, "doc_as_upsert": True}), TITLED, {("docs", "1"): MISSING})
+@pytest.mark.parametrize("yes", [True, "true"])
+def test_what_is_written_where_there_is_no_document_gets_vectors_too(yes: Any) -> None:
+    ready = passed(update({"doc": {"title": "T"}, "doc_as_upsert": yes}), TITLED, {("docs", "1"): MISSING})
     assert written(ready)["doc"]["embedding"] == vector_of("T.")
+    scripted = {"script": "x", "scripted_upsert": yes, "upsert": {"title": "T"}}
+    assert written(passed(update(scripted), TITLED)) == scripted
     both = {"doc": {"n": 2}, "upsert": {"title": "T", "body": "b", "n": 1}}
     ready = passed(update(both), TITLED)
     assert written(ready)["doc"] == {"n": 2}

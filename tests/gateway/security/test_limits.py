@@ -1,0 +1,120 @@
+"""Heads, bodies, patience and the number of requests have limits."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+from typing import BinaryIO
+from urllib.parse import urlsplit
+
+import pytest
+
+from es_sbert.gateway.wire.protocol import LONGEST_HEAD
+from tests.gateway.echo import OK, Echo, Received, raw
+from tests.gateway.recorded import Request
+from tests.gateway.security.support import MOST_BYTES, MOST_REQUESTS, assert_error, status_of
+from tests.gateway.wire import send, talk
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"GET /a?" + b"x" * LONGEST_HEAD + b" HTTP/1.1\r\n\r\n",
+     b"GET /a HTTP/1.1\r\nx: " + b"x" * LONGEST_HEAD + b"\r\n\r\n",
+     b"GET /a HTTP/1.1\r\n" + b"x1234: y\r\n" * (LONGEST_HEAD // 10 + 9) + b"\r\n",
+     b"GET /a HTTP/1.1\r\nx: " + b"x" * LONGEST_HEAD],
+    ids=["path", "header", "many headers", "header without end"],
+)  # fmt: skip
+def test_heads_have_a_limit(url: str, echo: Echo, data: bytes) -> None:
+    assert status_of(talk(url, data)) == 431
+    assert echo.received == []
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET", b"GET /a HTTP/1.1\r\nhost: x\r\nx-a"], ids=["nothing", "line", "head"])
+def test_a_head_that_does_not_come_ends_the_connection(url: str, begun: bytes) -> None:
+    assert status_of(talk(url, begun)) == 408
+
+
+def test_a_body_that_does_not_come_ends_the_request(url: str, echo: Echo) -> None:
+    said = talk(url, b"PUT /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 100\r\n\r\nabc")
+    assert status_of(said) == 400
+    assert b"nothing of the request's body came for 2 seconds" in said
+    assert echo.received == []
+
+
+@pytest.mark.parametrize("target", ["/a/_doc/1", "/a/_bulk", "/a/_search", "/_msearch"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+def test_bodies_have_a_limit(url: str, echo: Echo, target: str, chunked: bool) -> None:
+    # More than what is read at once: the answer must not get lost while the caller still sends.
+    body = b"x" * (10 * MOST_BYTES)
+    framing = b"transfer-encoding: chunked\r\n\r\n%x\r\n" if chunked else b"content-length: %d\r\n\r\n"
+    head = f"POST {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n".encode() + framing % len(body)
+    said = talk(url, head + body + (b"\r\n0\r\n\r\n" if chunked else b""))
+    assert status_of(said) == 413
+    assert echo.received == []
+
+
+def test_a_body_at_the_limit_is_taken(url: str, echo: Echo) -> None:
+    assert send(url, Request("POST", "/a/_doc/1", (), b"x" * MOST_BYTES)).status == 200
+    assert len(echo.only().body) == MOST_BYTES
+
+
+@pytest.mark.parametrize("target", ["/a/_search", "/_msearch", "/a/_count"])
+def test_a_body_that_unfolds_beyond_the_limit_is_refused(url: str, echo: Echo, target: str) -> None:
+    bomb = gzip.compress(b'{"query":{"match":{"semantic":"' + b"x" * 50_000_000 + b'"}}}')
+    assert len(bomb) < MOST_BYTES
+    headers = (("content-encoding", "gzip"), ("content-type", "application/json"))
+    assert_error(send(url, Request("POST", target, headers, bomb)), 413, "larger than")
+    assert echo.received == []
+
+
+def test_more_requests_than_the_limit_are_told_to_come_back(url: str, echo: Echo) -> None:
+    arrived = threading.Semaphore(0)
+    go_on = threading.Event()
+
+    def reply(_: Received, out: BinaryIO) -> bool:
+        arrived.release()
+        assert go_on.wait(120)
+        out.write(OK)
+        return True
+
+    echo.reply = reply
+    statuses: list[int] = []
+    waiting = [
+        threading.Thread(target=lambda: statuses.append(send(url, Request("GET", "/a")).status))
+        for _ in range(MOST_REQUESTS)
+    ]
+    for thread in waiting:
+        thread.start()
+    for _ in waiting:
+        assert arrived.acquire(timeout=120)
+    refused = [send(url, Request("GET", target)) for target in ("/a", "/ui/api/indices")]
+    told = send(url, Request("GET", "/metrics")).body.decode()
+    go_on.set()
+    for thread in waiting:
+        thread.join(120)
+    for answer, kind in zip(refused, ("passed", "ui"), strict=True):
+        assert_error(answer, 429, "in a moment")
+        assert f'es_sbert_gateway_requests_total{{kind="{kind}",status="429"}} 1.0' in told
+    assert statuses == [200] * MOST_REQUESTS
+    assert send(url, Request("GET", "/a")).status == 200
+
+
+def test_a_caller_who_goes_away_makes_room(url: str, echo: Echo) -> None:
+    """What hangs in the engine must not count against others once nobody waits for it."""
+    arrived = threading.Semaphore(0)
+    gone = threading.Event()
+
+    def reply(_: Received, out: BinaryIO) -> bool:
+        arrived.release()
+        return not gone.wait(120)
+
+    echo.reply = reply
+    parts = urlsplit(url)
+    for _ in range(3 * MOST_REQUESTS):
+        with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=120) as caller:
+            caller.sendall(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert arrived.acquire(timeout=120)
+    gone.set()
+    echo.reply = raw(OK)
+    assert send(url, Request("GET", "/a")).status == 200

@@ -1,0 +1,80 @@
+"""Credentials go where they belong and nowhere else, and nobody else is let in."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import random
+import string
+from pathlib import Path
+
+import pytest
+
+from es_sbert.gateway.settings import Listen
+from tests.gateway.echo import OK, Echo, is_question, raw
+from tests.gateway.recorded import Request
+from tests.gateway.security.support import END, MOST_BYTES
+from tests.gateway.serving import gateway
+from tests.gateway.wire import send, talk
+
+
+def test_pages_of_other_origins_get_no_leave(url: str) -> None:
+    asked = (("origin", "http://elsewhere.example"), ("access-control-request-method", "POST"))
+    for method in ("GET", "OPTIONS"):
+        answer = send(url, Request(method, "/a/_search", asked))
+        assert not [name for name, _ in answer.headers if name.lower().startswith("access-control")]
+
+
+def test_it_listens_on_this_machine_alone_unless_told_otherwise() -> None:
+    assert Listen().host == "127.0.0.1"
+    assert Listen().cors_origins == ()
+
+
+def secret() -> str:
+    return "".join(random.SystemRandom().choices(string.ascii_letters, k=24))
+
+
+def test_credentials_pass_through_and_are_never_logged(
+    echo: Echo, tiny: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    names = ("authorization", "cookie", "es-client-authentication", "es-secondary-authorization", "x-api-key")
+    secrets = {name: secret() for name in names}
+    headers = (*secrets.items(), ("content-type", "application/json"))
+    bodies = [b'{"query":{"match":{"semantic":"cats"}}}', b'{"query":', b"x" * (MOST_BYTES + 1)]
+    replies = [raw(OK), raw(b"", close=True), raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}", close=True),
+               raw(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\n{}")]  # fmt: skip
+    with gateway(echo.url, tiny, body_bytes=MOST_BYTES) as address:
+        for reply in replies:
+            echo.reply = reply
+            for body in bodies:
+                for target in ("/a/_search", "/a/_bulk", "/a/_doc/1"):
+                    framing = f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+                    head = "".join(f"{name}: {value}\r\n" for name, value in headers)
+                    talk(address, f"POST {target} HTTP/1.1\r\nhost: x\r\n{head}{framing}".encode() + body)
+        passed = [got for got in echo.received if got.target == b"/a/_doc/1"]
+        assert all(got.values(name.encode()) == [value.encode()] for got in passed for name, value in secrets.items())
+        assert passed
+        # What cannot be read is not shown either.
+        talk(address, f"GET /a HTTP/1.1\r\nauthorization: {secrets['authorization']}\x00\r\n".encode() + END)
+        told = send(address, Request("GET", "/metrics")).body.decode()
+    written = caplog.text + "".join(capfd.readouterr()) + told
+    assert "broke off" in written
+    for value in secrets.values():
+        assert value not in written
+        assert base64.b64encode(value.encode()).decode() not in written
+
+
+def test_the_gateways_own_credentials_are_lent_to_nobody(echo: Echo, tiny: Path) -> None:
+    own = secret()
+    with gateway(echo.url.replace("http://", f"http://gateway:{own}@"), tiny) as address:
+        kind = (("content-type", "application/json"),)
+        for target in ("/a/_doc/1", "/a/_bulk", "/_cluster/settings"):
+            send(address, Request("PUT", target, kind, b"{}"))
+        send(address, Request("POST", "/a/_search", kind, b'{"query":{"match":{"semantic":"cats"}}}'))
+        answer = send(address, Request("GET", "/a", (("authorization", "Basic eDp5"),)))
+    questions = [got for got in echo.received if is_question(got)]
+    others = [got for got in echo.received if not is_question(got)]
+    assert [got.values(b"authorization") for got in others] == [[], [], [], [], [b"Basic eDp5"]]
+    assert questions
+    assert own not in str(answer)

@@ -1,0 +1,65 @@
+"""Documents that are written, and what they should have become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import Vectors
+from es_sbert.index.meta import VectorFieldMeta, text_hash
+from es_sbert.index.schema import index_body
+from es_sbert.index.vectors import read_vector
+from tests.engine.ingest_support import open_engine, sentences
+
+# Two vector fields: one of the text, one of passages of a longer text.
+FIELDS: dict[str, Any] = {
+    "vectors": ("embedding={text}", "parts={title}. {text}"), "passages": ("parts=16",), "id_field": "id",
+}  # fmt: skip
+JSON = {"content-type": "application/json"}
+
+
+def documents(count: int) -> list[dict[str, Any]]:
+    """Texts of one to many passages; a few documents lack a part of them."""
+    made = []
+    for number, document in enumerate(sentences(count)):
+        title = {} if number % 7 == 3 else {"title": f"a man plays guitar {number} " * (number % 5)}
+        made.append(document | title)
+    return made
+
+
+def make(url: str, index: str, meta: VectorFieldMeta, field: str = "embedding") -> None:
+    with open_engine(url) as engine:
+        engine.create_index(index, index_body(engine.info.flavour, field, meta))
+
+
+def of_model(encoder: Encoder, text: str = "{text}", **changes: Any) -> VectorFieldMeta:
+    info = encoder.info
+    known = {"fingerprint": info.fingerprint, "model": info.model, "dimensions": info.dimensions, "index_type": "hnsw"}
+    return VectorFieldMeta(**known | {"text": text} | changes)
+
+
+def passages(source: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = source.get("parts") or []
+    return parts if isinstance(parts, list) else [parts]
+
+
+def vectors(source: dict[str, Any]) -> Vectors:
+    """*Shape:* ``(vectors of the document, dimensions)`` float32."""
+    found = [source["embedding"]] if source.get("embedding") is not None else []
+    return np.array([read_vector(value) for value in [*found, *(passage["vector"] for passage in passages(source))]])
+
+
+def bulk_lines(actions: Sequence[tuple[str, dict[str, Any], Any]]) -> bytes:
+    lines = [value for name, said, document in actions for value in ({name: said}, document)]
+    return b"".join(orjson.dumps(line) + b"\n" for line in lines if line is not None)
+
+
+def assert_vector(source: dict[str, Any], encoder: Encoder, text: str) -> None:
+    assert source["text"] == text
+    assert source["embedding_meta"]["text_hash"] == text_hash(text)
+    expected = encoder.encode([text], "document").vectors[0]
+    np.testing.assert_allclose(read_vector(source["embedding"]), expected, rtol=0, atol=1e-6)

@@ -1,0 +1,98 @@
+"""Which index a write goes to: behind aliases and data streams, or one that a template is about to make."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Flavour
+from es_sbert.index.meta import text_hash
+from es_sbert.index.schema import index_body
+from tests.engine.ingest_support import contents, open_engine
+from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, of_model
+
+
+def test_aliases_go_by_the_index_that_takes_the_writes(
+    engine_url: str, client: httpx.Client, empty: str, fresh_index: Callable[[str], str], tiny_encoder: Encoder
+) -> None:
+    other, alias = fresh_index(engine_url), f"alias-{uuid.uuid4().hex[:12]}"
+
+    def point(**write: bool) -> None:
+        actions = [{"add": {"index": index, "alias": alias, "is_write_index": index == empty if write["to_empty"]
+                            else index == other}} for index in (other, empty)]  # fmt: skip
+        client.post("/_aliases", json={"actions": actions}).raise_for_status()
+
+    client.put(f"/{other}", json={"mappings": {"properties": {"text": {"type": "text"}}}}).raise_for_status()
+    point(to_empty=True)
+    assert client.put(f"/{alias}/_doc/1", json={"text": "a cat"}).status_code == 201
+    lines = bulk_lines([("update", {"_id": "1"}, {"doc": {"title": "a mat"}})])
+    assert client.post(f"/{alias}/_bulk", content=lines, headers=JSON).json()["errors"] is False
+    held = contents(engine_url, empty)["1"]
+    assert_vector(held, tiny_encoder, "a cat")
+    assert held["parts_meta"]["text_hash"] == text_hash("a mat. a cat")
+    point(to_empty=False)
+    assert client.put(f"/{alias}/_doc/2", json={"text": "a cat"}).status_code == 201
+    assert contents(engine_url, other)["2"] == {"text": "a cat", "_version": 1}
+
+
+def test_an_index_that_a_template_makes_has_vectors_from_its_first_document(
+    engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder
+) -> None:
+    with open_engine(engine_url) as engine:
+        template = index_body(engine.info.flavour, "embedding", of_model(tiny_encoder))
+    client.put(f"/_index_template/{index_name}", json={"index_patterns": [index_name], "template": template,
+                                                       "priority": 500}).raise_for_status()  # fmt: skip
+    try:
+        assert client.post(f"/{index_name}/_doc", json={"text": "a cat"}).status_code == 201
+        assert client.put(f"/{index_name}/_doc/2", json={"text": "the mat"}).status_code == 201
+        for source in contents(engine_url, index_name).values():
+            assert_vector(source, tiny_encoder, source["text"])
+    finally:
+        client.delete(f"/_index_template/{index_name}").raise_for_status()
+
+
+# The build of Elasticsearch at hand makes data streams and has no API to delete them again.
+@pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
+def test_a_data_stream_goes_by_its_newest_index(engine_url: str, client: httpx.Client, tiny_encoder: Encoder) -> None:
+    stream = f"test-{uuid.uuid4().hex[:12]}"
+
+    def template(model: str | None) -> dict[str, Any]:
+        plain: dict[str, Any] = {"mappings": {"properties": {"text": {"type": "text"}}}}
+        body = plain if model is None else index_body(Flavour.OPENSEARCH, "embedding", of_model(tiny_encoder))
+        return {"index_patterns": [stream], "data_stream": {}, "template": body, "priority": 500}
+
+    def write(text: str) -> dict[str, Any]:
+        lines = bulk_lines([("create", {"_index": stream}, {"@timestamp": "2026-01-31T12:00:00Z", "text": text})])
+        answer = client.post("/_bulk?refresh=true", content=lines, headers=JSON).json()
+        assert answer["errors"] is False
+        place = answer["items"][0]["create"]
+        source: dict[str, Any] = client.get(f"/{place['_index']}/_doc/{place['_id']}").json()["_source"]
+        return source
+
+    try:
+        client.put(f"/_index_template/{stream}", json=template("tiny")).raise_for_status()
+        assert_vector(write("a cat"), tiny_encoder, "a cat")
+        assert_vector(write("the mat"), tiny_encoder, "the mat")
+        client.put(f"/_index_template/{stream}", json=template(None)).raise_for_status()
+        client.post(f"/{stream}/_rollover").raise_for_status()
+        assert set(write("a cat")) == {"@timestamp", "text"}, "older indices have vectors, the newest has none"
+    finally:
+        client.delete(f"/_data_stream/{stream}").raise_for_status()
+        client.delete(f"/_index_template/{stream}").raise_for_status()
+
+
+def test_an_index_that_is_made_anew_is_noticed_at_once(
+    engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder
+) -> None:
+    with open_engine(engine_url) as engine:
+        body = index_body(engine.info.flavour, "embedding", of_model(tiny_encoder))
+    assert client.put(f"/{index_name}/_doc/1", json={"text": "a cat"}).status_code == 201
+    client.delete(f"/{index_name}").raise_for_status()
+    client.put(f"/{index_name}", json=body).raise_for_status()
+    assert client.put(f"/{index_name}/_doc/1", json={"text": "a cat"}).status_code == 201
+    assert_vector(contents(engine_url, index_name)["1"], tiny_encoder, "a cat")

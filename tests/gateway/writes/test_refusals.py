@@ -1,0 +1,106 @@
+"""Documents that get no vector, and requests that are none."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings, Meaning, OnEmbeddingFailure
+from tests.engine.ingest_support import contents, open_engine
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.serving import served
+from tests.gateway.writes.support import JSON, bulk_lines
+
+
+def test_what_cannot_be_embedded_is_refused_by_item_for_the_client_to_send_again(
+    engine_url: str, client: httpx.Client, empty: str, unknown: str
+) -> None:
+    lines = bulk_lines([
+        ("index", {"_index": empty, "_id": "1"}, {"text": "a cat"}),
+        ("index", {"_index": unknown, "_id": "1"}, {"text": "a cat"}),
+        ("create", {"_index": unknown}, {"text": "a cat"}),
+        ("index", {"_index": unknown, "_id": "2"}, {"n": 1}),
+        ("delete", {"_index": unknown, "_id": "2"}, None),
+        ("index", {"_index": empty, "_id": "2"}, {"text": "a cat", "n": {}, "parts": "wrong"}),
+        ("update", {"_index": unknown, "_id": "2"}, {"doc": {"text": "a"}, "doc_as_upsert": True}),
+    ])  # fmt: skip
+    asked: list[dict[str, str]] = [{}, {"filter_path": "errors,items.*.error,items.*.status"}, {"format": "yaml"}]
+    for params in asked:
+        answer = client.post("/_bulk", content=lines, headers=JSON, params=params).json()
+        assert answer["errors"] is True
+        results = [next(iter(item.items())) for item in answer["items"]]
+        assert [name for name, _ in results] == ["index", "index", "create", "index", "delete", "index", "update"]
+        statuses = [result["status"] for _, result in results]
+        assert statuses in ([201, 503, 503, 201, 200, 400, 503], [200, 503, 503, 201, 200, 400, 503])
+        assert results[1][1]["error"]["type"] == "es_sbert_model_unavailable"
+        assert "Start the gateway with" in results[1][1]["error"]["reason"]
+    assert contents(engine_url, unknown) == {}
+    assert set(contents(engine_url, empty)) == {"1"}
+    only = bulk_lines([("index", {"_index": unknown, "_id": "1"}, {"text": "a cat"})])
+    answer = client.post("/_bulk", content=only, headers=JSON)
+    assert (answer.status_code, answer.json()["errors"]) == (200, True)
+    answer = client.put(f"/{unknown}/_doc/1", json={"text": "a cat"})
+    assert (answer.status_code, answer.json()["status"]) == (503, 503)
+    assert contents(engine_url, unknown) == {}
+
+
+def test_what_cannot_be_embedded_passes_without_vectors_where_the_operator_wants_that(
+    engine_url: str, unknown: str, tiny: Path, tiny_encoder: Encoder
+) -> None:
+    settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny),
+                               meaning=Meaning(on_embedding_failure=OnEmbeddingFailure.PASS))  # fmt: skip
+    with ExitStack() as stack:
+        url = stack.enter_context(served(create_app(settings)))
+        client = stack.enter_context(httpx.Client(base_url=url, timeout=300, trust_env=False))
+        vector = tiny_encoder.encode(["a dog"], "document").vectors[0].tolist()
+        assert client.put(f"/{unknown}/_doc/1", json={"text": "a cat", "embedding": vector}).status_code == 201
+        assert client.put(f"/{unknown}/_doc/2", json={"text": "a cat"}).status_code == 201
+        lines = bulk_lines([("update", {"_id": "1"}, {"doc": {"text": "a mat"}})])
+        assert client.post(f"/{unknown}/_bulk", content=lines, headers=JSON).json()["errors"] is False
+        held = contents(engine_url, unknown)
+        assert held["1"].get("embedding") is None, "it stood for another text"
+        assert held["2"] == {"text": "a cat", "_version": 1}
+        metrics = client.get("/metrics").text
+        assert 'es_sbert_gateway_documents_total{outcome="without"} 2.0' in metrics
+        with open_engine(engine_url) as engine:
+            state = engine.get_index(unknown)
+            assert state is not None
+        damaged = {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}
+        httpx.put(f"{engine_url}/{unknown}/_mapping", json=damaged, trust_env=False).raise_for_status()
+        assert client.put(f"/{unknown}/_doc/3", json={"text": "a cat"}).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}\n", b'{"index":{}}\n{"text":"a"}', b'{"index":{}}\n', b'{"index":{}}\n{"text":"a"}\n{"text"\n{}\n',
+     b'{"bogus":{}}\n{"text":"a"}\n', b"\xff\xfe\n\n"],
+)  # fmt: skip
+def test_a_request_that_is_none_gets_the_engines_own_answer(
+    engine_url: str, client: httpx.Client, empty: str, body: bytes
+) -> None:
+    direct = httpx.post(f"{engine_url}/{empty}/_bulk", content=body, headers=JSON, timeout=300, trust_env=False)
+    through = client.post(f"/{empty}/_bulk", content=body, headers=JSON)
+    assert through.status_code == direct.status_code == 400
+    assert through.json() == direct.json()
+
+
+def test_documents_that_are_none_are_the_engines_to_refuse(client: httpx.Client, empty: str) -> None:
+    lines = (
+        b'{"index":{"_id":"1"}}\n{"text":"a cat"}\n{"index":{"_id":"2"}}\n{"text":"a\n{"index":{"_id":"3"}}\n[]\n'
+        b'{"index":{"_id":"4"}}\n{"text":"a","text":"b"}\n{"update":{"_id":"1"}}\n{"doc":7}\n'
+        b'{"index":{"_id":"5"}}\n{"text":"a cat"}\n'
+    )
+    answer = client.post(f"/{empty}/_bulk", content=lines, headers=JSON)
+    if answer.status_code == 200:
+        statuses = [next(iter(item.values()))["status"] for item in answer.json()["items"]]
+        assert (statuses[0], statuses[-1]) == (201, 201)
+        assert statuses[1:5] == [400] * 4
+    else:
+        assert answer.json()["status"] == 400
+    assert client.put(f"/{empty}/_doc/6", content=b'{"text":', headers=JSON).status_code == 400
