@@ -22,6 +22,7 @@ from es_sbert.gateway.openai.api import embedding_routes
 from es_sbert.gateway.openai.description import description_routes
 from es_sbert.gateway.search_log.log import SearchLog
 from es_sbert.gateway.search_log.notes import SearchNote
+from es_sbert.gateway.searches.by_query import ByQuery
 from es_sbert.gateway.searches.hints import hinted, may_need_hint
 from es_sbert.gateway.searches.points_in_time import PointsInTime
 from es_sbert.gateway.searches.several import MultiSearching
@@ -33,7 +34,15 @@ from es_sbert.gateway.ui.api import PageApi
 from es_sbert.gateway.ui.routes import ui_routes
 from es_sbert.gateway.wire.forward import Outgoing, forward
 from es_sbert.gateway.wire.incoming import CallerGone, Incoming, Receiving
-from es_sbert.gateway.wire.routes import MULTI_SEARCHES, SEARCHES, WRITES, Api, changes_indices, route_of
+from es_sbert.gateway.wire.routes import (
+    MULTI_SEARCHES,
+    SEARCHES,
+    WRITES,
+    WRITES_OF_MATCHES,
+    Api,
+    changes_indices,
+    route_of,
+)
 from es_sbert.gateway.wire.routes import Route as EngineRoute
 from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.gateway.writes.writing import Writing
@@ -74,6 +83,7 @@ class Gateway:
         points, templates = PointsInTime(self._upstream), Templates(self._upstream)
         self._searching = Searching(understanding, points, templates)
         self._multi_searching = MultiSearching(understanding, points, templates, self._upstream)
+        self._by_query = ByQuery(understanding)
         self._indices = indices
         self._writing = Writing(settings, self._upstream, indices, self._models, self._metrics)
         self._own = _OwnPages(settings.listen.own_prefix, [
@@ -129,6 +139,9 @@ class Gateway:
         try:
             if route.api in SEARCHES or route.api in MULTI_SEARCHES:
                 await self._search(incoming, route, outcome, send)
+            elif route.api in WRITES_OF_MATCHES:
+                outgoing = await self._by_query.outgoing(incoming, route)
+                outcome.status = await forward(incoming, send, self._upstream, outgoing) or outcome.status
             elif route.api in WRITES and self._settings.meaning.writes:
                 outcome.status = await self._writing.answer(incoming, route, send) or outcome.status
             else:
@@ -224,4 +237,4 @@ class _OwnPages:
 def _kind(api: Api) -> str:
     if api in SEARCHES or api in MULTI_SEARCHES:
         return "search"
-    return "write" if api in WRITES else "passed"
+    return "write" if api in WRITES or api in WRITES_OF_MATCHES else "passed"

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, Meaning
 from es_sbert.index.ensure import ensure_vector_field
@@ -22,7 +23,7 @@ from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
 
 INDEX = "shelf"
-SEMANTIC = {"query": {"match": {"semantic": "the cat sleeps"}}}
+SEMANTIC: Json = {"query": {"match": {"semantic": "the cat sleeps"}}}
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +62,11 @@ def owner(server: Secured) -> EngineSettings:
     )  # fmt: skip
 
 
-def search(upstream: EngineSettings, tiny: Path, key: str | None) -> httpx.Response:
+def search(upstream: EngineSettings, tiny: Path, key: str | None, body: Json = SEMANTIC) -> httpx.Response:
     settings = GatewaySettings(upstream=upstream, models=tiny_settings(tiny), meaning=Meaning(k=1))
     headers = {} if key is None else {"authorization": f"ApiKey {key}"}
     with served(create_app(settings)) as url:
-        return httpx.post(f"{url}/{INDEX}/_search", json=SEMANTIC, headers=headers, timeout=120)
+        return httpx.post(f"{url}/{INDEX}/_search", json=body, headers=headers, timeout=120)
 
 
 def test_a_caller_who_may_read_mappings_needs_no_rights_of_the_gateway(shelf: Secured, tiny: Path) -> None:
@@ -78,6 +79,22 @@ def test_a_caller_who_may_not_is_told_what_to_do(shelf: Secured, tiny: Path) -> 
     key = shelf.api_key(index={INDEX: ["read"]})
     answer = search(nobody(shelf), tiny, key)
     assert answer.status_code == 403
+    assert "view_index_metadata" in answer.json()["error"]["reason"]
+
+
+@pytest.mark.parametrize("query", [{"match": {"text": "a semantic cat"}}, {"query_string": {"query": "semantic cat"}}])
+def test_searches_that_are_not_for_the_gateway_pass_without_that_right(shelf: Secured, tiny: Path, query: Json) -> None:
+    key = shelf.api_key(index={INDEX: ["read"]})
+    answer = search(nobody(shelf), tiny, key, {"query": query})
+    assert [hit["_id"] for hit in answer.json()["hits"]["hits"]] == ["1"]
+
+
+def test_an_engines_own_query_by_meaning_that_it_refuses_is_answered_with_what_to_do(
+    shelf: Secured, tiny: Path
+) -> None:
+    key = shelf.api_key(index={INDEX: ["read"]})
+    answer = search(nobody(shelf), tiny, key, {"query": {"semantic": {"field": "embedding", "query": "a cat"}}})
+    assert answer.status_code == 400
     assert "view_index_metadata" in answer.json()["error"]["reason"]
 
 

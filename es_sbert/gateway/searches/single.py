@@ -22,7 +22,7 @@ _URI_QUERY = {"q": "query", "df": "default_field", "default_operator": "default_
 
 
 @dataclass(frozen=True)
-class _Read:
+class SearchAsRead:
     """A request's search as it was read.
 
     Attributes:
@@ -67,14 +67,14 @@ class Searching:
         if not templated and not self._understanding.may_ask(plain + b" " + incoming.query, mode):
             return same
         try:
-            read = _read(plain, incoming)
+            read = read_search(plain, incoming)
         except NotPlainJson:
             return same
         if templated:
             rendered = await self._templates.render(read.body, incoming)
             if isinstance(rendered, Answer):
                 return same  # the engine says by itself what is wrong with the template
-            read = _Read(rendered, read.params)
+            read = SearchAsRead(rendered, read.params)
         expression = await self._points.expression(read.body, incoming) if "pit" in read.body else route.index
         scope = Scope(expression, dict(read.params), incoming.headers, mode)
         understood = await self._understanding.rewrite(read.body, scope)
@@ -91,7 +91,7 @@ class Searching:
         return Outgoing.rewritten(incoming, write_object(understood.body), target, method)
 
 
-def _read(plain: bytes, incoming: Incoming) -> _Read:
+def read_search(plain: bytes, incoming: Incoming) -> SearchAsRead:
     """The search of a request, which may stand in its body or in its query.
 
     Raises:
@@ -108,7 +108,7 @@ def _read(plain: bytes, incoming: Incoming) -> _Read:
         said: Json = {_URI_QUERY[name]: value for name, value in given.items() if name in _URI_QUERY}
         body = body | {"query": {"query_string": said}}
         params = [(name, value) for name, value in params if name not in _URI_QUERY]
-    return _Read(body, params)
+    return SearchAsRead(body, params)
 
 
 def is_json(incoming: Incoming) -> bool:

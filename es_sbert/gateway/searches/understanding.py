@@ -13,6 +13,7 @@ import numpy as np
 
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.indices import EXPRESSION_OPTIONS, Indices, Searched
 from es_sbert.gateway.rewrite.body import rewritten_body
@@ -33,6 +34,9 @@ NO_VECTORS = (
 
 # Parameters that decide which shards a search looks at.
 _SAME_SHARDS = (*EXPRESSION_OPTIONS, "routing", "preference")
+
+# Indices of which nothing is known: there the virtual field's name may not stand.
+_UNSEEN = Searched({}, {}, ordinary=False)
 
 
 class Mode(StrEnum):
@@ -136,7 +140,10 @@ class Understanding:
             EsSbertError: it asks for something that cannot be, or the engine or a model cannot be asked.
         """
         start = time.perf_counter()
-        searched = await self._indices.known(scope.expression, scope.options, scope.headers)
+        try:
+            searched = await self._indices.known(scope.expression, scope.options, scope.headers)
+        except AccessDenied as denied:
+            return self._unseen(body, scope.mode, denied)
         while True:
             wanted = _Wanted()
             if self._read(body, searched, scope.mode, wanted.note) is body:
@@ -152,6 +159,32 @@ class Understanding:
                     rewritten, tuple(semantic for semantic, _ in wanted.asked), time.perf_counter() - start
                 )
             searched = latest
+
+    async def asks(self, body: Json, scope: Scope) -> bool:
+        """Whether a body asks by meaning, of the indices as they are now.
+
+        Raises:
+            EsSbertError: it asks for something that cannot be, or the engine cannot be asked.
+        """
+        try:
+            searched = await self._indices.now(scope.expression, scope.options, scope.headers)
+        except AccessDenied as denied:
+            return self._unseen(body, scope.mode, denied).body is not body
+        return self._read(body, searched, scope.mode, _Wanted().note) is not body
+
+    def _unseen(self, body: Json, mode: Mode, denied: AccessDenied) -> Understood:
+        """A body for indices that nobody may look into: passed on, where nothing in it can only be meant for us.
+
+        Raises:
+            AccessDenied: it names the virtual field, or plain queries are to become hybrid.
+        """
+        if mode is Mode.HYBRID:
+            raise denied
+        try:
+            self._read(body, _UNSEEN, mode, _Wanted().note)
+        except IndexMismatch:
+            raise denied from None
+        return Understood(body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
 
     def _read(self, body: Json, searched: Searched, mode: Mode, answered: Answered) -> Json:
         names = FieldNames(searched, self._settings.meaning.virtual_field)

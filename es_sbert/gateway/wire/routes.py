@@ -22,11 +22,14 @@ class Api(StrEnum):
     DOCUMENT = "document"
     CREATE = "create"
     UPDATE = "update"
+    BY_QUERY = "by_query"
+    REINDEX = "reindex"
     OTHER = "other"
 
 
 SEARCHES = frozenset({Api.SEARCH, Api.ASYNC_SEARCH, Api.COUNT, Api.SEARCH_TEMPLATE})
 MULTI_SEARCHES = frozenset({Api.MULTI_SEARCH, Api.MULTI_SEARCH_TEMPLATE})
+WRITES_OF_MATCHES = frozenset({Api.BY_QUERY, Api.REINDEX})
 WRITES = frozenset({Api.BULK, Api.DOCUMENT, Api.CREATE, Api.UPDATE})
 
 
@@ -47,16 +50,20 @@ class Route:
 
 OTHER = Route(Api.OTHER)
 _READS = frozenset({"GET", "POST"})
+_POST = frozenset({"POST"})
 _WRITES = frozenset({"POST", "PUT"})
 # What stands behind the index → the methods and the API.
 _APIS: dict[tuple[bytes, ...], tuple[frozenset[str], Api]] = {
     (b"_search",): (_READS, Api.SEARCH),
-    (b"_async_search",): (frozenset({"POST"}), Api.ASYNC_SEARCH),
+    (b"_async_search",): (_POST, Api.ASYNC_SEARCH),
     (b"_count",): (_READS, Api.COUNT),
     (b"_msearch",): (_READS, Api.MULTI_SEARCH),
     (b"_search", b"template"): (_READS, Api.SEARCH_TEMPLATE),
     (b"_msearch", b"template"): (_READS, Api.MULTI_SEARCH_TEMPLATE),
     (b"_bulk",): (_WRITES, Api.BULK),
+    (b"_delete_by_query",): (_POST, Api.BY_QUERY),
+    (b"_update_by_query",): (_POST, Api.BY_QUERY),
+    (b"_reindex",): (_POST, Api.REINDEX),
 }
 _OF_A_DOCUMENT = {b"_doc": Api.DOCUMENT, b"_create": Api.CREATE, b"_update": Api.UPDATE}
 

@@ -1,0 +1,70 @@
+"""Requests that change whatever a query matches: passed on as they came, or refused where the query asks by meaning.
+
+To the engine the virtual field is one that no document has. A query for it would match nothing, and its opposite
+everything: `must_not` would delete the whole index.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from es_sbert.gateway.failures import BadRequest
+from es_sbert.gateway.searches.single import MODE_HEADER, is_json, read_search
+from es_sbert.gateway.searches.understanding import Mode, Scope, Understanding
+from es_sbert.gateway.wire.forward import Outgoing
+from es_sbert.gateway.wire.incoming import Incoming, decompressed
+from es_sbert.gateway.wire.json_bodies import NotPlainJson
+from es_sbert.gateway.wire.routes import Api, Route
+
+
+class ByQuery:
+    """Handles `_delete_by_query`, `_update_by_query` and `_reindex`.
+
+    Args:
+        understanding: Knows what asks by meaning.
+    """
+
+    def __init__(self, understanding: Understanding) -> None:
+        self._understanding = understanding
+
+    async def outgoing(self, incoming: Incoming, route: Route) -> Outgoing:
+        """The very request.
+
+        Raises:
+            BadRequest: its query asks by meaning.
+            EsSbertError: the engine cannot be asked what its indices hold.
+        """
+        raw = await incoming.body()
+        same = Outgoing.same(incoming, raw)
+        plain = decompressed(raw, incoming)
+        if plain is None or not is_json(incoming) or self._understanding.mode(incoming.header(MODE_HEADER)) is Mode.OFF:
+            return same
+        # Plain queries are never made hybrid here: more documents would match.
+        if not self._understanding.may_ask(plain + b" " + incoming.query, Mode.ON):
+            return same
+        try:
+            read = read_search(plain, incoming)
+        except NotPlainJson:
+            return same
+        body, expression = read.body, route.index
+        if route.api is Api.REINDEX:
+            source = body.get("source")
+            if not isinstance(source, dict) or "remote" in source:
+                return same
+            body, expression = source, _expression(source.get("index"))
+            if not expression:
+                return same
+        if await self._understanding.asks(body, Scope(expression, dict(read.params), incoming.headers, Mode.ON)):
+            api = incoming.path.strip(b"/").rpartition(b"/")[2].decode("ascii")
+            raise BadRequest(
+                f"{api} takes no query by meaning: the nearest documents are not all that mean the same",
+                'Search by meaning, look at the hits, and name them: {"query": {"ids": {"values": ["1", "2"]}}}.',
+            )
+        return same
+
+
+def _expression(index: Any) -> str:
+    """Names of indices in a body, as they would stand in a path."""
+    names = index if isinstance(index, list) else [index]
+    return ",".join(quote(name, safe="*-,") for name in names if isinstance(name, str))
