@@ -43,7 +43,9 @@ def copy_of(hit: Json, dropped: Collection[str], guard: Json | None = None) -> W
         guard: Conditions, e.g. `if_seq_no`.
     """
     source = {key: value for key, value in hit["_source"].items() if key not in dropped}
-    return Write(hit["_id"], b"%b\n%b\n" % (orjson.dumps({"index": _head(hit) | (guard or {})}), _as_json(source)))
+    # Its pipeline has made the document what it is: a second time would make another one of it.
+    head = _head(hit) | {"pipeline": "_none"} | (guard or {})
+    return Write(hit["_id"], b"%b\n%b\n" % (orjson.dumps({"index": head}), _as_json(source)))
 
 
 def late_copy_of(hit: Json, dropped: Collection[str], there: Json | None) -> Write:
