@@ -122,6 +122,10 @@ def failed_request(status: int, body: Any, *, label: str, action: str) -> EsSber
         )
     if kind == "index_not_found_exception":
         return IndexMissing(f"{reason} ({label})", "Check the name, or create it: `es-sbert index create NAME`.")
+    if kind == "index_closed_exception":
+        return RequestFailed(
+            f"{label} cannot do {action}: the index is closed", "Open it: `POST /NAME/_open`.", status
+        )  # fmt: skip
     remedy = _STATUS_REMEDIES.get(status, "The engine's log says more; the message above is its own.")
     return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status)
 

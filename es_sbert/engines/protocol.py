@@ -58,13 +58,20 @@ class IndexState:
         name: The concrete index (an alias is resolved to the one index it stands for).
         mappings: The whole mapping (`properties`, `_meta`, …).
         settings: Flat settings (`index.knn`, `index.number_of_shards`, …), values as strings.
-        aliases: Alias → its properties (`filter`, `is_write_index`, …).
+        aliases: Its aliases with their properties (`index_routing`, `filter`, …).
+        data_stream: The data stream whose documents it holds; None where it stands for itself.
     """
 
     name: str
     mappings: Json
     settings: dict[str, str]
     aliases: dict[str, Json] = field(default_factory=dict)
+    data_stream: str | None = None
+
+    def routing_of(self, alias: str) -> str | None:
+        """The routing of all documents that are written by this alias; None where there is none, or it is no alias."""
+        routing: str | None = self.aliases.get(alias, {}).get("index_routing")
+        return routing
 
 
 @dataclass(frozen=True)
@@ -86,13 +93,18 @@ class ItemResult:
 
     Attributes:
         status: HTTP status of the item; 429 and 503 are worth another try.
-        id: The document's id.
+        id: The document's id; another one than was sent where an ingest pipeline has changed it.
         reason: Why it failed, one line; empty on success.
+        index: Where it was written; another index where an ingest pipeline has changed it.
+        done: `created`, `updated`, `deleted` or `noop`: nothing, for an ingest pipeline has dropped the document, or an
+            update found it as it should be; empty on failure.
     """
 
     status: int
     id: str
     reason: str
+    index: str = ""
+    done: str = ""
 
     @property
     def ok(self) -> bool:

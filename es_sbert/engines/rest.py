@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE = "30m"
 # What an engine answers for an API of a module that it was built without, or that is switched off.
 _NO_SUCH_API = frozenset({400, 404, 405})
+# What is read of an item of a bulk answer.
+_ITEM_FIELDS = ("_id", "_index", "status", "result", "error")
 
 
 class RestEngine(IndexUpkeep):
@@ -96,6 +98,7 @@ class RestEngine(IndexUpkeep):
                 mappings=state.get("mappings", {}),
                 settings={key: str(value) for key, value in state.get("settings", {}).items()},
                 aliases=state.get("aliases", {}),
+                data_stream=state.get("data_stream"),
             )
             for concrete, state in sorted(answer.items())
         ]
@@ -106,7 +109,7 @@ class RestEngine(IndexUpkeep):
         return int(answer["count"])
 
     def bulk(self, name: str, body: bytes) -> list[ItemResult]:
-        params = {"filter_path": "items.*._id,items.*.status,items.*.error"}
+        params = {"filter_path": ",".join(f"items.*.{name}" for name in _ITEM_FIELDS)}
         try:
             answer = self._request("POST", f"/{quoted(name)}/_bulk", params, body)
         except EngineUnreachable as error:
@@ -236,4 +239,7 @@ def _item_result(item: Json) -> ItemResult:
     if "error" in result:
         kind, text = root_cause({"error": result["error"]})
         reason = f"{kind}: {text}" if kind else text
-    return ItemResult(status=result["status"], id=result.get("_id") or "", reason=reason)
+    return ItemResult(
+        status=result["status"], id=result.get("_id") or "", reason=reason, index=result.get("_index", ""),
+        done=result.get("result", ""),
+    )  # fmt: skip

@@ -11,6 +11,7 @@ from es_sbert.errors import AccessDenied, EngineError, RequestFailed
 from es_sbert.events import record
 from es_sbert.ingest.actions import Action, halves
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.observer import Observer
 from es_sbert.ingest.outcomes import Outcomes
@@ -25,6 +26,11 @@ _STUMBLED = 500
 # Read-only, by hand or by a disk that is nearly full: it passes once somebody has mended it.
 _BLOCKED = "cluster_block_exception"
 _DENIED = "security_exception"
+# Nothing is the matter with the documents, and all that follow would be refused too.
+_INDEX_GONE = ("index_closed_exception", "index_not_found_exception")
+# What a pipeline refuses it refuses for ever, though engines answer 500 for its `fail` processor.
+_REFUSED_BY_PIPELINE = "fail_processor_exception"
+_PIPELINE_SETTINGS = "see the settings index.default_pipeline and index.final_pipeline"
 _BLOCKED_STATUS = 403  # of a request; a user who may not is an AccessDenied
 
 
@@ -47,6 +53,29 @@ class _Refused:
     answered: bool = False
     stumbled: bool = False
     broken: bool = False
+
+
+def _may_pass(result: ItemResult) -> bool:
+    """Whether an action is worth another try."""
+    if result.reason.startswith(_REFUSED_BY_PIPELINE):
+        return False
+    return passes(result.status) or result.reason.startswith(_BLOCKED)
+
+
+def astray(document: Document, taken: ItemResult, index: str) -> str | None:
+    """Why a document that the engine took does not stand where it was sent to; None where it does.
+
+    Args:
+        taken: What the engine said of it.
+        index: The index that it was sent to.
+    """
+    if document.version is not None:  # a partial update, which pipelines do not see
+        return None
+    if taken.done == "noop":
+        return f"an ingest pipeline drops it: {_PIPELINE_SETTINGS} of {index}"
+    if (taken.index, taken.id) != (index, document.id):
+        return f"an ingest pipeline writes it to {taken.index} as {taken.id!r}: {_PIPELINE_SETTINGS} of {index}"
+    return None
 
 
 class BulkWriter:
@@ -142,11 +171,15 @@ class BulkWriter:
                 self._outcomes.left(len(group))
             return _Refused()
         self._outcomes.acknowledged(
-            [action.document.id for action, result in zip(group, results, strict=True) if result.ok]
+            [
+                action.document.id
+                for action, result in zip(group, results, strict=True)
+                if result.ok and astray(action.document, result, self._index) is None
+            ]
         )
         refused = _Refused(answered=True, stumbled=True)
         for action, result in zip(group, results, strict=True):
-            if passes(result.status) or result.reason.startswith(_BLOCKED):
+            if _may_pass(result):
                 refused.actions.append(action)
                 refused.reason = result.reason
                 refused.overloaded |= result.status in _OVERLOADED
@@ -155,13 +188,18 @@ class BulkWriter:
                 # Nothing is the matter with the document: the user has lost a privilege, or never had it.
                 self._control.lose(f"{result.reason} ({privilege_remedy(result.reason).rstrip('.')})")
                 self._outcomes.left(1)
+            elif result.reason.startswith(_INDEX_GONE):
+                self._control.lose(result.reason)
+                self._outcomes.left(1)
             else:
                 self._enter(action, result)
         return refused
 
     def _enter(self, action: Action, result: ItemResult) -> None:
         document = action.document
-        if result.ok:
+        if result.ok and (problem := astray(document, result, self._index)) is not None:
+            self._give_up(action, problem)
+        elif result.ok:
             if action.outcome is Outcome.INDEXED:
                 self._outcomes.indexed(action.lost_tokens)
             else:

@@ -61,6 +61,7 @@ def test_root_cause_of_odd_answers(body: Any, reason: str) -> None:
         (403, "security_exception", AccessDenied),
         (404, "index_not_found_exception", IndexMissing),
         (400, "parsing_exception", RequestFailed),
+        (400, "index_closed_exception", RequestFailed),
         (413, "", RequestFailed),
         (429, "es_rejected_execution_exception", RequestFailed),
         (503, "", RequestFailed),
