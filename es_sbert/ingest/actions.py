@@ -35,7 +35,7 @@ class Action:
 
 def index_action(document: Document, fields: Sequence[FilledField]) -> bytes:
     """Write the whole document: its own bytes, the vectors and the objects beside them put at the end."""
-    head = orjson.dumps({"index": {"_id": document.id}})
+    head = orjson.dumps({"index": _head(document)})
     return b"".join((head, b"\n", with_members(document.source, added_members(fields)), b"\n"))
 
 
@@ -51,11 +51,14 @@ def update_action(document: Document, fields: Sequence[FilledField], cleared: Se
     if document.version is None:
         raise ValueError(f"{document.origin} has no version to update")
     sequence, term = document.version
-    head: Json = {"_id": document.id, "if_seq_no": sequence, "if_primary_term": term}
-    if document.routing is not None:
-        head["routing"] = document.routing
+    head = _head(document) | {"if_seq_no": sequence, "if_primary_term": term}
     partial = json_bytes(added_members(fields, cleared))
     return b"".join((orjson.dumps({"update": head}), b'\n{"doc":', partial, b"}\n"))
+
+
+def _head(document: Document) -> Json:
+    head: Json = {"_id": document.id}
+    return head if document.routing is None else head | {"routing": document.routing}
 
 
 def halves(actions: list[Action]) -> tuple[list[Action], list[Action]]:

@@ -31,7 +31,7 @@ class Document:
         version: `_seq_no` and `_primary_term` of the version that was read; None for documents of files.
         written: When it was the document's last word; a later one in the index stays. None: now.
         stale: Of a document of the index: the targets, by number, whose vector is not the one that belongs there.
-        routing: What chose its shard, where it stands in an index and that was not the id.
+        routing: What chooses its shard, where that is not the id.
     """
 
     origin: Origin
@@ -58,11 +58,13 @@ class DocumentRules:
         targets: Whose texts are taken.
         id_field: Field of the id; None takes the hash of the content.
         reserved: Fields that the load writes itself and that a source may therefore not hold.
+        routing: Of all documents: that of the alias which is loaded.
     """
 
     targets: Targets
     id_field: str | None
     reserved: tuple[str, ...]
+    routing: str | None = None
 
 
 def document_of(record: Record, rules: DocumentRules) -> Document | Reject:
@@ -83,7 +85,9 @@ def document_of(record: Record, rules: DocumentRules) -> Document | Reject:
         texts = texts_of(record.fields, rules.targets)
     except (BadId, NoText) as error:
         return Reject(record.origin, str(error), document=record.source, id=known_id)
-    return Document(record.origin, identity, texts, record.source, content, written=record.written)
+    return Document(
+        record.origin, identity, texts, record.source, content, written=record.written, routing=rules.routing
+    )
 
 
 def read_documents(

@@ -41,7 +41,8 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
         empty_index=empty_index,
     )  # fmt: skip
     reserved = tuple(name for target in context.targets for name in (target.field, target.meta_field))
-    rules = DocumentRules(context.targets, settings.id_field, reserved)
+    routing = context.index.routing_of(settings.index)
+    rules = DocumentRules(context.targets, settings.id_field, reserved, routing)
     reading = ReadSettings(
         settings.max_document_bytes, plain_field=context.plan.text_fields[0], index=settings.index,
         retry_seconds=settings.retry_seconds,

@@ -19,7 +19,7 @@ from es_sbert.ingest.sources.find import find_sources, letters_source
 from es_sbert.ingest.sources.source import Source
 from es_sbert.ingest.sources.sql import SqlSource
 from es_sbert.ingest.state import default_state
-from es_sbert.ingest.triage import is_source_disabled
+from es_sbert.ingest.triage import lost_fields
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
         OutputError: the dead-letter file could not be written.
         IndexMissing: documents of an index that does not exist.
         IndexMismatch: the mapping's `_meta` is damaged, or an alias stands for several indices.
+        VectorIndexError: the index does not take documents in this way.
         EngineError: the engine failed.
     """
     sources = _sources(settings)
@@ -91,11 +92,15 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
     if not sources:
         if state is None:
             raise missing_index(settings.index, engine)
-        if is_source_disabled(state.mappings):
+        # Of several fields, a document may get one and would lose the others.
+        lost = lost_fields(state.mappings, [field.field for field in fields] if len(fields) == 1 else [])
+        if lost is not None:
             raise VectorIndexError(
-                f"the index {state.name} keeps no _source, so its documents cannot be read back",
-                "Load the documents from files into a new index.",
+                f"the index {state.name} keeps no {lost}: documents that get a vector where they stand would lose it",
+                "Load the documents from files.",
             )
+    elif state is not None:
+        check_takes_files(state, settings.index)
     if state is None:
         require(engine, settings.index, CREATE)
     else:
@@ -105,6 +110,25 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
     if settings.retry is None:
         check_sources(sources, settings.max_document_bytes, wanted.text_fields, settings.id_field)
     return wanted
+
+
+def check_takes_files(state: IndexState, name: str) -> None:
+    """Refuse indices that would refuse every document of a file.
+
+    Raises:
+        VectorIndexError: a data stream, or an index whose documents need a routing.
+    """
+    remedy = (
+        f"Let what fills it write the documents, and embed them where they stand: `es-sbert ingest --index {name}`."
+    )
+    if state.data_stream is not None:
+        raise VectorIndexError(
+            f"{name} is a data stream ({state.name}): its documents are added, never written by their ids", remedy
+        )
+    if state.mappings.get("_routing", {}).get("required") and state.routing_of(name) is None:
+        raise VectorIndexError(
+            f"the index {state.name} wants a routing with every document, which files do not have", remedy
+        )
 
 
 def _sources(settings: IngestSettings) -> Sequence[Source]:

@@ -155,6 +155,8 @@ def prune(context: LoadContext, confirm: Confirm) -> tuple[int, list[str]]:
     if not gone.count:
         return 0, []
     kept = f"{gone.count:,} documents of the index are no longer in the source; none of them was removed"
+    if not context.outcomes.ledger.read:
+        return 0, [f"{kept}, since the source holds no document at all: an export that failed looks the same"]
     if context.outcomes.rejected:
         broken = f"{context.outcomes.rejected:,} records of the source cannot be used"
         return 0, [f"{kept}, since {broken}: their documents would be taken for gone"]
@@ -167,4 +169,6 @@ def prune(context: LoadContext, confirm: Confirm) -> tuple[int, list[str]]:
 
 def _delete_action(hit: Json) -> bytes:
     head = {"_id": hit["_id"], "if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
+    if "_routing" in hit:
+        head["routing"] = hit["_routing"]
     return orjson.dumps({"delete": head}, option=orjson.OPT_APPEND_NEWLINE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeVar
@@ -83,6 +83,21 @@ def is_superseded(document: Document, meta: DocumentMeta | None) -> bool:
     return meta is not None and document.written is not None and meta.embedded_at > document.written
 
 
-def is_source_disabled(mappings: Mapping[str, Any]) -> bool:
-    """Whether the index keeps no `_source`, so that its documents cannot be read back."""
-    return mappings.get("_source", {}).get("enabled", True) is False
+def lost_fields(mappings: Mapping[str, Any], made: Collection[str]) -> str | None:
+    """What an index does not keep in `_source`, and would lose were a document written anew from it.
+
+    A partial update does that too, inside the engine.
+
+    Args:
+        made: Vector fields that are made anew with every document that is written.
+
+    Returns:
+        In words, behind "the index keeps no"; None where nothing would be lost.
+    """
+    source = mappings.get("_source", {})
+    if source.get("enabled", True) is False:
+        return "_source"
+    if source.get("includes"):
+        return f"fields in its _source but {', '.join(source['includes'])}"
+    missing = [name for name in source.get("excludes", []) if name not in made]
+    return f"{', '.join(missing)} in its _source" if missing else None

@@ -14,9 +14,9 @@ from es_sbert.index.load_settings import begin_load, left_behind
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.schema import vector_fields
 from es_sbert.index.types import read_index_type
-from es_sbert.ingest.triage import is_source_disabled
+from es_sbert.ingest.triage import lost_fields
 from es_sbert.migration.state import Migration, Notebook, Phase, point, pointed_to, read_migration, with_migration
-from es_sbert.migration.target import target_body, target_name
+from es_sbert.migration.target import ours, target_body, target_name
 
 # A deletion is remembered this long, so that a late copy cannot bring the document back.
 _GC_DELETES = "index.gc_deletes"
@@ -147,9 +147,10 @@ def _check_source(engine: Engine, source: IndexState, wanted: Wanted, model: Enc
             f"There is nothing to do; the index before it, if it stands, goes with `es-sbert index migrate "
             f"{wanted.alias} --drop`.",
         )
-    if is_source_disabled(source.mappings):
+    lost = lost_fields(source.mappings, ours(list(_new_fields(engine, source, wanted, model))))
+    if lost is not None:
         raise IndexMismatch(
-            f"the index {source.name} keeps no _source, so its documents cannot be copied",
+            f"the index {source.name} keeps no {lost}, so its documents cannot be copied",
             "Load the documents from files into a new index.",
         )
     if left_behind(source) is not None:

@@ -79,6 +79,16 @@ def test_a_source_with_unusable_records_removes_nothing(
     assert len(contents(engine_url, index_name)) == COUNT + 1
 
 
+def test_a_source_without_a_document_removes_nothing(
+    engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
+) -> None:
+    loaded.write_bytes(b"")
+    summary = prune(loaded, confirm=lambda gone: pytest.fail("nothing may be removed"))
+    assert (summary.read, summary.pruned) == (0, 0)
+    assert "an export that failed looks the same" in summary.notes[0]
+    assert len(contents(engine_url, index_name)) == COUNT + 1
+
+
 def test_a_document_that_the_engine_refuses_now_is_not_gone(
     engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
 ) -> None:

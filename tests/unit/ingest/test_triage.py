@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from es_sbert.index.meta import DocumentMeta, stored_meta, text_hash
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.triage import Sorting, Verdict, is_source_disabled, is_superseded, triage
+from es_sbert.ingest.triage import Sorting, Verdict, is_superseded, lost_fields, triage
 from tests.unit.ingest.support import target
 
 DOCUMENT = Document(Origin("f", 1), "a", ("text",), b"{}", "dochash")
@@ -102,12 +102,13 @@ def test_meta_is_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mappings", "disabled"),
-    [({}, False), ({"_source": {"enabled": True}}, False), ({"_source": {"enabled": False}}, True),
-     ({"_source": {"excludes": ["x"]}}, False)],
+    ("source", "lost"),
+    [({}, None), ({"enabled": True}, None), ({"enabled": False}, "_source"), ({"excludes": ["embedding"]}, None),
+     ({"excludes": ["body", "embedding", "raw.*"]}, "body, raw.* in its _source"),
+     ({"includes": ["text", "embed*"]}, "fields in its _source but text, embed*")],
 )  # fmt: skip
-def test_disabled_source(mappings: dict[str, Any], disabled: bool) -> None:
-    assert is_source_disabled(mappings) is disabled
+def test_what_is_not_in_the_source_is_named(source: dict[str, Any], lost: str | None) -> None:
+    assert lost_fields({"_source": source}, ["embedding"]) == lost
 
 
 @pytest.mark.parametrize(("written", "later"), [(None, False), ("mow", True), ("now", False), ("of late", False)])
