@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.model import Precision, SentenceModel
@@ -104,7 +104,10 @@ def _prepare(name: str, device: Device, precision: Precision, *, may_fall_back: 
     folder = resolve_model(name)
     if not is_bundle(folder):
         model = read_model(folder, name)
-        return _prepare_exported(model, device, precision, may_fall_back=may_fall_back, report=report)
+        prepared = _prepare_exported(model, device, precision, may_fall_back=may_fall_back, report=report)
+        # The cache goes by the fingerprint: a copy of the model may have filled it, in a folder that is gone by now.
+        named = prepared.bundle.model.model_copy(update={"name": model.name})
+        return replace(prepared, bundle=replace(prepared.bundle, model=named))
     bundle = open_bundle(folder)
     variant = choose_variant(device, precision, bundle.manifest.variants)
     if variant is not None:

@@ -91,3 +91,14 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [list(orjson.loads(line)) for line in result.stdout.splitlines()] == [["text", "embedding"]] * 2
     assert "2 texts" in result.stderr
     assert "1 texts were longer than 8 tokens and were cut (14 tokens lost)" in result.stderr
+
+
+def test_a_copy_of_a_model_goes_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    names = [str(write_tiny_bert(tmp_path / name)) for name in ("first", "second")]
+    opened = []
+    for name in names:
+        with load_encoder(name, device="cpu", precision="fp32") as encoder:
+            opened.append(encoder.info)
+    assert [info.model for info in opened] == names
+    assert opened[0].fingerprint == opened[1].fingerprint
