@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from es_sbert.errors import UsageError
-from es_sbert.index.meta import PassageRules, VectorFieldMeta
+from es_sbert.index.meta import PassageRules, VectorFieldMeta, document_meta_field
 from es_sbert.index.schema import check_field_name
 from es_sbert.index.text import TextTemplate
 from es_sbert.ingest.settings import IngestSettings
@@ -41,6 +41,7 @@ def planned_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMet
         UsageError: options that contradict each other or cannot be read, or a new field without a text.
     """
     texts = _texts(settings, stored)
+    _check_own_names(texts, settings.id_field)
     passages = _passages(settings, list(texts))
     return tuple(
         PlannedField(field, template, passages.get(field), stored.get(field)) for field, template in texts.items()
@@ -69,6 +70,20 @@ def _texts(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> d
                 f"the index does not say which text {field} stands for", f"Write --vector '{field}={{FIELD}}'."
             )
     return texts
+
+
+def _check_own_names(texts: Mapping[str, TextTemplate], id_field: str | None) -> None:
+    """Refuse fields that a document brings, or another vector field fills, as those of a vector."""
+    read = {name.partition(".")[0] for template in texts.values() for name in template.fields}
+    read |= {id_field.partition(".")[0]} if id_field is not None else set()
+    for field in texts:
+        beside = document_meta_field(field)
+        taken = next((name for name in (field, beside) if name in read), beside if beside in texts else None)
+        if taken is not None:
+            raise UsageError(
+                f"the vector field {field} needs the field {taken}, which is in use already",
+                "Give the vector field another name.",
+            )
 
 
 def _template(settings: IngestSettings, stored: VectorFieldMeta | None) -> TextTemplate:

@@ -63,6 +63,11 @@ def test_fields(options: dict[str, Any], fields: list[tuple[str, str, PassageRul
         ({"passages": ("٣",)}, "is no number of tokens"),
         ({"passages": ("other=64",)}, "names other, which this load does not fill"),
         ({"passage_overlap": 8}, "is for passages"),
+        ({"vector_field": "text"}, "text needs the field text, which is in use"),
+        ({"vector_field": "meta", "text_fields": ("meta.title",)}, "in use"),
+        ({"vector_field": "v", "text_fields": ("v_meta.x",)}, "v needs the field v_meta"),
+        ({"vector_field": "key", "id_field": "key"}, "in use"),
+        ({"vectors": ("a={x}", "a_meta={x}")}, "a needs the field a_meta"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
