@@ -109,7 +109,7 @@ def failed_request(status: int, body: Any, *, label: str, action: str) -> EsSber
         return RequestFailed(
             f"{label} blocks {action}: {reason}",
             "A full disk makes indices read-only, and new ones impossible: free space. Where the engine does not "
-            "notice, set index.blocks.read_only_allow_delete to null.",
+            "notice, set index.blocks.read_only_allow_delete to null, or the block that somebody has set by hand.",
             status,
         )
     if status == 403:

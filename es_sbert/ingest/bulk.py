@@ -27,7 +27,9 @@ _STUMBLED = 500
 _BLOCKED = "cluster_block_exception"
 _DENIED = "security_exception"
 # Nothing is the matter with the documents, and all that follow would be refused too.
-_INDEX_GONE = ("index_closed_exception", "index_not_found_exception")
+_CLOSED = "index_closed_exception"
+# A load whose index was deleted ends with an error that says so.
+_DELETED = "index_not_found_exception"
 # What a pipeline refuses it refuses for ever, though engines answer 500 for its `fail` processor.
 _REFUSED_BY_PIPELINE = "fail_processor_exception"
 _PIPELINE_SETTINGS = "see the settings index.default_pipeline and index.final_pipeline"
@@ -188,8 +190,10 @@ class BulkWriter:
                 # Nothing is the matter with the document: the user has lost a privilege, or never had it.
                 self._control.lose(f"{result.reason} ({privilege_remedy(result.reason).rstrip('.')})")
                 self._outcomes.left(1)
-            elif result.reason.startswith(_INDEX_GONE):
-                self._control.lose(result.reason)
+            elif result.reason.startswith(_CLOSED):
+                self._control.lose(f"the index {self._index} is closed: open it")
+                self._outcomes.left(1)
+            elif result.reason.startswith(_DELETED):
                 self._outcomes.left(1)
             else:
                 self._enter(action, result)

@@ -87,6 +87,8 @@ class ChangeDetection:
                 kept.append(FilledField(target.field, sent_again(self._engine.info, value), renewed))
             elif target.filled:
                 wanted.append(number)  # deleted or stripped of its vector since the first look
+            else:
+                self._outcomes.drop([target.field])  # it is not in _source, so it cannot be written again
         if wanted:
             result.embed.append(Task(document, tuple(wanted), tuple(kept)))
         else:

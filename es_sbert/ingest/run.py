@@ -153,7 +153,7 @@ def _dropped(context: LoadContext) -> list[str]:
     """What must be said about vectors that this load does not make and that no longer stand for their texts."""
     name = context.plan.settings.index
     return [
-        f"{count:,} documents lost their vector in {field}, since its text changed: "
+        f"{count:,} documents lost their vector in {field}, since its text changed or _source leaves it out: "
         f"`es-sbert ingest --index {name} --vector-field {field}` embeds it anew"
         for field, count in sorted(context.outcomes.dropped.items())
     ]

@@ -195,6 +195,27 @@ def test_an_index_that_is_deleted_during_the_load_is_no_success(
         in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
 
 
+def test_an_index_that_is_closed_during_the_load_ends_it_and_no_document(
+    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    def close(exchange: Any) -> tuple[int, bytes]:
+        _post(f"{engine_url}/{index_name}/_close")
+        return exchange.forward()  # type: ignore[no-any-return]
+
+    proxy.faults = [close]
+    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
+    assert (summary.dead, summary.left > 0) == (0, True)
+    assert "is closed: open it" in str(summary.stopped)
+    _post(f"{engine_url}/{index_name}/_open?wait_for_active_shards=1")
+    assert in_small_bodies(proxy, encoder, index_name, docs, tmp_path).left == 0
+    assert_all_in_once(engine_url, index_name)
+
+
+def _post(url: str) -> None:
+    with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=30) as response:
+        assert response.status == 200
+
+
 def _set_write_block(url: str, index: str, value: bool) -> None:
     request = urllib.request.Request(
         f"{url}/{index}/_settings", orjson.dumps({"index.blocks.write": value}), {"content-type": "application/json"},

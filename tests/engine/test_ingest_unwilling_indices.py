@@ -76,3 +76,20 @@ def test_embedding_in_place_does_not_cost_what_is_not_in_the_source(
         load(engine_url, encoder, index_name, dead=tmp_path / "dead")
     engine.refresh(index_name)
     assert engine.count(index_name, {"exists": {"field": "body"}}) == 1
+
+
+def test_a_vector_that_cannot_be_kept_is_said_to_be_lost(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    engine.create_index(index_name, {"mappings": {"_source": {"excludes": ["other"]}}})
+    documents = sentences(2)
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", documents), tmp_path / "dead"
+    load(engine_url, encoder, index_name, path, dead=dead, id_field="id", vectors=("embedding={text}", "other={text}"))
+    documents[0]["price"] = 100
+    write_jsonl(path, documents)
+    summary = load(engine_url, encoder, index_name, path, dead=dead, id_field="id", vectors=("embedding",))
+    assert (summary.updated, summary.unchanged) == (1, 1)
+    # Elasticsearch 9.2+ brings vectors back that _source does not hold.
+    lost = not engine.info.hides_vectors_in_source
+    assert [note.startswith("1 documents lost their vector in other") for note in summary.notes] == [True] * lost
+    assert engine.count(index_name, {"exists": {"field": "other"}}) == 2 - lost
