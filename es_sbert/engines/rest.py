@@ -109,7 +109,7 @@ class RestEngine(IndexUpkeep):
         return int(answer["count"])
 
     def bulk(self, name: str, body: bytes) -> list[ItemResult]:
-        params = {"filter_path": ",".join(f"items.*.{name}" for name in _ITEM_FIELDS)}
+        params = {"filter_path": ",".join(f"items.*.{key}" for key in _ITEM_FIELDS)}
         try:
             answer = self._request("POST", f"/{quoted(name)}/_bulk", params, body)
         except EngineUnreachable as error:
