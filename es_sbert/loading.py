@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.model import Precision, SentenceModel
@@ -49,7 +49,7 @@ def load_encoder(
         DeviceError: the device asked for is not the one that would run.
         UsageError: a device and precision that do not go together.
     """
-    name = model or DEFAULT_MODEL
+    name = DEFAULT_MODEL if model is None else model
 
     def open_on(chosen: Device, warnings: Sequence[str] = ()) -> Encoder:
         wanted = choose_precision(precision, chosen, has_int8_products())
@@ -133,6 +133,8 @@ def _prepare_exported(
             raise BundleInvalid(error.message, f"It is a cache of es-sbert: remove {folder} and run again.") from error
         variant = choose_variant(device, precision, bundle.manifest.variants)
         if variant is not None:
+            # The cache goes by fingerprint: the same model may have come into it under another name.
+            bundle = replace(bundle, model=bundle.model.model_copy(update={"name": model.name}))
             return _Prepared(bundle, variant, _forced(bundle, variant))
     report(f"Exporting {model.name} to ONNX ({precision}), once: {folder}")
     try:
