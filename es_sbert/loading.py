@@ -49,7 +49,7 @@ def load_encoder(
         DeviceError: the device asked for is not the one that would run.
         UsageError: a device and precision that do not go together.
     """
-    name = model or DEFAULT_MODEL
+    name = DEFAULT_MODEL if model is None else model
 
     def open_on(chosen: Device, warnings: Sequence[str] = ()) -> Encoder:
         wanted = choose_precision(precision, chosen, has_int8_products())

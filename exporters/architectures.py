@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from es_sbert.bundle.checkpoint import UNUSUAL_CONFIG_KEYS
 from es_sbert.bundle.model import SentenceModel
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters.transformer import Embeddings, HiddenActivation, Layer, Transformer
@@ -155,7 +156,7 @@ def _supported(model: SentenceModel) -> tuple[Layout, dict[str, Any]]:
     activation = config.get(layout.settings["activation"], "gelu")
     if activation not in _ACTIVATIONS:
         raise _unsupported(model, f"a {model.architecture} with the activation {activation!r}")
-    for key in ("is_decoder", "add_cross_attention", "pruned_heads"):
+    for key in UNUSUAL_CONFIG_KEYS:
         if config.get(key):
             raise _unsupported(model, f"a {model.architecture} with {key}")
     return layout, config

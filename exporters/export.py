@@ -55,7 +55,7 @@ def export_bundle(
         raise UsageError("no precision to export is given", "Give at least one of fp32, int8, fp16.")
     say = on_progress or (lambda line: None)
     gold = read_gold_pairs(sts_file) if sts_file else None
-    previous = previous_manifest(model, output)
+    previous_manifest(model, output)  # refuses what is not to be written to, before the work
     say(f"Reading the weights of {model.name} ({model.architecture})")
     source = choose_source(model)
     recipes = source.recipes(precisions)
@@ -66,10 +66,6 @@ def export_bundle(
     with staged(output) as folder:
         copy_model(model, folder)
         variants: dict[str, Variant] = {}
-        if previous is not None:
-            written = {recipe.name for recipe in recipes}
-            variants = {name: variant for name, variant in previous.variants.items() if name not in written}
-            copy_graphs(variants.values(), output, folder)
         for recipe in recipes:
             say(f"Building {recipe.name}")
             path = folder / "onnx" / f"model_{recipe.name}.onnx"
@@ -82,6 +78,12 @@ def export_bundle(
             forced = report is not None and not report.passed
             file = describe_file(path, folder, precision=recipe.precision, device=recipe.device, forced=forced)
             variants[recipe.name] = Variant(**file.model_dump(), attention=recipe.attention, parity=report)
+        # Carried over last: another export may have written variants here while these were made.
+        previous = previous_manifest(model, output)
+        if previous is not None:
+            kept = {name: variant for name, variant in previous.variants.items() if name not in variants}
+            copy_graphs(kept.values(), output, folder)
+            variants = kept | variants
         manifest = Manifest.of(model, variants, versions())
         write_manifest(manifest, folder / MANIFEST_NAME)
         open_bundle(folder)  # proves that the copy is the model: same fingerprint, same settings

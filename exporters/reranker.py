@@ -66,17 +66,13 @@ def export_reranker(
     from es_sbert.exporters.traced_pairs import TracedCrossEncoder
 
     say = on_progress or (lambda line: None)
+    _previous_variants(model, output)  # refuses what is not to be written to, before the work
     variants: dict[str, RerankerVariant] = {}
-    if is_output(output, RERANKER_MANIFEST_NAME):
-        previous = open_reranker(output).manifest
-        check_same_model(output, previous, model)
-        variants = {name: variant for name, variant in previous.variants.items() if name not in precisions}
     say(f"Tracing {model.name} ({model.architecture}) with torch")
     traced = TracedCrossEncoder(model)
 
     with staged(output) as folder:
         copy_files(model.folder, folder, [""])
-        copy_graphs(variants.values(), output, folder)
         for precision in dict.fromkeys(precisions):
             path = folder / "onnx" / f"model_{precision}.onnx"
             save_graph(traced.build(precision), path)
@@ -90,7 +86,26 @@ def export_reranker(
                 )
             file = describe_file(path, folder, precision=precision, device="cpu", forced=not report.passed)
             variants[precision] = RerankerVariant(**file.model_dump(), parity=report)
+        # Carried over last: another export may have written variants here while these were made.
+        previous = _previous_variants(model, output)
+        kept = {name: variant for name, variant in previous.items() if name not in variants}
+        copy_graphs(kept.values(), output, folder)
+        variants = kept | variants
         manifest = RerankerManifest.of(model, traced.pairs, variants, versions())
         write_manifest(manifest, folder / RERANKER_MANIFEST_NAME)
         open_reranker(folder)  # proves that the copy is the model: same fingerprint, same settings
     return manifest
+
+
+def _previous_variants(model: CrossEncoderModel, output: Path) -> dict[str, RerankerVariant]:
+    """The variants that an export adds to; none where it writes a new folder.
+
+    Raises:
+        UsageError: the folder holds something else, or another model's reranker.
+        BundleInvalid: it was edited by hand.
+    """
+    if not is_output(output, RERANKER_MANIFEST_NAME):
+        return {}
+    manifest = open_reranker(output).manifest
+    check_same_model(output, manifest, model)
+    return manifest.variants

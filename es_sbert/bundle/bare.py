@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from es_sbert.bundle.checkpoint import longest_input, read_json
+from es_sbert.bundle.checkpoint import longest_input
+from es_sbert.bundle.json_files import read_json
 from es_sbert.bundle.model import Pooling, SentenceModel
 from es_sbert.bundle.safetensors import find_weights
 from es_sbert.errors import BundleInvalid

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from es_sbert.bundle.fingerprint import fingerprint
-from es_sbert.bundle.model import Activation, Dense, Pooling, SentenceModel
+from es_sbert.bundle.json_files import COPY_AGAIN, optional_json, read_json
+from es_sbert.bundle.model import SentenceModel
+from es_sbert.bundle.modules import check_widths, read_head, read_modules, read_pooling
 from es_sbert.bundle.safetensors import find_weights, hash_tensors, read_header
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
@@ -17,6 +20,21 @@ _CONFIG_KEYS = (
     "model_type", "hidden_act", "activation", "layer_norm_eps", "num_attention_heads", "n_heads",
     "position_embedding_type", "relative_attention_num_buckets", "pad_token_id",
 )  # fmt: skip
+
+# Settings with which even these architectures are other networks, unless they are false or empty.
+UNUSUAL_CONFIG_KEYS = ("is_decoder", "add_cross_attention", "pruned_heads")
+
+_LAYERS = ("num_hidden_layers", "n_layers")
+_LAYER = re.compile(r"\blayer\.(\d+)\.")
+
+# Names that sentence-transformers has given to the file with the longest input, the first found wins.
+_SBERT_FILES = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+
+# Arguments for the tokenizer that may stand in that file and change nothing for a text that runs alone.
+_INERT_TOKENIZER_KEYS = {"model_max_length", "padding_side", "use_fast", "trust_remote_code"}
 
 # Of any other architecture everything counts but what no network computes with: who wrote it, and how to train it.
 _INERT_CONFIG_KEYS = frozenset({
@@ -29,39 +47,6 @@ _INERT_CONFIG_KEYS = frozenset({
 # A model_max_length beyond this says that nobody set one (transformers writes 10^30).
 _NO_LIMIT = 10**9
 
-# Keys of pooling configurations written before sentence-transformers 5.2, in that library's order.
-_OLD_POOLING_KEYS = {
-    "pooling_mode_cls_token": Pooling.CLS,
-    "pooling_mode_max_tokens": Pooling.MAX,
-    "pooling_mode_mean_tokens": Pooling.MEAN,
-    "pooling_mode_mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
-    "pooling_mode_weightedmean_tokens": Pooling.WEIGHTEDMEAN,
-    "pooling_mode_lasttoken": Pooling.LASTTOKEN,
-}
-
-_ACTIVATIONS = {"Identity": Activation.IDENTITY, "Tanh": Activation.TANH, "ReLU": Activation.RELU,
-                "GELU": Activation.GELU}  # fmt: skip
-
-_AGAIN = "Copy or download the model folder again."
-_PLAIN_DENSE = "es-sbert reads Dense layers with Identity, Tanh, ReLU or GELU; choose a model of that shape."
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file.
-
-    Raises:
-        BundleInvalid: missing, unreadable, or not a JSON object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BundleInvalid(f"{path} is missing", _AGAIN) from error
-    except (OSError, ValueError) as error:
-        raise BundleInvalid(f"{path} cannot be read: {error}", _AGAIN) from error
-    if not isinstance(value, dict):
-        raise BundleInvalid(f"{path} does not hold a JSON object", _AGAIN)
-    return value
-
 
 def read_model(folder: Path, name: str | None = None) -> SentenceModel:
     """Read and check a sentence-transformers folder.
@@ -72,19 +57,20 @@ def read_model(folder: Path, name: str | None = None) -> SentenceModel:
 
     Raises:
         BundleInvalid: a file is missing or broken, weights are pickled, dimensions contradict each other.
-        UnsupportedArchitecture: a module that es-sbert does not honour.
+        UnsupportedArchitecture: a module or a setting that es-sbert does not honour.
     """
-    modules = _read_modules(folder)
+    modules = read_modules(folder)
     transformer, pooling_folder = modules[0][1], modules[1][1]
     config = read_json(folder / transformer / "config.json")
-    pooling, width = _read_pooling(folder / pooling_folder)
-    dense, normalize = _read_head(folder, modules[2:])
-    dimensions = _check_widths(folder, width * len(pooling), dense)
+    pooling, width = read_pooling(folder / pooling_folder)
+    dense, normalize = read_head(folder, modules[2:])
+    dimensions = check_widths(folder, width * len(pooling), dense)
     tokenizer = read_json(folder / transformer / "tokenizer.json")
-    sbert = optional_json(folder / transformer / "sentence_bert_config.json")
-    prompts = optional_json(folder / "config_sentence_transformers.json")
+    sbert = read_sbert_settings(folder / transformer, tokenizer)
+    prompts, default_prompt = _read_prompts(folder / "config_sentence_transformers.json")
 
-    weights = [hash_tensors(find_weights(folder / transformer))]
+    files = find_weights(folder / transformer)
+    weights = [hash_tensors(files)]
     weights += [hash_tensors(find_weights(folder / layer.folder)) for layer in dense]
     try:
         model = SentenceModel(
@@ -98,137 +84,93 @@ def read_model(folder: Path, name: str | None = None) -> SentenceModel:
             normalize=normalize,
             max_tokens=longest_input(folder / transformer, config, sbert, tokenizer),
             dimensions=dimensions,
-            prompts=prompts.get("prompts") or {},
-            default_prompt=prompts.get("default_prompt_name"),
+            prompts=prompts,
+            default_prompt=default_prompt,
             lowercase=sbert.get("do_lower_case", False),
             fingerprint="",
         )
     except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
-        raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", _AGAIN) from error
+        raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
     settings = model.model_dump(
         mode="json",
         include={"pooling", "dense", "normalize", "max_tokens", "prompts", "default_prompt", "lowercase"},
     )
-    settings["config"] = decisive_settings(config)
+    settings["config"] = decisive_settings(config, files)
     return model.model_copy(update={"fingerprint": fingerprint("".join(weights), tokenizer, settings)})
 
 
-def optional_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; an empty one where there is none.
+def decisive_settings(config: dict[str, Any], weights: Sequence[Path]) -> dict[str, Any]:
+    """What decides a transformer's output beside its weights, for the fingerprint.
+
+    Args:
+        config: Its config.json.
+        weights: Its safetensors files.
+    """
+    if config.get("model_type") not in KNOWN_ARCHITECTURES:
+        return {key: value for key, value in config.items() if key not in _INERT_CONFIG_KEYS and "dropout" not in key}
+    settings = {key: config[key] for key in _CONFIG_KEYS if key in config}
+    settings |= {key: config[key] for key in UNUSUAL_CONFIG_KEYS if config.get(key)}
+    held = {int(found[1]) for file in weights for name in read_header(file) if (found := _LAYER.search(name))}
+    layers = next((config[key] for key in _LAYERS if key in config), None)
+    # A config.json may leave out layers that the weights hold; whoever uses them all need not say so.
+    return settings if layers == len(held) else {**settings, "layers": layers}
+
+
+def read_sbert_settings(folder: Path, tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """The sentence_bert_config.json of a transformer's folder, under whatever name; empty where there is none.
+
+    Args:
+        folder: Of the transformer.
+        tokenizer: Its tokenizer.json.
 
     Raises:
-        BundleInvalid: unreadable, or not a JSON object.
+        BundleInvalid: a file is broken.
+        UnsupportedArchitecture: texts would be read otherwise than es-sbert reads them.
     """
-    return read_json(path) if path.exists() else {}
+    file, sbert = next(
+        ((folder / name, found) for name in _SBERT_FILES if (found := optional_json(folder / name))),
+        (folder / _SBERT_FILES[0], {}),
+    )
+    given = sbert.get("processor_kwargs") or sbert.get("tokenizer_args") or {}
+    unknown = sorted(given.keys() - _INERT_TOKENIZER_KEYS - {"truncation_side"})
+    if unknown:
+        raise UnsupportedArchitecture(
+            f"{file} changes the tokenizer's {', '.join(unknown)}",
+            "es-sbert reads texts by tokenizer.json alone: save the model with a tokenizer that has these settings.",
+        )
+    said = given.get("truncation_side") or optional_json(folder / "tokenizer_config.json").get("truncation_side")
+    side = str(said or (tokenizer.get("truncation") or {}).get("direction") or "right")
+    if side.lower() != "right":
+        raise UnsupportedArchitecture(
+            f"{folder} cuts long texts at their beginning (truncation_side {side})",
+            "es-sbert cuts them at their end: choose a model that does, or save this one with truncation_side right.",
+        )
+    if "model_max_length" in given:
+        sbert = {**sbert, "max_seq_length": given["model_max_length"]}
+    return sbert
 
 
-def decisive_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a transformer's config.json that change its output, for the fingerprint."""
-    if config.get("model_type") in KNOWN_ARCHITECTURES:
-        return {key: config[key] for key in _CONFIG_KEYS if key in config}
-    return {key: value for key, value in config.items() if key not in _INERT_CONFIG_KEYS and "dropout" not in key}
-
-
-def _read_modules(folder: Path) -> list[tuple[str, str]]:
-    """(class name, folder) of each module; the first two are the Transformer and the Pooling."""
-    path = folder / "modules.json"
-    if not path.exists():
+def _read_prompts(path: Path) -> tuple[dict[str, str], str | None]:
+    """The prompts and the name of the default one from config_sentence_transformers.json, where there is one."""
+    settings = optional_json(path)
+    if settings.get("truncate_dim") is not None:
+        raise UnsupportedArchitecture(
+            f"{path} cuts vectors to their first {settings['truncate_dim']} values (truncate_dim)",
+            "es-sbert gives whole vectors: remove truncate_dim there for these.",
+        )
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise BundleInvalid(
-            f"{folder} has no modules.json, so it does not say how token vectors become a sentence vector",
-            "Give a sentence-transformers folder (SentenceTransformer(...).save writes one).",
+            f"{path} has a setting of the wrong type: prompts are no texts by name",
+            'Write them as {"query": "…", "document": "…"}.',
         )
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BundleInvalid(f"{path} is broken: {error}", _AGAIN) from error
-    for _, place in modules:
-        if Path(place).is_absolute() or ".." in Path(place).parts:
-            raise BundleInvalid(f"{path} names {place!r}, outside the folder", "Do not use this model.")
-    kinds = [kind for kind, _ in modules]
-    if kinds[:2] != ["Transformer", "Pooling"]:
-        raise UnsupportedArchitecture(
-            f"{path} lists {', '.join(kinds)}; es-sbert reads Transformer, Pooling, then Dense and Normalize",
-            "Choose a model of that shape.",
+    # sentence-transformers has these two names whether or not they stand in the file.
+    if default is not None and default not in {*prompts, "query", "document"}:
+        raise BundleInvalid(
+            f"{path} has the default prompt {default!r}, and no prompt of that name",
+            "Name one of its prompts under default_prompt_name, or none.",
         )
-    return modules
-
-
-def _read_pooling(folder: Path) -> tuple[tuple[Pooling, ...], int]:
-    """The pooling modes and the width of a token vector."""
-    config = read_json(folder / "config.json")
-    modes: Any = config.get("pooling_mode")
-    if modes is None:
-        modes = [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)]
-    elif isinstance(modes, str):
-        modes = [modes]
-    try:
-        pooling = tuple(Pooling(mode) for mode in modes)
-        width = int(config.get("embedding_dimension") or config["word_embedding_dimension"])
-    except (KeyError, ValueError, TypeError) as error:
-        raise BundleInvalid(f"{folder / 'config.json'}: {error}", _AGAIN) from error
-    if not pooling:
-        raise BundleInvalid(f"{folder / 'config.json'} names no pooling mode", "Set pooling_mode, e.g. to mean.")
-    if config.get("include_prompt") is False:
-        raise UnsupportedArchitecture(
-            f"{folder / 'config.json'} leaves prompt tokens out of pooling (include_prompt: false)",
-            "es-sbert pools over the whole input; choose a model that does.",
-        )
-    return pooling, width
-
-
-def _read_head(folder: Path, modules: list[tuple[str, str]]) -> tuple[tuple[Dense, ...], bool]:
-    """The modules after pooling: any number of Dense, then at most one Normalize at the end."""
-    dense: list[Dense] = []
-    normalize = False
-    for kind, place in modules:
-        if kind == "Dense" and not normalize:
-            dense.append(_read_dense(folder, place))
-        elif kind == "Normalize":
-            normalize = True
-        else:
-            where = " after Normalize" if normalize else ""
-            raise UnsupportedArchitecture(
-                f"{folder / 'modules.json'} has a {kind} module{where}",
-                "es-sbert reads Dense modules and then Normalize; choose a model of that shape.",
-            )
-    return tuple(dense), normalize
-
-
-def _read_dense(folder: Path, place: str) -> Dense:
-    path = folder / place / "config.json"
-    config = read_json(path)
-    activation = str(config.get("activation_function") or "Identity").rpartition(".")[2]
-    if activation not in _ACTIVATIONS:
-        raise UnsupportedArchitecture(f"{path} uses the activation {activation}", _PLAIN_DENSE)
-    if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-        raise UnsupportedArchitecture(f"{path} is not a plain Dense layer on the sentence vector", _PLAIN_DENSE)
-    try:
-        return Dense(
-            folder=place,
-            in_features=config["in_features"],
-            out_features=config["out_features"],
-            bias=config.get("bias", True),
-            activation=_ACTIVATIONS[activation],
-        )
-    except (KeyError, ValueError) as error:
-        raise BundleInvalid(f"{path}: {error}", _AGAIN) from error
-
-
-def _check_widths(folder: Path, width: int, dense: tuple[Dense, ...]) -> int:
-    """Follow the vector's width through the Dense modules and compare it with their weights."""
-    for layer in dense:
-        shapes = {}
-        for file in find_weights(folder / layer.folder):
-            shapes.update({name: entry["shape"] for name, entry in read_header(file).items()})
-        if layer.in_features != width or shapes.get("linear.weight") != [layer.out_features, layer.in_features]:
-            raise BundleInvalid(
-                f"{folder / layer.folder} takes {layer.in_features} values and gets {width}, "
-                f"with weights of shape {shapes.get('linear.weight')}",
-                _AGAIN,
-            )
-        width = layer.out_features
-    return width
+    return {name: text or "" for name, text in prompts.items()}, default
 
 
 def longest_input(folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]) -> int:
@@ -246,7 +188,9 @@ def longest_input(folder: Path, config: dict[str, Any], sbert: dict[str, Any], t
         # Their first positions are taken by the padding token: position ids start at pad_token_id + 1.
         positions -= int(config.get("pad_token_id", 1)) + 1
     said = sbert.get("max_seq_length") or optional_json(folder / "tokenizer_config.json").get("model_max_length")
-    said = said or (tokenizer.get("truncation") or {}).get("max_length")
+    if not said and not positions:
+        # What tokenizer.json was last cut to is no property of the model, unless all else is silent.
+        said = (tokenizer.get("truncation") or {}).get("max_length")
     # -1 is XLNet's word for positions without an end.
     limits = [int(value) for value in (said, positions) if value and 0 < value < _NO_LIMIT]
     if not limits:

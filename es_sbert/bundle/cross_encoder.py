@@ -12,13 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from es_sbert.bundle.checkpoint import decisive_settings, longest_input, optional_json, read_json
+from es_sbert.bundle.checkpoint import decisive_settings, longest_input
 from es_sbert.bundle.fingerprint import fingerprint
+from es_sbert.bundle.json_files import COPY_AGAIN, optional_json, read_json
 from es_sbert.bundle.safetensors import find_weights, hash_tensors
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
 _HEAD = "ForSequenceClassification"
-_AGAIN = "Copy or download the model folder again."
 
 
 class ScoreActivation(StrEnum):
@@ -42,7 +42,7 @@ class CrossEncoderModel(BaseModel):
         labels: Names of the outputs in their order; one for a reranker.
         activation: Applied to each output.
         max_tokens: Longest pair in tokens, special tokens included; longer ones lose tokens of the longer text.
-        lowercase: Whether texts are lower-cased before the tokenizer sees them (`do_lower_case`).
+        lowercase: Whether the tokenizer lower-cases texts before all else (`do_lower_case`).
         fingerprint: Hash of weights, tokenizer and everything else that decides a score.
     """
 
@@ -97,7 +97,7 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
     _check_shape(folder, config, settings)
     tokenizer = read_json(folder / "tokenizer.json")
     sbert = optional_json(folder / "sentence_bert_config.json")
-    weights = hash_tensors(find_weights(folder))
+    files = find_weights(folder)
     # transformers leaves out its default, two labels without names.
     names = config.get("id2label") or {str(number): f"LABEL_{number}" for number in range(2)}
     try:
@@ -114,10 +114,10 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
             fingerprint="",
         )
     except (ValueError, TypeError, AttributeError) as error:  # pydantic's ValidationError is a ValueError
-        raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", _AGAIN) from error
+        raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
     decisive = model.model_dump(mode="json", include={"labels", "activation", "max_tokens", "lowercase"})
-    decisive["config"] = decisive_settings(config)
-    return model.model_copy(update={"fingerprint": fingerprint(weights, tokenizer, decisive)})
+    decisive["config"] = decisive_settings(config, files)
+    return model.model_copy(update={"fingerprint": fingerprint(hash_tensors(files), tokenizer, decisive)})
 
 
 def _check_shape(folder: Path, config: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ def _check_shape(folder: Path, config: dict[str, Any], settings: dict[str, Any])
             entries = json.loads(path.read_text(encoding="utf-8"))
             modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BundleInvalid(f"{path} is broken: {error}", _AGAIN) from error
+            raise BundleInvalid(f"{path} is broken: {error}", COPY_AGAIN) from error
     if modules != [("Transformer", "")] or not any(name.endswith(_HEAD) for name in architectures):
         raise UnsupportedArchitecture(
             f"{folder} holds {', '.join(kind for kind, _ in modules)} with {', '.join(architectures) or 'no network'}; "

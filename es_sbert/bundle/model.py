@@ -79,8 +79,8 @@ class SentenceModel(BaseModel):
         max_tokens: Longest input in tokens, special tokens included; longer ones are cut.
         dimensions: Length of a sentence vector.
         prompts: Prompt name → text put in front of an input.
-        default_prompt: Name of the prompt used where none is asked for.
-        lowercase: Whether texts are lower-cased before the tokenizer sees them (`do_lower_case`).
+        default_prompt: Name of the prompt of inputs that are neither query nor document.
+        lowercase: Whether the tokenizer lower-cases texts before all else, prompts included (`do_lower_case`).
         fingerprint: Hash of weights, tokenizer, pooling, dense, normalisation, maximum tokens and prompts:
             equal fingerprints mean vectors that may stand in one field.
     """
@@ -116,8 +116,11 @@ class SentenceModel(BaseModel):
         return self.transformer_folder / "tokenizer.json"
 
     def prompt(self, kind: PromptKind | None) -> str:
-        """Text to put in front of an input of this kind; empty where the model has none."""
-        for name in PROMPT_NAMES[kind] if kind else ():
-            if name in self.prompts:
-                return self.prompts[name]
-        return self.prompts.get(self.default_prompt, "") if self.default_prompt else ""
+        """Text to put in front of an input of this kind; empty where the model has none.
+
+        The default prompt is for inputs of no kind only, as in sentence-transformers' `encode_query` and
+        `encode_document`: it may be the prompt for queries, which documents must not get.
+        """
+        if kind is None:
+            return self.prompts.get(self.default_prompt, "") if self.default_prompt else ""
+        return next((self.prompts[name] for name in PROMPT_NAMES[kind] if name in self.prompts), "")

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import pydantic
 
-from es_sbert.bundle.checkpoint import read_json, read_model
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.json_files import read_json
 from es_sbert.bundle.manifest import MANIFEST_FORMAT, MANIFEST_NAME, GraphFile, Manifest
 from es_sbert.bundle.model import SentenceModel
 from es_sbert.errors import BundleInvalid

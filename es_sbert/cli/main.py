@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from typing import Any
 
@@ -48,6 +49,15 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader of our output (`| head`) went away: not an error of ours. click would make it exit code 1, and
+            # Python complain when it flushes what is left.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
@@ -76,10 +86,6 @@ def main(args: list[str] | None = None) -> None:
         else:
             error.show()
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader of our output (`| head`) went away: not an error of ours.
-        sys.stderr.close()
-        sys.exit(0)
     sys.exit(result if isinstance(result, int) else 0)
 
 

@@ -82,7 +82,7 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
     """
     require("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
     from es_sbert.training.load import load_recipe, parse_overrides
-    from es_sbert.training.run import read_stage
+    from es_sbert.training.run import read_stages
     from es_sbert.training.run import train as run
 
     changes = parse_overrides(overrides)
@@ -92,8 +92,7 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
     path = Path(recipe)
     folder = data_folder or (path.parent if path.is_file() else Path())
     if check:
-        for stage in settings.stages:
-            data = read_stage(stage, folder)
+        for stage, data in zip(settings.stages, read_stages(settings, folder), strict=True):
             click.echo(f"{stage.name}: {sum(map(len, data.examples)):,} examples, {len(data.dev or ()):,} for dev")
         return
     if output is None:

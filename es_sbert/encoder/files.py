@@ -19,7 +19,17 @@ import orjson
 from es_sbert.bundle.model import PromptKind
 from es_sbert.encoder.encoder import WINDOW, Encoder
 from es_sbert.encoder.types import Encoded, EncoderInfo
-from es_sbert.errors import SourceError, UsageError
+from es_sbert.errors import OutputError, SourceError, UsageError
+
+VECTOR_FIELD = "embedding"
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A text, and the JSON object, without a vector yet, that its vector is added to."""
+
+    text: str
+    line: bytes
 
 
 @dataclass(frozen=True)
@@ -67,43 +77,58 @@ def encode_file(
     Args:
         source: Lines of UTF-8; each a text (`lines`) or a JSON object with `text_field` (`jsonl`).
         target: A path (a suffix of .npy gives an array, any other JSONL) or a stream for JSONL. A file
-            appears under its name only when it is complete.
+            appears under its name only when it is complete; a pipe or a device is written to as it is.
 
     Raises:
         SourceError: a line is not UTF-8, not JSON, or has no text. Nothing is left out silently: the output
             has one vector a line or there is no output file.
+        OutputError: the output cannot be written: no such folder, a full disk.
+        UsageError: the text stands where the vector goes, or an array is to go into a pipe.
+        BrokenPipeError: nobody reads the stream any more.
     """
+    if text_field == VECTOR_FIELD:
+        raise UsageError(
+            f"the text stands under {VECTOR_FIELD!r}, where its vector is written", "Give the text another name."
+        )
     started = time.perf_counter()
     records = _read(source, form, text_field)
     texts = truncated = lost = 0
 
-    def encoded() -> Iterator[tuple[list[dict[str, Any]], Encoded]]:
+    def encoded() -> Iterator[tuple[list[_Record], Encoded]]:
         nonlocal texts, truncated, lost
         while window := list(islice(records, WINDOW)):
-            tokenized = encoder.tokenize([record[text_field] for record in window], kind)
+            tokenized = encoder.tokenize([record.text for record in window], kind)
             result = Encoded(encoder.embed(tokenized), tokenized.tokens, tokenized.truncated)
             texts += len(window)
             truncated += int(result.truncated.sum())
             lost += int(np.maximum(result.tokens - tokenized.max_tokens, 0).sum())
             yield window, result
 
-    if isinstance(target, Path):
-        with _replace_when_complete(target) as file:
-            if target.suffix == ".npy":
-                _write_npy(file, encoded(), encoder.info.dimensions)
-            else:
-                _write_jsonl(file, encoded())
-    else:
-        _write_jsonl(target, encoded())
+    try:
+        if not isinstance(target, Path):
+            _write_jsonl(target, encoded())
+        else:
+            with _opened(target) as file:
+                if target.suffix == ".npy":
+                    _write_npy(file, encoded(), encoder.info.dimensions)
+                else:
+                    _write_jsonl(file, encoded())
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        name = target if isinstance(target, Path) else "the output"
+        raise OutputError(
+            f"{name} cannot be written: {error.strerror}", "Free space there, or choose another --output."
+        ) from error
     return EncodeSummary(texts, truncated, lost, time.perf_counter() - started)
 
 
-def _read(source: BinaryIO, form: str, text_field: str) -> Iterator[dict[str, Any]]:
-    """Objects that hold a string under `text_field`."""
-    for number, line in enumerate(source, 1):
+def _read(source: BinaryIO, form: str, text_field: str) -> Iterator[_Record]:
+    """The text of each line, and the object that it stands in."""
+    for number, line in enumerate(_lines(source), 1):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            record = {text_field: text} if form == "lines" else orjson.loads(text)
+            record: Any = {text_field: text} if form == "lines" else orjson.loads(text)
         except UnicodeDecodeError as error:
             raise SourceError(f"line {number} is not UTF-8: {error.reason}", "Convert the file to UTF-8.") from error
         except orjson.JSONDecodeError as error:
@@ -114,16 +139,34 @@ def _read(source: BinaryIO, form: str, text_field: str) -> Iterator[dict[str, An
             raise SourceError(
                 f"line {number} has no string under {text_field!r}", "Name the field that holds it: --text-field."
             )
-        yield record
+        if form == "jsonl" and VECTOR_FIELD not in record:
+            # Numbers that orjson cannot hold, and how others were written, stay as they are.
+            yield _Record(record[text_field], text.strip().encode())
+        else:
+            old = {name: value for name, value in record.items() if name != VECTOR_FIELD}
+            yield _Record(record[text_field], orjson.dumps(old))
+
+
+def _lines(source: BinaryIO) -> Iterator[bytes]:
+    try:
+        yield from source
+    except OSError as error:
+        raise SourceError(f"the input cannot be read: {error.strerror}", "Check the file and its disk.") from error
+
+
+def _opened(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
+    """What to write to: a file that takes its name when it is complete, or the pipe or device that is there."""
+    if not path.exists() or path.is_file():
+        return _replace_when_complete(path.resolve())  # of a link, what it points to is written, and the link stays
+    if path.suffix == ".npy":
+        raise UsageError(f"{path} is a pipe or a device, into which no array goes", "Write it to a file.")
+    return path.open("wb")
 
 
 @contextlib.contextmanager
 def _replace_when_complete(path: Path) -> Iterator[BinaryIO]:
     """A temporary file beside `path` that takes its name at the end, or is removed."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", "Choose another --output.") from error
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
@@ -137,14 +180,15 @@ def _replace_when_complete(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def _write_jsonl(file: BinaryIO, parts: Iterable[tuple[list[dict[str, Any]], Encoded]]) -> None:
+def _write_jsonl(file: BinaryIO, parts: Iterable[tuple[list[_Record], Encoded]]) -> None:
     for records, encoded in parts:
         for record, vector in zip(records, encoded.vectors, strict=True):
-            file.write(orjson.dumps({**record, "embedding": vector}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+            numbers = orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY)
+            file.write(b'%s,"%s":%s}\n' % (record.line[:-1], VECTOR_FIELD.encode(), numbers))
         file.flush()
 
 
-def _write_npy(file: BinaryIO, parts: Iterable[tuple[list[dict[str, Any]], Encoded]], dimensions: int) -> None:
+def _write_npy(file: BinaryIO, parts: Iterable[tuple[list[_Record], Encoded]], dimensions: int) -> None:
     file.write(npy_header(0, dimensions))  # the number of rows is only known at the end
     rows = 0
     for _, encoded in parts:

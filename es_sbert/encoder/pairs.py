@@ -49,9 +49,8 @@ class PairTokenizer:
     """
 
     def __init__(self, model: CrossEncoderModel, pairs: PairFormat) -> None:
-        self._lowercase = model.lowercase
         self._pairs = pairs
-        self._tokenizer = load_tokenizer(model.tokenizer_file)
+        self._tokenizer = load_tokenizer(model.tokenizer_file, lowercase=model.lowercase)
         if model.max_tokens <= self._tokenizer.num_special_tokens_to_add(is_pair=True):
             raise BundleInvalid(
                 f"{model.folder} reads {model.max_tokens} tokens, which the special tokens of a pair already fill",
@@ -69,8 +68,6 @@ class PairTokenizer:
             UsageError: a text is not valid Unicode (lone surrogates).
         """
         pairs = list(zip(first, second, strict=True))
-        if self._lowercase:
-            pairs = [(a.lower(), b.lower()) for a, b in pairs]
         try:
             encodings = self._tokenizer.encode_batch_fast(pairs)
         except (TypeError, UnicodeEncodeError) as error:

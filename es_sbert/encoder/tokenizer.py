@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from es_sbert.bundle.model import PromptKind, SentenceModel
 from es_sbert.encoder.passages import PassageSplitter
@@ -26,7 +26,7 @@ class SentenceTokenizer:
 
     def __init__(self, model: SentenceModel) -> None:
         self._model = model
-        self._tokenizer = load_tokenizer(model.tokenizer_file)
+        self._tokenizer = load_tokenizer(model.tokenizer_file, lowercase=model.lowercase)
         # Cut and padded here, not there: the tokenizer forgets how long a text was when it cuts it.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -48,8 +48,6 @@ class SentenceTokenizer:
             UsageError: a text is not valid Unicode (lone surrogates).
         """
         prompt = self._model.prompt(kind)
-        if self._model.lowercase:
-            texts = [text.lower() for text in texts]
         # encode_batch_fast leaves character offsets out, which nobody here needs.
         try:
             encodings = self._tokenizer.encode_batch_fast([prompt + text for text in texts] if prompt else list(texts))
@@ -93,13 +91,21 @@ def cut(ids: NDArray[np.int64], maximum: int, suffix: int) -> NDArray[np.int64]:
     return np.concatenate([ids[: maximum - suffix], ids[len(ids) - suffix :]])
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path, *, lowercase: bool = False) -> Tokenizer:
     """A tokenizer from its file.
+
+    Args:
+        lowercase: Lower-case texts before all else. As in sentence-transformers this is a step of the tokenizer, so
+            that special tokens that stand in a text ([SEP]) are still found.
 
     Raises:
         BundleInvalid: the file is none.
     """
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every kind of broken file
         raise BundleInvalid(f"{path} is no tokenizer: {error}", "Copy or download the model folder again.") from error
+    if lowercase:
+        rest = [tokenizer.normalizer] if tokenizer.normalizer is not None else []
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
+    return tokenizer

@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from es_sbert.bundle.checkpoint import read_json
 from es_sbert.bundle.cross_encoder import is_cross_encoder
+from es_sbert.bundle.json_files import read_json
 from es_sbert.errors import BundleInvalid
 from es_sbert.networks.cross_encoder import CrossEncoder
 from es_sbert.networks.cross_encoder_folder import open_cross_encoder, quiet

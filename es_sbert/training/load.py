@@ -96,7 +96,11 @@ def _override(settings: dict[str, Any], path: str, value: str) -> None:
 def _problems(error: ValidationError) -> str:
     """Every problem with its place, in one line."""
     problems = []
+    places = [entry["loc"] for entry in error.errors()]
     for entry in error.errors():
+        loc = entry["loc"]
+        if entry["type"] == "too_short" and any(other[: len(loc)] == loc != other for other in places):
+            continue  # pydantic counts stages without the broken ones, and complains of their number as well
         place = ".".join(map(str, entry["loc"])) or "the recipe"
         unknown = entry["type"] == "extra_forbidden"
         problems.append(f"{place}: {'no such setting' if unknown else entry['msg'].removeprefix('Value error, ')}")

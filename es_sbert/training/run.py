@@ -21,6 +21,7 @@ from es_sbert.bundle.reranker import is_reranker, open_reranker
 from es_sbert.bundle.store import is_bundle, open_bundle
 from es_sbert.errors import DeviceError, RecipeInvalid
 from es_sbert.evaluation.card import TRAINING_RECORD, TrainingRecord, model_card
+from es_sbert.exporters.check import read_gold_pairs
 from es_sbert.exporters.export import export_bundle
 from es_sbert.exporters.reranker import export_reranker
 from es_sbert.training.data.dev import read_dev
@@ -51,7 +52,23 @@ class Trained:
     fingerprint: str | None
 
 
-def read_stage(stage: Stage, data_folder: Path) -> StageData:
+def read_stages(recipe: Recipe, data_folder: Path) -> list[StageData]:
+    """Read and check every file that a run will need, the gold pairs of its export too.
+
+    Raises:
+        SourceError: a file or a row is bad; with file and line.
+        RecipeInvalid: roles or names that do not fit the objective.
+    """
+    if sts := _gold_file(recipe, data_folder):
+        read_gold_pairs(sts)  # the export reads them again: after hours of training it is late to find them missing
+    return [_read_stage(stage, data_folder) for stage in recipe.stages]
+
+
+def _gold_file(recipe: Recipe, data_folder: Path) -> Path | None:
+    return data_folder / recipe.export.sts if recipe.export.sts else None
+
+
+def _read_stage(stage: Stage, data_folder: Path) -> StageData:
     """Read and check all data of a stage.
 
     Raises:
@@ -101,7 +118,7 @@ def train(
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     state = accelerate.PartialState(cpu=place == "cpu")
-    data = [read_stage(stage, data_folder) for stage in recipe.stages]
+    data = read_stages(recipe, data_folder)
     workspace = Workspace(output)
     hashes = _hashes(recipe, data_folder) if state.is_main_process else {}
     if state.is_main_process:
@@ -209,9 +226,8 @@ def _export(recipe: Recipe, trained: Path, built: Path, data_folder: Path, repor
         return export_reranker(
             read_cross_encoder(trained, recipe.name), built, precisions, on_progress=report
         ).fingerprint
-    sts = data_folder / recipe.export.sts if recipe.export.sts else None
-    model = read_model(trained, recipe.name)
-    return export_bundle(model, built, precisions, sts_file=sts, reference="auto", on_progress=report).fingerprint
+    model, gold = read_model(trained, recipe.name), _gold_file(recipe, data_folder)
+    return export_bundle(model, built, precisions, sts_file=gold, reference="auto", on_progress=report).fingerprint
 
 
 def _summary(recipe: Recipe, workspace: Workspace, hashes: dict[str, str]) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _on_ray(address: str, model: str | None, engine: EngineSettings, **options: 
     require("ray", "ray")
     from es_sbert.ingest.cluster.runner import ray_runner
 
-    return ray_runner(address, model or DEFAULT_MODEL, engine, **options)
+    return ray_runner(address, DEFAULT_MODEL if model is None else model, engine, **options)
 
 
 @contextmanager

@@ -103,8 +103,9 @@ def gateway_settings(**given: Any) -> GatewaySettings:
         num_candidates=take("num_candidates"), hybrid=take("hybrid"), semantic_weight=take("semantic_weight"),
         writes=not take("no_writes"), on_embedding_failure=OnEmbeddingFailure(take("on_embedding_failure")),
     )  # fmt: skip
+    model = take("model")
     models = ModelSettings(
-        models=(take("model") or DEFAULT_MODEL, *take("more_models")), aliases=_aliases(take("aliases")),
+        models=(DEFAULT_MODEL if model is None else model, *take("more_models")), aliases=_aliases(take("aliases")),
         device=take("device"), precision=take("precision"), threads=take("threads"),
         in_memory=take("models_in_memory"), download=take("download_models"),
     )  # fmt: skip

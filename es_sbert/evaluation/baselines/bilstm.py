@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
-from es_sbert.bundle.checkpoint import read_json
+from es_sbert.bundle.json_files import read_json
 from es_sbert.bundle.model import PromptKind
 from es_sbert.bundle.safetensors import find_weights
 from es_sbert.encoder.batches import plan_batches

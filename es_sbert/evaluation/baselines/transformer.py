@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from es_sbert.bundle.checkpoint import longest_input, read_json
+from es_sbert.bundle.checkpoint import longest_input
+from es_sbert.bundle.json_files import read_json
 from es_sbert.bundle.model import PromptKind
 from es_sbert.bundle.safetensors import find_weights
 from es_sbert.encoder.batches import pad, plan_batches

@@ -31,11 +31,18 @@ def test_settings(folder: Path) -> None:
     assert (model.prompt("query"), model.prompt("document"), model.prompt(None)) == ("query: ", "passage: ", "")
 
 
-def test_default_prompt_stands_in(folder: Path) -> None:
+def test_default_prompt_is_for_inputs_of_no_kind(folder: Path) -> None:
     _edit(folder / "config_sentence_transformers.json",
           lambda _: {"prompts": {"any": "x: "}, "default_prompt_name": "any"})  # fmt: skip
     model = read_model(folder)
-    assert (model.prompt("query"), model.prompt(None)) == ("x: ", "x: ")
+    # As in sentence-transformers: a default prompt for queries must not come in front of documents.
+    assert (model.prompt("query"), model.prompt("document"), model.prompt(None)) == ("", "", "x: ")
+
+
+def test_a_prompt_of_null_is_empty(folder: Path) -> None:
+    _edit(folder / "config_sentence_transformers.json", lambda _: {"prompts": {"query": None, "document": "d: "}})
+    model = read_model(folder)
+    assert (model.prompt("query"), model.prompt("document")) == ("", "d: ")
 
 
 def test_old_pooling_keys(folder: Path) -> None:
@@ -68,6 +75,12 @@ def test_dense(folder: Path) -> None:
     assert model.dimensions == 8
 
 
+def test_dense_without_a_word_about_its_activation_has_that_of_sentence_transformers(folder: Path) -> None:
+    _add_dense(folder)
+    _edit(folder / "2_Dense/config.json", lambda c: c.pop("activation_function") and None)
+    assert read_model(folder).dense[0].activation is Activation.TANH
+
+
 def test_dense_of_another_width(folder: Path) -> None:
     _add_dense(folder, inputs=HIDDEN + 1)
     with pytest.raises(BundleInvalid, match="takes 17 values and gets 16"):
@@ -95,6 +108,19 @@ def test_tokenizer_config_says_the_maximum_where_the_model_does_not(folder: Path
     assert read_model(folder).max_tokens == 30
 
 
+def test_what_a_tokenizer_was_last_cut_to_is_no_maximum(folder: Path) -> None:
+    (folder / "sentence_bert_config.json").unlink()
+    _edit(folder / "tokenizer.json", lambda t: t.update(truncation={"max_length": 9, "direction": "Right"}))
+    assert read_model(folder).max_tokens == 40
+    _edit(folder / "config.json", lambda c: c.pop("max_position_embeddings") and None)
+    assert read_model(folder).max_tokens == 9
+
+
+def test_the_maximum_stands_in_a_file_of_an_older_name(folder: Path) -> None:
+    (folder / "sentence_bert_config.json").rename(folder / "sentence_roberta_config.json")
+    assert read_model(folder).max_tokens == 24
+
+
 def test_fingerprint_is_of_what_decides_a_vector(folder: Path, tmp_path: Path) -> None:
     original = read_model(folder).fingerprint
     assert len(original) == 32
@@ -106,6 +132,8 @@ def test_fingerprint_is_of_what_decides_a_vector(folder: Path, tmp_path: Path) -
         ("sentence_bert_config.json", lambda c: c.update(do_lower_case=True)),
         ("modules.json", lambda m: m.pop() and None),
         ("config.json", lambda c: c.update(hidden_act="relu")),
+        ("config.json", lambda c: c.update(is_decoder=True)),
+        ("config.json", lambda c: c.update(num_hidden_layers=1)),
         ("tokenizer.json", lambda t: t["model"]["vocab"].update(new=17)),
     ]
     for file, change in changes:
@@ -124,7 +152,7 @@ def test_fingerprint_is_of_what_decides_a_vector(folder: Path, tmp_path: Path) -
     ("file", "change"),
     [
         ("tokenizer.json", lambda t: t.update(padding={"x": 1}, truncation={"max_length": 7})),
-        ("config.json", lambda c: c.update(hidden_dropout_prob=0.3, transformers_version="9")),
+        ("config.json", lambda c: c.update(hidden_dropout_prob=0.3, transformers_version="9", is_decoder=False)),
     ],
 )
 def test_fingerprint_is_of_nothing_else(folder: Path, file: str, change: Callable[[Any], Any]) -> None:
@@ -153,6 +181,13 @@ def test_fingerprint_is_of_nothing_else(folder: Path, file: str, change: Callabl
          "include_prompt"),
         ("sentence_bert_config.json", '{"max_seq_length": "many"}', "wrong type"),
         ("config_sentence_transformers.json", '{"prompts": {"query": 3}}', "wrong type"),
+        ("config_sentence_transformers.json", '{"default_prompt_name": "passage"}', "no prompt of that name"),
+        ("config_sentence_transformers.json", '{"truncate_dim": 8}', "first 8 values"),
+        ("sentence_bert_config.json", '{"max_seq_length": 9, "processor_kwargs": {"strip_accents": true}}',
+         "changes the tokenizer's strip_accents"),
+        ("sentence_bert_config.json", '{"max_seq_length": 9, "tokenizer_args": {"truncation_side": "left"}}',
+         "truncation_side left"),
+        ("tokenizer_config.json", '{"truncation_side": "left"}', "truncation_side left"),
         ("model.safetensors", None, "no model.safetensors"),
         ("model.safetensors", "short", "cut short"),
     ],

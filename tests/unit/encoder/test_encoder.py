@@ -1,6 +1,7 @@
 """The encoder gives the reference's vectors in the order of the texts, whatever ran beside them."""
 
 import itertools
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import DeviceError, UsageError
+from es_sbert.errors import DeviceError, ModelNotFound, UsageError
 from es_sbert.loading import load_encoder
 from tests.tiny import HIDDEN, WORDS, write_tiny_bert
 
@@ -33,6 +34,17 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> object:
 def encoder(folder: Path) -> object:
     with load_encoder(str(folder), device="cpu", precision="fp32", threads=2, budget=64) as encoder:
         yield encoder
+
+
+def test_a_copy_of_a_cached_model_bears_its_own_name(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    with load_encoder(str(copy), device="cpu", precision="fp32") as again:
+        assert (again.info.fingerprint, again.info.model) == (encoder.info.fingerprint, str(copy))
+
+
+def test_an_empty_name_is_no_default() -> None:
+    with pytest.raises(ModelNotFound, match="no folder ''"):
+        load_encoder("")
 
 
 def test_equal_to_sentence_transformers(encoder: Encoder, folder: Path) -> None:

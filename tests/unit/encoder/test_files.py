@@ -1,6 +1,10 @@
 """`encode`: one vector a line, or an error that names the line and no output file."""
 
 import io
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +17,7 @@ from hypothesis import strategies as st
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.files import encode_file, npy_header
-from es_sbert.errors import SourceError, UsageError
+from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.loading import load_encoder
 from tests.tiny import HIDDEN, write_tiny_bert
 
@@ -73,8 +77,47 @@ def test_a_bad_line_is_named_and_nothing_is_written(
 
 
 def test_unwritable_output(encoder: Encoder, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         encode_file(encoder, io.BytesIO(b"a"), tmp_path / "missing" / "v.npy")
+
+
+def test_a_full_disk_is_an_error_of_ours(encoder: Encoder) -> None:
+    with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OutputError, match="No space left"):
+        encode_file(encoder, io.BytesIO(b"a"), full)
+
+
+def test_a_pipe_is_written_to_and_not_replaced(encoder: Encoder, tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        read = reader.submit(pipe.read_bytes)
+        encode_file(encoder, io.BytesIO(b"a man"), link)
+        assert orjson.loads(read.result(timeout=60))["text"] == "a man"
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    os.mkfifo(tmp_path / "pipe.npy")
+    with pytest.raises(UsageError, match="no array"):
+        encode_file(encoder, io.BytesIO(b"a man"), tmp_path / "pipe.npy")
+
+
+def test_what_stands_beside_the_text_is_not_rewritten(encoder: Encoder) -> None:
+    line = '{"id": 12345678901234567890123, "price": 1.10, "text": "a man" }'
+    out = io.BytesIO()
+    encode_file(encoder, io.BytesIO(line.encode()), out, form="jsonl")
+    assert out.getvalue().decode().startswith(line[:-1] + ',"embedding":[')
+
+
+def test_an_old_vector_is_replaced(encoder: Encoder) -> None:
+    out = io.BytesIO()
+    encode_file(encoder, io.BytesIO(b'{"embedding": [1], "text": "a man"}'), out, form="jsonl")
+    assert out.getvalue().count(b"embedding") == 1
+    assert len(orjson.loads(out.getvalue())["embedding"]) == HIDDEN
+
+
+def test_a_text_where_the_vector_goes(encoder: Encoder) -> None:
+    with pytest.raises(UsageError, match="'embedding'"):
+        encode_file(encoder, io.BytesIO(b'{"embedding": "a"}'), io.BytesIO(), form="jsonl", text_field="embedding")
 
 
 @given(st.integers(0, 10**18), st.integers(1, 10_000))
@@ -93,12 +136,12 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1 texts were longer than 8 tokens and were cut (14 tokens lost)" in result.stderr
 
 
-def test_a_copy_of_a_model_goes_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
-    names = [str(write_tiny_bert(tmp_path / name)) for name in ("first", "second")]
-    opened = []
-    for name in names:
-        with load_encoder(name, device="cpu", precision="fp32") as encoder:
-            opened.append(encoder.info)
-    assert [info.model for info in opened] == names
-    assert opened[0].fingerprint == opened[1].fingerprint
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny")
+    (tmp_path / "texts").write_text("a man\n" * 20_000)
+    command = f"{sys.executable} -m es_sbert.cli.main encode --model {folder} --device cpu {tmp_path / 'texts'}"
+    script = f"set -o pipefail; {command} | head -c 10"
+    environment = {**os.environ, "ES_SBERT_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == '{"text":"a'
+    assert "rror" not in done.stderr

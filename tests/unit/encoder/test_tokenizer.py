@@ -40,6 +40,15 @@ def test_prompt_is_put_in_front(folder: Path) -> None:
     assert tokenizer(["a cat"], "document").ids[0].tolist() == tokenizer(["a cat"]).ids[0].tolist()
 
 
+def test_lower_case_is_a_step_of_the_tokenizer(folder: Path) -> None:
+    """As in sentence-transformers: prompts are lower-cased too, and special tokens in a text stay special."""
+    model = read_model(folder)
+    plain = SentenceTokenizer(model)
+    lowered = SentenceTokenizer(model.model_copy(update={"lowercase": True, "prompts": {"query": "QUERY: "}}))
+    assert lowered(["[SEP] A CAT"]).ids[0].tolist() == plain(["[SEP] a cat"]).ids[0].tolist()
+    assert lowered(["A CAT"], "query").ids[0].tolist() == plain(["query: a cat"]).ids[0].tolist()
+
+
 def test_lone_surrogates(folder: Path) -> None:
     with pytest.raises(UsageError, match="cannot be tokenised"):
         SentenceTokenizer(read_model(folder))(["\ud800"])

@@ -233,6 +233,18 @@ def test_weights_beyond_protobufs_limit_go_into_a_file_of_their_own(
     assert encode(folder, "fp32", TEXTS).shape == (len(TEXTS), model.dimensions)
 
 
+def test_two_exports_at_once_keep_each_others_variants(tmp_path: Path) -> None:
+    model, output = read_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle"
+
+    def meanwhile(line: str) -> None:
+        if line.startswith("Comparing int8"):
+            export_bundle(model, output, [Precision.FP32])
+
+    export_bundle(model, output, [Precision.INT8], on_progress=meanwhile)
+    bundle = open_bundle(output)
+    assert [bundle.variant_file(name).name for name in ("fp32", "int8")] == ["model_fp32.onnx", "model_int8.onnx"]
+
+
 def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path: Path) -> None:
     output = tmp_path / "bundle"
     output.mkdir()

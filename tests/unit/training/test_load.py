@@ -1,5 +1,6 @@
 """Recipes: shipped ones, and everything that a recipe must not be."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("way", "value", "message"),
     [
-        ("stages.0.learning_rat", 1e-5, "stages.0.learning_rat: no such setting"),
+        ("stages.0.learning_rat", 1e-5, "stages.0.learning_rat: no such setting$"),
         ("stages.0.objective.margin", 1, "stages.0.objective.regression.margin: no such setting"),
         ("stages.0.objective.kind", "contrast", "stages.0.objective: .*'contrast'"),
         ("stages.0.batch", 0, "stages.0.batch: .*greater than 0"),
@@ -70,8 +71,9 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
 )
 def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, way: str, value: Any, message: str) -> None:
     path = write_recipe(tmp_path, change(recipe(tmp_path), way, value))
-    with pytest.raises(RecipeInvalid, match=message) as caught:
+    with pytest.raises(RecipeInvalid) as caught:
         load_recipe(str(path))
+    assert re.search(message, caught.value.message)
     assert "docs/commands/train.md" in caught.value.remedy
 
 

@@ -248,6 +248,14 @@ def test_bad_data_stops_the_run_before_anything_is_written(folder: Path, model: 
     assert not (folder / "out").exists()
 
 
+def test_gold_pairs_of_the_export_are_read_before_the_training(folder: Path, model: Path) -> None:
+    settings = recipe(model)
+    settings["export"] = {"sts": "nowhere.tsv"}
+    with pytest.raises(SourceError, match=r"nowhere\.tsv"):
+        train_here(write_recipe(folder, settings), folder / "gold")
+    assert not (folder / "gold").exists()
+
+
 def test_two_data_sets_of_one_name_are_refused(folder: Path, model: Path) -> None:
     settings = recipe(model)
     settings["stages"][0]["data"] *= 2
