@@ -41,12 +41,15 @@ def test_gradients_of_two_processes_are_those_of_the_joint_batch(tmp_path: Path)
     found = torch.load(tmp_path / "found.pt", weights_only=True)
     for name in gradients.OBJECTIVES:
         expected = gradients.gradients(model, name, None)
-        assert any(gradient.abs().max() > 1e-4 for gradient in expected.values())
+        largest = max(float(gradient.abs().max()) for gradient in expected.values())
+        assert largest > 1e-4
+        # Sums in float32 come in another order with every run, and a gradient is a sum of larger terms.
+        rounding = max(2e-6, 2e-6 * largest)
         for mini_batch in (None, 4):
             for key, gradient in expected.items():
                 place = f"{name}/{mini_batch}/{key}"
                 torch.testing.assert_close(
-                    found[place], gradient, atol=2e-6, rtol=1e-4, msg=lambda text, place=place: f"{place}: {text}"
+                    found[place], gradient, atol=rounding, rtol=1e-4, msg=lambda text, place=place: f"{place}: {text}"
                 )
 
 
