@@ -19,25 +19,17 @@ from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Silent
 from es_sbert.ingest.run import run
 from es_sbert.ingest.settings import IngestSettings
-from es_sbert.loading import load_encoder
 from es_sbert.tuning.recall import Setting, measure_recall, sample_queries
 from es_sbert.tuning.size_report import size_report
-from tests.engine.migration.support import Place, models, text_of
+from tests.engine.migration.support import Place, text_of, two_encoders
 
 COUNT = 60
 
 
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Encoder, Encoder]]:
-    folder = tmp_path_factory.mktemp("models")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
-        first, second = models(folder)
-        with (
-            load_encoder(str(first), precision="fp32", threads=1) as one,
-            load_encoder(str(second), precision="fp32", threads=1) as two,
-        ):
-            yield one, two
+    with two_encoders(tmp_path_factory.mktemp("models")) as both:
+        yield both
 
 
 def long_document(number: int) -> Json:

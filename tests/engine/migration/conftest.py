@@ -9,21 +9,13 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
-from es_sbert.loading import load_encoder
-from tests.engine.migration.support import Place, make_place, models
+from tests.engine.migration.support import Place, make_place, two_encoders
 
 
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Encoder, Encoder]]:
-    folder = tmp_path_factory.mktemp("models")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
-        first, second = models(folder)
-        with (
-            load_encoder(str(first), precision="fp32", threads=1) as one,
-            load_encoder(str(second), precision="fp32", threads=1) as two,
-        ):
-            yield one, two
+    with two_encoders(tmp_path_factory.mktemp("models")) as both:
+        yield both
 
 
 @pytest.fixture

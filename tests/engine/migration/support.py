@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, Flavour, Json
@@ -21,6 +23,7 @@ from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Silent
 from es_sbert.ingest.run import run
 from es_sbert.ingest.settings import IngestSettings
+from es_sbert.loading import load_encoder
 from es_sbert.migration.migrate import Watch, migrate
 from es_sbert.migration.prepare import Wanted
 from es_sbert.migration.result import MigrationResult
@@ -174,3 +177,16 @@ def _indices(engine: Engine, alias: str) -> list[str]:
 def models(tmp: Path) -> tuple[Path, Path]:
     """Two models of the same number of dimensions: an engine would not notice if they were mixed."""
     return write_tiny_bert(tmp / "first", seed=0), write_tiny_bert(tmp / "second", seed=1)
+
+
+@contextmanager
+def two_encoders(folder: Path) -> Iterator[tuple[Encoder, Encoder]]:
+    """Both `models` as a user loads them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
+        first, second = models(folder)
+        with (
+            load_encoder(str(first), precision="fp32", threads=1) as one,
+            load_encoder(str(second), precision="fp32", threads=1) as two,
+        ):
+            yield one, two
