@@ -9,7 +9,7 @@ from typing import Any
 
 from es_sbert.bundle.fingerprint import fingerprint
 from es_sbert.bundle.json_files import COPY_AGAIN, optional_json, read_json
-from es_sbert.bundle.model import SentenceModel
+from es_sbert.bundle.model import PROMPT_NAMES, SentenceModel
 from es_sbert.bundle.modules import check_widths, read_head, read_modules, read_pooling
 from es_sbert.bundle.safetensors import find_weights, hash_tensors, read_header
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
@@ -95,8 +95,20 @@ def read_model(folder: Path, name: str | None = None) -> SentenceModel:
         mode="json",
         include={"pooling", "dense", "normalize", "max_tokens", "prompts", "default_prompt", "lowercase"},
     )
+    settings |= _renamed(model)
     settings["config"] = decisive_settings(config, files)
     return model.model_copy(update={"fingerprint": fingerprint("".join(weights), tokenizer, settings)})
+
+
+def _renamed(model: SentenceModel) -> dict[str, Any]:
+    """Settings that es-sbert has once understood otherwise: vectors from then may not pass for those of now."""
+    changed: dict[str, Any] = {}
+    a_prompt_for_each_kind = all(model.prompts.keys() & set(names) for names in PROMPT_NAMES.values())
+    if model.default_prompt is not None and not a_prompt_for_each_kind:
+        changed["prompt_without_kind"] = model.default_prompt
+    if model.lowercase:
+        changed["lowercase_in_tokenizer"] = True
+    return changed
 
 
 def decisive_settings(config: dict[str, Any], weights: Sequence[Path]) -> dict[str, Any]:

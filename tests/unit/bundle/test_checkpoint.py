@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.checkpoint import decisive_settings, read_model
+from es_sbert.bundle.fingerprint import fingerprint
 from es_sbert.bundle.model import Activation, Dense, Pooling
+from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.safetensors import hash_tensors
+from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture
 from tests.tiny import HIDDEN, write_tiny_bert
 
@@ -146,6 +150,36 @@ def test_fingerprint_is_of_what_decides_a_vector(folder: Path, tmp_path: Path) -
     tensors["embeddings.LayerNorm.bias"][0] += 1
     save_file(tensors, folder / "model.safetensors")
     assert read_model(folder).fingerprint != original
+
+
+def test_the_fingerprint_of_the_default_model_is_for_ever() -> None:
+    """Indices all over the world bear it: a change of what is hashed would turn them away."""
+    assert read_model(resolve_model(DEFAULT_MODEL)).fingerprint == "edf9c8a57b6758089c8cc933aa47f059"
+
+
+def test_settings_that_were_understood_otherwise_have_another_fingerprint(folder: Path) -> None:
+    """Until then inputs of every kind got the default prompt, and prompts were not lower-cased."""
+
+    def then() -> str:
+        model = read_model(folder)
+        names = {"pooling", "dense", "normalize", "max_tokens", "prompts", "default_prompt", "lowercase"}
+        settings = model.model_dump(mode="json", include=names)
+        settings["config"] = decisive_settings(model.transformer_config, [folder / "model.safetensors"])
+        tokenizer = json.loads((folder / "tokenizer.json").read_text())
+        return fingerprint(hash_tensors([folder / "model.safetensors"]), tokenizer, settings)
+
+    def prompts(**said: str) -> None:
+        settings = {"prompts": said, "default_prompt_name": "query"}
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+
+    assert read_model(folder).fingerprint == then()
+    prompts(query="Q: ", document="D: ")
+    assert read_model(folder).fingerprint == then()
+    prompts(query="Q: ")
+    assert read_model(folder).fingerprint != then()
+    prompts(query="Q: ", document="D: ")
+    _edit(folder / "sentence_bert_config.json", lambda c: c.update(do_lower_case=True))
+    assert read_model(folder).fingerprint != then()
 
 
 @pytest.mark.parametrize(
