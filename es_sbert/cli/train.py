@@ -58,7 +58,7 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of everything random.  [default: the recipe's]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option("--resume", is_flag=True, help="Go on with the run in FOLDER, from its last whole checkpoint.")
-@click.option("--check", is_flag=True, help="Only read and check recipe and data.")
+@click.option("--check", is_flag=True, help="Only read and check recipe and data, and find the models.")
 @click.option("--keep-checkpoints", is_flag=True, help="Leave checkpoints in FOLDER/training.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list_recipes,
@@ -81,8 +81,9 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
       es-sbert train my-recipe.yaml -o tuned --resume
     """
     require("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
+    from es_sbert.training.inputs import find_models, read_stages
     from es_sbert.training.load import load_recipe, parse_overrides
-    from es_sbert.training.run import read_stages
+    from es_sbert.training.run import choose_training_device
     from es_sbert.training.run import train as run
 
     changes = parse_overrides(overrides)
@@ -92,6 +93,8 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
     path = Path(recipe)
     folder = data_folder or (path.parent if path.is_file() else Path())
     if check:
+        choose_training_device(device)
+        find_models(settings)
         for stage, data in zip(settings.stages, read_stages(settings, folder), strict=True):
             click.echo(f"{stage.name}: {sum(map(len, data.examples)):,} examples, {len(data.dev or ()):,} for dev")
         return

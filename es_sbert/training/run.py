@@ -19,16 +19,13 @@ from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.cross_encoder import read_cross_encoder
 from es_sbert.bundle.reranker import is_reranker, open_reranker
 from es_sbert.bundle.store import is_bundle, open_bundle
-from es_sbert.errors import DeviceError, RecipeInvalid
+from es_sbert.errors import DeviceError
 from es_sbert.evaluation.card import TRAINING_RECORD, TrainingRecord, model_card
-from es_sbert.exporters.check import read_gold_pairs
 from es_sbert.exporters.export import export_bundle
 from es_sbert.exporters.reranker import export_reranker
-from es_sbert.training.data.dev import read_dev
-from es_sbert.training.data.read import read_examples
 from es_sbert.training.failures import disk_errors_explained
+from es_sbert.training.inputs import find_models, gold_file, read_stages
 from es_sbert.training.neighbours import with_neighbours
-from es_sbert.training.objectives.build import objective_shape
 from es_sbert.training.recipe import Kind, ModelSpec, Recipe, Stage
 from es_sbert.training.stage import StageData, StageResult, data_names, stage_model, train_stage
 from es_sbert.training.teachers import taught
@@ -52,42 +49,6 @@ class Trained:
     fingerprint: str | None
 
 
-def read_stages(recipe: Recipe, data_folder: Path) -> list[StageData]:
-    """Read and check every file that a run will need, the gold pairs of its export too.
-
-    Raises:
-        SourceError: a file or a row is bad; with file and line.
-        RecipeInvalid: roles or names that do not fit the objective.
-    """
-    if sts := _gold_file(recipe, data_folder):
-        read_gold_pairs(sts)  # the export reads them again: after hours of training it is late to find them missing
-    return [_read_stage(stage, data_folder) for stage in recipe.stages]
-
-
-def _gold_file(recipe: Recipe, data_folder: Path) -> Path | None:
-    return data_folder / recipe.export.sts if recipe.export.sts else None
-
-
-def _read_stage(stage: Stage, data_folder: Path) -> StageData:
-    """Read and check all data of a stage.
-
-    Raises:
-        SourceError: a file or a row is bad; with file and line.
-        RecipeInvalid: roles or names that do not fit the objective.
-    """
-    objectives = tuple(map(stage.objective_of, stage.data))
-    examples = [
-        read_examples(data, objective_shape(objective), data_folder)
-        for data, objective in zip(stage.data, objectives, strict=True)
-    ]
-    names = [each.name for each in examples]
-    if len(set(names)) != len(names):
-        raise RecipeInvalid(
-            f"stage {stage.name}: data sets need different names, not {', '.join(names)}", "Give each a name."
-        )
-    return StageData(tuple(examples), objectives, read_dev(stage.dev, data_folder) if stage.dev else None)
-
-
 def train(
     recipe: Recipe,
     output: Path,
@@ -100,7 +61,7 @@ def train(
 ) -> Trained:
     """Train a recipe and export the result.
 
-    Nothing is written before every file of every stage has been read and checked.
+    Nothing is written before every file of every stage has been read and checked, and every model was found.
 
     Args:
         recipe: What to run.
@@ -119,6 +80,8 @@ def train(
     transformers_logging.set_verbosity_error()
     state = accelerate.PartialState(cpu=place == "cpu")
     data = read_stages(recipe, data_folder)
+    if not resume:  # a run that goes on may need none of them any more
+        find_models(recipe)
     workspace = Workspace(output)
     hashes = _hashes(recipe, data_folder) if state.is_main_process else {}
     if state.is_main_process:
@@ -226,7 +189,7 @@ def _export(recipe: Recipe, trained: Path, built: Path, data_folder: Path, repor
         return export_reranker(
             read_cross_encoder(trained, recipe.name), built, precisions, on_progress=report
         ).fingerprint
-    model, gold = read_model(trained, recipe.name), _gold_file(recipe, data_folder)
+    model, gold = read_model(trained, recipe.name), gold_file(recipe, data_folder)
     return export_bundle(model, built, precisions, sts_file=gold, reference="auto", on_progress=report).fingerprint
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.model import Precision
 from es_sbert.bundle.store import open_bundle
-from es_sbert.errors import RecipeInvalid, SourceError, TrainingDiverged
+from es_sbert.errors import ModelNotFound, RecipeInvalid, SourceError, TrainingDiverged
 from es_sbert.evaluation.similarity import Similarity, paired_similarity
 from es_sbert.evaluation.sts import correlate
 from es_sbert.exporters.export import export_bundle
@@ -254,6 +254,24 @@ def test_gold_pairs_of_the_export_are_read_before_the_training(folder: Path, mod
     with pytest.raises(SourceError, match=r"nowhere\.tsv"):
         train_here(write_recipe(folder, settings), folder / "gold")
     assert not (folder / "gold").exists()
+
+
+@pytest.mark.parametrize("missing", ["base", "teacher", "neighbours"])
+def test_a_model_that_is_not_there_stops_the_run_before_anything_is_written(
+    folder: Path, model: Path, missing: str
+) -> None:
+    settings = recipe(folder / "nowhere" if missing == "base" else model)
+    if missing != "base":
+        settings["stages"][0]["objective"] = {"kind": "regression", "teacher": str(folder / "nowhere")}
+        settings["stages"][0]["data"] = [
+            {"path": "train.tsv", "columns": {"sentence1": "sentence1", "sentence2": "sentence2"}}
+        ]
+    if missing == "neighbours":
+        settings["stages"][0]["objective"]["teacher"] = str(model)
+        settings["stages"][0]["data"][0]["neighbours"] = {"model": str(folder / "nowhere")}
+    with pytest.raises(ModelNotFound, match="nowhere"):
+        train_here(write_recipe(folder, settings), folder / "out")
+    assert not (folder / "out").exists()
 
 
 def test_two_data_sets_of_one_name_are_refused(folder: Path, model: Path) -> None:

@@ -1,0 +1,64 @@
+"""What a run needs before it begins: every file read and checked, every model found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from es_sbert.bundle.resolve import resolve_model
+from es_sbert.errors import RecipeInvalid
+from es_sbert.exporters.check import read_gold_pairs
+from es_sbert.training.data.dev import read_dev
+from es_sbert.training.data.read import read_examples
+from es_sbert.training.objectives.build import objective_shape
+from es_sbert.training.recipe import Recipe, Stage
+from es_sbert.training.stage import StageData
+
+
+def read_stages(recipe: Recipe, data_folder: Path) -> list[StageData]:
+    """Read and check every file that a run will need, the gold pairs of its export too.
+
+    Raises:
+        SourceError: a file or a row is bad; with file and line.
+        RecipeInvalid: roles or names that do not fit the objective.
+    """
+    if sts := gold_file(recipe, data_folder):
+        read_gold_pairs(sts)  # the export reads them again: after hours of training it is late to find them missing
+    return [_read_stage(stage, data_folder) for stage in recipe.stages]
+
+
+def find_models(recipe: Recipe) -> None:
+    """Make sure that every model is there that a run starts from, or learns from; hub ids are downloaded.
+
+    Raises:
+        ModelError: one is not to be found.
+    """
+    stated = [(stage.objective_of(data), data.neighbours) for stage in recipe.stages for data in stage.data]
+    teachers = {getattr(objective, "teacher", None) for objective, _ in stated}
+    finders = {neighbours.model for _, neighbours in stated if neighbours is not None}
+    for name in sorted({recipe.model.base} | finders | {name for name in teachers if name is not None}):
+        resolve_model(name)
+
+
+def gold_file(recipe: Recipe, data_folder: Path) -> Path | None:
+    """The gold pairs that the parity gate of the export measures by, where the recipe names any."""
+    return data_folder / recipe.export.sts if recipe.export.sts else None
+
+
+def _read_stage(stage: Stage, data_folder: Path) -> StageData:
+    """Read and check all data of a stage.
+
+    Raises:
+        SourceError: a file or a row is bad; with file and line.
+        RecipeInvalid: roles or names that do not fit the objective.
+    """
+    objectives = tuple(map(stage.objective_of, stage.data))
+    examples = [
+        read_examples(data, objective_shape(objective), data_folder)
+        for data, objective in zip(stage.data, objectives, strict=True)
+    ]
+    names = [each.name for each in examples]
+    if len(set(names)) != len(names):
+        raise RecipeInvalid(
+            f"stage {stage.name}: data sets need different names, not {', '.join(names)}", "Give each a name."
+        )
+    return StageData(tuple(examples), objectives, read_dev(stage.dev, data_folder) if stage.dev else None)
