@@ -71,6 +71,7 @@ class Indices:
     def __init__(self, upstream: Upstream, virtual_field: str, remember_seconds: float = 10.0) -> None:
         self._upstream = upstream
         self._virtual = virtual_field
+        self._told = ",".join(_TOLD).format(virtual_field)
         self._keys = CallerKeys()
         self._known: TTLCache[bytes, Searched] = TTLCache(_MOST_KEPT, remember_seconds)
         self._asking: dict[bytes, asyncio.Task[Searched]] = {}
@@ -114,10 +115,10 @@ class Indices:
     async def _ask(self, key: bytes, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
         asked_by = self.asked_by(headers)
         wanted = {name: options[name] for name in EXPRESSION_OPTIONS if name in options}
-        query = urlencode(wanted | {"filter_path": ",".join(_TOLD).format(self._virtual)})
         here = local(expression)
         if here is None:
             return REMOTE
+        query = urlencode(wanted | {"filter_path": self._told})
         path = f"/{here or '_all'}"
         answer = await self._upstream.ask("GET", f"{path}?{query}", asked_by)
         if answer.status == 404:
@@ -130,13 +131,10 @@ class Indices:
                 f"the mapping of {expression or 'the indices'}, which says what is embedded there, may not be read",
                 "Give the caller the index privilege view_index_metadata, or the gateway credentials of its own.",
             )
-        if answer.status != 200 or not isinstance(answer.body, dict):
-            raise self._upstream.refusal(answer, f"GET {path}")
-        searched = read_indices(answer.body, self._virtual)
+        told = self._upstream.needed(answer, f"GET {path}")
+        searched = read_indices(told, self._virtual)
         # Elasticsearch's kNN applies an alias's filter while it searches, OpenSearch's afterwards.
-        if self._upstream.known_flavour is Flavour.OPENSEARCH and any(
-            "aliases" in state for state in answer.body.values()
-        ):
+        if self._upstream.known_flavour is Flavour.OPENSEARCH and any("aliases" in state for state in told.values()):
             searched = replace(searched, filters=await self._filters(path, wanted, asked_by))
         self._known[key] = searched
         return searched
@@ -150,9 +148,8 @@ class Indices:
                 f"the filters of the aliases of {path.removeprefix('/')} may not be read",
                 "Allow the caller indices:admin/shards/search_shards, or give the gateway credentials of its own.",
             )
-        if answer.status != 200:
-            raise self._upstream.refusal(answer, f"GET {target}")
-        return {index: said["filter"] for index, said in answer.body.get("indices", {}).items() if "filter" in said}
+        told = self._upstream.needed(answer, f"GET {target}")
+        return {index: said["filter"] for index, said in told.get("indices", {}).items() if "filter" in said}
 
     def _cache_key(self, expression: str, options: Mapping[str, str], headers: Headers) -> bytes:
         said = (f"{name}={options.get(name)}" for name in EXPRESSION_OPTIONS)

@@ -87,6 +87,12 @@ class Echo(LocalServer):
 
         return Handler
 
+    def start_anew(self) -> None:
+        """Answer as at first, and forget what arrived."""
+        self.reply = raw(OK)
+        self.received.clear()
+        self.refused.clear()
+
     def only(self) -> Received:
         """The one request that arrived; it is taken out."""
         [request] = self.received

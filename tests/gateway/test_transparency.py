@@ -38,11 +38,8 @@ def url(echo: Echo, tiny: Path) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _a_new_start(echo: Echo) -> Iterator[None]:
-    echo.reply = raw(OK)
-    yield
-    echo.received.clear()
-    echo.refused.clear()
+def _a_new_start(echo: Echo) -> None:
+    echo.start_anew()
 
 
 def arrived(echo: Echo) -> Received:

@@ -56,7 +56,6 @@ class PointsInTime:
         answer = await self._upstream.ask("POST", "/_search", identity(incoming.headers), question)
         if answer.status in REFUSALS:
             return None
-        if answer.status != 200:
-            raise self._upstream.refusal(answer, "POST /_search")
-        found = [bucket["key"] for bucket in answer.body["aggregations"]["indices"]["buckets"]]
+        told = self._upstream.needed(answer, "POST /_search")
+        found = [bucket["key"] for bucket in told["aggregations"]["indices"]["buckets"]]
         return ",".join(quote(name, safe="") for name in found) or _NOTHING

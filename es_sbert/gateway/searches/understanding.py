@@ -221,9 +221,8 @@ class Understanding:
             answer = await self._upstream.ask("POST", target, identity(scope.headers), kth)
             if answer.status in REFUSALS:
                 return  # the search itself is refused alike, in the engine's own words
-            if answer.status != 200:
-                raise self._upstream.refusal(answer, "POST _search")
-            wanted.least[_cut_key(semantic, filters)] = least_cosine(self._flavour, answer.body)
+            told = self._upstream.needed(answer, "POST _search")
+            wanted.least[_cut_key(semantic, filters)] = least_cosine(self._flavour, told)
 
         asked = {
             _cut_key(semantic, filters): (semantic, filters)

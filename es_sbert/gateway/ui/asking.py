@@ -110,9 +110,7 @@ class Asking:
     def _object(self, reply: Reply, action: str) -> Json:
         if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):
             raise Refused(reply)
-        if not isinstance(reply.body, dict):
-            raise self._upstream.refusal(reply, action)
-        return reply.body
+        return self._upstream.needed(reply, action)
 
 
 def expression(index: str) -> str:

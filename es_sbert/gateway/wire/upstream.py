@@ -172,6 +172,19 @@ class Upstream:
         reply = await self._ask(method, target, headers, body)
         return reply.status, reply.body
 
+    def needed(self, reply: Reply, action: str) -> Json:
+        """The object that `ask` was answered with.
+
+        Args:
+            action: What was asked, e.g. `GET /docs`.
+
+        Raises:
+            EngineUnreachable, RequestFailed: the answer is of no use.
+        """
+        if reply.status != 200 or not isinstance(reply.body, dict):
+            raise self.refusal(reply, action)
+        return reply.body
+
     def refusal(self, reply: Reply, action: str) -> EsSbertError:
         """What is wrong where `ask` met with an answer that is of no use.
 

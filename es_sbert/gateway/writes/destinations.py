@@ -122,9 +122,7 @@ class Destinations:
 
     async def _get(self, path: str, headers: Headers) -> Json:
         answer = await self._upstream.ask("GET", path, self._indices.asked_by(headers))
-        if answer.status != 200 or not isinstance(answer.body, dict):
-            raise self._upstream.refusal(answer, f"GET {path}")
-        return answer.body
+        return self._upstream.needed(answer, f"GET {path}")
 
 
 def targets_of(fields: Mapping[str, VectorFieldMeta]) -> Targets:

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, Flavour, Json
+from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.ensure import read_vector_field
 from es_sbert.index.load_settings import begin_load
@@ -17,7 +17,7 @@ from es_sbert.ingest.control import Control
 from es_sbert.migration.ending import drop, roll_back
 from es_sbert.migration.state import Phase, pointed_to, read_migration
 from es_sbert.migration.target import target_name
-from tests.engine.migration.support import COUNT, Place, everything
+from tests.engine.migration.support import COUNT, Overheard, Place, everything
 
 
 @pytest.mark.parametrize("block_writes", [False, True])
@@ -141,13 +141,7 @@ def test_an_index_that_somebody_else_has_spoilt_is_not_swapped(place: Place, enc
     engine = place.engine
     target = target_name(place.alias, encoders[1].info.fingerprint, place.index)
 
-    class Spoiling:
-        def __init__(self, engine: Engine) -> None:
-            self._engine = engine
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._engine, name)
-
+    class Spoiling(Overheard):
         def count(self, name: str, query: Json | None = None) -> int:
             if name == target:
                 vector = [1.0] * 15 + [-1.0]

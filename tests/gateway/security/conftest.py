@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.echo import OK, Echo, raw
+from tests.gateway.echo import Echo
 from tests.gateway.security.support import MOST_BYTES, MOST_REQUESTS
 from tests.gateway.serving import gateway
 
@@ -35,8 +35,5 @@ def url(echo: Echo, tiny: Path) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _a_new_start(echo: Echo) -> Iterator[None]:
-    echo.reply = raw(OK)
-    yield
-    echo.received.clear()
-    echo.refused.clear()
+def _a_new_start(echo: Echo) -> None:
+    echo.start_anew()

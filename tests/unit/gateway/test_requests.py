@@ -35,7 +35,7 @@ from es_sbert.gateway.wire.headers import passed_on
 from es_sbert.gateway.wire.incoming import CallerGone, Incoming, decompressed
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.wire.routes import Api, Route, route_of
-from es_sbert.gateway.wire.upstream import Upstream
+from es_sbert.gateway.wire.upstream import Reply, Upstream
 
 
 def incoming(target: str, method: str = "GET", headers: dict[str, str] | None = None, *parts: bytes,
@@ -290,3 +290,12 @@ def test_another_certificate_than_the_one_whose_fingerprint_was_given_is_said_to
     upstream = Upstream(EngineSettings(url="https://localhost:9200", fingerprint="00" * 32), Limits())
     failure = upstream.failure(aiohttp.ServerFingerprintMismatch(b"\x00" * 32, b"\x01" * 32, "localhost", 9200))
     assert failure.message == "the certificate of https://localhost:9200 is not the one with the fingerprint given"
+
+
+@pytest.mark.parametrize("reply", [Reply(200, None), Reply(200, []), Reply(502, None), Reply(500, {"error": "x"})])
+def test_an_answer_to_the_gateways_own_question_is_an_object_or_an_error_with_a_remedy(reply: Reply) -> None:
+    upstream = Upstream(EngineSettings(url="http://localhost:9200"), Limits())
+    with pytest.raises((RequestFailed, EngineUnreachable)) as caught:
+        upstream.needed(reply, "GET /docs")
+    assert caught.value.remedy
+    assert upstream.needed(Reply(200, {"a": 1}), "GET /docs") == {"a": 1}
