@@ -109,7 +109,7 @@ class ElasticsearchEngine(RestEngine):
                 self._warned.add(text)
                 record("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
 
-    def _open_point_in_time(self, name: str) -> str:
+    def open_point_in_time(self, name: str) -> str:
         answer = self._request("POST", f"/{quoted(name)}/_pit", {"keep_alive": KEEP_ALIVE})
         return str(answer["id"])
 

@@ -95,7 +95,7 @@ class OpenSearchEngine(RestEngine):
         )  # fmt: skip
         return answer.status, answer.body
 
-    def _open_point_in_time(self, name: str) -> str:
+    def open_point_in_time(self, name: str) -> str:
         answer = self._request("POST", f"/{quoted(name)}/_search/point_in_time", {"keep_alive": KEEP_ALIVE})
         return str(answer["pit_id"])
 

@@ -75,6 +75,24 @@ class IndexState:
 
 
 @dataclass(frozen=True)
+class Slice:
+    """One of the parts that a point in time is read in; every document of it is in exactly one of them.
+
+    Slices of different points in time of one index are no parts of a whole: Elasticsearch cuts by where documents stand
+    in its files, and a document that is written moves.
+
+    Attributes:
+        number: From 0.
+        count: Of how many, at least 2.
+        point_in_time: Its id, the same for all slices.
+    """
+
+    number: int
+    count: int
+    point_in_time: str
+
+
+@dataclass(frozen=True)
 class SequenceNumbers:
     """How far the writes of one shard are. Every write and every deletion takes the next number.
 
@@ -204,13 +222,19 @@ class Engine(Protocol):
         """`_msearch`: several searches in one request, each answered as by `search`."""
 
     def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
-             vectors: bool = False, slice: tuple[int, int] | None = None) -> Iterator[list[Json]]:  # fmt: skip
+             vectors: bool = False, slice: Slice | None = None) -> Iterator[list[Json]]:  # fmt: skip
         """All hits of a query from one point in time, page by page, with `_seq_no` and `_primary_term`.
 
         Args:
             vectors: Also bring vectors on engines that leave them out of `_source`.
-            slice: Number of a slice, and of how many (at least 2): every document is in exactly one of them.
+            slice: The part of a point in time to read; None reads all of one of its own.
         """
+
+    def open_point_in_time(self, name: str) -> str:
+        """Its id; it stays for half an hour after each page that is read from it."""
+
+    def close_point_in_time(self, pit_id: str) -> None:
+        """Never fails: one that cannot be closed expires by itself."""
 
     def written(self, name: str, shard: int, after: int, up_to: int, *, query: Json, source_includes: Sequence[str],
                 page: int = 500, vectors: bool = False) -> list[Json]:  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from es_sbert.engines.failures import failed_request, root_cause
-from es_sbert.engines.protocol import EngineInfo, IndexState, ItemResult, Json
+from es_sbert.engines.protocol import EngineInfo, IndexState, ItemResult, Json, Slice
 from es_sbert.engines.upkeep import IndexUpkeep, all_quoted, quoted
 from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed
 
@@ -49,7 +49,7 @@ class RestEngine(IndexUpkeep):
         """
 
     @abstractmethod
-    def _open_point_in_time(self, name: str) -> str: ...
+    def open_point_in_time(self, name: str) -> str: ...
 
     @abstractmethod
     def _close_point_in_time(self, pit_id: str) -> None: ...
@@ -155,16 +155,16 @@ class RestEngine(IndexUpkeep):
         return answers
 
     def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
-             vectors: bool = False, slice: tuple[int, int] | None = None) -> Iterator[list[Json]]:  # fmt: skip
+             vectors: bool = False, slice: Slice | None = None) -> Iterator[list[Json]]:  # fmt: skip
         source = self._source(source_includes, vectors=vectors)
         body: Json = {"query": query, "size": page, "sort": self._scan_sort(), "_source": source}
         if slice is not None:
-            body["slice"] = {"id": slice[0], "max": slice[1]}
-        return self._pages(name, body)
+            body["slice"] = {"id": slice.number, "max": slice.count}
+        return self._pages(name, body, slice)
 
-    def _pages(self, name: str, body: Json) -> Iterator[list[Json]]:
-        """Hits of a search whose sort is a total order, from one point in time."""
-        pit_id = self._open_point_in_time(name)
+    def _pages(self, name: str, body: Json, slice: Slice | None) -> Iterator[list[Json]]:
+        """Hits of a search whose sort is a total order, from one point in time, which whoever opened it closes."""
+        pit_id = self.open_point_in_time(name) if slice is None else slice.point_in_time
         body = body | {"seq_no_primary_term": True, "track_total_hits": False}
         try:
             while True:
@@ -179,7 +179,8 @@ class RestEngine(IndexUpkeep):
                 yield hits
                 body["search_after"] = hits[-1]["sort"]
         finally:
-            self._release(pit_id)
+            if slice is None:
+                self.close_point_in_time(pit_id)
 
     def _source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
         if not includes:
@@ -211,7 +212,7 @@ class RestEngine(IndexUpkeep):
             raise failed_request(status, answer, label=label, action=f"{method} {path}")
         return answer
 
-    def _release(self, pit_id: str) -> None:
+    def close_point_in_time(self, pit_id: str) -> None:
         try:
             self._close_point_in_time(pit_id)
         except EngineError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 
-from es_sbert.engines.protocol import Engine, Json
+from es_sbert.engines.protocol import Engine, Json, Slice
 from es_sbert.errors import EngineError
 from es_sbert.index.layout import has_vector
 from es_sbert.index.meta import DocumentMeta, is_current, stored_meta
@@ -85,11 +85,11 @@ class IndexReader:
     Args:
         targets: Vector fields, all of them filled by this load.
         only_lacking: Pass over documents that have all vectors, whatever these are.
-        slice: Number of a slice of the index, and of how many; None reads all of it.
+        slice: The part of the index to read; None reads all of it.
     """
 
     def __init__(self, engine: Engine, index: str, targets: Targets, outcomes: Outcomes, control: Control, *,
-                 only_lacking: bool = False, slice: tuple[int, int] | None = None) -> None:  # fmt: skip
+                 only_lacking: bool = False, slice: Slice | None = None) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
         self._targets = targets

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -17,7 +16,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.loading import load_encoder
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import open_engine, same_vectors, vector_of, write_jsonl
-from tests.faults.bench import Bench
+from tests.faults.bench import Bench, Load
 from tests.faults.compare import compare
 from tests.faults.corpus import corpus
 
@@ -102,21 +101,27 @@ def test_the_same_command_goes_on_after_it_was_killed(cluster: RayCluster, bench
     assert summary["unchanged"] > 0
 
 
-def test_an_index_is_embedded_in_place_by_slices(cluster: RayCluster, bench: Bench) -> None:
-    wanted = bench.corpus.wanted
+@pytest.fixture
+def in_place(cluster: RayCluster, bench: Bench) -> Iterator[Load]:
+    """A load of an index whose documents stand in it already, without vectors."""
     with open_engine(bench.url) as engine:
-        lines = (orjson.dumps({"index": {"_id": key}}) + b"\n" + orjson.dumps(doc) for key, doc in wanted.items())
+        pairs = bench.corpus.wanted.items()
+        lines = (orjson.dumps({"index": {"_id": key}}) + b"\n" + orjson.dumps(doc) for key, doc in pairs)
         assert all(result.ok for result in engine.bulk(bench.index, b"\n".join(lines) + b"\n"))
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "es_sbert", "ingest", "--index", bench.index, "--url", bench.url, "--model",
-            str(bench.model), "--precision", "fp32", "--threads", "1", "--json", "--ray", cluster.address,
-        ],
-        capture_output=True, cwd=bench.folder, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr.decode()
-    filled = orjson.loads(done.stdout)
-    assert (filled["source"], filled["read"], filled["indexed"]) == ("index", len(wanted), len(wanted))
+    command = [
+        sys.executable, "-m", "es_sbert", "ingest", "--index", bench.index, "--url", bench.url, "--model",
+        str(bench.model), "--precision", "fp32", "--threads", "1", "--json", "--ray", cluster.address,
+    ]  # fmt: skip
+    load = Load(command, bench.folder, None, None)
+    try:
+        yield load
+    finally:
+        load.end_now()
+
+
+def check_vectors(bench: Bench) -> None:
+    """Every document has the vector of its text, and all that it had before."""
+    wanted = bench.corpus.wanted
     keys = sorted(wanted)
     vectors = bench.encoder.encode([wanted[key]["text"] for key in keys], "document").vectors
     with open_engine(bench.url) as engine:
@@ -124,6 +129,28 @@ def test_an_index_is_embedded_in_place_by_slices(cluster: RayCluster, bench: Ben
     for key, vector in zip(keys, vectors, strict=True):
         assert same_vectors(vector_of(stored[key]), vector)
         assert {name: stored[key][name] for name in wanted[key]} == wanted[key]
+
+
+def test_an_index_is_embedded_in_place_by_slices(bench: Bench, in_place: Load) -> None:
+    filled = bench.ended(in_place)
+    count = len(bench.corpus.wanted)
+    assert (filled["source"], filled["read"], filled["indexed"]) == ("index", count, count)
+    check_vectors(bench)
+
+
+def test_a_slice_whose_node_is_killed_is_read_again(cluster: RayCluster, bench: Bench, in_place: Load) -> None:
+    with open_engine(bench.url) as engine:
+
+        def begun() -> bool:
+            engine.refresh(bench.index)
+            return engine.count(bench.index, {"exists": {"field": "embedding"}}) >= 500
+
+        in_place.wait_until(begun)
+    cluster.kill_a_node()
+    filled = bench.ended(in_place)
+    count = len(bench.corpus.wanted)
+    assert (filled["read"], filled["indexed"] + filled["unchanged"]) == (count, count)
+    check_vectors(bench)
 
 
 def test_a_cluster_that_is_not_there(

@@ -13,7 +13,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine, Flavour, ItemResult, Json
+from es_sbert.engines.protocol import Engine, Flavour, ItemResult, Json, Slice
 from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed, UsageError
 
@@ -166,6 +166,26 @@ def test_scan_sees_one_point_in_time(engine: Engine, index: str) -> None:
     assert sorted(seen, key=int) == [str(n) for n in range(5, 20)]
 
 
+def test_slices_of_one_point_in_time_hold_every_document_once(engine: Engine, index: str) -> None:
+    engine.bulk(index, numbered(1000))
+    engine.refresh(index)
+    point_in_time = engine.open_point_in_time(index)
+    seen: list[str] = []
+    try:
+        for number in range(8):
+            part = Slice(number, 8, point_in_time)
+            pages = engine.scan(index, query={"match_all": {}}, source_includes=[], page=50, slice=part)
+            found = [hit["_id"] for page in pages for hit in page]
+            assert found
+            seen += found
+            # What a load in place does: the documents that were read are written, and get another place in the files.
+            engine.bulk(index, actions(*[({"update": {"_id": key}}, {"doc": {"word": "seen"}}) for key in found]))
+            engine.refresh(index)
+    finally:
+        engine.close_point_in_time(point_in_time)
+    assert sorted(seen, key=int) == [str(n) for n in range(1000)]
+
+
 def open_contexts(engine: RestEngine) -> int:
     """Search contexts that the server keeps open: the points in time of the running scans, one a shard."""
     stats = engine._request("GET", "/_nodes/stats/indices/search")
@@ -188,6 +208,13 @@ def test_point_in_time_is_closed_at_the_end_on_a_break_and_on_an_error(engine: R
 
     with pytest.raises(RequestFailed, match="foo"):
         list(engine.scan(index, query={"foo": {}}, source_includes=[]))
+    assert open_contexts(engine) == before
+
+    point_in_time = engine.open_point_in_time(index)
+    list(engine.scan(index, query={"match_all": {}}, source_includes=[], slice=Slice(0, 2, point_in_time)))
+    assert open_contexts(engine) > before  # the other slices are still to be read
+    engine.close_point_in_time(point_in_time)
+    engine.close_point_in_time(point_in_time)  # is none any more: no error
     assert open_contexts(engine) == before
 
 

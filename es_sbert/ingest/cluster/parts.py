@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from es_sbert.engines.protocol import Slice
 from es_sbert.errors import SourceError
 from es_sbert.ingest.sources.source import Source
 from es_sbert.streams.lines import StreamBroken
@@ -14,8 +15,8 @@ from es_sbert.streams.lines import StreamBroken
 PART_BYTES = 16 << 20
 # Slices of an index for each worker, for the same reasons.
 SLICES = 8
-
-Slice = tuple[int, int]  # number, of how many
+# More of them engines refuse, unless an index is set up otherwise.
+MOST_SLICES = 1024
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ def source_parts(sources: Sequence[Source], size: int = PART_BYTES) -> list[Part
     return [Part(number, source=piece) for number, piece in enumerate(pieces)]
 
 
-def index_parts(workers: int) -> list[Part]:
-    """Slices of an index."""
-    count = max(2, workers * SLICES)  # engines take no single slice
-    return [Part(number, slice=(number, count)) for number in range(count)]
+def index_parts(workers: int, point_in_time: str) -> list[Part]:
+    """Slices of an index.
+
+    Args:
+        point_in_time: Its id.
+    """
+    count = min(max(2, workers * SLICES), MOST_SLICES)  # engines take no single slice
+    return [Part(number, slice=Slice(number, count, point_in_time)) for number in range(count)]

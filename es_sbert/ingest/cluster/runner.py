@@ -82,11 +82,6 @@ class RayRunner:
         # A slice of the index sees what was refreshed.
         patiently(context, lambda: context.engine.refresh(index))
         empty = patiently(context, lambda: context.engine.count(index)) == 0
-        parts = (
-            source_parts(context.plan.sources, self._part_bytes)
-            if context.plan.sources
-            else index_parts(self._workers.count)
-        )
         plan = replace(context.plan, sources=[])
         job = Job(
             self._engine, self._name, self._device, self._precision, self._workers.threads, plan,
@@ -94,7 +89,7 @@ class RayRunner:
             context.clock.now(), Path.cwd(),
         )  # fmt: skip
         info: EncoderInfo | None = None
-        with _Ticker(context, self._keeper, len(parts)) as ticker:
+        with self._parts(context) as parts, _Ticker(context, self._keeper, len(parts)) as ticker:
             for report in self._reports(job, parts):
                 ticker.ended += 1
                 if info is None and report.info is not None:
@@ -107,6 +102,19 @@ class RayRunner:
                 "Run the same command again: it goes on where it was.",
             )
         return info
+
+    @contextmanager
+    def _parts(self, context: LoadContext) -> Iterator[list[Part]]:
+        """What is to be done; slices of the index can be read until the block ends."""
+        if context.plan.sources:
+            yield source_parts(context.plan.sources, self._part_bytes)
+            return
+        engine = context.engine
+        point_in_time = patiently(context, lambda: engine.open_point_in_time(context.index.name))
+        try:
+            yield index_parts(self._workers.count, point_in_time)
+        finally:
+            engine.close_point_in_time(point_in_time)
 
     def _reports(self, job: Job, parts: Sequence[Part]) -> Iterator[Report]:
         """One of each part, in the order in which they end."""

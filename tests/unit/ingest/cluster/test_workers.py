@@ -7,6 +7,7 @@ import pickle
 import pytest
 from ray.exceptions import RayTaskError
 
+from es_sbert.engines.protocol import Slice
 from es_sbert.errors import ClusterError, OutputError, UsageError
 from es_sbert.ingest.cluster.parts import index_parts
 from es_sbert.ingest.cluster.session import own_error
@@ -69,9 +70,13 @@ def test_our_error_is_found_wherever_ray_has_packed_it() -> None:
 
 
 def test_slices_are_numbered() -> None:
-    parts = index_parts(1)
-    assert [part.slice for part in parts] == [(number, len(parts)) for number in range(len(parts))]
+    parts = index_parts(1, "pit")
+    assert [part.slice for part in parts] == [Slice(number, len(parts), "pit") for number in range(len(parts))]
     assert len(parts) >= 2
+
+
+def test_there_are_no_more_slices_than_engines_take() -> None:
+    assert len(index_parts(200, "pit")) == 1024
 
 
 def test_a_ledger_travels_and_is_added_up() -> None:
