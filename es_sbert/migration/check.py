@@ -49,31 +49,30 @@ def check(transfer: Transfer, encoder: Encoder, fields: dict[str, VectorFieldMet
 
 def _sample(transfer: Transfer, seed: int) -> list[Json]:
     """Documents of the new index taken at random, whole, with vectors."""
-    source: Json | bool = {"exclude_vectors": False} if transfer.engine.info.hides_vectors_in_source else True
     random: Json = {"function_score": {"random_score": {"seed": seed, "field": "_seq_no"}, "boost_mode": "replace"}}
-    hits: list[Json] = transfer.engine.search(transfer.target, {"query": random, "size": SAMPLE, "_source": source})[
-        "hits"
-    ]["hits"]
+    body: Json = {"query": random, "size": SAMPLE, "_source": _whole(transfer)}
+    hits: list[Json] = transfer.engine.search(transfer.target, body)["hits"]["hits"]
     return hits
+
+
+def _whole(transfer: Transfer) -> Json | bool:
+    """What is asked of `_source` to get all of it, with vectors."""
+    return {"exclude_vectors": False} if transfer.engine.info.hides_vectors_in_source else True
 
 
 def _check_documents(transfer: Transfer, sample: list[Json]) -> None:
     """The copies are equal, unless the old document was written since."""
     if not sample:
         return
-    engine, copied = transfer.engine, transfer.book.note.copied
-    places = look_up(engine, transfer.source, sample)
-    source: Json | bool = {"exclude_vectors": False} if engine.info.hides_vectors_in_source else True
-    body: Json = {"query": {"ids": {"values": [hit["_id"] for hit in sample]}}, "size": 4 * len(sample),
-                  "_source": source}  # fmt: skip
-    originals = {key_of(hit): hit["_source"] for hit in engine.search(transfer.source, body)["hits"]["hits"]}
-    dropped = ours(transfer.book.note.fields)
+    copied, dropped = transfer.book.note.copied, ours(transfer.book.note.fields)
+    # In one search: between two, a document may be written again.
+    originals = look_up(transfer.engine, transfer.source, sample, source=_whole(transfer))
     for hit in sample:
-        place, original = places.get(key_of(hit)), originals.get(key_of(hit))
-        if place is None or original is None:
+        original = originals.get(key_of(hit))
+        if original is None:
             continue  # deleted meanwhile; the counts tell if many are
-        if place["_seq_no"] <= copied[shard_of(place)] and _without(hit["_source"], dropped) != _without(
-            original, dropped
+        if original["_seq_no"] <= copied[shard_of(original)] and _without(hit["_source"], dropped) != _without(
+            original["_source"], dropped
         ):
             raise _differs(transfer, f"the document {hit['_id']!r} is not as it is in {transfer.source}")
 

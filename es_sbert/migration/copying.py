@@ -138,7 +138,6 @@ def remove_deleted(transfer: Transfer) -> int:
         Documents removed.
     """
     engine = transfer.engine
-    transfer.book.write(deletions=False)
     for index in (transfer.source, transfer.target):
         transfer.patiently(lambda index=index: engine.refresh(index))  # type: ignore[misc]
     removed = 0
@@ -149,13 +148,20 @@ def remove_deleted(transfer: Transfer) -> int:
             there = look_up(engine, transfer.target, gone)
             writes = [removal_of(hit) for hit in there.values() if is_ours(transfer, hit)]
             removed += len(writes) - transfer.send(writes)
+    # Only now: one that is killed before has all of it still to do.
+    transfer.book.write(deletions=False)
     return removed
 
 
-def look_up(engine: Engine, index: str, hits: list[Json]) -> dict[tuple[str, str | None], Json]:
-    """The documents of these ids and routings, as searches see them, with `_seq_no` and `_shard`."""
+def look_up(engine: Engine, index: str, hits: list[Json], *,
+            source: Json | bool = False) -> dict[tuple[str, str | None], Json]:  # fmt: skip
+    """The documents of these ids and routings, as searches see them, with `_seq_no` and `_shard`.
+
+    Args:
+        source: What of `_source` they bring.
+    """
     body: Json = {
-        "query": {"ids": {"values": [hit["_id"] for hit in hits]}}, "_source": False, "seq_no_primary_term": True,
+        "query": {"ids": {"values": [hit["_id"] for hit in hits]}}, "_source": source, "seq_no_primary_term": True,
         "explain": True,  # the only way to be told the shard
         "size": min(10_000, 4 * len(hits)),
     }  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import IndexMissing, RequestFailed
+from es_sbert.index.load_settings import put_back
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.progress import Meter
 from es_sbert.ingest.retry import RetryPolicy
@@ -113,6 +114,8 @@ class _Run:
             if number > 1 and (count <= SMALL_ROUND or (before is not None and count >= before)):
                 break
             before = count if number > 1 else None
+        # A load has done so already, but there is none where no field has a text.
+        put_back(self._engine, self._prepared.target)
         self.removed += remove_deleted(self._transfer)
         self._watch.say("Comparing counts, documents and vectors")
         self.compared = check(self._transfer, self._encoder, self._prepared.fields)

@@ -139,6 +139,12 @@ def _resume(engine: Engine, target: IndexState, note: Migration, source: IndexSt
 
 
 def _check_source(engine: Engine, source: IndexState, wanted: Wanted, model: EncoderInfo) -> None:
+    if source.data_stream is not None:
+        raise IndexMismatch(
+            f"{source.name} belongs to the data stream {source.data_stream}, which cannot go over to another index",
+            f"Give each of its indices a vector field of the new model: `es-sbert ingest --index {source.name} "
+            f"--vector-field NAME --model {model.model}`.",
+        )
     field = read_vector_field(engine, source.name, wanted.vector_field)
     if field.meta.fingerprint == model.fingerprint and wanted.index_type in (None, field.meta.index_type):
         raise IndexMismatch(

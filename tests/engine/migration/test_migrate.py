@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 
+import httpx
 import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.engines.protocol import Engine, Flavour, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.ensure import read_vector_field
-from es_sbert.index.load_settings import begin_load
+from es_sbert.index.load_settings import begin_load, left_behind
+from es_sbert.index.schema import merged_meta, vector_fields
 from es_sbert.ingest.control import Control
 from es_sbert.migration.ending import drop, roll_back
 from es_sbert.migration.state import Phase, pointed_to, read_migration
@@ -208,6 +212,40 @@ def test_two_at_once_do_not_get_into_each_other_s_way(place9: Place, encoders: t
     assert [result.finished for result in results] == [True]
     assert len(errors) == 1
     place.assert_holds(everything(), encoders[1])
+
+
+def test_a_field_that_was_never_loaded_leaves_no_settings_of_a_load(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine, old = place9.engine, place9.index
+    state = engine.get_index(old)
+    assert state is not None
+    meta = vector_fields(state.mappings, old)["embedding"].model_copy(update={"text": None})
+    engine.put_mapping(old, {"_meta": merged_meta(state.mappings["_meta"], "embedding", meta)})
+    result = place9.migrate(encoders[1])
+    new = engine.get_index(result.target)
+    assert new is not None
+    assert left_behind(new) is None
+    assert new.settings["index.refresh_interval"] == state.settings["index.refresh_interval"]
+    assert len(place9.contents()) == COUNT
+
+
+def test_a_data_stream_is_refused_before_anything_is_copied(
+    opensearch_url: str, open_engine: Callable[[str], Engine], encoders: tuple[Encoder, Encoder], tmp_path: Path
+) -> None:
+    stream = f"test-{uuid.uuid4().hex[:12]}"
+    url = opensearch_url
+    template = {"index_patterns": [stream], "data_stream": {}, "priority": 500}
+    httpx.put(f"{url}/_index_template/{stream}", json=template, trust_env=False).raise_for_status()
+    try:
+        httpx.put(f"{url}/_data_stream/{stream}", trust_env=False).raise_for_status()
+        place = Place(open_engine(url), stream, "", tmp_path / "dead.jsonl")
+        with pytest.raises(IndexMismatch, match="data stream") as caught:
+            place.migrate(encoders[1])
+        assert "--vector-field" in caught.value.remedy
+    finally:
+        httpx.delete(f"{url}/_data_stream/{stream}", trust_env=False)
+        httpx.delete(f"{url}/_index_template/{stream}", trust_env=False)
 
 
 def test_settings_and_flavours_are_those_of_the_old_index(place: Place, encoders: tuple[Encoder, Encoder]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Json
-from es_sbert.errors import IndexMismatch
+from es_sbert.errors import IndexMismatch, RequestFailed
 from tests.engine.migration.support import Overheard, Place, document, everything
 
 
@@ -83,3 +83,52 @@ def test_blocked_writers_are_told_and_the_block_goes_where_the_swap_fails(
     place.assert_holds(everything() | {"x": document(700)}, encoders[1])
     [refused] = engine.bulk(place.index, b'{"index":{"_id":"y"}}\n{"text":"man"}\n')
     assert refused.status == 403
+
+
+def test_deletions_are_not_forgotten_where_their_removal_is_cut_off(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine = place9.engine
+    swapped = False
+
+    class Failing(Overheard):
+        def update_aliases(self, actions: list[Json]) -> None:
+            nonlocal swapped
+            place9.delete("1", "2")
+            self._engine.update_aliases(actions)
+            swapped = True
+
+        def scan(self, name: str, **options: object) -> object:
+            if swapped:
+                raise RequestFailed("the engine is gone", "Wait.")
+            return self._engine.scan(name, **options)
+
+    place9.engine = Failing(engine)  # type: ignore[assignment]
+    with pytest.raises(RequestFailed, match="the engine is gone"):
+        place9.migrate(encoders[1])
+    place9.engine = engine
+    result = place9.migrate(encoders[1])
+    assert (result.resumed, result.finished, result.removed) == (True, True, 2)
+    assert {"1", "2"} & set(place9.contents()) == set()
+
+
+def test_a_document_that_is_written_while_it_is_compared_is_no_difference(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine, expected = place9.engine, everything()
+
+    class Changing(Overheard):
+        def search(self, name: str, body: Json, **options: object) -> Json:
+            answer: Json = self._engine.search(name, body, **options)
+            if name == place9.index:
+                changed = {hit["_id"]: document(900 + int(hit["_id"])) for hit in answer["hits"]["hits"][:5]}
+                place9.write(changed)
+                engine.refresh(name)
+                expected.update(changed)
+            return answer
+
+    place9.engine = Changing(engine)  # type: ignore[assignment]
+    assert place9.migrate(encoders[1]).finished
+    place9.engine = engine
+    place9.embed(encoders[1], place9.alias)
+    place9.assert_holds(expected, encoders[1])
