@@ -18,6 +18,7 @@ from es_sbert.clock import Clock
 from es_sbert.errors import OutputError
 from es_sbert.events import record
 from es_sbert.ingest.records import Origin
+from es_sbert.locks import held_at
 from es_sbert.streams.lines import SAMPLE_BYTES
 
 # A document may be as long as --max-document-bytes; of longer last letters the time is not known.
@@ -161,15 +162,23 @@ class DeadLetters:
                     message = f"{origin} cannot be loaded: {reason} (this one and others: {self.path})"
                     record("first_dead_letter", message, logging.WARNING, file=str(self.path), source=str(origin),
                            reason=reason)  # fmt: skip
-                rest = memoryview(line)
-                while rest:
-                    rest = rest[self._file.write(rest) :]
+                while not self._append(self._file, line):
+                    moved, self._file = self._file, _open_to_append(self.path)
+                    moved.close()
             except OSError as error:
                 raise OutputError(
                     f"the dead-letter file {self.path} cannot be written: {error.strerror}",
                     "Free space or name another file with --dead-letters, then run the same command again: "
                     "documents that are in the index are not embedded twice.",
                 ) from error
+
+    def _append(self, file: FileIO, line: bytes) -> bool:
+        """Write a letter; False where a retry has taken the file aside, which would throw it away with the others."""
+        with held_at(file, self.path) as still_there:
+            rest = memoryview(line if still_there else b"")
+            while rest:
+                rest = rest[file.write(rest) :]
+        return still_there
 
     def close(self) -> None:
         """Close the file, if one was made."""

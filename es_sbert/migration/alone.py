@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from es_sbert.bundle.store import cache_folder
-from es_sbert.engines.local.locks import file_lock
 from es_sbert.errors import OutputError, UsageError
+from es_sbert.locks import file_lock
 
 
 @contextmanager

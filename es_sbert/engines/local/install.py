@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from es_sbert.engines.local.catalogue import Artifact, EngineBuild
 from es_sbert.engines.local.layout import make_folder, storage_errors
-from es_sbert.engines.local.locks import file_lock
 from es_sbert.errors import LocalEngineError
+from es_sbert.locks import file_lock
 
 
 def install(build: EngineBuild, dist: Path, fetch: Callable[[Artifact, Path], Path],

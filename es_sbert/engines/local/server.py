@@ -18,10 +18,10 @@ from es_sbert.engines.local.health import cluster_status, describe_listener, por
 from es_sbert.engines.local.install import install
 from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.layout import Layout, storage_errors
-from es_sbert.engines.local.locks import file_lock
 from es_sbert.engines.local.maven import find_maven
 from es_sbert.engines.local.state import RunningEngine, all_alive, read_state, remove_state, write_state
 from es_sbert.errors import LocalEngineError
+from es_sbert.locks import file_lock
 
 DEFAULT_HEAP = "1g"
 DEFAULT_TIMEOUT = 180.0

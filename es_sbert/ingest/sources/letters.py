@@ -12,6 +12,7 @@ import orjson
 
 from es_sbert.errors import OutputError
 from es_sbert.ingest.records import Origin, Record, Reject
+from es_sbert.locks import moving
 from es_sbert.streams.json_lines import SPACE, parse_object
 from es_sbert.streams.lines import SAMPLE_BYTES, Line, too_long
 
@@ -31,13 +32,16 @@ def taken_aside(file: Path) -> Path:
 def take_aside(file: Path) -> None:
     """Take the letters aside, unless a retry that was stopped has left some; these come first.
 
+    A load that is still writing letters goes on in a new file.
+
     Raises:
         OutputError: the file cannot be renamed.
     """
     if taken_aside(file).exists():
         return
     try:
-        os.rename(file, taken_aside(file))
+        with moving(file):
+            os.rename(file, taken_aside(file))
     except OSError as error:
         raise OutputError(
             f"{file} cannot be renamed to {taken_aside(file).name}: {error.strerror}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from pathlib import Path
+from threading import Thread
 
 import orjson
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from es_sbert.errors import OutputError
 from es_sbert.ingest.dead_letters import DeadLetters, check_letters, default_path, letter_keys
 from es_sbert.ingest.records import Origin
+from es_sbert.ingest.sources.letters import taken_aside
+from es_sbert.locks import moving
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,25 @@ def test_a_letter_is_not_glued_to_one_that_was_cut_off(tmp_path: Path) -> None:
     cut, whole = path.read_bytes().splitlines()
     assert cut == b'{"reason": "cut of'
     assert orjson.loads(whole)["document"] == {"a": 1}
+
+
+def test_a_file_that_is_retried_meanwhile_is_written_no_more(tmp_path: Path) -> None:
+    """The retry reads it once and throws it away."""
+    path = tmp_path / "dead.jsonl"
+    with closing(DeadLetters(path, "run")) as letters:
+        letters.write(Origin("f", 1), "why", document=b"{}", document_id="before")
+        with moving(path):
+            writer = Thread(target=letters.write, args=(Origin("f", 2), "why"), kwargs={"document_id": "while"})
+            writer.start()
+            os.rename(path, taken_aside(path))
+        writer.join()
+        letters.write(Origin("f", 3), "why", document_id="after")
+    assert ids(taken_aside(path)) == ["before"]
+    assert ids(path) == ["while", "after"]
+
+
+def ids(path: Path) -> list[str]:
+    return [orjson.loads(line)["id"] for line in path.read_bytes().splitlines()]
 
 
 def test_a_reason_may_hold_any_bytes_of_the_command_line(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.engines.local.locks import file_lock
+from es_sbert.locks import file_lock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from es_sbert.engines.local.locks import file_lock
+from es_sbert.locks import file_lock
 with file_lock(Path(sys.argv[1]), lambda: None):
     print("held", flush=True)
     sys.stdin.readline()

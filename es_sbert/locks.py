@@ -1,4 +1,4 @@
-"""Locks between processes, so that two calls of `es-sbert engine` cannot start the same server."""
+"""Locks between processes of this machine: of one that starts a server, migrates an alias, or moves a file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,7 +29,7 @@ def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
                     on_wait()
                     told = True
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            if not _is_still_at(handle, path):
+            if not is_still_at(handle, path):
                 # Whoever held it has removed the file: this lock keeps nobody out, the next file's does.
                 continue
             try:
@@ -38,7 +39,34 @@ def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
             return
 
 
-def _is_still_at(handle: BinaryIO, path: Path) -> bool:
+@contextmanager
+def moving(path: Path) -> Iterator[None]:
+    """Keep out `held_at` while the block moves a file.
+
+    Raises:
+        OSError: there is no such file, or it cannot be locked.
+    """
+    with path.open("rb") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def held_at(handle: FileIO | BinaryIO, path: Path) -> Iterator[bool]:
+    """Whether an open file still stands at a path; while the block runs, nobody moves it by `moving`.
+
+    Raises:
+        OSError: the file cannot be locked.
+    """
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    try:
+        yield is_still_at(handle, path)
+    finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+def is_still_at(handle: FileIO | BinaryIO, path: Path) -> bool:
+    """Whether an open file is the one that a path leads to."""
     try:
         return os.path.samestat(os.fstat(handle.fileno()), path.stat())
     except FileNotFoundError:
