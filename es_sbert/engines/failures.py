@@ -24,6 +24,9 @@ _STATUS_REMEDIES = {
     503: "The server or a shard is not ready: look at `GET _cluster/health` and try again.",
 }
 
+# Of a point in time, or a scroll.
+LOST_VIEW = "search_context_missing_exception"
+
 # OpenSearch also closes the whole cluster to new indices when its disks are nearly full.
 _BLOCKS = frozenset({"cluster_block_exception", "index_create_block_exception"})
 
@@ -120,6 +123,8 @@ def failed_request(status: int, body: Any, *, label: str, action: str) -> EsSber
             "The query holds too many words or clauses: search by fewer, or raise indices.query.bool.max_clause_count.",
             status,
         )
+    if kind == LOST_VIEW:
+        return lost_view(label, reason, status)
     if kind == "index_not_found_exception":
         return IndexMissing(f"{reason} ({label})", "Check the name, or create it: `es-sbert index create NAME`.")
     if kind == "index_closed_exception":
@@ -128,6 +133,21 @@ def failed_request(status: int, body: Any, *, label: str, action: str) -> EsSber
         )  # fmt: skip
     remedy = _STATUS_REMEDIES.get(status, "The engine's log says more; the message above is its own.")
     return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status)
+
+
+def lost_view(label: str, reason: str, status: int) -> RequestFailed:
+    """A point in time that is no longer there.
+
+    Args:
+        label: Whose it was.
+        reason: The engine's own.
+    """
+    return RequestFailed(
+        f"{label} has lost the point in time from which the index was read: {reason}",
+        "A restart of the engine ends it, and so does half an hour in which nothing was read: run the same command "
+        "again.",
+        status,
+    )
 
 
 def denied(label: str, action: str, reason: str) -> AccessDenied:

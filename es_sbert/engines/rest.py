@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from es_sbert.engines.failures import failed_request, root_cause
+from es_sbert.engines.failures import LOST_VIEW, failed_request, lost_view, root_cause
 from es_sbert.engines.protocol import EngineInfo, IndexState, ItemResult, Json, Slice
 from es_sbert.engines.upkeep import IndexUpkeep, all_quoted, quoted
 from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed
@@ -224,7 +224,9 @@ class RestEngine(IndexUpkeep):
         shards = answer.get("_shards", {})
         if shards.get("failed") or answer.get("timed_out"):
             failures = shards.get("failures") or [{}]
-            reason = root_cause({"error": failures[0].get("reason", "timed out")})[1]
+            kind, reason = root_cause({"error": failures[0].get("reason", "timed out")})
+            if kind == LOST_VIEW:
+                raise lost_view(self.info.label, reason, 404)
             raise RequestFailed(
                 f"{self.info.label} searched only {shards.get('successful')} of {shards.get('total')} shards "
                 f"of {name}: {reason}",

@@ -85,10 +85,13 @@ def read_index(engine: Engine, name: str) -> IndexState:
     return state
 
 
-def check_index(context: LoadContext) -> None:
+def check_index(context: LoadContext) -> IndexState:
     """Make sure that it still is the index that the load began with.
 
     Engines make an index that is missing when a document comes, without our mapping.
+
+    Returns:
+        The index as it is now.
 
     Raises:
         IndexMismatch: it was deleted or replaced.
@@ -101,6 +104,7 @@ def check_index(context: LoadContext) -> None:
             f"Look at what stands under {context.plan.settings.index} now, delete it if only this load wrote there, "
             "and run the same command again.",
         )
+    return state
 
 
 def index_uuid(index: IndexState) -> str:

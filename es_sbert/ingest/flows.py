@@ -38,7 +38,8 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
     settings, outcomes, control = context.plan.settings, context.outcomes, context.control
     detect = ChangeDetection(
         context.engine, settings.index, context.targets, outcomes, patiently=partial(patiently, context),
-        empty_index=empty_index,
+        # Where there are other vector fields, another load may be filling them just now.
+        empty_index=empty_index and all(target.filled for target in context.targets),
     )  # fmt: skip
     reserved = tuple(name for target in context.targets for name in (target.field, target.meta_field))
     routing = context.index.routing_of(settings.index)

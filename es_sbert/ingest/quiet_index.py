@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from es_sbert.errors import AccessDenied, EngineError
 from es_sbert.events import record
+from es_sbert.index.load_settings import LOAD_SETTINGS as SETTINGS
 from es_sbert.index.load_settings import begin_load, put_back
 from es_sbert.index.privileges import LOAD_SETTINGS, require
-from es_sbert.ingest.context import LoadContext, patiently
+from es_sbert.ingest.context import LoadContext, patiently, read_index
 from es_sbert.ingest.settings import IngestSettings, LoadSettings
+
+Before = Mapping[str, str | None]
 
 
 def wants_load_settings(settings: IngestSettings, *, created: bool) -> bool:
@@ -15,22 +20,33 @@ def wants_load_settings(settings: IngestSettings, *, created: bool) -> bool:
     return settings.load_settings is LoadSettings.FAST or (settings.load_settings is LoadSettings.AUTO and created)
 
 
-def switch_off(context: LoadContext) -> list[str]:
-    """Change the index's settings for the load; what must be said about it."""
+def switch_off(context: LoadContext) -> tuple[Before | None, list[str]]:
+    """Change the index's settings for the load.
+
+    Returns:
+        What stood there before, None where nothing was changed; what must be said about it.
+    """
+    engine, name = context.engine, context.index.name
     try:
-        require(context.engine, context.index.name, LOAD_SETTINGS)
-        changed = patiently(context, lambda: begin_load(context.engine, context.index))
+        require(engine, name, LOAD_SETTINGS)
+        # Looked at anew: whatever another process has written into the mapping meanwhile would be overwritten.
+        before = patiently(context, lambda: begin_load(engine, read_index(engine, name)))
     except AccessDenied as error:
-        return [f"Refreshes and replicas stay as they are during the load: {error.message}"]
+        return None, [f"Refreshes and replicas stay as they are during the load: {error.message}"]
+    changed = {setting: SETTINGS[setting] for setting in before}
     record("settings_changed", "refreshes and replicas are off until the load ends", settings=changed)
-    return []
+    return before, []
 
 
-def switch_back(context: LoadContext) -> list[str]:
-    """Put back what this load, or one that was killed, has changed in the settings; what must be said about it."""
+def switch_back(context: LoadContext, before: Before | None) -> list[str]:
+    """Put back what this load, or one that was killed, has changed in the settings; what must be said about it.
+
+    Args:
+        before: What stood there before this load, where it has changed them.
+    """
     name = context.plan.settings.index
     try:
-        settings = patiently(context, lambda: put_back(context.engine, name))
+        settings = patiently(context, lambda: put_back(context.engine, name, before))
         if settings:
             record("settings_put_back", "refreshes and replicas are as they were before the load", settings=settings)
     except EngineError as error:

@@ -26,6 +26,7 @@ from es_sbert.ingest.context import (
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.ledger import Ledger, Outcome
 from es_sbert.ingest.load import WRITERS
+from es_sbert.ingest.meanwhile import done_by_others
 from es_sbert.ingest.memory import LoadMemory
 from es_sbert.ingest.milestones import record_end
 from es_sbert.ingest.observer import Observer, Unobserved
@@ -83,24 +84,27 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         fast = wants_load_settings(settings, created=any(field.outcome is FieldOutcome.CREATED for field in fields))
         changed = fast or left_behind(index) is not None
         notes = [memory.note] if memory is not None and memory.note is not None else []
+        before = None
         try:
             if fast:
-                notes += switch_off(context)
+                before, said = switch_off(context)
+                notes += said
+            began = clock.now()
             if wanted.sources:
                 observe_index(context)
             info = runner.load(context)
             if control.lost is None:
                 refresh(context)
-                check_index(context)
+                notes += done_by_others(context, check_index(context), began)
                 if settings.prune and not control.stop.is_set():
                     meter.close()
                     pruned, note = prune(context, confirm)
                     notes += note
             if changed:
-                notes += switch_back(context)
+                notes += switch_back(context, before)
         except EsSbertError as error:
             if changed:
-                error.message += "".join(f"; {note}" for note in switch_back(context))
+                error.message += "".join(f"; {note}" for note in switch_back(context, before))
             written = sum(outcomes.ledger.counts()[outcome] for outcome in (Outcome.INDEXED, Outcome.UPDATED))
             error.message += f" (this came after {written:,} documents were written)"
             raise

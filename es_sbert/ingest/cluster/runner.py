@@ -21,11 +21,11 @@ from es_sbert.bundle.resolve import resolve_model
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.encoder.types import EncoderInfo
-from es_sbert.errors import ClusterError, EsSbertError, first_line
+from es_sbert.errors import ClusterError, EsSbertError
 from es_sbert.index.meta import PassageRules
 from es_sbert.ingest.cluster.memory import RemoteMemory, start_keeper
 from es_sbert.ingest.cluster.parts import PART_BYTES, Part, index_parts, source_parts
-from es_sbert.ingest.cluster.session import connected, own_error
+from es_sbert.ingest.cluster.session import connected, own_error, reason_of
 from es_sbert.ingest.cluster.worker import Job, PartLoader, Report
 from es_sbert.ingest.cluster.workers import Workers, choose_workers
 from es_sbert.ingest.context import LoadContext, patiently
@@ -131,7 +131,7 @@ class RayRunner:
             if own is not None:
                 raise own from error
             raise ClusterError(
-                f"the load on the Ray cluster failed: {first_line(error)}",
+                f"the load on the Ray cluster failed: {reason_of(error)}",
                 "Look at `ray status` and the logs of the cluster, then run the same command again: it goes on where "
                 "it was.",
             ) from error

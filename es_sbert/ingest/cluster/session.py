@@ -97,9 +97,17 @@ def fetched(reference: Any) -> Any:
         raise own_error(error) or error from None
     except RayError as error:
         raise ClusterError(
-            f"a process of the load on the Ray cluster ended: {first_line(error)}",
+            f"a process of the load on the Ray cluster ended: {reason_of(error)}",
             "Look at the cluster (`ray status`) and run the same command again: it goes on where it was.",
         ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in one line: behind the frames of the first traceback, which Ray puts into its messages."""
+    lines = str(error).splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    behind = lines[frames[0] :] if frames else []
+    return next((line for line in behind if line and not line[0].isspace()), first_line(error))
 
 
 def own_error(error: BaseException) -> EsSbertError | None:
