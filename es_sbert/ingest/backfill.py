@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
-from es_sbert.engines.protocol import Engine, Json, Slice
+from es_sbert.engines.protocol import Json, Slice
 from es_sbert.errors import EngineError
 from es_sbert.index.layout import has_vector
 from es_sbert.index.meta import DocumentMeta, is_current, stored_meta
 from es_sbert.index.targets import Targets, texts_of
 from es_sbert.index.text import NoText
 from es_sbert.ingest.actions import Action, update_action
-from es_sbert.ingest.control import Control
+from es_sbert.ingest.context import LoadContext, patiently
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.load import Sorted, Task, cleared_fields
-from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin
 from es_sbert.ingest.triage import chunks
 from es_sbert.streams.json_lines import object_bytes
 
 PAGE = 500
+# What tells documents apart: ids are unique within a routing only.
+Key = tuple[str, str | None]
 
 
 def scan_query(targets: Targets, *, only_lacking: bool = False) -> Json:
@@ -64,40 +66,42 @@ class Conflicts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._actions: dict[str, Action] = {}
+        self._actions: dict[Key, Action] = {}
 
     def add(self, action: Action) -> None:
         with self._lock:
-            self._actions[action.document.id] = action
+            self._actions[action.document.id, action.document.routing] = action
 
-    def take(self) -> dict[str, Action]:
-        """All of them, by id; none are left."""
+    def take(self) -> dict[Key, Action]:
+        """All of them, by id and routing; none are left."""
         with self._lock:
             taken, self._actions = self._actions, {}
         return taken
 
 
 class IndexReader:
-    """Documents of an index that lack a current vector; all others are entered in `outcomes`.
+    """Documents of an index that lack a current vector; the ends of all others are entered.
 
     Those that have a vector but no text any more come too.
 
     Args:
-        targets: Vector fields, all of them filled by this load.
+        context: The load; it fills all of its targets.
+        index: Index or alias whose documents are read.
         only_lacking: Pass over documents that have all vectors, whatever these are.
         slice: The part of the index to read; None reads all of it.
     """
 
-    def __init__(self, engine: Engine, index: str, targets: Targets, outcomes: Outcomes, control: Control, *,
-                 only_lacking: bool = False, slice: Slice | None = None) -> None:  # fmt: skip
-        self._engine = engine
+    def __init__(self, context: LoadContext, index: str, *, only_lacking: bool = False,
+                 slice: Slice | None = None) -> None:  # fmt: skip
+        self._context = context
+        self._engine = context.engine
         self._index = index
-        self._targets = targets
+        self._targets = context.targets
         self._only_lacking = only_lacking
         self._slice = slice
-        self._meta_fields = [target.meta_field for target in targets]
-        self._outcomes = outcomes
-        self._control = control
+        self._meta_fields = [target.meta_field for target in context.targets]
+        self._outcomes = context.outcomes
+        self._control = context.control
         self._origin = Origin(f"index {index}")
 
     def documents(self) -> Iterator[Document]:
@@ -114,28 +118,41 @@ class IndexReader:
         except EngineError as error:
             self._control.cut(f"reading the index failed: {error.message}")
 
-    def again(self, conflicts: Mapping[str, Action]) -> Iterator[Document]:
+    def again(self, conflicts: Mapping[Key, Action]) -> Iterator[Document]:
         """The documents of these actions as they are now; they are not counted as read a second time.
 
-        Raises:
-            EngineError: the engine failed.
+        What cannot be read, since the engine is lost, is left to the next run.
         """
-        self._engine.refresh(self._index)
-        for ids in chunks(list(conflicts), PAGE):
-            query = scan_query(self._targets)
-            query["bool"]["filter"] = [{"ids": {"values": list(ids)}}]
-            body: Json = {
-                "query": query, "_source": {"includes": self.includes}, "size": len(ids), "seq_no_primary_term": True,
-            }  # fmt: skip
-            hits = {hit["_id"]: hit for hit in self._engine.search(self._index, body)["hits"]["hits"]}
-            for document_id in ids:
-                hit = hits.get(document_id)
-                if hit is None:
-                    self._outcomes.deleted()
-                elif self._is_ours(hit, conflicts[document_id]):
-                    self._outcomes.indexed(conflicts[document_id].lost_tokens)
-                else:
-                    yield from self._lacking(hit)
+        left = len(conflicts)
+        try:
+            for keys in chunks(list(conflicts), PAGE):
+                if self._control.lost is not None:
+                    break
+                hits = self._now(keys)
+                left -= len(keys)
+                for key in keys:
+                    hit = hits.get(key)
+                    if hit is None:
+                        self._outcomes.deleted()
+                    elif self._is_ours(hit, conflicts[key]):
+                        self._outcomes.indexed(conflicts[key].lost_tokens)
+                    else:
+                        yield from self._lacking(hit)
+        except EngineError as error:
+            self._control.lose(f"reading the index failed: {error.message}")
+        self._outcomes.left(left)
+
+    def _now(self, keys: Sequence[Key]) -> dict[Key, Json]:
+        """These documents as they stand in the index that the load writes to."""
+        name = self._context.index.name
+        query = scan_query(self._targets)
+        query["bool"]["filter"] = [{"ids": {"values": [document_id for document_id, _ in keys]}}]
+        body: Json = {
+            "query": query, "_source": {"includes": self.includes}, "size": 4 * len(keys), "seq_no_primary_term": True,
+        }  # fmt: skip
+        patiently(self._context, partial(self._engine.refresh, name))
+        answer = patiently(self._context, partial(self._engine.search, name, body))
+        return {(hit["_id"], hit.get("_routing")): hit for hit in answer["hits"]["hits"]}
 
     @property
     def includes(self) -> list[str]:

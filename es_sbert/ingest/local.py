@@ -8,7 +8,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.index.meta import PassageRules
 from es_sbert.ingest.backfill import IndexReader
-from es_sbert.ingest.context import LoadContext, check_index, patiently
+from es_sbert.ingest.context import LoadContext, patiently
 from es_sbert.ingest.flows import embed_in_place, load_sources, ticker
 from es_sbert.ingest.memory import LoadIdentity, LoadMemory
 from es_sbert.ingest.milestones import begin
@@ -63,10 +63,7 @@ class LocalRunner:
 
     def _reader(self, context: LoadContext) -> IndexReader:
         settings = context.plan.settings
-        return IndexReader(
-            context.engine, settings.index, context.targets, context.outcomes, context.control,
-            only_lacking=settings.only_lacking,
-        )  # fmt: skip
+        return IndexReader(context, settings.index, only_lacking=settings.only_lacking)
 
     def _load_index(self, context: LoadContext, reader: IndexReader) -> None:
         # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.
@@ -84,5 +81,4 @@ class LocalRunner:
         tick = ticker(context, lambda: None)
         while not context.control.stop.wait(seconds):
             if changes.are_there():
-                check_index(context)
                 embed_in_place(context, self._encoder, reader, changes.documents, tick)

@@ -13,7 +13,7 @@ from functools import partial
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EngineError
 from es_sbert.ingest.backfill import PAGE, IndexReader, scan_query
-from es_sbert.ingest.context import LoadContext, patiently
+from es_sbert.ingest.context import LoadContext, check_index, patiently
 from es_sbert.ingest.documents import Document
 
 
@@ -37,8 +37,14 @@ class Changes:
         self._there = dict(self._seen)
 
     def are_there(self) -> bool:
-        """Whether anything was written that was not looked at. An engine that fails ends the watch."""
+        """Whether anything was written that was not looked at. An engine that fails ends the watch.
+
+        Raises:
+            IndexMismatch: the index was deleted or made anew, or its alias stands for another one.
+        """
         try:
+            # Looked at first, and every time: the numbers of another index may well be the same.
+            check_index(self._context)
             self._there = self._checkpoints()
         except EngineError as error:
             self._lost(error)

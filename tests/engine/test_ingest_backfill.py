@@ -23,6 +23,7 @@ from tests.engine.ingest_support import (
     vector_of,
     write_jsonl,
 )
+from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer
 
 
 def write(engine: Engine, index: str, documents: list[dict[str, Any]], action: str = "index") -> None:
@@ -50,6 +51,18 @@ class Meddling:
             self._times -= 1
             self._meddle()
         return self._encoder.embed(texts)
+
+
+class Stumbling(FaultyProxy):
+    """Has no time for some refreshes."""
+
+    stumbles = 0
+
+    def _fault(self, exchange: Exchange) -> Fault | None:
+        if not self.stumbles or "/_refresh" not in exchange.path:
+            return None
+        self.stumbles -= 1
+        return answer(503)
 
 
 def test_a_backfill_gives_the_vectors_of_a_direct_load_and_touches_nothing_else(
@@ -159,6 +172,51 @@ def test_a_document_that_never_stands_still_is_a_dead_letter(
     assert letter["id"] == "d1"
     assert "run again" in letter["reason"]
     assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").indexed == 1
+
+
+@pytest.mark.parametrize(("patience", "left"), [(60.0, 0), (0.0, 1)])
+def test_an_engine_that_stumbles_when_a_document_is_read_again(
+    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path, patience: float, left: int
+) -> None:
+    index = fresh_index(es9_url)
+
+    def meddle() -> None:
+        write(engine, index, [{"id": "d1", "price": 5}], "update")
+        proxy.stumbles = 2
+
+    meddling: Any = Meddling(encoder, meddle)
+    with open_engine(es9_url) as engine, Stumbling(es9_url) as proxy:
+        engine.create_index(index, {})
+        write(engine, index, sentences(3))
+        summary = load(proxy.url, meddling, index, dead=tmp_path / "dead", retry_seconds=patience)
+    assert (summary.indexed, summary.left, summary.dead) == (3 - left, left, 0)
+    assert (summary.stopped is not None) == bool(left)
+    assert load(es9_url, encoder, index, dead=tmp_path / "dead").indexed == left
+
+
+def test_documents_of_one_id_and_two_routings_are_both_read_again(
+    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
+) -> None:
+    index = fresh_index(es9_url)
+
+    def both(number: int) -> None:
+        lines = [
+            {"index": {"_id": "same", "routing": routing}} if line == 0 else {"text": f"The {routing} {number}."}
+            for routing in ("a", "b", "c", "d")
+            for line in range(2)
+        ]
+        assert all(result.ok for result in engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
+
+    with open_engine(es9_url) as engine:
+        engine.create_index(index, {"settings": {"index.number_of_shards": 8}})
+        both(0)
+        engine.refresh(index)
+        count = engine.count(index)
+        assert count > 1
+        meddling: Any = Meddling(encoder, lambda: both(1))
+        summary = load(es9_url, meddling, index, dead=tmp_path / "dead")
+        assert (summary.read, summary.indexed) == (count, count)
+        assert load(es9_url, encoder, index, dead=tmp_path / "dead").unchanged == count
 
 
 def test_an_index_without_source_is_refused(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
-from es_sbert.errors import IndexMissing, UsageError, VectorIndexError
+from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.summary import Summary
 from tests.engine.ingest_support import (
@@ -129,6 +129,27 @@ def test_an_index_that_is_deleted_ends_the_watch(
             time.sleep(0.05)
     [error] = done
     assert isinstance(error, IndexMissing | VectorIndexError)
+
+
+def test_an_alias_that_goes_over_to_another_index_ends_the_watch(
+    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
+) -> None:
+    """Both indices have seen as many writes: their numbers tell nothing."""
+    one, two = fresh_index(es9_url), fresh_index(es9_url)
+    alias = f"{one}-alias"
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(2))
+    for index in (one, two):
+        load(es9_url, encoder, index, path, dead=tmp_path / "dead")
+    with open_engine(es9_url) as engine:
+        engine.update_aliases([{"add": {"index": one, "alias": alias}}])
+        with watching(es9_url, encoder, alias, tmp_path / "dead") as done:
+            time.sleep(0.5)  # whether it has begun by then makes no difference
+            engine.update_aliases([{"remove": {"index": one, "alias": alias}}, {"add": {"index": two, "alias": alias}}])
+            deadline = time.monotonic() + PATIENCE
+            while not done and time.monotonic() < deadline:
+                time.sleep(0.05)
+    [error] = done
+    assert isinstance(error, IndexMismatch)
 
 
 @pytest.mark.parametrize(
