@@ -136,7 +136,7 @@ def _ensure_fields(engine: Engine, runner: Runner, wanted: Plan) -> list[VectorF
         ensure_vector_field(
             engine, settings.index, vector_field=field.field, fingerprint=model.fingerprint,
             model_name=model.name, dimensions=model.dimensions, index_type=settings.index_type,
-            text=field.template.template, passages=field.passages,
+            text=field.template.template, passages=field.passages, create=bool(wanted.sources),
         )
         for field in wanted.fields
     ]  # fmt: skip

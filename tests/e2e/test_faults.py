@@ -12,7 +12,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.loading import load_encoder
 from tests.faults import disk
-from tests.faults.bench import Bench
+from tests.faults.bench import Bench, FaultNotFelt
 from tests.faults.catalogue import FAULTS
 from tests.faults.compare import compare
 from tests.faults.corpus import corpus
@@ -21,6 +21,8 @@ from tests.faults.servers import OwnServer, own_server
 
 COUNT = 3000
 OUTAGE = 6.0
+# A load that was over before the fault could happen says nothing: on a busy machine one of the two may come late.
+TRIES = 3
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -55,10 +57,18 @@ def test_nothing_is_lost_and_nothing_doubled(
         pytest.skip("this user may not mount a small disk")
     own = server(fault.settings) if fault.server else None
     url = own.url if own else es9_url
-    bench = Bench("es9", url, fresh_index(url), model, tiny, tmp_path, corpus(COUNT), OUTAGE, own)
-    with closing(bench):
-        bench.create(fault.shards)
-        summary = fault.happen(bench)
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        bench = Bench("es9", url, fresh_index(url), model, tiny, folder, corpus(COUNT), OUTAGE, own)
+        with closing(bench):
+            bench.create(fault.shards)
+            try:
+                summary = fault.happen(bench)
+                break
+            except FaultNotFelt:
+                if number == TRIES - 1:
+                    raise
     end = compare(bench)
     assert end.good, (end, summary)
     assert counts_add_up(summary)

@@ -12,7 +12,13 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import Engine
-from es_sbert.errors import VectorIndexError
+from es_sbert.errors import IndexMissing, VectorIndexError
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.local import LocalRunner
+from es_sbert.ingest.plan import plan
+from es_sbert.ingest.progress import Silent
+from es_sbert.ingest.run import run
+from es_sbert.ingest.settings import IngestSettings
 from tests.engine.ingest_support import (
     contents,
     letters,
@@ -225,6 +231,19 @@ def test_an_index_without_source_is_refused(engine_url: str, index_name: str, en
         write(engine, index_name, sentences(2))
     with pytest.raises(VectorIndexError, match="keeps no _source"):
         load(engine_url, encoder, index_name, dead=tmp_path / "dead")
+
+
+def test_an_index_that_is_deleted_before_a_backfill_begins_is_not_made_anew(
+    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
+) -> None:
+    index = fresh_index(es9_url)
+    with open_engine(es9_url) as engine:
+        engine.create_index(index, {})
+        wanted = plan(engine, IngestSettings(index=index, dead_letters=tmp_path / "dead"))
+        engine.delete_index(index)
+        with pytest.raises(IndexMissing):
+            run(engine, LocalRunner(encoder), wanted, Control(), Silent())
+        assert engine.get_index(index) is None
 
 
 def test_an_empty_index_is_done_at_once(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.progress import Silent, Snapshot
 from es_sbert.ingest.summary import Summary
 from tests.engine.ingest_support import (
     contents,
@@ -28,24 +29,30 @@ from tests.engine.ingest_support import (
     write_jsonl,
 )
 
-PATIENCE = 60.0  # seconds
+PATIENCE = 180.0  # seconds
 
 
 @contextmanager
 def watching(url: str, encoder: Encoder, index: str, dead: Path) -> Iterator[list[Summary | BaseException]]:
-    """A watch in another thread, ended with the block; its result stands in the list afterwards."""
+    """A watch in another thread that has begun, ended with the block; its result stands in the list afterwards."""
     control = Control()
     done: list[Summary | BaseException] = []
+    begun = threading.Event()
+
+    class Begun(Silent):
+        def show(self, snapshot: Snapshot) -> None:
+            begun.set()
 
     def work() -> None:
         try:
-            done.append(load(url, encoder, index, dead=dead, control=control, watch_seconds=0.1))
+            done.append(load(url, encoder, index, dead=dead, control=control, meter=Begun(), watch_seconds=0.1))
         except BaseException as error:  # for the test's thread
             done.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
+        assert begun.wait(PATIENCE), done
         yield done
     finally:
         control.interrupt()
@@ -121,8 +128,6 @@ def test_an_index_that_is_deleted_ends_the_watch(
     index = fresh_index(es9_url)
     load(es9_url, encoder, index, write_jsonl(tmp_path / "docs.jsonl", sentences(2)), dead=tmp_path / "dead")
     with open_engine(es9_url) as engine, watching(es9_url, encoder, index, tmp_path / "dead") as done:
-        until(lambda: engine.count(index) == 2, done)
-        time.sleep(0.5)
         engine._request("DELETE", f"/{index}")  # type: ignore[attr-defined]
         deadline = time.monotonic() + PATIENCE
         while not done and time.monotonic() < deadline:
@@ -143,7 +148,6 @@ def test_an_alias_that_goes_over_to_another_index_ends_the_watch(
     with open_engine(es9_url) as engine:
         engine.update_aliases([{"add": {"index": one, "alias": alias}}])
         with watching(es9_url, encoder, alias, tmp_path / "dead") as done:
-            time.sleep(0.5)  # whether it has begun by then makes no difference
             engine.update_aliases([{"remove": {"index": one, "alias": alias}}, {"add": {"index": two, "alias": alias}}])
             deadline = time.monotonic() + PATIENCE
             while not done and time.monotonic() < deadline:
