@@ -54,7 +54,8 @@ class LocalRunner:
         settings = context.plan.settings
         if settings.retry is not None:
             take_aside(settings.retry)
-        empty = patiently(context, lambda: context.engine.count(settings.index)) == 0
+        # Of the index itself: an alias may have a filter.
+        empty = patiently(context, lambda: context.engine.count(context.index.name)) == 0
         counter = ByteCounter()
         sizes = [source.size for source in context.plan.sources]
         total = None if None in sizes else sum(size or 0 for size in sizes)

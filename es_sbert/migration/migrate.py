@@ -9,7 +9,7 @@ from pathlib import Path
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.errors import IndexMissing, RequestFailed
+from es_sbert.errors import IndexMissing
 from es_sbert.index.load_settings import put_back
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.progress import Meter
@@ -22,15 +22,13 @@ from es_sbert.migration.embedding import Embedding
 from es_sbert.migration.prepare import Prepared, Wanted, forget_deletions, prepare, remember_deletions
 from es_sbert.migration.result import MigrationResult
 from es_sbert.migration.state import Phase
+from es_sbert.migration.waiting import wait_for_quiet, wait_for_writes
 
 # Rounds end when one copies no more than this many documents, or when they do not get shorter any more.
 SMALL_ROUND = 200
 MAX_ROUNDS = 20
 _WRITE_BLOCK = "index.blocks.write"
-_POLL_SECONDS = 0.5
 _TELL_SECONDS = 10.0
-# Requests that looked the alias up before the swap arrive at the old index within this time.
-_QUIET_SECONDS = 2.0
 
 
 @dataclass
@@ -136,7 +134,7 @@ class _Run:
         """No write can come any more: what is copied now is everything."""
         self._block()
         try:
-            self._wait_for_writes()
+            wait_for_writes(self._transfer)
             self._round()
             if self._stopped or not self._embed():
                 return False
@@ -163,17 +161,29 @@ class _Run:
     def _after_swap(self) -> bool:
         """Writes that came to the old index in its last moment."""
         if self._old_state() is not None:
-            self._wait_for_quiet()
-            self._wait_for_writes()
-            while count := late_round(self._transfer, self._told()):
-                self.late += count
-                if self._stopped:
-                    return False
+            wait_for_quiet(self._transfer)
+            wait_for_writes(self._transfer)
+            if not self._late_rounds():
+                return False
             if self._book.note.deletions:
                 self.removed += remove_deleted(self._transfer)
             if not self._embed():
                 return False
         self._finish()
+        return True
+
+    def _late_rounds(self) -> bool:
+        """Rounds until nothing is left, or until it is clear that somebody never stops; False where it was stopped."""
+        for _ in range(MAX_ROUNDS):
+            count = late_round(self._transfer, self._told())
+            self.late += count
+            if self._stopped:
+                return False
+            if not count:
+                return True
+        self._watch.say(
+            f"Somebody writes to {self._transfer.source} by its own name: what comes from now on is not copied any more"
+        )
         return True
 
     def _finish(self) -> None:
@@ -220,24 +230,3 @@ class _Run:
         if self._book.note.blocked and self._old_state() is not None:
             self._engine.put_settings(self._transfer.source, {_WRITE_BLOCK: None})
             self._book.write(blocked=False)
-
-    def _wait_for_writes(self) -> None:
-        """Until what was on its way when the block came is everywhere."""
-        deadline = time.monotonic() + self._transfer.policy.budget
-        while any(n.highest != n.everywhere for n in self._engine.sequence_numbers(self._transfer.source)):
-            if time.monotonic() > deadline:
-                raise RequestFailed(
-                    f"writes to {self._transfer.source} are still on their way to its replicas",
-                    "Look at `GET _cluster/health`, and run the same command again.",
-                )
-            time.sleep(_POLL_SECONDS)
-
-    def _wait_for_quiet(self) -> None:
-        """Until no more writes come to the old index by an alias that was looked up before the swap."""
-        deadline = time.monotonic() + self._transfer.policy.budget
-        seen, since = self._engine.sequence_numbers(self._transfer.source), time.monotonic()
-        while time.monotonic() - since < _QUIET_SECONDS and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-            numbers = self._engine.sequence_numbers(self._transfer.source)
-            if numbers != seen:
-                seen, since = numbers, time.monotonic()

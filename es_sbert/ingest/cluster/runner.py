@@ -78,7 +78,7 @@ class RayRunner:
         return RemoteMemory.opened_at(self._keeper, path, identity)
 
     def load(self, context: LoadContext) -> EncoderInfo:
-        index = context.plan.settings.index
+        index = context.index.name
         # A slice of the index sees what was refreshed.
         patiently(context, lambda: context.engine.refresh(index))
         empty = patiently(context, lambda: context.engine.count(index)) == 0

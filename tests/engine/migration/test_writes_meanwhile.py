@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch, RequestFailed
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.progress import Silent
+from es_sbert.migration.migrate import Watch, migrate
+from es_sbert.migration.prepare import Wanted
 from tests.engine.migration.support import Overheard, Place, document, everything
 
 
@@ -110,6 +116,29 @@ def test_deletions_are_not_forgotten_where_their_removal_is_cut_off(
     result = place9.migrate(encoders[1])
     assert (result.resumed, result.finished, result.removed) == (True, True, 2)
     assert {"1", "2"} & set(place9.contents()) == set()
+
+
+def test_a_writer_that_goes_on_by_the_old_index_s_name_is_not_waited_for_for_ever(
+    place9: Place, encoders: tuple[Encoder, Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("es_sbert.migration.migrate.MAX_ROUNDS", 3)
+    engine, said = place9.engine, []
+    late = -1
+
+    def meddle(step: str) -> None:
+        nonlocal late
+        late += step == "update_aliases" and late < 0
+        if late >= 0 and step == "sequence_numbers":
+            late += 1
+            assert late < 50
+            place9.write({f"late-{late}": document(late)}, to=place9.index)
+
+    overheard: Any = Overheard(engine, meddle)
+    wanted = Wanted(place9.alias, "embedding")
+    watch = Watch(Control(), Silent, said.append)
+    result = migrate(overheard, encoders[1], wanted, watch, dead_letters=place9.dead, retry_seconds=2)
+    assert (result.finished, result.late > 0) == (True, True)
+    assert any("by its own name" in message for message in said)
 
 
 def test_a_document_that_is_written_while_it_is_compared_is_no_difference(
