@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 _PAGES = [str(page.relative_to(ROOT)) for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]]
 _BLOCK = re.compile(r"^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _IN_PROSE = re.compile(r"(?<!`)`(es-sbert [^`]+)`(?!`)")
+_BENCHMARK = re.compile(r"`python -m (benchmarks\.\w+)([^`]*)`")
 _OPERATORS = "|&;<>()"
 # What stands for something, or for everything else.
 _PLACEHOLDERS = frozenset({"…", "NAME"})
@@ -109,6 +110,23 @@ def test_code_can_be_read(page: str) -> None:
         assert isinstance(yaml.safe_load(text), dict | list)
     for text in _shown(page, "json"):
         assert isinstance(json.loads(text.removeprefix("POST /_security/api_key\n")), dict)
+
+
+@pytest.mark.parametrize("page", _PAGES)
+def test_benchmarks_have_these_options(page: str) -> None:
+    common = (ROOT / "benchmarks/common.py").read_text()
+    for module, options in _BENCHMARK.findall((ROOT / page).read_text()):
+        place = ROOT / module.replace(".", "/")
+        files = [*place.glob("*.py")] if place.is_dir() else [place.with_suffix(".py")]
+        source = "".join(file.read_text() for file in files) + common
+        assert all(f'"{option}"' in source for option in re.findall(r"--[a-z-]+", options)), module
+
+
+def test_figures_name_their_command() -> None:
+    sections = (ROOT / "docs/results.md").read_text().split("\n## ")
+    tables = [section for section in sections if "\n| " in section]
+    assert len(tables) > 10
+    assert not [section.splitlines()[0] for section in tables if not _BENCHMARK.search(section)]
 
 
 def test_extras_and_targets_exist() -> None:
