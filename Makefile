@@ -18,7 +18,7 @@ demo: $(DEMO)/.installed ## Start Elasticsearch, embed and load the Python libra
 	PATH="$(CURDIR)/$(DEMO)/bin:$$PATH" examples/demo
 
 demo-down: ## Stop the demo's server and remove its data
-	$(DEMO)/bin/es-sbert engine down es9 --purge
+	$(DEMO)/bin/es-sbert engine down es9 --port 9200 --purge
 
 setup: $(VENV)/.installed ## Install everything for development into .venv
 

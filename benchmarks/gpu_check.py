@@ -24,17 +24,6 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[1]
 
 
-def use_checkout() -> None:
-    """Where es-sbert is not installed, exporters/ stands beside the package rather than in it."""
-    import importlib.util
-
-    sys.path.insert(0, str(CHECKOUT))
-    import es_sbert
-
-    if importlib.util.find_spec("es_sbert.exporters") is None:
-        es_sbert.__path__.append(str(CHECKOUT))
-
-
 def missing_cuda() -> str | None:
     """Why this machine cannot run the check, or None."""
     if not torch.cuda.is_available():
@@ -151,7 +140,7 @@ def main() -> int:
     if reason is not None:
         print(f"gpu-check needs a machine with CUDA: {reason}.", file=sys.stderr)
         return 2
-    use_checkout()
+    sys.path.insert(0, str(CHECKOUT))
     import onnxruntime
     import sentence_transformers
 

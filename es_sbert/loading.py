@@ -15,7 +15,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.hardware import available_cores, cuda_devices, has_int8_products
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.encoder.session import available_providers
-from es_sbert.errors import BundleInvalid, ModelError, ParityFailed, UnsupportedArchitecture
+from es_sbert.errors import BundleInvalid, ModelError, OutputError, ParityFailed, UnsupportedArchitecture
 
 Report = Callable[[str], None]
 
@@ -45,7 +45,7 @@ def load_encoder(
         report: Told what takes long.
 
     Raises:
-        ModelError: not found, broken, or of an unknown architecture.
+        ModelError: not found, broken, of an unknown architecture, or the cache cannot be written to.
         DeviceError: the device asked for is not the one that would run.
         UsageError: a device and precision that do not go together.
     """
@@ -140,6 +140,12 @@ def _prepare_exported(
     report(f"Exporting {model.name} to ONNX ({precision}), once: {folder}")
     try:
         export_bundle(model, folder, [precision], on_progress=report)
+    except OutputError as error:
+        raise ModelError(
+            error.message,
+            "Exported models are kept there: free space, or name a folder of yours in the environment variable "
+            "ES_SBERT_CACHE.",
+        ) from error
     except (ParityFailed, UnsupportedArchitecture) as error:
         # Traced graphs have no fp16; of an architecture that is not known at all, fp32 says so once more.
         if not may_fall_back or precision is Precision.FP32:

@@ -16,7 +16,7 @@ from es_sbert.bundle.manifest import MANIFEST_NAME, GraphFile, Manifest
 from es_sbert.bundle.model import SentenceModel
 from es_sbert.bundle.reranker import RERANKER_MANIFEST_NAME
 from es_sbert.bundle.store import open_bundle
-from es_sbert.errors import UsageError
+from es_sbert.errors import OutputError, UsageError
 
 # What sentence-transformers reads of a model, and its card. Pickles and other runtimes' exports stay behind.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
@@ -88,14 +88,14 @@ def staged(output: Path) -> Iterator[Path]:
     A reader sees the old folder, for an instant none, then the new one: never a half-written one.
 
     Raises:
-        UsageError: the folder cannot be written: no permission, a full disk.
+        OutputError: the folder cannot be written: no permission, a full disk.
     """
     output = output.resolve()  # where it is a link, what it points to is replaced, not the link
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
     except OSError as error:
-        raise UsageError(
+        raise OutputError(
             f"{output.parent} cannot be written to: {error.strerror}", "Export to a folder where you may write."
         ) from error
     try:
@@ -103,7 +103,7 @@ def staged(output: Path) -> Iterator[Path]:
         yield staging
         _swap(staging, output)
     except OSError as error:
-        raise UsageError(
+        raise OutputError(
             f"{output} cannot be written: {error}", "Free space there, or export to a folder where you may write."
         ) from error
     finally:

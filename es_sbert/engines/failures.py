@@ -29,15 +29,17 @@ LOST_VIEW = "search_context_missing_exception"
 
 # OpenSearch also closes the whole cluster to new indices when its disks are nearly full.
 _BLOCKS = frozenset({"cluster_block_exception", "index_create_block_exception"})
+_NOBODY = "Check the address and the port (engines use 9200), or start an engine here: `es-sbert engine up`."
 
 
-def unreachable(url: str, error: BaseException, timeout: float | None) -> EngineUnreachable:
+def unreachable(url: str, error: BaseException, timeout: float | None, *, nobody: str = _NOBODY) -> EngineUnreachable:
     """A broken or refused connection in words.
 
     Args:
         url: Address without credentials.
         error: The client's exception; its causes are searched for the one that says most.
         timeout: Seconds that were allowed, for the message of a timeout; None where the client alone knows them.
+        nobody: What to do where nothing listens.
     """
     causes = list(_causes(error))
     text = " ".join(str(cause) for cause in causes).lower()
@@ -66,10 +68,7 @@ def unreachable(url: str, error: BaseException, timeout: float | None) -> Engine
     if any(word in text for word in ("name or service not known", "nodename nor servname", "getaddrinfo", "resolve")):
         return EngineUnreachable(f"the host of {url} is not known", "Check the spelling of the address and the DNS.")
     if "refused" in text or any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-        return EngineUnreachable(
-            f"nothing listens at {url}",
-            "Check the address and the port (engines use 9200), or start an engine here: `es-sbert engine up`.",
-        )
+        return EngineUnreachable(f"nothing listens at {url}", nobody)
     return EngineUnreachable(
         f"the connection to {url} broke: {causes[-1]}",
         "Check that an engine runs there, and whether it wants https:// instead of http://.",

@@ -48,6 +48,12 @@ def test_mappings_and_exporters_are_inside(python: Path, tmp_path: Path) -> None
     assert typed == "True"
 
 
+def test_python_in_the_checkout_finds_all_of_it(python: Path) -> None:
+    """There it takes the checkout's folder, beside which mappings and exporters stand."""
+    code = "import es_sbert.exporters.export, es_sbert.search; print(es_sbert.exporters.__file__)"
+    assert _run(python, "-c", code, cwd=ROOT).strip() == str(ROOT / "exporters/__init__.py")
+
+
 def test_recipes_are_inside(python: Path, tmp_path: Path) -> None:
     code = (
         "from importlib.resources import files\n"

@@ -194,8 +194,9 @@ def test_several_servers_are_not_stopped_without_a_word(home: Home, port: int) -
     home.run("up", "es9", "--port", str(port))
     other = free_port()
     home.run("up", "es9", "--port", str(other), "--heap", "512m")
-    refused = home.run("down", code=2)
-    assert "several servers run" in refused.stderr
+    for named in ([], ["es9"]):
+        refused = home.run("down", *named, "--purge", code=2)
+        assert "several servers run" in refused.stderr
     assert len(home.servers()) == 2
     home.run("down", "--port", str(other), "--purge")
     assert [server["port"] for server in home.servers()] == [port]

@@ -59,6 +59,7 @@ def test_what_starts_with_which_profile(services: dict[str, dict[str, Any]]) -> 
         "es-sbert": [],
         "es-sbert-gpu": ["gpu"],
         "opensearch": ["opensearch"],
+        "opensearch-gateway": ["opensearch"],
         "opensearch-dashboards": ["opensearch"],
     }
 
@@ -76,24 +77,25 @@ def test_waiting_means_waiting_for_health(services: dict[str, dict[str, Any]]) -
             waited_for += 1
             assert how == {"condition": "service_healthy"}
             assert services[needed]["healthcheck"]["test"][0] == "CMD"
-    assert waited_for == 5
+    assert waited_for == 6
 
 
 def test_all_ports_are_on_the_loopback_interface_and_none_twice(services: dict[str, dict[str, Any]]) -> None:
     published = [port for service in services.values() for port in service.get("ports", [])]
     hosts = [re.fullmatch(r"127\.0\.0\.1:(\d+):\d+", port) for port in published]
     assert all(hosts), published
-    assert sorted(int(host[1]) for host in hosts if host) == [5601, 5602, 9200, 9210, 9280]
+    assert sorted(int(host[1]) for host in hosts if host) == [5601, 5602, 9200, 9210, 9280, 9281]
 
 
 def test_every_server_has_a_health_check_and_engines_keep_their_data(services: dict[str, dict[str, Any]]) -> None:
     servers = {name for name, service in services.items() if "ports" in service}
-    assert servers == {"elasticsearch", "gateway", "kibana", "opensearch", "opensearch-dashboards"}
+    engines, gateways = {"elasticsearch", "opensearch"}, {"gateway", "opensearch-gateway"}
+    assert servers == engines | gateways | {"kibana", "opensearch-dashboards"}
     # The image of es-sbert has no curl.
     for name in servers:
-        assert ("python" if name == "gateway" else "curl") in services[name]["healthcheck"]["test"], name
+        assert ("python" if name in gateways else "curl") in services[name]["healthcheck"]["test"], name
     volumes = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["volumes"]
-    for name in ("elasticsearch", "opensearch"):
+    for name in engines:
         volume, _, folder = services[name]["volumes"][0].partition(":")
         assert volume in volumes
         assert folder == f"/usr/share/{name}/data"
@@ -126,6 +128,14 @@ def test_kibana_asks_the_gateway_and_the_gateway_the_engine(services: dict[str, 
     assert gateway["environment"]["ES_SBERT_URL"] == "${ES_SBERT_URL:-http://elasticsearch:9200}"
 
 
+def test_opensearch_dashboards_ask_a_gateway_of_their_own(services: dict[str, dict[str, Any]]) -> None:
+    gateway = services["opensearch-gateway"]
+    assert gateway["command"] == services["gateway"]["command"]
+    assert gateway["environment"] == {"ES_SBERT_URL": "http://opensearch:9200"}
+    hosts = services["opensearch-dashboards"]["environment"]["OPENSEARCH_HOSTS"]
+    assert hosts == '["http://opensearch-gateway:9280"]'
+
+
 def test_only_the_gpu_service_asks_for_a_gpu(services: dict[str, dict[str, Any]]) -> None:
     asking = [name for name, service in services.items() if "deploy" in service]
     assert asking == ["es-sbert-gpu"]
@@ -136,7 +146,7 @@ def test_only_the_gpu_service_asks_for_a_gpu(services: dict[str, dict[str, Any]]
 def test_images_are_built_from_stages_that_exist(services: dict[str, dict[str, Any]], dockerfile: str) -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, flags=re.MULTILINE)
     targets = [service["build"]["target"] for service in services.values() if "build" in service]
-    assert sorted(targets) == ["cpu", "cpu", "gpu"]
+    assert sorted(targets) == ["cpu", "cpu", "cpu", "gpu"]
     assert set(targets) <= set(stages)
     assert stages[-1] == "cpu"  # what a build without --target makes
     copied_from = re.findall(r"COPY --from=(\S+)", dockerfile)

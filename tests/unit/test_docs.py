@@ -32,14 +32,38 @@ def test_no_page_without_a_command() -> None:
     assert {page.stem for page in PAGES.glob("*.md")} == {command.split()[0] for command in _ALL}
 
 
-_ALL_PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
+_ALL_PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
+_LINK = re.compile(r"\]\((?P<target>[^)#]*)(?:#(?P<anchor>[^)]*))?\)")
 
 
 @pytest.mark.parametrize("page", _ALL_PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
-        assert target.startswith("http") or (path.parent / target).exists(), target
+    for link in _LINK.finditer(path.read_text()):
+        if not link["target"].startswith("http"):
+            target = path.parent / link["target"] if link["target"] else path
+            assert target.exists(), link[0]
+            assert link["anchor"] is None or link["anchor"] in _anchors(target), link[0]
+
+
+def _anchors(page: Path) -> set[str]:
+    """What headings are called in links: lower case, without signs, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    readme = ROOT / "README.md"
+    linked = {(ROOT / link["target"]).resolve() for link in _LINK.finditer(readme.read_text())}
+    assert not {ROOT / page for page in _ALL_PAGES} - linked - {readme}
+
+
+def test_every_folder_has_its_room() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "es_sbert").rglob("__init__.py")}
+    # The folders of a command's options belong to the command.
+    inner = {folder for folder in folders if folder.startswith("es_sbert/cli/")} | {"es_sbert"}
+    assert not {folder for folder in folders - inner if f"`{folder}/`" not in text}
 
 
 @pytest.mark.parametrize("page", ["docs/opensearch-ml.md"])

@@ -1,11 +1,51 @@
 """pyproject.toml ships every package folder and pins nothing by address."""
 
+import ast
 import re
+import sys
 import tomllib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+# Installed for its own tests only (`tests/frameworks`), so that its metadata cannot be asked.
+_ELSEWHERE = {"haystack": {"haystack-ai"}}
+
+
+def _distribution(requirement: str) -> str:
+    """Its name without version, extras and conditions, as indices of packages normalise it."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=!~; ]", requirement)[0]).lower()
+
+
+def _brought_by(requirements: Iterable[str]) -> set[str]:
+    """Distributions that are named, and those that each of them cannot be installed without."""
+    named = {_distribution(requirement) for requirement in requirements}
+    installed = set().union(*_modules_to_distributions().values()) - set().union(*_ELSEWHERE.values())
+    needed = (requirement for name in named & installed for requirement in requires(name) or ())
+    return named | {_distribution(requirement) for requirement in needed if "extra ==" not in requirement}
+
+
+@cache
+def _trees() -> list[tuple[Path, ast.Module]]:
+    paths = [path for folder in ("es_sbert", "exporters") for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
+
+
+def _imports(tree: ast.Module) -> set[str]:
+    """Top-level modules of others, wherever in the file they are imported."""
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"es_sbert"}
+
+
+@cache
+def _modules_to_distributions() -> dict[str, set[str]]:
+    installed = packages_distributions().items()
+    return _ELSEWHERE | {module: {_distribution(name) for name in names} for module, names in installed}
 
 
 def test_every_package_folder_is_shipped() -> None:
@@ -28,3 +68,33 @@ def test_core_dependencies_are_constrained_and_without_torch() -> None:
     core = {re.split(r"[\[<>=; ]", line)[0].lower().replace("_", "-") for line in PYPROJECT["project"]["dependencies"]}
     assert core - pinned <= {"onnxruntime"}  # stands in for onnxruntime-gpu where that has no wheel
     assert not core & {"torch", "transformers", "sentence-transformers"}
+
+
+def test_whatever_is_imported_is_brought_by_the_installation_or_an_extra() -> None:
+    """`dev` has more, so that a test which runs the code would not notice."""
+    project = PYPROJECT["project"]
+    extras = (names for extra, names in project["optional-dependencies"].items() if extra != "dev")
+    brought = _brought_by([*project["dependencies"], *(name for names in extras for name in names)])
+    known = _modules_to_distributions()
+    for path, tree in _trees():
+        for module in _imports(tree):
+            assert known.get(module, set()) & brought, f"{path} imports {module}, which nothing brings"
+
+
+def test_an_extra_that_a_message_names_brings_what_is_missing() -> None:
+    known, extras = _modules_to_distributions(), PYPROJECT["project"]["optional-dependencies"]
+    asked = 0
+    for path, tree in _trees():
+        for extra, modules in _required(tree):
+            asked += 1
+            brought = _brought_by(extras[extra])
+            assert all(known[module] & brought for module in modules), f"{path}: {extra} does not bring {modules}"
+    assert asked > 15
+
+
+def _required(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
+    """Extra and modules of each call of `es_sbert.extras.require`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name("require"), args=[ast.Constant(str(extra)), *modules]):
+                yield extra, [ast.literal_eval(module) for module in modules]

@@ -155,7 +155,7 @@ def _refuse_taken_port(build: EngineBuild, port: int, layout: Layout) -> None:
         if engine.port == port:
             raise LocalEngineError(
                 f"port {port} is in use by {engine.name} {engine.version}, which es-sbert started",
-                f"Stop that first (es-sbert engine down {engine.name}), or take another port: {other_port}",
+                f"Stop that first: es-sbert engine down {engine.name} --port {port}, or take another: {other_port}",
             )
     listener = describe_listener(port)
     use_it = f"Use that one with --url http://localhost:{port}, or take" if listener.is_engine else "Take"
@@ -232,7 +232,7 @@ def _died(engine: RunningEngine) -> LocalEngineError:
     return LocalEngineError(
         f"{engine.name} {engine.version} ended{with_code} while starting" + _last_lines(engine.log),
         "The log names the reason; too little memory is the most frequent one (--heap 512m). If its data is from "
-        f"another version or damaged, start afresh: es-sbert engine down {engine.name} --purge",
+        f"another version or damaged, start afresh: es-sbert engine down {engine.name} --port {engine.port} --purge",
     )
 
 

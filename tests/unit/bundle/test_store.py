@@ -30,6 +30,16 @@ def _edit(path: Path, change: Callable[[Any], Any]) -> None:
     path.write_text(json.dumps(value))
 
 
+def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model cannot be had here: for a caller of the gateway that is no mistake of its request."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "file"))
+    folder = write_tiny_bert(tmp_path / "model")
+    with pytest.raises(ModelError, match="cannot be written to") as caught:
+        load_encoder(str(folder), device="cpu", precision="fp32")
+    assert "ES_SBERT_CACHE" in caught.value.remedy
+
+
 def test_opens(bundle: Path) -> None:
     assert is_bundle(bundle)
     opened = open_bundle(bundle)

@@ -181,7 +181,7 @@ def test_what_is_no_kibana(status: int, kind: type[Exception], words: str, monke
 
 
 def test_nothing_there() -> None:
-    with pytest.raises(EngineUnreachable, match="nothing listens"):
+    with pytest.raises(EngineUnreachable, match="nothing listens.*\n.*--kibana-url"):
         install(_place(f"http://127.0.0.1:{free_port()}"), Product.KIBANA, [])
 
 

@@ -23,7 +23,7 @@ from es_sbert.bundle.store import open_bundle
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import BundleInvalid, ModelError, ParityFailed, UsageError
+from es_sbert.errors import BundleInvalid, ModelError, OutputError, ParityFailed, UsageError
 from es_sbert.exporters import files, quantise
 from es_sbert.exporters.export import export_bundle
 from es_sbert.exporters.parity import unit
@@ -249,7 +249,7 @@ def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path: Path) -> None:
     output = tmp_path / "bundle"
     output.mkdir()
     (output / "old").write_text("old")
-    with pytest.raises(UsageError, match="cannot be written"), staged(output) as staging:
+    with pytest.raises(OutputError, match="cannot be written"), staged(output) as staging:
         staging.rmdir()
     assert contents(tmp_path) == {"bundle/old": b"old"}
 
@@ -265,7 +265,7 @@ def test_a_link_stays_a_link(model: SentenceModel, tmp_path: Path) -> None:
 
 def test_an_output_that_cannot_be_written(model: SentenceModel, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be written to"):
+    with pytest.raises(OutputError, match="cannot be written to"):
         export_bundle(model, tmp_path / "file" / "bundle", BOTH)
 
 
