@@ -185,8 +185,7 @@ class RestEngine(IndexUpkeep):
     def _source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
         if not includes:
             return False
-        wanted: Json = {"includes": list(includes)}
-        return wanted | {"exclude_vectors": False} if vectors and self.info.hides_vectors_in_source else wanted
+        return self.info.source_with_vectors(includes) if vectors else {"includes": list(includes)}
 
     def written(self, name: str, shard: int, after: int, up_to: int, *, query: Json, source_includes: Sequence[str],
                 page: int = 500, vectors: bool = False) -> list[Json]:  # fmt: skip
