@@ -184,7 +184,7 @@ class Engine(Protocol):
     def vector_size(self, name: str, field: str) -> int | None:
         """Bytes on disk of a field's vectors, quantised copies and graph in the primary shards, without `_source`.
 
-        On OpenSearch those of all vector fields of the index. None where the engine does not tell.
+        None where the engine does not tell: OpenSearch where the index has several vector fields, or no graphs.
         """
 
     def segments(self, name: str) -> list[int]:
