@@ -96,7 +96,8 @@ def staged(output: Path) -> Iterator[Path]:
         staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
     except OSError as error:
         raise UsageError(
-            f"{output.parent} cannot be written to: {error.strerror}", "Export to a folder where you may write."
+            f"{output.parent} cannot be written to: {error.strerror}",
+            "Export to a folder where you may write; that of models which are exported on first use is ES_SBERT_CACHE.",
         ) from error
     try:
         staging.chmod(0o755)  # mkdtemp makes it private; a bundle is read by others as any model folder is

@@ -13,7 +13,7 @@ import click
 from es_sbert import __version__
 from es_sbert.cli.logs import is_json, report, start_logging
 from es_sbert.cli.standard_streams import give_up_stdout, prepare_streams
-from es_sbert.errors import EsSbertError, OutputError
+from es_sbert.errors import EsSbertError, OutputError, SourceError
 from es_sbert.events import record
 
 # command name → (module, attribute, one line for `es-sbert --help`)
@@ -80,6 +80,11 @@ def main(args: list[str] | None = None) -> None:
         result: Any = cli.main(args, standalone_mode=False)
     except EsSbertError as error:
         report(error)
+        sys.exit(2)
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        report(SourceError(f"{error.filename} is closed to this user: {error.strerror}", "Check who may go there."))
         sys.exit(2)
     except OSError as error:
         if error.errno not in _FULL:
