@@ -59,27 +59,36 @@ def look_at(engine: Engine, name: str) -> Looked:
         findings.append(
             warning("index", f"there is no index {name}", "`es-sbert ingest` creates it; check the name otherwise.")
         )
-    if len(states) > 1:
-        findings.append(
-            warning(
-                "index", f"{name} stands for {len(states)} indices, which searches take together and loads do not",
-                f"Load into one of them: {', '.join(state.name for state in states[:5])}.",
-            )
-        )  # fmt: skip
     fields: dict[str, tuple[VectorField, ...]] = {}
     for state in states:
         found, problems = _fields(engine, state)
         fields[state.name] = found
         findings += problems
-    together: dict[str, list[VectorField]] = {}
+    if len(states) > 1:
+        findings += _together(name, fields)
+    return Looked(tuple(states), fields, tuple(findings))
+
+
+def _together(name: str, fields: Mapping[str, tuple[VectorField, ...]]) -> Iterator[Finding]:
+    """What searches and loads make of a name that stands for several indices."""
+    yield warning(
+        "index", f"{name} stands for {len(fields)} indices, which searches take together and loads do not",
+        f"Load into one of them: {', '.join(list(fields)[:5])}.",
+    )  # fmt: skip
+    by_name: dict[str, list[VectorField]] = {}
     for field in (field for found in fields.values() for field in found):
-        together.setdefault(field.name, []).append(field)
-    for field_name, same in together.items():
+        by_name.setdefault(field.name, []).append(field)
+    for field_name, same in by_name.items():
+        lacking = [index for index in fields if index not in {field.index for field in same}]
+        if lacking:
+            yield failure(
+                f"field {field_name}", f"{', '.join(lacking[:5])} has none, so that {name} cannot be searched",
+                f"Embed its documents: `es-sbert ingest --index {lacking[0]} --vector-field {field_name}`.",
+            )  # fmt: skip
         try:
             Searched(tuple(same))
         except IndexMismatch as error:
-            findings.append(Finding.of(f"field {field_name}", error))
-    return Looked(tuple(states), fields, tuple(findings))
+            yield Finding.of(f"field {field_name}", error)
 
 
 def _fields(engine: Engine, state: IndexState) -> tuple[tuple[VectorField, ...], list[Finding]]:
