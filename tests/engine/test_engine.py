@@ -186,36 +186,36 @@ def test_slices_of_one_point_in_time_hold_every_document_once(engine: Engine, in
     assert sorted(seen, key=int) == [str(n) for n in range(1000)]
 
 
-def open_contexts(engine: RestEngine) -> int:
-    """Search contexts that the server keeps open: the points in time of the running scans, one a shard."""
-    stats = engine._request("GET", "/_nodes/stats/indices/search")
-    return sum(int(node["indices"]["search"]["open_contexts"]) for node in stats["nodes"].values())
+def open_contexts(engine: RestEngine, index: str) -> int:
+    """Search contexts that an index keeps open: the points in time of the running scans, one a shard."""
+    stats = engine._request("GET", f"/{index}/_stats/search")
+    return int(stats["_all"]["total"]["search"]["open_contexts"])
 
 
 def test_point_in_time_is_closed_at_the_end_on_a_break_and_on_an_error(engine: RestEngine, index: str) -> None:
     engine.bulk(index, numbered(10))
     engine.refresh(index)
-    before = open_contexts(engine)
+    before = open_contexts(engine, index)
 
     pages = engine.scan(index, query={"match_all": {}}, source_includes=[], page=2)
     next(pages)
-    assert open_contexts(engine) > before
+    assert open_contexts(engine, index) > before
     pages.close()  # type: ignore[attr-defined]
-    assert open_contexts(engine) == before
+    assert open_contexts(engine, index) == before
 
     list(engine.scan(index, query={"match_all": {}}, source_includes=[], page=2))
-    assert open_contexts(engine) == before
+    assert open_contexts(engine, index) == before
 
     with pytest.raises(RequestFailed, match="foo"):
         list(engine.scan(index, query={"foo": {}}, source_includes=[]))
-    assert open_contexts(engine) == before
+    assert open_contexts(engine, index) == before
 
     point_in_time = engine.open_point_in_time(index)
     list(engine.scan(index, query={"match_all": {}}, source_includes=[], slice=Slice(0, 2, point_in_time)))
-    assert open_contexts(engine) > before  # the other slices are still to be read
+    assert open_contexts(engine, index) > before  # the other slices are still to be read
     engine.close_point_in_time(point_in_time)
     engine.close_point_in_time(point_in_time)  # is none any more: no error
-    assert open_contexts(engine) == before
+    assert open_contexts(engine, index) == before
 
 
 def test_scan_of_a_missing_index(engine: Engine, index_name: str) -> None:
