@@ -1,7 +1,8 @@
 """Settings, frozen and validated once at the edge; everything inside takes these objects.
 
 Connection settings also come from the environment (`ES_SBERT_URL`, `ES_SBERT_API_KEY`, …) so that secrets
-need not stand on a command line, where any user of the machine can read them.
+need not stand on a command line, where any user of the machine can read them. A variable that is set to nothing, as
+Compose and CI do with those that are not filled in, is one that is not set.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from es_sbert.errors import UsageError
 DEFAULT_URL = "http://localhost:9200"
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_VECTOR_FIELD = "embedding"
+LONGEST_TIMEOUT = 86_400  # seconds; no system takes any number
 _SECRETS = {"api_key": "API key", "password": "password", "token": "token"}
 
 
@@ -37,7 +39,8 @@ class EngineSettings(BaseSettings):
         timeout: Seconds for one request.
     """
 
-    model_config = SettingsConfigDict(env_prefix="ES_SBERT_", frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(env_prefix="ES_SBERT_", frozen=True, extra="ignore", hide_input_in_errors=True,
+                                      env_ignore_empty=True)  # fmt: skip
 
     url: str = DEFAULT_URL
     api_key: SecretStr | None = None
@@ -50,7 +53,7 @@ class EngineSettings(BaseSettings):
     keyring: str | None = None
     ca_certs: Path | None = None
     fingerprint: str | None = None
-    timeout: float = Field(default=60.0, gt=0)
+    timeout: float = Field(default=60.0, gt=0, le=LONGEST_TIMEOUT)
 
     @model_validator(mode="before")
     @classmethod
@@ -81,7 +84,7 @@ class EngineSettings(BaseSettings):
                 "Give --username with the password in ES_SBERT_PASSWORD or a --password-file, or an API key in "
                 "ES_SBERT_API_KEY.",
             )
-        if not self.url.startswith(("http://", "https://")):
+        if not self.url.lower().startswith(("http://", "https://")):
             # The address may hold a password, so it is not repeated here.
             raise UsageError(
                 "the address of the engine has no http:// or https:// in front",

@@ -64,7 +64,7 @@ def _server(name: str) -> Iterator[str]:
     from es_sbert.engines.local import start_engine, stop_engine
 
     # A port of its own: a server that the developer runs with `es-sbert engine up` is never touched.
-    server = start_engine(name, port=free_port())
+    server = start_engine(name, port=free_port(), timeout=600)
     try:
         yield server.url
     finally:
@@ -97,19 +97,21 @@ def opensearch_ml_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def secured_es9(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """An Elasticsearch 9.x with TLS and users."""
+    """An Elasticsearch 9.x with TLS and users, one for all processes of the run."""
     from tests.engine.secured import secured_elasticsearch
+    from tests.shared import folder_of_run
 
-    with secured_elasticsearch(tmp_path_factory.mktemp("secured-es9"), "es9") as server:
+    with secured_elasticsearch(folder_of_run(tmp_path_factory), "es9") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def secured_es8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """An Elasticsearch 8.19 with TLS, users and API keys."""
+    """An Elasticsearch 8.19 with TLS, users and API keys, one for all processes of the run."""
     from tests.engine.secured import secured_elasticsearch
+    from tests.shared import folder_of_run
 
-    with secured_elasticsearch(tmp_path_factory.mktemp("secured-es8"), "es8") as server:
+    with secured_elasticsearch(folder_of_run(tmp_path_factory), "es8") as server:
         yield server
 
 

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from es_sbert.errors import ModelNotFound, first_line
+from es_sbert.home import expanded
 
 ENTRY_POINT_GROUP = "es_sbert.models"
 
@@ -30,7 +31,7 @@ def resolve_model(name: str) -> Path:
     Raises:
         ModelNotFound: none of them has it.
     """
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if name and folder.is_dir():
         return folder
     if name and folder.exists():

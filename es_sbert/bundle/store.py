@@ -15,6 +15,7 @@ from es_sbert.bundle.json_files import read_json
 from es_sbert.bundle.manifest import MANIFEST_FORMAT, MANIFEST_NAME, GraphFile, Manifest
 from es_sbert.bundle.model import SentenceModel
 from es_sbert.errors import BundleInvalid
+from es_sbert.home import home_folder
 
 AnyManifest = TypeVar("AnyManifest", bound=pydantic.BaseModel)
 
@@ -132,9 +133,15 @@ def hash_file(path: Path) -> str:
 
 
 def cache_folder() -> Path:
-    """`$ES_SBERT_CACHE`, or `$XDG_CACHE_HOME/es-sbert`, or `~/.cache/es-sbert`."""
-    base = os.environ.get("ES_SBERT_CACHE")
-    return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "es-sbert"
+    """`$ES_SBERT_CACHE`, or `$XDG_CACHE_HOME/es-sbert`, or `~/.cache/es-sbert`.
+
+    Raises:
+        UsageError: nothing says where that is.
+    """
+    if base := os.environ.get("ES_SBERT_CACHE"):
+        return Path(base)
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else home_folder("ES_SBERT_CACHE") / ".cache") / "es-sbert"
 
 
 def cached_bundle_folder(model: SentenceModel) -> Path:

@@ -63,20 +63,28 @@ def examine(
 
     from es_sbert.doctor.engine import check_engine, check_permissions
     from es_sbert.doctor.findings import Finding
-    from es_sbert.doctor.index import check_index
+    from es_sbert.doctor.index import check_index, look_at
     from es_sbert.doctor.model import check_model
     from es_sbert.engines.connect import connect
     from es_sbert.errors import EngineError
 
     settings = engine_settings(**connection)
-    info, findings = check_model(model, device, precision, threads)
     try:
         opened = connect(settings)
     except EngineError as error:
-        return [*findings, Finding.of("engine", error)]
+        return [*check_model(model, device, precision, threads)[1], Finding.of("engine", error)]
     with closing(opened) as engine:
+        looked = None if index is None else look_at(engine, index)
+        # What a search of the index would open: that of its vectors, unless another one is asked for.
+        stored = () if looked is None else looked.models
+        checked = {name: check_model(name, device, precision, threads)
+                   for name in ((model,) if model is not None or not stored else stored)}  # fmt: skip
+        findings = [finding for _, found in checked.values() for finding in found]
         findings += check_engine(engine)
-        if index is not None:
+        if index is not None and looked is not None:
             findings += check_permissions(engine, index)
-            findings += check_index(engine, index, info)
+            findings += looked.findings
+            models = {name: checked[model if model is not None else name][0] for name in stored}
+            for state in looked.states:
+                findings += check_index(engine, state, looked.fields[state.name], models)
     return findings

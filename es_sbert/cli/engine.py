@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from es_sbert.cli.options import Number
 from es_sbert.engines.local import (
     ENGINES,
     RunningEngine,
@@ -43,7 +44,7 @@ def engine() -> None:
     help=f"HTTP port.  [default: {', '.join(f'{b.port} for {b.name}' for b in ENGINES.values())}]",
 )
 @click.option("--heap", default="1g", show_default=True, help="Java heap: 512m, 1g, 4g.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=180.0, show_default=True,
+@click.option("--timeout", type=Number(min=0, min_open=True), default=180.0, show_default=True,
               help="Seconds to wait until the server answers.")  # fmt: skip
 def up(name: str, port: int | None, heap: str, timeout: float) -> None:
     """Start a server, or find the one that runs.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
-import os
 import sys
 from typing import Any
 
@@ -12,7 +12,8 @@ import click
 
 from es_sbert import __version__
 from es_sbert.cli.logs import is_json, report, start_logging
-from es_sbert.errors import EsSbertError
+from es_sbert.cli.standard_streams import give_up_stdout, prepare_streams
+from es_sbert.errors import EsSbertError, OutputError, SourceError
 from es_sbert.events import record
 
 # command name → (module, attribute, one line for `es-sbert --help`)
@@ -35,6 +36,8 @@ COMMANDS = {
     "train": ("es_sbert.cli.train", "train", "Fine-tune a sentence encoder by a recipe."),
 }
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 class _LazyGroup(click.Group):
     """A group whose subcommands are imported on use: `es-sbert --help` must not load onnxruntime."""
@@ -55,7 +58,7 @@ class _LazyGroup(click.Group):
         except BrokenPipeError:
             # The reader of our output (`| head`) went away: not an error of ours. click would make it exit code 1, and
             # Python complain when it flushes what is left.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            give_up_stdout()
             return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,11 +74,23 @@ def cli() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line; expected errors end as two lines on stderr and exit code 2."""
+    prepare_streams()
     start_logging()
     try:
         result: Any = cli.main(args, standalone_mode=False)
     except EsSbertError as error:
         report(error)
+        sys.exit(2)
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        report(SourceError(f"{error.filename} is closed to this user: {error.strerror}", "Check who may go there."))
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        give_up_stdout()
+        report(OutputError(f"there is no room for what is written: {error.strerror}", "Make room where it goes."))
         sys.exit(2)
     except click.exceptions.Abort:
         record("interrupted", "given up by the user", logging.WARNING, text="Interrupted.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,10 +10,20 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from es_sbert.config import DEFAULT_MODEL, DEFAULT_URL, DEFAULT_VECTOR_FIELD, EngineSettings
+from es_sbert.config import DEFAULT_MODEL, DEFAULT_URL, DEFAULT_VECTOR_FIELD, LONGEST_TIMEOUT, EngineSettings
 from es_sbert.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Number(click.FloatRange):
+    """A range of numbers; `nan`, which no limit keeps out, and infinity are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
 
 
 def stacked(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -55,8 +66,8 @@ def sign_in_options(function: F) -> F:
                      help="PEM file of the authority that signed the server's certificate."),
         click.option("--fingerprint", envvar="ES_SBERT_FINGERPRINT", show_envvar=True,
                      help="SHA-256 of the server's certificate, in place of an authority."),
-        click.option("--timeout", envvar="ES_SBERT_TIMEOUT", type=click.FloatRange(min=0, min_open=True), default=60.0,
-                     show_default=True, help="Seconds to wait for one request."),
+        click.option("--timeout", envvar="ES_SBERT_TIMEOUT", type=Number(0, LONGEST_TIMEOUT, min_open=True),
+                     default=60.0, show_default=True, help="Seconds to wait for one request."),
     )(function)  # fmt: skip
 
 

@@ -86,12 +86,11 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
       es-sbert search --index docs "storm damage" --rerank my-reranker --rerank-window 100
       es-sbert search --index docs "storm damage" --show-body
     """
-    import orjson
-
     from es_sbert.loading import load_reranker
     from es_sbert.search.filters import parse_filter
     from es_sbert.search.rerank import window_of
     from es_sbert.search.semantic_index import SemanticIndex
+    from es_sbert.streams.json_lines import object_bytes
 
     how: dict[str, Any] = {
         "filter": None if filter_text is None else parse_filter(filter_text), "exact": exact,
@@ -127,7 +126,7 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
             click.echo(f"Warning: {warning}", err=True)
         if as_json:
             for hit in result:
-                click.echo(orjson.dumps(hit.as_json()))
+                click.echo(object_bytes(hit.as_json()))
         else:
             _print_table(result, semantic)
 
@@ -202,7 +201,9 @@ def _print_table(result: SearchResult | HybridResult, semantic: SemanticIndex) -
     if result.hits:
         # Where no terminal says how wide it is, leave room for the text.
         console = Console(width=None if sys.stdout.isatty() else 120)
-        console.print(hit_table(result, semantic.field.name, semantic.field.meta))
+        with console.capture() as table:
+            console.print(hit_table(result, semantic.field.name, semantic.field.meta))
+        click.echo(table.get(), nl=False)
     click.echo(f"{len(result)} hits in {result.took_ms} ms ({result.method}, {semantic.engine.info.label})", err=True)
     if result.reranking is not None:
         click.echo(str(result.reranking), err=True)

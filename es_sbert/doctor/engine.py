@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from es_sbert.doctor.findings import Finding, failure, ok, warning
 from es_sbert.engines.protocol import Engine, Flavour, Json
-from es_sbert.errors import AccessDenied, EngineError
+from es_sbert.errors import AccessDenied, EsSbertError
 from es_sbert.index.privileges import TASKS, granted, missing, remedy
 
 _WATERMARKS = {
@@ -53,12 +53,15 @@ def _guarded(about: str, engine: Engine, check: Callable[[Engine], Iterator[Find
         yield from check(engine)
     except AccessDenied as error:
         yield warning(about, f"this user may not look: {error.message}", error.remedy)
-    except EngineError as error:
+    except EsSbertError as error:
         yield Finding.of(about, error)
 
 
 def _health(engine: Engine) -> Iterator[Finding]:
-    answer = engine.ask("/_cluster/health") or {}
+    answer = engine.ask("/_cluster/health")
+    if answer is None:
+        yield warning("health", "this engine does not tell its health", "Look at it where the engine is managed.")
+        return
     status, nodes = str(answer.get("status")), answer.get("number_of_nodes")
     if status == "red":
         yield failure(

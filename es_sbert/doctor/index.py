@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from es_sbert.doctor.findings import Finding, failure, ok, warning
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.errors import EsSbertError
+from es_sbert.errors import EsSbertError, IndexMismatch
 from es_sbert.index.describe import FieldSummary, describe_state
+from es_sbert.index.ensure import VectorField, vector_field_of
 from es_sbert.index.load_settings import left_behind
+from es_sbert.index.schema import vector_fields
+from es_sbert.search.searched import Searched
 
 _BLOCKS = {
     "index.blocks.read_only": "Set it to null: `PUT {index}/_settings`.",
@@ -20,35 +24,113 @@ _BLOCKS = {
 }
 
 
-def check_index(engine: Engine, name: str, model: EncoderInfo | None) -> list[Finding]:
+@dataclass(frozen=True)
+class Looked:
+    """The indices behind a name, as far as they could be read.
+
+    Attributes:
+        states: The index, or all that an alias stands for.
+        fields: The vector fields of each that can be loaded and searched, by the index's name.
+        findings: What was wrong on the way.
+    """
+
+    states: tuple[IndexState, ...]
+    fields: Mapping[str, tuple[VectorField, ...]]
+    findings: tuple[Finding, ...]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models that made the vectors, each once."""
+        return tuple(dict.fromkeys(field.meta.model for fields in self.fields.values() for field in fields))
+
+
+def look_at(engine: Engine, name: str) -> Looked:
+    """Read the mappings behind a name, and whether their vector fields are what they say.
+
+    Args:
+        name: Index or alias.
+    """
+    try:
+        states = engine.get_indices(name)
+    except EsSbertError as error:
+        return Looked((), {}, (Finding.of("index", error),))
+    findings = []
+    if not states:
+        findings.append(
+            warning("index", f"there is no index {name}", "`es-sbert ingest` creates it; check the name otherwise.")
+        )
+    fields: dict[str, tuple[VectorField, ...]] = {}
+    for state in states:
+        found, problems = _fields(engine, state)
+        fields[state.name] = found
+        findings += problems
+    if len(states) > 1:
+        findings += _together(name, fields)
+    return Looked(tuple(states), fields, tuple(findings))
+
+
+def _together(name: str, fields: Mapping[str, tuple[VectorField, ...]]) -> Iterator[Finding]:
+    """What searches and loads make of a name that stands for several indices."""
+    yield warning(
+        "index", f"{name} stands for {len(fields)} indices, which searches take together and loads do not",
+        f"Load into one of them: {', '.join(list(fields)[:5])}.",
+    )  # fmt: skip
+    by_name: dict[str, list[VectorField]] = {}
+    for field in (field for found in fields.values() for field in found):
+        by_name.setdefault(field.name, []).append(field)
+    for field_name, same in by_name.items():
+        lacking = [index for index in fields if index not in {field.index for field in same}]
+        if lacking:
+            yield failure(
+                f"field {field_name}", f"{', '.join(lacking[:5])} has none, so that {name} cannot be searched",
+                f"Embed its documents: `es-sbert ingest --index {lacking[0]} --vector-field {field_name}`.",
+            )  # fmt: skip
+        try:
+            Searched(tuple(same))
+        except IndexMismatch as error:
+            yield Finding.of(f"field {field_name}", error)
+
+
+def _fields(engine: Engine, state: IndexState) -> tuple[tuple[VectorField, ...], list[Finding]]:
+    """The vector fields of an index, and why others are none."""
+    try:
+        names = vector_fields(state.mappings, state.name)
+    except IndexMismatch as error:
+        return (), [Finding.of("index", error)]
+    found, problems = [], []
+    for name in names:
+        try:
+            found.append(vector_field_of(engine, state, name))
+        except IndexMismatch as error:
+            problems.append(Finding.of(f"field {name}", error))
+    if not names:
+        problems.append(
+            warning("index", f"{state.name} has no vector field", f"`es-sbert ingest --index {state.name}` adds it.")
+        )
+    return tuple(found), problems
+
+
+def check_index(
+    engine: Engine, state: IndexState, fields: Sequence[VectorField], models: Mapping[str, EncoderInfo | None]
+) -> Iterator[Finding]:
     """Blocks, settings left behind, and vectors that are not of the model.
 
     Args:
-        engine: Where it is.
-        name: Index or alias.
-        model: What it is to be searched with; None where no model could be opened.
+        fields: Those of its vector fields that can be searched.
+        models: By the name in the mapping what it is to be searched with; None where no model could be opened.
     """
+    yield from judge_settings(state)
     try:
-        state = engine.get_index(name)
-        if state is None:
-            return [
-                warning("index", f"there is no index {name}", "`es-sbert ingest` creates it; check the name otherwise.")
-            ]
         summary = describe_state(engine, state)
     except EsSbertError as error:
-        return [Finding.of("index", error)]
+        yield Finding.of("index", error)
+        return
     size = "" if summary.bytes is None else f", {summary.bytes / 1e6:,.1f} MB"
-    findings = [ok("index", f"{summary.name}: {summary.documents:,} documents{size}")]
-    findings += judge_settings(state)
-    if not summary.fields:
-        findings.append(
-            warning(
-                "index", f"{summary.name} has no vector field", f"`es-sbert ingest --index {summary.name}` adds it."
-            )
-        )
+    yield ok("index", f"{summary.name}: {summary.documents:,} documents{size}")
+    fit = {field.name for field in fields}
     for field in summary.fields:
-        findings += judge_field(summary.name, field, summary.documents, model)
-    return findings
+        if field.name in fit:
+            yield from judge_field(summary.name, field, summary.documents, models[field.meta.model])
 
 
 def judge_settings(state: IndexState) -> Iterator[Finding]:
@@ -67,7 +149,13 @@ def judge_settings(state: IndexState) -> Iterator[Finding]:
 def judge_field(index: str, field: FieldSummary, documents: int, model: EncoderInfo | None) -> Iterator[Finding]:
     """How far a vector field is filled, by which model, and how many texts were cut."""
     about = f"field {field.name}"
-    if model is not None and field.meta.fingerprint != model.fingerprint:
+    if model is not None and field.meta.fingerprint != model.fingerprint and field.meta.model == model.model:
+        yield failure(
+            about, f"holds vectors of {field.meta.model} as it was ({field.meta.fingerprint[:12]}); what opens here by "
+            f"that name is another model ({model.fingerprint[:12]})",
+            "Give --model the one that it was, or embed with the new one into another --vector-field.",
+        )  # fmt: skip
+    elif model is not None and field.meta.fingerprint != model.fingerprint:
         yield warning(
             about, f"holds vectors of {field.meta.model} ({field.meta.fingerprint[:12]}), not of {model.model}",
             f"Search it with --model {field.meta.model}, or name another --vector-field.",

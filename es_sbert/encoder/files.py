@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from es_sbert.bundle.model import PromptKind
 from es_sbert.encoder.encoder import WINDOW, Encoder
 from es_sbert.encoder.types import Encoded, EncoderInfo
 from es_sbert.errors import OutputError, SourceError, UsageError
+from es_sbert.output import is_stream, written
 
 VECTOR_FIELD = "embedding"
 
@@ -155,29 +154,9 @@ def _lines(source: BinaryIO) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
-    """What to write to: a file that takes its name when it is complete, or the pipe or device that is there."""
-    if not path.exists() or path.is_file():
-        return _replace_when_complete(path.resolve())  # of a link, what it points to is written, and the link stays
-    if path.suffix == ".npy":
+    if path.suffix == ".npy" and is_stream(path):
         raise UsageError(f"{path} is a pipe or a device, into which no array goes", "Write it to a file.")
-    return path.open("wb")
-
-
-@contextlib.contextmanager
-def _replace_when_complete(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file beside `path` that takes its name at the end, or is removed."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w+b") as file:
-            yield file
-        # mkstemp makes files private; an output file gets the usual permissions.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    return written(path)
 
 
 def _write_jsonl(file: BinaryIO, parts: Iterable[tuple[list[_Record], Encoded]]) -> None:

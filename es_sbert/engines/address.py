@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
 import ssl
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
+
+from pydantic import SecretStr
 
 from es_sbert.config import DEFAULT_URL, EngineSettings
 from es_sbert.errors import UsageError
@@ -52,20 +55,23 @@ def read_address(settings: EngineSettings) -> Address:
     """The address of these settings; a user name and password inside the URL are honoured and taken out.
 
     Raises:
-        UsageError: a URL that cannot be read, two ways to sign in, or a CA file that is missing or broken.
+        UsageError: a URL that cannot be read, two ways to sign in, an API key or token that no header takes, or a CA
+            file that is missing or broken.
     """
     try:
         parts = urlsplit(settings.url)
         port = parts.port
+        host = parts.hostname or ""
+        host.encode("idna")  # an empty or too long part between two dots is a ValueError too
     except ValueError:
-        parts, port = None, None
-    if parts is None or not parts.hostname or parts.query or parts.fragment:
+        parts, port, host = None, None, ""
+    if parts is None or not host or not host.isprintable() or " " in host or parts.query or parts.fragment:
         # The URL itself may hold a password, so it is not repeated here.
         raise UsageError("the address of the engine is not a URL", f"Write it as {DEFAULT_URL} is written.")
     return Address(
         scheme=parts.scheme,
-        host=parts.hostname,
-        port=port or DEFAULT_PORTS[parts.scheme],
+        host=host,
+        port=DEFAULT_PORTS[parts.scheme] if port is None else port,
         path=parts.path.rstrip("/"),
         authorization=_authorization(settings, parts.username, parts.password),
         ssl_context=_ssl_context(settings) if parts.scheme == "https" else None,
@@ -83,12 +89,22 @@ def _authorization(settings: EngineSettings, url_user: str | None, url_password:
             )
         return _basic(unquote(url_user), unquote(url_password or ""))
     if settings.api_key is not None:
-        return f"ApiKey {settings.api_key.get_secret_value()}"
+        return _scheme("ApiKey", settings.api_key, "API key")
     if settings.token is not None:
-        return f"Bearer {settings.token.get_secret_value()}"
+        return _scheme("Bearer", settings.token, "token")
     if settings.username is not None and settings.password is not None:
         return _basic(settings.username, settings.password.get_secret_value())
     return None
+
+
+def _scheme(scheme: str, secret: SecretStr, what: str) -> str:
+    value = secret.get_secret_value()
+    if not re.fullmatch("[!-~]+", value):
+        raise UsageError(
+            f"the {what} holds a blank, a line end or a letter that no HTTP header takes",
+            f"Give the {what} as the engine encoded it, and nothing else.",
+        )
+    return f"{scheme} {value}"
 
 
 def _basic(username: str, password: str) -> str:

@@ -34,6 +34,12 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+def _vector_fields(mappings: Json) -> int:
+    """Vector fields of a mapping, also inside objects."""
+    fields = mappings.get("properties", {}).values()
+    return sum((field.get("type") == "knn_vector") + _vector_fields(field) for field in fields)
+
+
 def exchange(transport: Transport, method: str, path: str, *, url: str, timeout: float | None,
              params: Mapping[str, str] | None = None, body: bytes | None = None,
              ndjson: bool = False) -> Answer:  # fmt: skip
@@ -103,6 +109,10 @@ class OpenSearchEngine(RestEngine):
         self._request("DELETE", "/_search/point_in_time", body={"pit_id": [pit_id]}, missing_ok=True)
 
     def vector_size(self, name: str, field: str) -> int | None:
+        state = self.get_index(name)
+        if state is None or _vector_fields(state.mappings) > 1:
+            # Of files of one kind in a segment, one for each field, the statistics name the last alone.
+            return None
         params = {"include_segment_file_sizes": "true"}
         answer = self._request("GET", f"/{quoted(name)}/_stats/segments", params)
         files = answer["_all"]["primaries"]["segments"]["file_sizes"]

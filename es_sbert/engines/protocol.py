@@ -49,6 +49,16 @@ class EngineInfo:
         """Whether `_source` leaves vectors out unless asked (`_source.exclude_vectors`)."""
         return self.flavour is Flavour.ELASTICSEARCH and self.version >= (9, 2, 0)
 
+    def source_with_vectors(self, includes: Sequence[str]) -> Json:
+        """`_source` of a search that brings these fields, vectors among them.
+
+        Args:
+            includes: Names or patterns. OpenSearch puts a stand-in for a vector inside passages unless it is asked for
+                by its own name.
+        """
+        source: Json = {"includes": list(includes)}
+        return source | {"exclude_vectors": False} if self.hides_vectors_in_source else source
+
 
 @dataclass(frozen=True)
 class IndexState:
@@ -174,7 +184,7 @@ class Engine(Protocol):
     def vector_size(self, name: str, field: str) -> int | None:
         """Bytes on disk of a field's vectors, quantised copies and graph in the primary shards, without `_source`.
 
-        On OpenSearch those of all vector fields of the index. None where the engine does not tell.
+        None where the engine does not tell: OpenSearch where the index has several vector fields, or no graphs.
         """
 
     def segments(self, name: str) -> list[int]:

@@ -12,7 +12,7 @@ import orjson
 from es_sbert.engines.failures import LOST_VIEW, failed_request, lost_view, root_cause
 from es_sbert.engines.protocol import EngineInfo, IndexState, ItemResult, Json, Slice
 from es_sbert.engines.upkeep import IndexUpkeep, all_quoted, quoted
-from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed
+from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class RestEngine(IndexUpkeep):
                  body: Json | bytes | None = None, *, missing_ok: bool = False) -> Any:  # fmt: skip
         """A request whose answer must be 2xx (or 404 where `missing_ok`, which gives None)."""
         ndjson = isinstance(body, bytes)
-        encoded = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY) if isinstance(body, dict) else body
+        encoded = _encoded(body) if isinstance(body, dict) else body
         status, answer = self._send(method, path, params or {}, encoded, ndjson=ndjson)
         if missing_ok and status == 404:
             return None
@@ -145,7 +145,7 @@ class RestEngine(IndexUpkeep):
 
     def multi_search(self, name: str | Sequence[str], bodies: Sequence[Json]) -> list[Json]:
         path = all_quoted(name)
-        lines = b"".join(b"{}\n" + orjson.dumps(body) + b"\n" for body in bodies)
+        lines = b"".join(b"{}\n" + _encoded(body) + b"\n" for body in bodies)
         answers: list[Json] = self._request("POST", f"/{path}/_msearch", body=lines)["responses"]
         for answer in answers:
             if "error" in answer:
@@ -185,8 +185,7 @@ class RestEngine(IndexUpkeep):
     def _source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
         if not includes:
             return False
-        wanted: Json = {"includes": list(includes)}
-        return wanted | {"exclude_vectors": False} if vectors and self.info.hides_vectors_in_source else wanted
+        return self.info.source_with_vectors(includes) if vectors else {"includes": list(includes)}
 
     def written(self, name: str, shard: int, after: int, up_to: int, *, query: Json, source_includes: Sequence[str],
                 page: int = 500, vectors: bool = False) -> list[Json]:  # fmt: skip
@@ -203,7 +202,7 @@ class RestEngine(IndexUpkeep):
 
     def ask(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:
         method = "GET" if body is None else "POST"
-        encoded = None if body is None else orjson.dumps(body)
+        encoded = None if body is None else _encoded(body)
         status, answer = self._send(method, path, params or {}, encoded, ndjson=False)
         if status in _NO_SUCH_API:
             return None
@@ -234,6 +233,21 @@ class RestEngine(IndexUpkeep):
                 "and try again when all shards are active.",
                 503,
             )
+
+
+def _encoded(body: Json) -> bytes:
+    """A request's body as JSON.
+
+    Raises:
+        UsageError: something in it, such as a filter or an id, is not to be written.
+    """
+    try:
+        return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError as error:
+        raise UsageError(
+            f"the request cannot be written as JSON: {error}",
+            "Give texts in valid Unicode, integers of at most 64 bits, and of other values what JSON has.",
+        ) from error
 
 
 def _item_result(item: Json) -> ItemResult:

@@ -31,11 +31,8 @@ def document_vectors(engine: Engine, searched: Searched, id: str, index: str | N
     names = [index] if index is not None else list(searched.indices)
     if index is not None and index not in searched.indices:
         raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(searched.indices)}.")
-    # OpenSearch puts a stand-in for a vector inside passages unless it is asked for by its own name.
     wanted = [path for name in searched.names for path in (name, vector_path(name, searched.meta(name)))]
-    source: Json = {"includes": list(dict.fromkeys(wanted))}
-    if engine.info.hides_vectors_in_source:
-        source["exclude_vectors"] = False
+    source = engine.info.source_with_vectors(list(dict.fromkeys(wanted)))
     # By a search, since a look-up by id alone misses documents with a routing of their own.
     query = {"query": {"ids": {"values": [id]}}, "_source": source}
     found = [(hit["_index"], hit.get("_source", {})) for hit in engine.search(names, query)["hits"]["hits"]]

@@ -13,6 +13,8 @@ from es_sbert.streams.lines import StreamBroken
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# Frames of notes to be passed over, of sixteen kinds: pzstd puts one in front of every frame (RFC 8878, 3.1.2).
+_ZSTD_SKIPPABLE = tuple(bytes([kind]) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60))
 MAGIC_BYTES = 4
 
 _GZIP_STEP_OUT = 1 << 20
@@ -33,7 +35,7 @@ def detect(head: bytes) -> Compression:
     """The compression whose magic number stands in front."""
     if head.startswith(_GZIP_MAGIC):
         return Compression.GZIP
-    return Compression.ZSTD if head.startswith(_ZSTD_MAGIC) else Compression.NONE
+    return Compression.ZSTD if head.startswith((_ZSTD_MAGIC, *_ZSTD_SKIPPABLE)) else Compression.NONE
 
 
 def decompressed(chunks: Iterable[bytes], compression: Compression | None = None) -> Iterator[bytes]:

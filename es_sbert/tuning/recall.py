@@ -140,11 +140,11 @@ def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) ->
             "boost_mode": "replace",
         }
     }
-    hits = engine.search(field.index, {"query": random, "size": count, "_source": False})["hits"]["hits"]
-    ids = [hit["_id"] for hit in hits]
-    sources = engine.get_documents(field.index, ids, source_includes=[field.name], vectors=True)
+    # The vectors come with the hits: a look-up by id alone misses documents with a routing of their own.
+    source = engine.info.source_with_vectors(_paths(field))
+    hits = engine.search(field.index, {"query": random, "size": count, "_source": source})["hits"]["hits"]
     # Of a document with several passages, the first speaks for it.
-    vectors = {key: stored_vectors(source[field.name], 0)[0][2] for key, source in sources.items()}
+    vectors = {hit["_id"]: stored_vectors(hit["_source"][field.name], 0)[0][2] for hit in hits}
     if not vectors:
         raise IndexMismatch(
             f"no document of {field.index} has a vector in {field.name}",
@@ -228,12 +228,15 @@ class _Runner:
         return answers
 
 
+def _paths(field: VectorField) -> list[str]:
+    """What of `_source` holds its vectors."""
+    return [field.name, vector_path(field.name, field.meta)]
+
+
 def _pages(engine: Engine, field: VectorField) -> Iterator[tuple[list[str], list[int], Vectors]]:
     """Ids, first rows and vectors of all documents that have one."""
     query = has_vector(field.name, field.meta)
-    # OpenSearch puts a stand-in for a vector inside passages unless it is asked for by its own name.
-    wanted = [field.name, vector_path(field.name, field.meta)]
-    for page in engine.scan(field.index, query=query, source_includes=wanted, page=_PAGE, vectors=True):
+    for page in engine.scan(field.index, query=query, source_includes=_paths(field), page=_PAGE, vectors=True):
         own = [[vector for _, _, vector in stored_vectors(hit["_source"][field.name], 0)] for hit in page]
         rows = [0, *itertools.accumulate(len(vectors) for vectors in own[:-1])]
         yield [hit["_id"] for hit in page], rows, np.stack([vector for vectors in own for vector in vectors])

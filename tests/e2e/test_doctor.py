@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,15 +56,61 @@ def test_the_mapping_is_read_once(
     with open_engine(es9_url) as engine:
         engine.create_index(index, {})
     asked: list[str] = []
-    read = RestEngine.get_index
+    read = RestEngine.get_indices
 
-    def counted(engine: RestEngine, name: str) -> IndexState | None:
+    def counted(engine: RestEngine, name: str) -> list[IndexState]:
         asked.append(name)
         return read(engine, name)
 
-    monkeypatch.setattr(RestEngine, "get_index", counted)
+    monkeypatch.setattr(RestEngine, "get_indices", counted)
     assert cli("doctor", "--index", index, "--url", es9_url, "--model", model, "--precision", "fp32").code == 0
     assert asked == [index]
+
+
+def test_the_model_of_the_index_is_the_one_that_is_tried(
+    cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
+) -> None:
+    index, moved = fresh_index(es9_url), tmp_path / "model"
+    shutil.copytree(model, moved)
+    Path("docs.txt").write_text("a man plays guitar\n")
+    options = ["--index", index, "--url", es9_url, "--precision", "fp32"]
+    assert cli("ingest", *options, "--model", moved, "docs.txt").code == 0
+    done = cli("doctor", *options)
+    assert (done.code, f"ok    model: {moved} " in done.out, "look" in done.out) == (0, True, False)
+    shutil.rmtree(moved)
+    gone = cli("doctor", *options)
+    assert (gone.code, "FAIL  model: " in gone.out, str(moved) in gone.out) == (1, True, True)
+
+
+def test_a_field_that_no_search_takes_is_not_called_fine(
+    cli: Cli, engine_url: str, fresh_index: Callable[[str], str], model: Path
+) -> None:
+    index, foreign = fresh_index(engine_url), fresh_index(engine_url)
+    options = ["--url", engine_url, "--model", model, "--precision", "fp32"]
+    assert cli("index", "create", index, "--url", engine_url, "--model", model).code == 0
+    with open_engine(engine_url) as engine:
+        state = engine.get_index(index)
+        assert state is not None
+        mappings = {"_meta": state.mappings["_meta"], "properties": {"embedding": {"type": "keyword"}}}
+        engine.create_index(foreign, {"mappings": mappings, "aliases": {f"{index}-both": {}}})
+        engine.update_aliases([{"add": {"index": index, "alias": f"{index}-both"}}])
+    done = cli("doctor", "--index", foreign, *options)
+    assert (done.code, "FAIL  field embedding: " in done.out, "ok    field" in done.out) == (1, True, False)
+    assert "of type keyword" in done.out
+    several = cli("doctor", "--index", f"{index}-both", *options)
+    assert f"look  index: {index}-both stands for 2 indices" in several.out
+    assert f"{foreign} has none, so that {index}-both cannot be searched" in several.out
+    assert (several.out.count("ok    field embedding"), several.out.count("FAIL  field embedding")) == (1, 2)
+
+
+def test_what_cannot_be_read_is_named_by_its_block(
+    cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path
+) -> None:
+    index = fresh_index(es9_url)
+    with open_engine(es9_url) as engine:
+        engine.create_index(index, {"settings": {"index.blocks.read": True}})
+    options = ["--url", es9_url, "--model", model, "--precision", "fp32"]
+    assert f"FAIL  index: {index} has index.blocks.read" in cli("doctor", "--index", index, *options).out
 
 
 def test_nothing_answers_and_no_model_opens(cli: Cli, tmp_path: Path) -> None:

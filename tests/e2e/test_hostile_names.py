@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,19 @@ def test_ids_go_in_and_out_and_are_pruned_as_they_are(
     done = cli("ingest", *options, "docs.jsonl", "--id-field", "id", "--prune", "--yes", "--json")
     assert done.summary["pruned"] == len(IDS[1::2])
     assert set(contents(engine_url, index_name)) == set(IDS[::2])
+
+
+def test_numbers_that_few_readers_take_come_out_of_a_search_as_they_are(
+    cli: Cli, options: list[str], engine_url: str, index_name: str
+) -> None:
+    huge = 123456789012345678901234567890
+    Path("docs.jsonl").write_text(f'{{"text": "the cat", "kept": {{"n": {huge}}}}}\n')
+    with open_engine(engine_url) as engine:
+        engine.create_index(index_name, {"mappings": {"properties": {"kept": {"type": "object", "enabled": False}}}})
+    assert cli("ingest", *options, "docs.jsonl").code == 0
+    done = cli("search", *options, "the cat", "--json")
+    assert (done.code, json.loads(done.out)["source"]["kept"]) == (0, {"n": huge})
+    assert "cannot be written as JSON" in cli("search", *options, "--like", "\udcff").err
 
 
 @pytest.mark.parametrize("name", ["../x", "docs?pretty", "docs#", "docs\n", "docs%2F_all", "_all", "docs,other"])

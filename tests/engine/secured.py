@@ -25,6 +25,7 @@ from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.layout import Layout
 from es_sbert.engines.local.maven import find_maven
 from tests.conftest import free_port
+from tests.shared import shared
 
 PASSWORD = "correct-horse"
 _AUTHORIZATION = "Basic " + b64encode(f"elastic:{PASSWORD}".encode()).decode()
@@ -39,14 +40,15 @@ NARROW_ROLE = """
 narrow:
   cluster: [monitor]
   indices:
-    - names: [mine]
+    - names: [mine, mine-signed-in]
       privileges: [read, create_index, view_index_metadata]
 """
 
 
 @dataclass(frozen=True)
 class Secured:
-    """The server: the users `elastic`, who may do all, and `anna`, who may read `mine`, both with `PASSWORD`.
+    """The server: the users `elastic`, who may do all, and `anna`, who may create and read `mine` and
+    `mine-signed-in`, both with `PASSWORD`.
 
     Attributes:
         ca_certs: The certificate to trust.
@@ -84,12 +86,17 @@ class Secured:
 
 @contextmanager
 def secured_elasticsearch(folder: Path, name: str = "es9") -> Iterator[Secured]:
-    """Start the server, and remove all of it at the end.
+    """The server of this test run, started where none runs yet; the last to use it removes all of it.
 
     Args:
-        folder: For the certificate that clients trust.
+        folder: Of the run: for the certificate that clients trust, and the note about the server.
         name: `es9` or `es8`; API keys need modules that only the latter has.
     """
+    with shared(folder / f"secured-{name}.json", lambda: _start(folder, name), _stop) as server:
+        yield Secured(server["port"], Path(server["ca_certs"]))
+
+
+def _start(folder: Path, name: str) -> dict[str, Any]:
     standard = lookup(name)
     build = replace(standard, settings=(*(pair for pair in standard.settings if "security" not in pair[0]), *SECURITY))
     account = server_account()
@@ -101,7 +108,8 @@ def secured_elasticsearch(folder: Path, name: str = "es9") -> Iterator[Secured]:
     jdk = find_jdk(build.minimum_jdk, os.environ, account)
     port = free_port()
     work = layout.work("secured", port)
-    pid = None
+    ca_certs = folder / f"secured-{name}.pem"
+    described: dict[str, Any] = {"port": port, "ca_certs": str(ca_certs), "work": str(work)}
     try:
         console = prepare_work(build, home, port, work, account)
         environment = server_environment(build, jdk.home, "512m", work, os.environ)
@@ -117,7 +125,6 @@ def secured_elasticsearch(folder: Path, name: str = "es9") -> Iterator[Secured]:
         keytool = str(jdk.home / "bin" / "keytool")
         tool(keytool, "-genkeypair", *store, "-alias", "http", "-keyalg", "EC", "-dname", "CN=localhost",
              "-ext", "SAN=dns:localhost", "-ext", "bc:c=ca:true", "-validity", "2")  # fmt: skip
-        ca_certs = folder / "ca.pem"
         ca_certs.write_text(tool(keytool, "-exportcert", "-rfc", *store, "-alias", "http"))
         keystore = str(home / "bin" / "elasticsearch-keystore")
         tool(keystore, "create")
@@ -128,20 +135,23 @@ def secured_elasticsearch(folder: Path, name: str = "es9") -> Iterator[Secured]:
         pid = process.spawn(
             [str(home / build.launcher)], folder=home, environment=environment, console=console, account=account
         )
-        server = Secured(port, ca_certs)
-        _wait(server, pid, console)
-        yield server
-    finally:
-        if pid is not None:
-            started = process.identity(pid)
-            if started is not None:
-                process.stop(pid, started, grace=30.0)
-        if work.exists():
-            shutil.rmtree(work)
+        described |= {"pid": pid, "started": process.identity(pid) or "ended"}
+        _wait(Secured(port, ca_certs), pid, console)
+        return described
+    except BaseException:
+        _stop(described)
+        raise
+
+
+def _stop(described: dict[str, Any]) -> None:
+    if "pid" in described:
+        process.stop(described["pid"], described["started"], grace=30.0)
+    if Path(described["work"]).exists():
+        shutil.rmtree(described["work"])
 
 
 def _wait(server: Secured, pid: int, console: Path) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline and process.exit_code(pid) is None:
         try:
             server.ask("GET", "/_cluster/health")

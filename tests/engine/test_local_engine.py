@@ -48,6 +48,8 @@ class Home:
     environ: dict[str, str]
 
     def start(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:
+        if arguments[0] == "up" and "--timeout" not in arguments:
+            arguments = (*arguments, "--timeout", "500")  # on a loaded machine a server takes minutes
         return subprocess.Popen(
             [*COMMAND, *arguments],
             env={**self.environ, **environ},
@@ -159,7 +161,7 @@ def test_an_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
         while not (servers := home.servers()):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
     assert process.returncode == 130
     assert identity(servers[0]["pid"]) != servers[0]["started"]
     assert home.servers() == []

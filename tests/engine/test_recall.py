@@ -91,6 +91,16 @@ def test_fewer_documents_than_k_can_all_be_found(engine: Engine, index_name: str
     assert report.recommended == Setting(100, None)
 
 
+def test_documents_with_a_routing_of_their_own_serve_as_queries_too(engine: Engine, index_name: str) -> None:
+    field = ensure_vector_field(
+        engine, index_name, vector_field="embedding", fingerprint="a" * 32, model_name="model-a",
+        dimensions=DIMENSIONS, index_type="hnsw", shards=3, replicas=0,
+    )  # fmt: skip
+    load(engine, index_name, "embedding", random_vectors(40, DIMENSIONS), lambda row: {"row": row}, routing="one shard")
+    queries = sample_queries(engine, field, 50, seed=0)
+    assert sorted(map(str, queries.own)) == sorted(map(str, range(40)))
+
+
 def test_what_cannot_be_measured_is_refused(engine: Engine, index_name: str) -> None:
     field = filled(engine, index_name, "hnsw", count=0)
     with pytest.raises(IndexMismatch, match="no document of"):

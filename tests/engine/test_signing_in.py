@@ -63,13 +63,13 @@ def test_wrong_and_missing_credentials(secured: Secured, wrong: dict[str, Any]) 
 
 def test_what_a_user_may_not_do(secured: Secured) -> None:
     with closing(connect(settings(secured, "anna"))) as anna:
-        anna.create_index("mine", {})
-        assert anna.count("mine") == 0
+        anna.create_index("mine-signed-in", {})
+        assert anna.count("mine-signed-in") == 0
         with pytest.raises(AccessDenied, match=r"does not allow PUT /theirs.*unauthorized.*anna") as caught:
             anna.create_index("theirs", {})
         assert "the index privilege create_index on theirs" in caught.value.remedy
-        with pytest.raises(AccessDenied, match="does not allow POST /mine/_bulk") as caught:
-            anna.bulk("mine", b'{"index":{"_id":"1"}}\n{}\n')
+        with pytest.raises(AccessDenied, match="does not allow POST /mine-signed-in/_bulk") as caught:
+            anna.bulk("mine-signed-in", b'{"index":{"_id":"1"}}\n{}\n')
 
 
 def test_a_certificate_that_nobody_vouches_for(secured: Secured) -> None:

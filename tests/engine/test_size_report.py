@@ -11,6 +11,7 @@ from es_sbert.errors import IndexMissing, UsageError
 from es_sbert.index.change_type import force_merge
 from es_sbert.index.ensure import ensure_vector_field
 from es_sbert.index.types import OPENSEARCH_TYPES, IndexType
+from es_sbert.index.vectors import vector_value
 from es_sbert.tuning.size_report import size_lines, size_report
 from tests.engine.vectors import load, random_vectors
 
@@ -42,6 +43,25 @@ def test_the_estimate_is_near_the_real_size(
     # Elasticsearch 9 builds no bbq graph for so few vectors: nine hundredths less than estimated.
     assert report.error == pytest.approx(0, abs=0.1)
     assert f"the estimate of {index_type} is" in "\n".join(size_lines(report))
+
+
+def test_a_size_is_of_the_field_alone(engine: Engine, index_name: str) -> None:
+    wide = 64
+    for field, dimensions in (("embedding", DIMENSIONS), ("another", wide)):
+        ensure_vector_field(
+            engine, index_name, vector_field=field, fingerprint="a" * 32, model_name="model-a", dimensions=dimensions,
+            index_type="hnsw", **({"shards": 1, "replicas": 0} if field == "embedding" else {}),
+        )  # fmt: skip
+    other = random_vectors(300, wide)
+    load(engine, index_name, "embedding", random_vectors(300, DIMENSIONS),
+         lambda row: {"another": vector_value(engine.info, other[row])})  # fmt: skip
+    for field, dimensions in (("embedding", DIMENSIONS), ("another", wide)):
+        real = size_report(engine, index_name, field, m=16).real
+        assert real is not None
+        if engine.info.flavour is Flavour.OPENSEARCH:
+            assert real.vectors is None
+        else:
+            assert 0 <= (real.vectors or 0) - 300 * dimensions * 4 < 300 * 60
 
 
 def test_numbers_alone_need_no_index(engine: Engine) -> None:

@@ -24,12 +24,13 @@ def cosines(query: Vectors, vectors: Vectors) -> Vectors:
     return result
 
 
-def load(engine: Engine, index: str, field: str, vectors: Vectors, document: Callable[[int], Json]) -> None:
+def load(engine: Engine, index: str, field: str, vectors: Vectors, document: Callable[[int], Json],
+         routing: str | None = None) -> None:  # fmt: skip
     """Index `document(i)` with vector i under the id `str(i)`, and make all of it searchable."""
     for start in range(0, len(vectors), 1000):
         lines = []
         for number in range(start, min(start + 1000, len(vectors))):
-            lines.append(orjson.dumps({"index": {"_id": str(number)}}))
+            lines.append(orjson.dumps({"index": {"_id": str(number)} | ({"routing": routing} if routing else {})}))
             lines.append(orjson.dumps(document(number) | {field: vector_value(engine.info, vectors[number])}))
         results = engine.bulk(index, b"\n".join(lines) + b"\n")
         assert all(result.ok for result in results), results[0]

@@ -115,6 +115,13 @@ def test_ways_to_sign_in_that_contradict_each_other(given: dict[str, str]) -> No
     assert SECRET not in str(caught.value)
 
 
+def test_variables_that_are_set_to_nothing_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in EngineSettings.model_fields:
+        monkeypatch.setenv(f"ES_SBERT_{name.upper()}", "")
+    settings = EngineSettings(username="anna", password=SECRET)
+    assert (settings.api_key, settings.token, settings.timeout) == (None, None, 60.0)
+
+
 def test_the_keyring_holds_passwords_and_the_api_key(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
     ring.set_password("search", "anna", SECRET)
     ring.set_password("search", "api-key", "key")

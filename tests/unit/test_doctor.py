@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,8 +81,11 @@ def test_vector_fields() -> None:
     assert levels(judge_field("docs", field(), 12, INFO)) == [Level.WARNING]
     assert levels(judge_field("docs", field(truncated=3), 10, None)) == [Level.OK, Level.WARNING]
     assert levels(judge_field("docs", field(current=9), 10, INFO)) == [Level.ERROR, Level.OK]
-    [other, fine] = judge_field("docs", field(), 10, EncoderInfo(**{**INFO.__dict__, "fingerprint": "0" * 32}))
-    assert (other.level, fine.level) == (Level.WARNING, Level.OK)
+    other = replace(INFO, model="another", fingerprint="0" * 32)
+    assert levels(judge_field("docs", field(), 10, other)) == [Level.WARNING, Level.OK]
+    # Nothing that could be named would search it.
+    changed = replace(INFO, fingerprint="0" * 32)
+    assert levels(judge_field("docs", field(), 10, changed)) == [Level.ERROR, Level.OK]
 
 
 def test_an_error_is_a_finding() -> None:

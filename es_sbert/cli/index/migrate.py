@@ -12,7 +12,7 @@ import click
 
 from es_sbert.cli.index.types import INDEX_TYPES
 from es_sbert.cli.interrupts import interruptible
-from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
+from es_sbert.cli.options import Number, connection_options, encoder_options, engine_settings, vector_field_option
 
 if TYPE_CHECKING:
     from es_sbert.engines.protocol import Engine
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--retry-seconds",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=300.0,
     show_default=True,
     help="How long to wait for an engine that is overloaded or does not answer.",

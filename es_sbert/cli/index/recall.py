@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
+from es_sbert.cli.options import Number, connection_options, encoder_options, engine_settings, vector_field_option
 
 
 @click.command()
@@ -39,7 +39,7 @@ from es_sbert.cli.options import connection_options, encoder_options, engine_set
 )
 @click.option(
     "--target",
-    type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
+    type=Number(min=0, max=1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
     help="Recall to reach.",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from es_sbert.cli.options import F, stacked
+from es_sbert.cli.options import F, Number, stacked
 
 if TYPE_CHECKING:
     from es_sbert.ingest.settings import IngestSettings
@@ -120,7 +120,7 @@ def course_options(function: F) -> F:
             "watch_seconds",
             is_flag=False,
             flag_value=5.0,
-            type=click.FloatRange(min=0, min_open=True),
+            type=Number(min=0, min_open=True),
             metavar="[SECONDS]",
             help="With no FILE: afterwards, go on embedding what other writers add or change, looking every SECONDS "
             "(5).",
@@ -147,7 +147,7 @@ def course_options(function: F) -> F:
         ),
         click.option(
             "--retry-seconds",
-            type=click.FloatRange(min=0),
+            type=Number(min=0),
             default=300.0,
             show_default=True,
             help="How long to wait for an engine that is overloaded or does not answer.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from es_sbert.cli.options import engine_settings, stacked
+from es_sbert.cli.options import Number, engine_settings, stacked
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.credentials import read_secret_file
 from es_sbert.errors import UsageError
@@ -33,12 +33,12 @@ _meaning_options = stacked(
                  help='Field name that means the vectors of an index: semantic: "how do plants make energy".'),
     click.option("-k", "k", type=click.IntRange(1, 10_000), default=100, show_default=True,
                  help="Documents that a search by the virtual field keeps."),
-    click.option("--min-cosine", type=click.FloatRange(-1, 1), help="Documents less near than this are no hits."),
+    click.option("--min-cosine", type=Number(-1, 1), help="Documents less near than this are no hits."),
     click.option("--num-candidates", type=click.IntRange(1, 10_000),
                  help="Vectors that each shard looks at.  [default: twice k, at least 100]"),
     click.option("--hybrid", is_flag=True,
                  help="Search plain match and multi_match on embedded texts by meaning too, for every request."),
-    click.option("--semantic-weight", type=click.FloatRange(0, min_open=True),
+    click.option("--semantic-weight", type=Number(0, min_open=True),
                  help="What a cosine score of 1 adds to BM25 in such searches.  [default: 400, OpenSearch 200]"),
     click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
     click.option("--on-embedding-failure", type=click.Choice(["fail", "pass"]), default="fail", show_default=True,
@@ -50,7 +50,7 @@ _limit_options = stacked(
                  help="Largest body of a request."),
     click.option("--max-requests", type=click.IntRange(1), default=512, show_default=True,
                  help="Requests under way at once; more are told to come back (429)."),
-    click.option("--answer-timeout", type=click.FloatRange(0, min_open=True), default=3600.0, show_default=True,
+    click.option("--answer-timeout", type=Number(0, min_open=True), default=3600.0, show_default=True,
                  metavar="SECONDS", help="How long the engine may take to answer."),
 )  # fmt: skip
 model_options = stacked(

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from es_sbert.engines.local.account import Account
 from es_sbert.errors import LocalEngineError
+from es_sbert.home import expanded, home_folder
 
 HOME_VARIABLE = "ES_SBERT_ENGINE_HOME"
 _ELSEWHERE = f"Set {HOME_VARIABLE} to a folder on a local disk with 2 GB of room."
@@ -38,14 +39,17 @@ class Layout:
 
         Raises:
             LocalEngineError: its path holds white space, which the servers' start scripts cannot take.
+            UsageError: nothing says where it is.
         """
         if given := environ.get(HOME_VARIABLE):
-            home = Path(given).expanduser().absolute()
+            home = expanded(given).absolute()
         elif root:
             home = Path("/var/lib/es-sbert/engines")
         else:
-            data_home = environ.get("XDG_DATA_HOME") or Path(environ.get("HOME") or Path.home(), ".local", "share")
-            home = Path(data_home, "es-sbert", "engines").absolute()
+            shared = environ.get("XDG_DATA_HOME")
+            if not shared:
+                shared = os.path.join(environ.get("HOME") or home_folder(HOME_VARIABLE), ".local", "share")
+            home = Path(shared, "es-sbert", "engines").absolute()
         if any(character.isspace() for character in str(home)):
             raise LocalEngineError(
                 f"the folder for search engines, {str(home)!r}, has a blank in its path, "

@@ -64,7 +64,13 @@ def all_alive(folder: Path) -> list[RunningEngine]:
 
     Notes about dead ones are left: the next start overwrites them, and only that one holds the lock.
     """
-    found = [_read(path) for path in folder.glob("*.json")]
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    found = [_read(folder / name) for name in names if name.endswith(".json")]
     return sorted((engine for engine in found if engine), key=lambda engine: (engine.name, engine.port))
 
 
@@ -72,11 +78,19 @@ def _path(folder: Path, name: str, port: int) -> Path:
     return folder / f"{name}-{port}.json"
 
 
+def _unreadable(path: Path, error: OSError) -> LocalEngineError:
+    return LocalEngineError(
+        f"{path} cannot be read: {error.strerror}", "Run this as the user who started the servers, or as root."
+    )
+
+
 def _read(path: Path) -> RunningEngine | None:
     try:
         engine = RunningEngine.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _unreadable(path, error) from error
     except ValidationError as error:
         first = error.errors()[0]
         raise LocalEngineError(

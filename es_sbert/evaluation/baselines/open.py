@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.errors import UsageError
 from es_sbert.evaluation.models import Embedder, PairScorer
 from es_sbert.extras import require
+from es_sbert.home import expanded
 
 # What can be written, for help texts: form → what it is.
 BASELINES = {
@@ -56,7 +56,7 @@ def _words(kind: str, place: str, device: str) -> Embedder:
     from es_sbert.evaluation.baselines.vectors_file import read_word_vectors
     from es_sbert.evaluation.baselines.word_vectors import AveragedWordVectors
 
-    path = Path(place).expanduser()
+    path = expanded(place)
     return AveragedWordVectors(read_word_vectors(path), f"{kind} averaged ({path.name})")
 
 
@@ -64,7 +64,7 @@ def _tfidf(kind: str, place: str, device: str) -> Embedder:
     from es_sbert.evaluation.baselines.corpus import read_corpus
     from es_sbert.evaluation.baselines.tfidf import Tfidf
 
-    path = Path(place).expanduser()
+    path = expanded(place)
     return Tfidf(read_corpus(path), f"tf-idf ({path.name})")
 
 
@@ -81,7 +81,7 @@ def _infersent(kind: str, place: str, device: str) -> Embedder:
     require("train", "torch")
     from es_sbert.evaluation.baselines.bilstm import open_infersent
 
-    return open_infersent(Path(place).expanduser(), device=device)
+    return open_infersent(expanded(place), device=device)
 
 
 _OPENERS: dict[str, Callable[[str, str, str], Embedder]] = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.errors import OutputError, SourceError
+from es_sbert.output import written
 from es_sbert.streams.compression import decompressed
 from es_sbert.streams.lines import Line, StreamBroken, split_lines
 
@@ -141,20 +142,16 @@ def _numbers(path: Path, line: Line, values: list[bytes]) -> NDArray[np.float32]
 def write_word_vectors(path: Path, table: WordVectors) -> None:
     """Write a table in word2vec's text format (gzip'd where the name ends in .gz), exact to the last float32 bit.
 
-    The file appears under its name only when it is complete.
+    The file appears under its name only when it is complete; a pipe or a device is written to as it is.
 
     Raises:
         OutputError: it cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with gzip.open(part, "wb") if path.suffix == ".gz" else part.open("wb") as file:
-            file.write(f"{len(table.index)} {table.dimensions}\n".encode())
+        with written(path) as file, gzip.open(file, "wb") if path.suffix == ".gz" else nullcontext(file) as out:
+            out.write(f"{len(table.index)} {table.dimensions}\n".encode())
             for word, row in table.index.items():
                 values = " ".join(f"{value:.9g}" for value in table.vectors[row].tolist())
-                file.write(f"{word} {values}\n".encode())
-        part.replace(path)
+                out.write(f"{word} {values}\n".encode())
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror}", "Choose another place.") from error
-    finally:
-        part.unlink(missing_ok=True)

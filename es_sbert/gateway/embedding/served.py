@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import ModelNotFound, UsageError
+from es_sbert.home import expanded
 
 
 class ModelSettings(BaseModel):
@@ -69,5 +69,5 @@ class ModelSettings(BaseModel):
 
 def public_name(model: str) -> str:
     """A model's name for clients: of a folder, there or not, its own name; else all of it."""
-    folder = Path(model).expanduser()
+    folder = expanded(model)
     return folder.resolve().name if folder.is_dir() or model.startswith((".", "/", "~")) else model

@@ -75,9 +75,24 @@ def test_two_ways_to_sign_in_are_refused() -> None:
         read_address(settings(url="http://a:b@localhost:9200", api_key="k"))
 
 
+@pytest.mark.parametrize("secret", ["", "hunter2\n", "two words", "schlüssel", "k\x00"])
+@pytest.mark.parametrize("kind", ["api_key", "token"])
+def test_secrets_that_no_header_takes_are_refused_and_not_repeated(kind: str, secret: str) -> None:
+    with pytest.raises(UsageError, match="no HTTP header takes") as caught:
+        read_address(settings(**{kind: secret}))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_scheme_and_port_are_taken_as_written() -> None:
+    address = read_address(settings(url="HTTPS://localhost:0"))
+    assert (address.scheme, address.port) == ("https", 0)
+
+
 @pytest.mark.parametrize(
-    "url", ["http://", "http://localhost:port", "http://localhost:99999", "http://[::1", "http://h/?q"]
-)
+    "url",
+    ["http://", "http://localhost:port", "http://localhost:99999", "http://[::1", "http://h/?q", "http://a..b:9200",
+     "http://two words:9200", "http://h\x00:9200", f"http://{'x' * 64}:9200"],
+)  # fmt: skip
 def test_impossible_addresses_are_refused(url: str) -> None:
     with pytest.raises(UsageError, match="not a URL"):
         read_address(settings(url=url))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.store import cache_folder
 from es_sbert.engines.local.account import Account
 from es_sbert.engines.local.layout import Layout, make_folder, storage_errors
-from es_sbert.errors import LocalEngineError
+from es_sbert.errors import LocalEngineError, ModelNotFound, UsageError
 
 
 @pytest.mark.parametrize(
@@ -24,6 +27,26 @@ from es_sbert.errors import LocalEngineError
 )
 def test_the_home(environ: dict[str, str], root: bool, home: str) -> None:
     assert Layout.from_environment(environ, root=root).home == Path(home)
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", _unknown)
+    with pytest.raises(UsageError, match="no home folder") as caught:
+        Layout.from_environment({}, root=False)
+    assert "ES_SBERT_ENGINE_HOME" in caught.value.remedy
+    assert Layout.from_environment({"XDG_DATA_HOME": "/big"}, root=False).home == Path("/big/es-sbert/engines")
+    monkeypatch.delenv("ES_SBERT_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(UsageError, match="no home folder") as caught:
+        cache_folder()
+    assert "ES_SBERT_CACHE" in caught.value.remedy
+    with pytest.raises(ModelNotFound, match="no folder '~nobody-at-all/model'"):
+        resolve_model("~nobody-at-all/model")
+
+
+def _unknown(uid: int) -> NoReturn:
+    raise KeyError(f"getpwuid(): uid not found: {uid}")
 
 
 def test_a_blank_in_the_path_is_refused() -> None:

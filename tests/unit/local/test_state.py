@@ -33,6 +33,16 @@ def test_what_is_written_is_read_and_nothing_else_lies_around(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["es9-9200.json"]
 
 
+def test_notes_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
+    assert all_alive(tmp_path / "none") == []
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(LocalEngineError, match="file cannot be read: Not a directory"):
+        all_alive(tmp_path / "file")
+    (tmp_path / "es9-9200.json").mkdir()
+    with pytest.raises(LocalEngineError, match=r"es9-9200\.json cannot be read: Is a directory"):
+        all_alive(tmp_path)
+
+
 def test_servers_are_listed_by_name_and_port(tmp_path: Path) -> None:
     for each in (engine("opensearch", 9210), engine("es9", 10000), engine("es9", 9200)):
         write_state(tmp_path, each)

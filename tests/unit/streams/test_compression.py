@@ -83,6 +83,15 @@ def test_a_changed_byte_fails_gzips_checksum() -> None:
         b"".join(decompressed([bytes(whole)]))
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_notes_between_zstd_frames_are_passed_over(size: int) -> None:
+    note = b"\x5a\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
+    data = note + PACK[Compression.ZSTD](b"one\n") + note + note + PACK[Compression.ZSTD](b"two\n") + note
+    assert detect(data) is Compression.ZSTD
+    assert unpack(in_chunks(data, size)) == (b"one\ntwo\n", "")
+    assert unpack(in_chunks(data[:-1], size))[1] == "the zstd data ends before its end: the file was cut off"
+
+
 def test_zeros_behind_gzip_data_are_padding() -> None:
     assert b"".join(decompressed([gzip.compress(b"text") + b"\0" * 500, b"\0" * 12])) == b"text"
 

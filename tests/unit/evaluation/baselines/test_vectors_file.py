@@ -1,6 +1,8 @@
 """Tables of word vectors are read as gensim reads them, and refused where they are broken."""
 
 import gzip
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -122,3 +124,17 @@ def test_place_that_cannot_be_written(tmp_path: Path) -> None:
     table = WordVectors({"a": 0}, np.ones((1, 2), dtype=np.float32))
     with pytest.raises(OutputError, match="cannot be written"):
         write_word_vectors(tmp_path / "absent" / "words.vec", table)
+
+
+def test_pipes_and_links_stay_what_they_are(tmp_path: Path) -> None:
+    """A device that was replaced by a file would be broken for everybody."""
+    table = WordVectors({"a": 0}, np.ones((1, 2), dtype=np.float32))
+    pipe, link = tmp_path / "pipe", tmp_path / "link.vec"
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "words.vec")
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_bytes)
+        write_word_vectors(pipe, table)
+        assert read.result(timeout=60) == b"1 2\na 1 1\n"
+    write_word_vectors(link, table)
+    assert (pipe.is_fifo(), link.is_symlink(), (tmp_path / "words.vec").read_bytes()) == (True, True, b"1 2\na 1 1\n")

@@ -1,0 +1,41 @@
+"""Commands whose standard streams are closed, full, or write letters in an encoding of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A line of the shell, in which `$ES` is `es-sbert`."""
+    given = os.environ | {"ES": f"{sys.executable} -m es_sbert"} | environment
+    return subprocess.run(["sh", "-c", command], env=given, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_output_that_finds_no_room_is_no_crash() -> None:
+    done = run("$ES ingest --help > /dev/full")
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (2, ["  Make room where it goes."])
+    assert "No space left" in done.stderr
+
+
+def test_letters_that_the_encoding_lacks_are_escapes() -> None:
+    done = run("$ES ingest --help", PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\u2026" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("$ES engine list >&- 2>&-", 0, ""),
+        ("$ES index migrate docs --drop <&-", 2, "nobody is there to be asked"),
+    ],
+)
+def test_streams_that_are_closed(command: str, code: int, said: str, tmp_path: Path) -> None:
+    done = run(command, ES_SBERT_ENGINE_HOME=str(tmp_path))
+    assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (code, True, False)
