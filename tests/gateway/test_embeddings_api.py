@@ -117,6 +117,8 @@ def test_an_unknown_model_is_told_as_openai_does(client: openai.OpenAI) -> None:
         ({"input": "a", "model": 1}, "'model' is not a string"), ({"input": "a", "user": []}, "'user'"),
         ({"input": "a", "encoding_format": "hex"}, "Give float or base64"),
         ({"input": "a", "encoding_format": ["float"]}, "Give float or base64"),
+        ({"input": "a", "encoding_format": False}, "Give float or base64"),
+        ({"input": "a", "encoding_format": ""}, "Give float or base64"),
         ({"input": "a", "input_type": "image"}, "Give query or document"),
         ({"input": "a", "input_type": ["query"]}, "Give query or document"),
         ({"input": "a", "dimensions": 8}, "have 16 dimensions, not 8"), ({"input": "a", "dimensions": 0}, "positive"),

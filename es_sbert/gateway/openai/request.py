@@ -77,7 +77,9 @@ def read_request(body: bytes, limits: Limits) -> EmbeddingsRequest:
     for name in ("model", "user"):
         if not isinstance(fields.get(name), str | None):
             raise UsageError(f"{name!r} is not a string", "Give a string, or leave it out.")
-    encoding = fields.get("encoding_format") or "float"
+    encoding = fields.get("encoding_format")
+    if encoding is None:
+        encoding = "float"
     if encoding not in ("float", "base64"):
         raise UsageError(f"'encoding_format' is {encoding!r}", "Give float or base64.")
     kind = fields.get("input_type")
