@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ def scores(answer: Json) -> list[float]:
 NEURAL: Json = {"neural": {"embedding": {"query_text": QUERY, "k": K}}}
 WAYS: dict[str, Json] = {
     "match": {"match": {"semantic": QUERY}},
+    "term": {"term": {"semantic": QUERY}},
+    "wrapped": {"wrapper": {"query": base64.b64encode(orjson.dumps({"match": {"semantic": QUERY}})).decode()}},
     "phrase": {"match_phrase": {"semantic": {"query": QUERY}}},
     "query_string": {"query_string": {"query": f'semantic:"{QUERY}"', "analyze_wildcard": True}},
     "simple": {"simple_query_string": {"query": QUERY, "fields": ["semantic"]}},
@@ -159,6 +162,9 @@ def test_aggregations_sorts_paging_and_highlights_keep_their_meaning(bed: Bed) -
     assert answer["aggregations"]["near"]["doc_count"] == K
     assert bed.search({"query": ENGLISH, "size": 0, "aggs": body["aggs"]})["aggregations"]["near"]["doc_count"] == K
     assert all("<em>cat</em>" in hit["highlight"]["text"][0] for hit in answer["hits"]["hits"] if "highlight" in hit)
+    words = {"fields": {"text": {"highlight_query": {"match": {"semantic": QUERY}}}}}
+    marked = bed.search({"query": {"match": {"semantic": QUERY}}, "highlight": words})["hits"]["hits"]
+    assert {"<em>sleeps</em>" in hit["highlight"]["text"][0] for hit in marked} == {True}
 
 
 def test_a_minimum_cosine_and_a_k_of_the_request_itself(bed: Bed) -> None:
@@ -298,6 +304,7 @@ def test_an_index_without_vectors_is_the_engines_alone(bed: Bed) -> None:
         ({"match": {"semantic": "x" * 20_000}}, "10,000 are allowed"),
         ({"match": {"semantic": {"query": "x", "k": 20_000}}}, "whole number from 1 to 10,000"),
         ({"match": {"semantic.other": "x"}}, "Write semantic, or semantic.embedding"),
+        ({"bool": {"must_not": [{"prefix": {"semantic": "ca"}}]}}, "a prefix query on semantic finds nothing"),
         ({"neural": {"embedding": {"query_text": "x", "model_id": "another"}}}, "names the model 'another'"),
     ],
 )

@@ -16,7 +16,7 @@ from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.indices import EXPRESSION_OPTIONS, Indices, Searched
-from es_sbert.gateway.rewrite.body import rewritten_body
+from es_sbert.gateway.rewrite.body import defined_fields, rewritten_body
 from es_sbert.gateway.rewrite.cut import kth_body, least_cosine, needs_cut
 from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
 from es_sbert.gateway.rewrite.queries import Answered, Filters, QueryRewriter
@@ -114,7 +114,8 @@ class Understanding:
         self._models = models
         meaning = settings.meaning
         self._marks = tuple(
-            mark.encode() for mark in ("query_vector_builder", '"neural"', '"semantic"', meaning.virtual_field)
+            mark.encode()
+            for mark in ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', meaning.virtual_field)
         )
 
     def mode(self, header: bytes) -> Mode:
@@ -187,7 +188,7 @@ class Understanding:
         return Understood(body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
 
     def _read(self, body: Json, searched: Searched, mode: Mode, answered: Answered) -> Json:
-        names = FieldNames(searched, self._settings.meaning.virtual_field)
+        names = FieldNames(searched, self._settings.meaning.virtual_field, defined_fields(body))
         reader = Reader(names, self._settings.meaning, self._settings.limits)
         hybrid = None
         if mode is Mode.HYBRID:
