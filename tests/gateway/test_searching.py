@@ -68,6 +68,15 @@ class Bed:
         assert answer.status_code == 200, answer.text
         return orjson.loads(answer.content)  # type: ignore[no-any-return]
 
+    def several(self, lines: list[Json], **params: Any) -> list[Json]:
+        """The answers to searches of one `_msearch`."""
+        answer = httpx.post(
+            f"{self.gateway}/{self.index}/_msearch", content=b"".join(orjson.dumps(line) + b"\n" for line in lines),
+            headers={"content-type": "application/x-ndjson"}, params=params, timeout=60,
+        )  # fmt: skip
+        responses: list[Json] = answer.json()["responses"]
+        return responses
+
     @property
     def is_opensearch(self) -> bool:
         return "x-elastic-product" not in httpx.get(f"{self.engine}/_cluster/health").headers
@@ -188,20 +197,21 @@ def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
     assert bed.search({"query": query}, "_count")["count"] == K
 
     lines = [{"index": bed.index}, {"query": query}, {}, {"query": {"match": {"semantic": ""}}}, {}, {"query": ENGLISH}]
-    several = httpx.post(
-        f"{base}/_msearch?filter_path=responses.error", content=b"".join(orjson.dumps(line) + b"\n" for line in lines),
-        headers={"content-type": "application/x-ndjson"}, timeout=60,
-    ).json()["responses"]  # fmt: skip
+    several = bed.several(lines, filter_path="responses.error")
     assert scores(several[0]) == right
     assert several[1]["error"]["type"] == "illegal_argument_exception"
     assert "is empty" in several[1]["error"]["reason"]
+    long = {"index": [bed.index, *(f"test-no-such-index-{number:040}" for number in range(100))],
+            "ignore_unavailable": True}  # fmt: skip
+    [found] = bed.several([long, {"query": query, "size": 50}])
+    assert scores(found) == right, "indices that fit into no path"
     assert several[2]["hits"]["total"]["value"] == sum(document["lang"] == "en" for document in documents())
 
     opened = "_search/point_in_time" if bed.is_opensearch else "_pit"
     point = httpx.post(f"{base}/{opened}?keep_alive=1m", timeout=60).json()
-    found = httpx.post(f"{bed.gateway}/_search", timeout=60, json={"query": query, "pit": {
+    by_point = httpx.post(f"{bed.gateway}/_search", timeout=60, json={"query": query, "pit": {
         "id": point.get("id") or point["pit_id"], "keep_alive": "1m"}}).json()  # fmt: skip
-    assert scores(found) == right
+    assert scores(by_point) == right
     if bed.is_opensearch:
         template = {"source": '{"query":{"match":{"semantic":"{{words}}"}},"size":50}', "params": {"words": QUERY}}
         explained = bed.search(template | {"explain": True}, "_search/template")
@@ -212,6 +222,43 @@ def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
                                      headers={"content-type": "application/x-ndjson"}).json()["responses"]  # fmt: skip
         assert (missing["status"], missing["error"]["type"]) == (404, "resource_not_found_exception")
         assert scores(answer) == right
+
+
+def test_questions_about_a_search_are_answered_for_what_it_means(bed: Bed) -> None:
+    query: Json = {"match": {"semantic": QUERY}}
+    ids = sorted(bed.cosines, key=lambda id: -bed.cosines[id])
+    found, beyond = (bed.search({"query": query}, f"_explain/{id}") for id in (ids[0], ids[-1]))
+    assert found["matched"]
+    assert found["explanation"]["value"] == pytest.approx(bed.nearest()[0], abs=1e-5)
+    assert not beyond["matched"]
+    words = httpx.get(f"{bed.gateway}/{bed.index}/_explain/{ids[0]}?q=semantic:{quote(QUERY)}", timeout=60).json()
+    assert "unmapped" not in str(words["explanation"])
+    [valid] = bed.search({"query": query}, "_validate/query", explain="true")["explanations"]
+    assert "embedding" in valid["explanation"]
+    if bed.is_opensearch:
+        template = {"id": "t", "template": {"source": '{"query":{"match":{"semantic":"{{words}}"}}}'}}
+        rated: list[Json] = [{"request": {"query": query}}, {"template_id": "t", "params": {"words": QUERY}}]
+        body: Json = {
+            "requests": [one | {"id": str(number), "ratings": [{"_index": bed.index, "_id": ids[0], "rating": 1}]}
+                         for number, one in enumerate(rated)],
+            "templates": [template], "metric": {"mean_reciprocal_rank": {"k": 1}},
+        }  # fmt: skip
+        details = bed.search(body, "_rank_eval")["details"]
+        assert [details[number]["metric_score"] for number in "01"] == [1.0, 1.0]
+
+
+def test_a_filter_beside_another_language_is_refused_where_it_asks_by_meaning(bed: Bed) -> None:
+    """The distributions that run here have none of these languages: what passes they refuse by themselves."""
+    near: Json = {"bool": {"filter": [{"match": {"semantic": QUERY}}]}}
+    for body in ({"query": "any where true", "filter": near}, {"query": 'any where KQL("semantic: cat")'}):
+        answer = httpx.post(f"{bed.gateway}/{bed.index}/_eql/search", json=body, timeout=60)
+        assert (answer.status_code, "take no query by meaning" in answer.text) == (400, True)
+    for body in (
+        {"query": 'any where semantic == "cat"', "filter": ENGLISH},
+        {"query": 'any where KQL("text: semantic")'},
+    ):
+        answers = [httpx.post(f"{at}/{bed.index}/_eql/search", json=body) for at in (bed.engine, bed.gateway)]
+        assert answers[0].text == answers[1].text
 
 
 def test_no_document_is_changed_for_what_it_means(bed: Bed) -> None:
@@ -373,6 +420,14 @@ def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
         both = httpx.post(f"{bed.gateway}/{index},{bed.index}/_search", json=body, timeout=60).json()["hits"]["hits"]
         assert [hit["_id"] for hit in both[::2]] == [hit["_id"] for hit in both[1::2]], "each is in both indices"
         assert [hit["_score"] for hit in both[::2]] == pytest.approx(bed.nearest(), abs=1e-5)
+        settings_url = f"{bed.engine}/{index}/_settings"
+        httpx.put(settings_url, json={"index.max_result_window": K}).raise_for_status()
+        beyond = httpx.post(f"{bed.gateway}/{index}/_search", json=body | {"size": K}, timeout=60)
+        httpx.put(settings_url, json={"index.max_result_window": None}).raise_for_status()
+        if beyond.status_code == 200:
+            assert beyond.json()["hits"]["total"]["value"] == 2 * K, "the engine by itself keeps as many"
+        else:
+            assert "more than the index.max_result_window" in beyond.json()["error"]["reason"]
         if shards > 1:
             check_only_what_is_searched_counts(bed, index)
     finally:
