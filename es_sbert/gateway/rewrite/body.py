@@ -55,12 +55,14 @@ def defined_fields(body: Json) -> frozenset[str]:
 
 
 def sorts_by_score(body: Json) -> bool:
-    """Whether the nearest documents are to come first: no sort at all, or by `_score` before all else."""
+    """Whether scores count: no sort at all, or `_score` in it, if only among hits that are alike in something else."""
     sort = body.get("sort")
-    first = sort[0] if isinstance(sort, list) and sort else sort
-    if isinstance(first, dict):
-        first = next(iter(first), None)
-    return first in (None, [], "", "_score") or (isinstance(first, str) and first.startswith("_score"))
+    if sort in (None, [], ""):
+        return True
+    names = [
+        name for by in (sort if isinstance(sort, list) else [sort]) for name in (by if isinstance(by, dict) else [by])
+    ]
+    return any(isinstance(name, str) and name.startswith("_score") for name in names)
 
 
 def _unscored(within: Within) -> Place:
@@ -202,6 +204,8 @@ def _other_retriever(said: Json, rewriter: QueryRewriter, within: Within) -> Jso
         _put(changed, "query", query, rewriter.rewrite(query, Place(filters=within, promotes=sorts_by_score(said))))
     if isinstance(said.get("retriever"), dict):
         _put(changed, "retriever", said["retriever"], _retriever(said["retriever"], rewriter, within))
+    if "rescore" in said:
+        _put(changed, "rescore", said["rescore"], _rescore(said["rescore"], rewriter, within))
     if isinstance(said.get("retrievers"), list):
         several = [_retriever(one, rewriter, within) if isinstance(one, dict) else one for one in said["retrievers"]]
         if any(one is not other for one, other in zip(several, said["retrievers"], strict=True)):
