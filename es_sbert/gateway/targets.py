@@ -90,7 +90,7 @@ class FieldNames:
         if not name.startswith(prefix):
             return None
         target = self.named(name.removeprefix(prefix))
-        if target is None:
+        if target is None and not self._searched.ordinary:
             raise self._no_such(name)
         return target
 

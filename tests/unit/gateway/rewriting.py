@@ -31,7 +31,9 @@ PASSAGES = Searched(
     {"docs": {"embedding": vector_field(passages=PassageRules(tokens=64, overlap=8))}}, {"docs": 1, "old": 1}
 )
 TWO_FIELDS = Searched(
-    {"docs": {"title_vector": vector_field(text="{title}"), "embedding": vector_field()}}, {"docs": 1, "old": 1}
+    {"docs": {"title_vector": vector_field(text="{title}"), "embedding": vector_field()}},
+    {"docs": 1, "old": 1},
+    ordinary=False,
 )
 MIXED = Searched(
     {"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(fingerprint="e" * 64)}},

@@ -84,6 +84,11 @@ def test_what_does_not_ask_by_meaning_is_never_refused(body: Json) -> None:
     assert Rewriting()(body) is body
 
 
+def test_a_field_inside_an_ordinary_one_of_the_name_is_searched_as_ever() -> None:
+    body: Json = {"query": {"match": {"semantic.title": "plants"}}, "sort": ["semantic.year"]}
+    assert Rewriting(replace(PLAIN, ordinary=True))(body) is body
+
+
 @pytest.mark.parametrize(
     "written",
     [
