@@ -24,7 +24,9 @@ from es_sbert.gateway.search_log.log import SearchLog
 from es_sbert.gateway.search_log.notes import SearchNote
 from es_sbert.gateway.searches.by_query import ByQuery
 from es_sbert.gateway.searches.hints import hinted, may_need_hint
+from es_sbert.gateway.searches.languages import Languages
 from es_sbert.gateway.searches.points_in_time import PointsInTime
+from es_sbert.gateway.searches.rank_evaluation import RankEvaluation
 from es_sbert.gateway.searches.several import MultiSearching
 from es_sbert.gateway.searches.single import Searching
 from es_sbert.gateway.searches.templates import Templates
@@ -35,6 +37,7 @@ from es_sbert.gateway.ui.routes import ui_routes
 from es_sbert.gateway.wire.forward import Outgoing, forward
 from es_sbert.gateway.wire.incoming import CallerGone, Incoming, Receiving
 from es_sbert.gateway.wire.routes import (
+    ABOUT_SEARCHES,
     MULTI_SEARCHES,
     SEARCHES,
     WRITES,
@@ -83,7 +86,14 @@ class Gateway:
         points, templates = PointsInTime(self._upstream), Templates(self._upstream)
         self._searching = Searching(understanding, points, templates)
         self._multi_searching = MultiSearching(understanding, points, templates, self._upstream)
-        self._by_query = ByQuery(understanding)
+        by_query, languages = ByQuery(understanding), Languages(understanding)
+        # APIs that are no searches, and may hold them.
+        self._others: dict[Api, ByQuery | Languages | RankEvaluation] = {
+            Api.BY_QUERY: by_query,
+            Api.REINDEX: by_query,
+            Api.LANGUAGE: languages,
+            Api.RANK_EVALUATION: RankEvaluation(understanding, templates),
+        }
         self._indices = indices
         self._writing = Writing(settings, self._upstream, indices, self._models, self._metrics)
         self._own = _OwnPages(settings.listen.own_prefix, [
@@ -139,8 +149,8 @@ class Gateway:
         try:
             if route.api in SEARCHES or route.api in MULTI_SEARCHES:
                 await self._search(incoming, route, outcome, send)
-            elif route.api in WRITES_OF_MATCHES:
-                outgoing = await self._by_query.outgoing(incoming, route)
+            elif route.api in self._others:
+                outgoing = await self._others[route.api].outgoing(incoming, route)
                 outcome.status = await forward(incoming, send, self._upstream, outgoing) or outcome.status
             elif route.api in WRITES and self._settings.meaning.writes:
                 outcome.status = await self._writing.answer(incoming, route, send) or outcome.status
@@ -177,7 +187,7 @@ class Gateway:
             raise
         finally:
             # System indices are searched by Kibana itself, all the time.
-            if self._log is not None and not route.index.startswith("."):
+            if self._log is not None and route.api not in ABOUT_SEARCHES and not route.index.startswith("."):
                 for search in note.records(outcome.status):
                     self._log.record(search)
 
@@ -235,6 +245,6 @@ class _OwnPages:
 
 
 def _kind(api: Api) -> str:
-    if api in SEARCHES or api in MULTI_SEARCHES:
+    if api in SEARCHES or api in MULTI_SEARCHES or api is Api.RANK_EVALUATION:
         return "search"
     return "write" if api in WRITES or api in WRITES_OF_MATCHES else "passed"

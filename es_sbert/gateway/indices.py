@@ -12,6 +12,7 @@ from cachetools import TTLCache
 
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import AccessDenied
+from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.wire.callers import CallerKeys, identity
 from es_sbert.gateway.wire.incoming import Headers
 from es_sbert.gateway.wire.upstream import REFUSALS, Upstream
@@ -28,6 +29,8 @@ _TOLD = (
 # `cluster:index`; not `<date{math:with colons}>`, nor the selector `index::failures`.
 _REMOTE = re.compile(r"-?[^<:]+:(?!:)")
 _MOST_KEPT = 1000
+# Characters of an expression: the rest of a line is for what is asked.
+_LONGEST = 3000
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class Indices:
             headers: The caller's.
 
         Raises:
+            BadRequest: more indices than can be asked about.
             AccessDenied: neither the caller nor the gateway may see mappings.
             IndexMismatch: a damaged `_meta.es_sbert`.
             EngineUnreachable, RequestFailed: the engine cannot be asked.
@@ -119,23 +123,31 @@ class Indices:
         if here is None:
             return REMOTE
         query = urlencode(wanted | {"filter_path": self._told})
-        path = f"/{here or '_all'}"
-        answer = await self._upstream.ask("GET", f"{path}?{query}", asked_by)
-        if answer.status == 404:
-            return MISSING
-        if answer.status in REFUSALS - {403}:
-            # No such user, or nothing that has a mapping: the engine itself says so to the caller.
-            return NOTHING
-        if answer.status == 403:
-            raise AccessDenied(
-                f"the mapping of {expression or 'the indices'}, which says what is embedded there, may not be read",
-                "Give the caller the index privilege view_index_metadata, or the gateway credentials of its own.",
-            )
-        told = self._upstream.needed(answer, f"GET {path}")
-        searched = read_indices(told, self._virtual)
-        # Elasticsearch's kNN applies an alias's filter while it searches, OpenSearch's afterwards.
-        if self._upstream.known_flavour is Flavour.OPENSEARCH and any("aliases" in state for state in told.values()):
-            searched = replace(searched, filters=await self._filters(path, wanted, asked_by))
+        told: Json = {}
+        filters: dict[str, Json] = {}
+        parts = in_lines(here or "_all")
+        for part in parts:
+            path = f"/{part}"
+            answer = await self._upstream.ask("GET", f"{path}?{query}", asked_by)
+            if answer.status == 404:
+                return MISSING
+            if answer.status in REFUSALS - {403}:
+                # No such user, or nothing that has a mapping: the engine itself says so to the caller.
+                return NOTHING
+            if answer.status == 403:
+                raise AccessDenied(
+                    f"the mapping of {expression or 'the indices'}, which says what is embedded there, may not be read",
+                    "Give the caller the index privilege view_index_metadata, or the gateway credentials of its own.",
+                )
+            found = self._upstream.needed(answer, f"GET {path}")
+            told |= found
+            # Elasticsearch's kNN applies an alias's filter while it searches, OpenSearch's afterwards.
+            opensearch = self._upstream.known_flavour is Flavour.OPENSEARCH
+            if opensearch and any("aliases" in state for state in found.values()):
+                filters |= await self._filters(path, wanted, asked_by)
+        if filters and len(parts) > 1:
+            raise _too_long(expression, "aliases with filters are among them")
+        searched = replace(read_indices(told, self._virtual), filters=filters)
         self._known[key] = searched
         return searched
 
@@ -165,6 +177,39 @@ def local(expression: str) -> str | None:
     names = expression.split(",")
     here = [name for name in names if not _REMOTE.match(unquote(name))]
     return ",".join(here) if here else None
+
+
+def in_lines(expression: str) -> list[str]:
+    """An expression of indices in parts that fit into the first line of a request.
+
+    A search by a point in time or in an `_msearch` may name more indices than the path of a request holds, which
+    engines limit to 4096 bytes.
+
+    Args:
+        expression: Percent-encoded.
+
+    Raises:
+        BadRequest: it takes indices away again, which is only understood as a whole.
+    """
+    if len(expression) <= _LONGEST:
+        return [expression]
+    names = expression.split(",")
+    if any(unquote(name).startswith("-") for name in names):
+        raise _too_long(expression, "some of them are taken away again")
+    parts = [""]
+    for name in names:
+        if parts[-1] and len(parts[-1]) + len(name) >= _LONGEST:
+            parts.append("")
+        parts[-1] += f",{name}" if parts[-1] else name
+    return parts
+
+
+def _too_long(expression: str, why: str) -> BadRequest:
+    """Where only the whole expression tells which documents are meant."""
+    return BadRequest(
+        f"the names of the indices have {len(expression):,} characters, and {why}",
+        "Name them by one pattern or alias.",
+    )
 
 
 def read_indices(answer: Json, virtual_field: str) -> Searched:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -56,11 +56,13 @@ class FieldNames:
     Args:
         searched: The indices of the request.
         virtual_field: Stands for an index's first vector field; `VIRTUAL.NAME` for any other.
+        defined: Fields that the request itself defines, and means.
     """
 
-    def __init__(self, searched: Searched, virtual_field: str) -> None:
+    def __init__(self, searched: Searched, virtual_field: str, defined: Collection[str] = ()) -> None:
         self._searched = searched
         self._virtual = virtual_field
+        self._defined = defined
 
     def virtual(self, name: str) -> FieldTarget | None:
         """The field that a virtual name stands for; None where the name is an ordinary one here.
@@ -68,6 +70,8 @@ class FieldNames:
         Raises:
             IndexMismatch: no such vector field, no vectors at all, or different models.
         """
+        if name in self._defined:
+            return None
         if not self._searched:
             if self._searched.ordinary or not (name == self._virtual or name.startswith(f"{self._virtual}.")):
                 return None
@@ -86,9 +90,17 @@ class FieldNames:
         if not name.startswith(prefix):
             return None
         target = self.named(name.removeprefix(prefix))
-        if target is None:
+        if target is None and not self._searched.ordinary:
             raise self._no_such(name)
         return target
+
+    def only_virtual(self, name: str) -> FieldTarget | None:
+        """As `virtual`, for what may be asked of ordinary fields as well: None where an index has one of that name.
+
+        Raises:
+            IndexMismatch: no such vector field, or different models.
+        """
+        return self.virtual(name) if self._searched and not self._searched.ordinary else None
 
     def named(self, name: str) -> FieldTarget | None:
         """The vector field of that name (`NAME.vector` for one of passages); None where no index has it.

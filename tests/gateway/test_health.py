@@ -9,6 +9,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from es_sbert.gateway.metrics import GatewayMetrics
+from tests.gateway import patient
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.embedding_app import embedding_app
 from tests.gateway.serving import served
@@ -29,7 +30,7 @@ def test_ready_says_what_is_missing(tiny: Path) -> None:
 
 
 def test_ready(embeddings_url: str) -> None:
-    answer = httpx.get(f"{embeddings_url}/readyz", trust_env=False)
+    answer = patient.get(f"{embeddings_url}/readyz")
     assert answer.status_code == 200
     assert answer.json() == {"status": "ready", "engine": "ok", "model": "ok"}
 
@@ -42,7 +43,10 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_metrics_count_what_happened(tiny: Path) -> None:
-    with served(embedding_app(tiny_settings(tiny))) as url, httpx.Client(base_url=url, trust_env=False) as http:
+    with (
+        served(embedding_app(tiny_settings(tiny))) as url,
+        httpx.Client(base_url=url, timeout=120, trust_env=False) as http,
+    ):
         for texts in (["cat", "man"], ["man"], "mat", []):
             http.post("/v1/embeddings", json={"input": texts})
         http.get("/v1/models")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +11,7 @@ from jsonschema import Draft202012Validator
 from schemathesis import GenerationMode
 
 from es_sbert.gateway.openai.request import INPUT_TYPES, Limits
+from tests.gateway import patient
 
 OPERATIONS = ("embed", "listModels", "getModel", "describe", "live", "ready", "metrics")
 
@@ -19,7 +19,7 @@ OPERATIONS = ("embed", "listModels", "getModel", "describe", "live", "ready", "m
 @pytest.fixture(scope="module")
 def operations(embeddings_url: str) -> dict[str, Any]:
     """The API's operations by name."""
-    document = httpx.get(f"{embeddings_url}/v1/openapi.json", trust_env=False).json()
+    document = patient.get(f"{embeddings_url}/v1/openapi.json").json()
     # How long vectors are depends on the model; the description cannot know it.
     document["components"]["schemas"]["EmbeddingsRequest"]["properties"]["dimensions"]["enum"] = [16, None]
     schema = schemathesis.openapi.from_dict(document)
@@ -48,7 +48,7 @@ def test_every_operation_is_tested(operations: dict[str, Any]) -> None:
 
 
 def test_the_description_says_what_the_code_takes(embeddings_url: str) -> None:
-    document = httpx.get(f"{embeddings_url}/v1/openapi.json", trust_env=False).json()
+    document = patient.get(f"{embeddings_url}/v1/openapi.json").json()
     request = document["components"]["schemas"]["EmbeddingsRequest"]
     assert set(request["properties"]["input_type"]["enum"]) == set(INPUT_TYPES)
     assert request["properties"]["input"]["anyOf"][1]["maxItems"] == Limits().texts

@@ -107,7 +107,7 @@ def test_the_gateways_own_rights_read_mappings_for_callers(shelf: Secured, tiny:
 @pytest.mark.parametrize("asks", ["a stranger", "nobody"])
 def test_the_gateways_own_rights_are_lent_to_nobody(shelf: Secured, tiny: Path, asks: str) -> None:
     key = None if asks == "nobody" else shelf.api_key(index={"another": ["read"]})
-    with httpx.Client(verify=ssl.create_default_context(cafile=shelf.ca_certs)) as client:
+    with httpx.Client(verify=ssl.create_default_context(cafile=shelf.ca_certs), timeout=120) as client:
         headers = {} if key is None else {"authorization": f"ApiKey {key}"}
         direct = client.post(f"{shelf.url}/{INDEX}/_search", json={}, headers=headers, timeout=60)
     answer = search(owner(shelf), tiny, key)

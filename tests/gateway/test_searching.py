@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from es_sbert.gateway.settings import GatewaySettings, Meaning
 from es_sbert.loading import load_encoder
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, write_jsonl
+from tests.gateway import patient
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
 from tests.tiny import write_tiny_bert
@@ -63,13 +65,22 @@ class Bed:
         return [(1 + cosine) / 2 for cosine in best]
 
     def search(self, body: Json, path: str = "_search", **params: Any) -> Json:
-        answer = httpx.post(f"{self.gateway}/{self.index}/{path}", json=body, params=params, timeout=60)
+        answer = patient.post(f"{self.gateway}/{self.index}/{path}", json=body, params=params)
         assert answer.status_code == 200, answer.text
         return orjson.loads(answer.content)  # type: ignore[no-any-return]
 
+    def several(self, lines: list[Json], **params: Any) -> list[Json]:
+        """The answers to searches of one `_msearch`."""
+        answer = patient.post(
+            f"{self.gateway}/{self.index}/_msearch", content=b"".join(orjson.dumps(line) + b"\n" for line in lines),
+            headers={"content-type": "application/x-ndjson"}, params=params,
+        )  # fmt: skip
+        responses: list[Json] = answer.json()["responses"]
+        return responses
+
     @property
     def is_opensearch(self) -> bool:
-        return "x-elastic-product" not in httpx.get(f"{self.engine}/_cluster/health").headers
+        return "x-elastic-product" not in patient.get(f"{self.engine}/_cluster/health").headers
 
 
 def cosines(encoder: Encoder) -> dict[str, float]:
@@ -108,6 +119,8 @@ def scores(answer: Json) -> list[float]:
 NEURAL: Json = {"neural": {"embedding": {"query_text": QUERY, "k": K}}}
 WAYS: dict[str, Json] = {
     "match": {"match": {"semantic": QUERY}},
+    "term": {"term": {"semantic": QUERY}},
+    "wrapped": {"wrapper": {"query": base64.b64encode(orjson.dumps({"match": {"semantic": QUERY}})).decode()}},
     "phrase": {"match_phrase": {"semantic": {"query": QUERY}}},
     "query_string": {"query_string": {"query": f'semantic:"{QUERY}"', "analyze_wildcard": True}},
     "simple": {"simple_query_string": {"query": QUERY, "fields": ["semantic"]}},
@@ -138,9 +151,9 @@ def test_a_filter_beside_leaves_k_hits_wherever_k_match(bed: Bed, way: str) -> N
 def test_a_filter_of_an_alias_leaves_k_hits_wherever_k_match(bed: Bed) -> None:
     alias = f"{bed.index}-english"
     add: Json = {"add": {"index": bed.index, "alias": alias, "filter": ENGLISH}}
-    httpx.post(f"{bed.engine}/_aliases", json={"actions": [add]}).raise_for_status()
+    patient.post(f"{bed.engine}/_aliases", json={"actions": [add]}).raise_for_status()
     body: Json = {"query": {"match": {"semantic": QUERY}}, "size": 50}
-    answer = httpx.post(f"{bed.gateway}/{alias}/_search", json=body, timeout=60).json()
+    answer = patient.post(f"{bed.gateway}/{alias}/_search", json=body).json()
     assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
 
 
@@ -159,6 +172,9 @@ def test_aggregations_sorts_paging_and_highlights_keep_their_meaning(bed: Bed) -
     assert answer["aggregations"]["near"]["doc_count"] == K
     assert bed.search({"query": ENGLISH, "size": 0, "aggs": body["aggs"]})["aggregations"]["near"]["doc_count"] == K
     assert all("<em>cat</em>" in hit["highlight"]["text"][0] for hit in answer["hits"]["hits"] if "highlight" in hit)
+    words = {"fields": {"text": {"highlight_query": {"match": {"semantic": QUERY}}}}}
+    marked = bed.search({"query": {"match": {"semantic": QUERY}}, "highlight": words})["hits"]["hits"]
+    assert {"<em>sleeps</em>" in hit["highlight"]["text"][0] for hit in marked} == {True}
 
 
 def test_a_minimum_cosine_and_a_k_of_the_request_itself(bed: Bed) -> None:
@@ -174,38 +190,76 @@ def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
     right = pytest.approx(bed.nearest(), abs=1e-5)
     base = f"{bed.gateway}/{bed.index}"
     words = quote(f'semantic:"{QUERY}"')
-    uri = httpx.get(f"{base}/_search?q={words}&size=50", timeout=60).json()
+    uri = patient.get(f"{base}/_search?q={words}&size=50").json()
     assert scores(uri) == right
     source = quote(orjson.dumps({"query": query}))
-    in_query = httpx.get(f"{base}/_search?source={source}&source_content_type=application/json", timeout=60).json()
+    in_query = patient.get(f"{base}/_search?source={source}&source_content_type=application/json").json()
     assert scores(in_query) == right
     assert bed.search({"query": query}, "_count")["count"] == K
 
     lines = [{"index": bed.index}, {"query": query}, {}, {"query": {"match": {"semantic": ""}}}, {}, {"query": ENGLISH}]
-    several = httpx.post(
-        f"{base}/_msearch?filter_path=responses.error", content=b"".join(orjson.dumps(line) + b"\n" for line in lines),
-        headers={"content-type": "application/x-ndjson"}, timeout=60,
-    ).json()["responses"]  # fmt: skip
+    several = bed.several(lines, filter_path="responses.error")
     assert scores(several[0]) == right
     assert several[1]["error"]["type"] == "illegal_argument_exception"
     assert "is empty" in several[1]["error"]["reason"]
+    long = {"index": [bed.index, *(f"test-no-such-index-{number:040}" for number in range(100))],
+            "ignore_unavailable": True}  # fmt: skip
+    [found] = bed.several([long, {"query": query, "size": 50}])
+    assert scores(found) == right, "indices that fit into no path"
     assert several[2]["hits"]["total"]["value"] == sum(document["lang"] == "en" for document in documents())
 
     opened = "_search/point_in_time" if bed.is_opensearch else "_pit"
-    point = httpx.post(f"{base}/{opened}?keep_alive=1m", timeout=60).json()
-    found = httpx.post(f"{bed.gateway}/_search", timeout=60, json={"query": query, "pit": {
-        "id": point.get("id") or point["pit_id"], "keep_alive": "1m"}}).json()  # fmt: skip
-    assert scores(found) == right
+    point = patient.post(f"{base}/{opened}?keep_alive=10m").json()
+    by_point = patient.post(f"{bed.gateway}/_search", json={"query": query, "pit": {
+        "id": point.get("id") or point["pit_id"], "keep_alive": "10m"}}).json()  # fmt: skip
+    assert scores(by_point) == right
     if bed.is_opensearch:
         template = {"source": '{"query":{"match":{"semantic":"{{words}}"}},"size":50}', "params": {"words": QUERY}}
         explained = bed.search(template | {"explain": True}, "_search/template")
         assert scores(explained) == right
         assert "_explanation" in explained["hits"]["hits"][0]
         pairs = b"".join(b"{}\n" + orjson.dumps(one) + b"\n" for one in ({"id": "missing"}, template))
-        missing, answer = httpx.post(f"{base}/_msearch/template", content=pairs, timeout=60,
+        missing, answer = patient.post(f"{base}/_msearch/template", content=pairs,
                                      headers={"content-type": "application/x-ndjson"}).json()["responses"]  # fmt: skip
         assert (missing["status"], missing["error"]["type"]) == (404, "resource_not_found_exception")
         assert scores(answer) == right
+
+
+def test_questions_about_a_search_are_answered_for_what_it_means(bed: Bed) -> None:
+    query: Json = {"match": {"semantic": QUERY}}
+    ids = sorted(bed.cosines, key=lambda id: -bed.cosines[id])
+    found, beyond = (bed.search({"query": query}, f"_explain/{id}") for id in (ids[0], ids[-1]))
+    assert found["matched"]
+    assert found["explanation"]["value"] == pytest.approx(bed.nearest()[0], abs=1e-5)
+    assert not beyond["matched"]
+    words = patient.get(f"{bed.gateway}/{bed.index}/_explain/{ids[0]}?q=semantic:{quote(QUERY)}").json()
+    assert "unmapped" not in str(words["explanation"])
+    [valid] = bed.search({"query": query}, "_validate/query", explain="true")["explanations"]
+    assert "embedding" in valid["explanation"]
+    if bed.is_opensearch:
+        template = {"id": "t", "template": {"source": '{"query":{"match":{"semantic":"{{words}}"}}}'}}
+        rated: list[Json] = [{"request": {"query": query}}, {"template_id": "t", "params": {"words": QUERY}}]
+        body: Json = {
+            "requests": [one | {"id": str(number), "ratings": [{"_index": bed.index, "_id": ids[0], "rating": 1}]}
+                         for number, one in enumerate(rated)],
+            "templates": [template], "metric": {"mean_reciprocal_rank": {"k": 1}},
+        }  # fmt: skip
+        details = bed.search(body, "_rank_eval")["details"]
+        assert [details[number]["metric_score"] for number in "01"] == [1.0, 1.0]
+
+
+def test_a_filter_beside_another_language_is_refused_where_it_asks_by_meaning(bed: Bed) -> None:
+    """The distributions that run here have none of these languages: what passes they refuse by themselves."""
+    near: Json = {"bool": {"filter": [{"match": {"semantic": QUERY}}]}}
+    for body in ({"query": "any where true", "filter": near}, {"query": 'any where KQL("semantic: cat")'}):
+        answer = patient.post(f"{bed.gateway}/{bed.index}/_eql/search", json=body)
+        assert (answer.status_code, "take no query by meaning" in answer.text) == (400, True)
+    for body in (
+        {"query": 'any where semantic == "cat"', "filter": ENGLISH},
+        {"query": 'any where KQL("text: semantic")'},
+    ):
+        answers = [patient.post(f"{at}/{bed.index}/_eql/search", json=body) for at in (bed.engine, bed.gateway)]
+        assert answers[0].text == answers[1].text
 
 
 def test_no_document_is_changed_for_what_it_means(bed: Bed) -> None:
@@ -250,10 +304,10 @@ def test_an_alias_that_goes_over_to_another_model_is_followed_at_once(
         actions: list[Json] = [{"add": {"index": alias_of, "alias": alias}}]
         if away_from is not None:
             actions.append({"remove": {"index": away_from, "alias": alias}})
-        httpx.post(f"{bed.engine}/_aliases", json={"actions": actions}).raise_for_status()
+        patient.post(f"{bed.engine}/_aliases", json={"actions": actions}).raise_for_status()
 
     def found(where: str) -> httpx.Response:
-        return httpx.post(f"{gateway}/{where}/_search", json={"query": {"match": {"semantic": QUERY}}}, timeout=60)
+        return patient.post(f"{gateway}/{where}/_search", json={"query": {"match": {"semantic": QUERY}}})
 
     try:
         with served(create_app(settings)) as gateway:
@@ -270,21 +324,25 @@ def test_an_alias_that_goes_over_to_another_model_is_followed_at_once(
 
 def test_an_index_without_vectors_is_the_engines_alone(bed: Bed) -> None:
     index, bare = f"{bed.index}-plain", f"{bed.index}-bare"
-    httpx.put(f"{bed.engine}/{index}/_doc/1?refresh=true", json={"semantic": "the cat", "text": "a"}).raise_for_status()
+    patient.put(
+        f"{bed.engine}/{index}/_doc/1?refresh=true", json={"semantic": "the cat", "text": "a"}
+    ).raise_for_status()
     try:
         body = {"query": {"match": {"semantic": "cat"}}}
-        answers = [httpx.post(f"{url}/{index}/_search", json=body).json() for url in (bed.engine, bed.gateway)]
+        answers = [patient.post(f"{url}/{index}/_search", json=body).json() for url in (bed.engine, bed.gateway)]
         assert answers[0]["hits"] == answers[1]["hits"]
         assert answers[0]["hits"]["total"]["value"] == 1, "a field of that name is searched as any other"
-        mixed = httpx.post(f"{bed.gateway}/{index},{bed.index}/_search", json={"query": {"match": {"semantic": QUERY}}})
+        mixed = patient.post(
+            f"{bed.gateway}/{index},{bed.index}/_search", json={"query": {"match": {"semantic": QUERY}}}
+        )
         assert scores(mixed.json()) == pytest.approx(bed.nearest(), abs=1e-5), "where there are vectors, they are meant"
-        httpx.put(f"{bed.engine}/{bare}/_doc/1?refresh=true", json={"text": "a"}).raise_for_status()
+        patient.put(f"{bed.engine}/{bare}/_doc/1?refresh=true", json={"text": "a"}).raise_for_status()
         asked: Json = {"query": {"match": {"semantic": "cat"}}}
         for query in (asked, {"query": {"semantic": {"field": "text", "query": "cat"}}}):
-            refused = httpx.post(f"{bed.gateway}/{bare}/_search", json=query)
+            refused = patient.post(f"{bed.gateway}/{bare}/_search", json=query)
             assert refused.status_code == 400
             assert "es-sbert ingest --index" in refused.json()["error"]["reason"], "nobody is left to wonder"
-        missing = httpx.post(f"{bed.gateway}/{index}-not/_search", json=body)
+        missing = patient.post(f"{bed.gateway}/{index}-not/_search", json=body)
         assert (missing.status_code, missing.json()["error"]["type"]) == (404, "index_not_found_exception")
     finally:
         delete_index(bed.engine, index)
@@ -298,11 +356,12 @@ def test_an_index_without_vectors_is_the_engines_alone(bed: Bed) -> None:
         ({"match": {"semantic": "x" * 20_000}}, "10,000 are allowed"),
         ({"match": {"semantic": {"query": "x", "k": 20_000}}}, "whole number from 1 to 10,000"),
         ({"match": {"semantic.other": "x"}}, "Write semantic, or semantic.embedding"),
+        ({"bool": {"must_not": [{"prefix": {"semantic": "ca"}}]}}, "a prefix query on semantic finds nothing"),
         ({"neural": {"embedding": {"query_text": "x", "model_id": "another"}}}, "names the model 'another'"),
     ],
 )
 def test_what_cannot_be_is_an_error_in_the_engines_shape(bed: Bed, query: Json, reason: str) -> None:
-    answer = httpx.post(f"{bed.gateway}/{bed.index}/_search", json={"query": query}, timeout=60)
+    answer = patient.post(f"{bed.gateway}/{bed.index}/_search", json={"query": query})
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert reason in error["reason"]
@@ -315,10 +374,10 @@ def test_a_model_that_is_not_served_here_is_said(bed: Bed, tmp_path: Path) -> No
     settings = GatewaySettings(upstream=EngineSettings(url=bed.engine), models=tiny_settings(tiny))
     with served(create_app(settings)) as gateway:
         body = {"query": {"match": {"semantic": QUERY}}}
-        answer = httpx.post(f"{gateway}/{bed.index}/_search", json=body, timeout=60)
+        answer = patient.post(f"{gateway}/{bed.index}/_search", json=body)
         assert answer.status_code in (400, 503)
         assert answer.json()["error"]["type"].startswith("es_sbert_")
-        plain = httpx.post(f"{gateway}/{bed.index}/_search", json={"query": ENGLISH}, timeout=60)
+        plain = patient.post(f"{gateway}/{bed.index}/_search", json={"query": ENGLISH})
         assert plain.status_code == 200, "searches that ask for no meaning need no model"
 
 
@@ -326,8 +385,7 @@ def test_hybrid_finds_what_words_do_not_and_the_header_decides(bed: Bed) -> None
     lexical = {"query": {"multi_match": {"query": "guitar", "fields": ["text^2", "lang"]}}, "size": 100}
     url = f"{bed.gateway}/{bed.index}/_search"
     plain, hybrid, off = (
-        httpx.post(url, json=lexical, headers={"x-es-sbert": mode}, timeout=60).json()
-        for mode in ("on", "hybrid", "off")
+        patient.post(url, json=lexical, headers={"x-es-sbert": mode}).json() for mode in ("on", "hybrid", "off")
     )
     ids = [{hit["_id"] for hit in answer["hits"]["hits"]} for answer in (plain, hybrid, off)]
     assert ids[0] == ids[2] == {document["id"] for document in documents() if "guitar" in document["text"]}
@@ -342,30 +400,38 @@ def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
 ) -> None:
     index = f"{bed.index}-{index_type}"
     settings: Json = {"number_of_shards": shards} | ({"knn": index_type != "flat"} if bed.is_opensearch else {})
-    httpx.put(f"{bed.engine}/{index}", json={"settings": {"index": settings}}).raise_for_status()
+    patient.put(f"{bed.engine}/{index}", json={"settings": {"index": settings}}).raise_for_status()
     load(bed.engine, encoder, index, write_jsonl(tmp_path / "docs.jsonl", documents()), dead=tmp_path / "dead",
          id_field="id", index_type=index_type)  # fmt: skip
     query = {"bool": {"filter": [{"match": {"semantic": QUERY}}, ENGLISH]}}
     try:
         for sort in ([], ["rank"]):
             body: Json = {"query": query, "size": 50, "sort": sort, "aggs": {"all": {"filter": {"match_all": {}}}}}
-            answer = httpx.post(f"{bed.gateway}/{index}/_search", json=body, timeout=60).json()
+            answer = patient.post(f"{bed.gateway}/{index}/_search", json=body).json()
             assert answer["hits"]["total"]["value"] == answer["aggregations"]["all"]["doc_count"] == K
             if not sort:
                 assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
         if shards == 1:
-            count = httpx.post(f"{bed.gateway}/{index}/_count", json={"query": NEURAL}, timeout=60).json()["count"]
+            count = patient.post(f"{bed.gateway}/{index}/_count", json={"query": NEURAL}).json()["count"]
             assert count == K, "the engine's own query keeps as many as it says"
         guitars: Json = {"query": {"match": {"text": "guitar"}}}
         words, meant = (
-            httpx.post(f"{bed.gateway}/{index}/_count", json=guitars, headers={"x-es-sbert": mode}, timeout=60).json()
+            patient.post(f"{bed.gateway}/{index}/_count", json=guitars, headers={"x-es-sbert": mode}).json()
             for mode in ("on", "hybrid")
         )
         assert words["count"] < meant["count"] <= words["count"] + K
         body = {"query": {"match": {"semantic": {"query": QUERY, "k": 2 * K}}}, "size": 50}
-        both = httpx.post(f"{bed.gateway}/{index},{bed.index}/_search", json=body, timeout=60).json()["hits"]["hits"]
+        both = patient.post(f"{bed.gateway}/{index},{bed.index}/_search", json=body).json()["hits"]["hits"]
         assert [hit["_id"] for hit in both[::2]] == [hit["_id"] for hit in both[1::2]], "each is in both indices"
         assert [hit["_score"] for hit in both[::2]] == pytest.approx(bed.nearest(), abs=1e-5)
+        settings_url = f"{bed.engine}/{index}/_settings"
+        patient.put(settings_url, json={"index.max_result_window": K}).raise_for_status()
+        beyond = patient.post(f"{bed.gateway}/{index}/_search", json=body | {"size": K})
+        patient.put(settings_url, json={"index.max_result_window": None}).raise_for_status()
+        if beyond.status_code == 200:
+            assert beyond.json()["hits"]["total"]["value"] == 2 * K, "the engine by itself keeps as many"
+        else:
+            assert "more than the index.max_result_window" in beyond.json()["error"]["reason"]
         if shards > 1:
             check_only_what_is_searched_counts(bed, index)
     finally:
@@ -377,18 +443,18 @@ def check_only_what_is_searched_counts(bed: Bed, index: str) -> None:
     body: Json = {"query": {"match": {"semantic": QUERY}}, "size": 50}
     url = f"{bed.gateway}/{index}"
     whole: Json = {"size": 100, "_source": False}
-    there = httpx.post(f"{bed.engine}/{index}/_search?routing=x", json=whole).json()["hits"]["hits"]
+    there = patient.post(f"{bed.engine}/{index}/_search?routing=x", json=whole).json()["hits"]["hits"]
     nearest = sorted(((1 + bed.cosines[hit["_id"]]) / 2 for hit in there), reverse=True)[:K]
     assert len(there) < len(documents())
-    assert scores(httpx.post(f"{url}/_search?routing=x", json=body).json()) == pytest.approx(nearest, abs=1e-5)
+    assert scores(patient.post(f"{url}/_search?routing=x", json=body).json()) == pytest.approx(nearest, abs=1e-5)
 
     opened = "_search/point_in_time" if bed.is_opensearch else "_pit"
-    point = httpx.post(f"{url}/{opened}?keep_alive=1m", timeout=60).json()
+    point = patient.post(f"{url}/{opened}?keep_alive=10m").json()
     best = max(bed.cosines, key=lambda id: bed.cosines[id])
-    httpx.delete(f"{bed.engine}/{index}/_doc/{best}?refresh=true").raise_for_status()
+    patient.delete(f"{bed.engine}/{index}/_doc/{best}?refresh=true").raise_for_status()
     pages: list[float] = []
     page: Json = body | {"size": 3, "pit": {"id": point.get("id") or point["pit_id"]}, "sort": ["_score", "rank"]}
-    while found := httpx.post(f"{bed.gateway}/_search", json=page, timeout=60).json()["hits"]["hits"]:
+    while found := patient.post(f"{bed.gateway}/_search", json=page).json()["hits"]["hits"]:
         pages += [hit["_score"] for hit in found]
         page["search_after"] = found[-1]["sort"]
     assert pages == pytest.approx(bed.nearest(), abs=1e-5)

@@ -33,7 +33,7 @@ def echo() -> Iterator[Echo]:
 
 @pytest.fixture(scope="module")
 def url(echo: Echo, tiny: Path) -> Iterator[str]:
-    with gateway(echo.url, tiny, answer_seconds=2) as address:
+    with gateway(echo.url, tiny) as address:
         yield address
 
 
@@ -256,7 +256,7 @@ def test_a_damaged_error_becomes_502(url: str, echo: Echo) -> None:
     assert echo.url in assert_engine_error(answer, 502)
 
 
-def test_a_slow_engine_becomes_504(url: str, echo: Echo) -> None:
+def test_a_slow_engine_becomes_504(tiny: Path, echo: Echo) -> None:
     answered = threading.Event()
 
     def reply(_: Received, out: BinaryIO) -> bool:
@@ -264,10 +264,11 @@ def test_a_slow_engine_becomes_504(url: str, echo: Echo) -> None:
         return False
 
     echo.reply = reply
-    try:
-        assert "in time" in assert_engine_error(send(url, Request("GET", "/a")), 504)
-    finally:
-        answered.set()
+    with gateway(echo.url, tiny, answer_seconds=0.5) as impatient:
+        try:
+            assert "in time" in assert_engine_error(send(impatient, Request("GET", "/a")), 504)
+        finally:
+            answered.set()
 
 
 def test_nobody_there_becomes_502(tiny: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.rewrite.clauses import knn_section
 from es_sbert.gateway.rewrite.compound import as_list
+from es_sbert.gateway.rewrite.leftovers import refuse_leftovers
 from es_sbert.gateway.rewrite.queries import Place, QueryRewriter
 
 # What every document must match at a place: a search by meaning there finds the k nearest of these.
@@ -38,18 +39,30 @@ def rewritten_body(body: Json, rewriter: QueryRewriter) -> Json:
             _put(changed, place, body[place], _aggregations(body[place], rewriter, within))
     if "rescore" in body:
         _put(changed, "rescore", body["rescore"], _rescore(body["rescore"], rewriter, within))
+    if isinstance(body.get("highlight"), dict):
+        _put(changed, "highlight", body["highlight"], _highlight(body["highlight"], rewriter))
     if isinstance(body.get("retriever"), dict):
         _put(changed, "retriever", body["retriever"], _retriever(body["retriever"], rewriter))
-    return body | changed if changed else body
+    rewritten = body | changed if changed else body
+    refuse_leftovers(rewritten, rewriter.reader)
+    return rewritten
+
+
+def defined_fields(body: Json) -> frozenset[str]:
+    """Fields that a search makes up for itself, on Elasticsearch and on OpenSearch."""
+    said = (body.get("runtime_mappings"), body.get("derived"))
+    return frozenset(name for fields in said if isinstance(fields, dict) for name in fields)
 
 
 def sorts_by_score(body: Json) -> bool:
-    """Whether the nearest documents are to come first: no sort at all, or by `_score` before all else."""
+    """Whether scores count: no sort at all, or `_score` in it, if only among hits that are alike in something else."""
     sort = body.get("sort")
-    first = sort[0] if isinstance(sort, list) and sort else sort
-    if isinstance(first, dict):
-        first = next(iter(first), None)
-    return first in (None, [], "", "_score") or (isinstance(first, str) and first.startswith("_score"))
+    if sort in (None, [], ""):
+        return True
+    names = [
+        name for by in (sort if isinstance(sort, list) else [sort]) for name in (by if isinstance(by, dict) else [by])
+    ]
+    return any(isinstance(name, str) and name.startswith("_score") for name in names)
 
 
 def _unscored(within: Within) -> Place:
@@ -141,6 +154,30 @@ def _rescore(rescore: Any, rewriter: QueryRewriter, within: Within) -> Any:
     return rescore if new is again else rescore | {"query": inner | {"rescore_query": new}}
 
 
+def _highlight(said: Json, rewriter: QueryRewriter) -> Json:
+    """What is marked in hits, as a whole or field by field."""
+    changed: Json = {}
+    if isinstance(said.get("highlight_query"), dict):
+        words = rewriter.rewrite(said["highlight_query"], Place(scores=False, tells_passages=False, words=True))
+        _put(changed, "highlight_query", said["highlight_query"], words)
+    fields = said.get("fields")
+    if isinstance(fields, dict):
+        _put(changed, "fields", fields, _highlights(fields, rewriter))
+    elif isinstance(fields, list) and as_list(fields):
+        new = [_highlights(field, rewriter) for field in fields]
+        if any(one is not other for one, other in zip(new, fields, strict=True)):
+            changed["fields"] = new
+    return said | changed if changed else said
+
+
+def _highlights(fields: Json, rewriter: QueryRewriter) -> Json:
+    changed: Json = {}
+    for name, said in fields.items():
+        if isinstance(said, dict):
+            _put(changed, name, said, _highlight(said, rewriter))
+    return fields | changed if changed else fields
+
+
 def _retriever(retriever: Json, rewriter: QueryRewriter, within: Within = ()) -> Json:
     """Elasticsearch's retrievers, each a name and what it says; in lists of them perhaps with a weight beside."""
     changed: Json = {}
@@ -164,9 +201,11 @@ def _other_retriever(said: Json, rewriter: QueryRewriter, within: Within) -> Jso
         _put(changed, "filter", said["filter"], _every(said["filter"], rewriter, (*within, *beside)))
         within = (*within, *(one for part in filters for one in rewriter.required(part)))
     if isinstance(query, dict):
-        _put(changed, "query", query, rewriter.rewrite(query, Place(filters=within)))
+        _put(changed, "query", query, rewriter.rewrite(query, Place(filters=within, promotes=sorts_by_score(said))))
     if isinstance(said.get("retriever"), dict):
         _put(changed, "retriever", said["retriever"], _retriever(said["retriever"], rewriter, within))
+    if "rescore" in said:
+        _put(changed, "rescore", said["rescore"], _rescore(said["rescore"], rewriter, within))
     if isinstance(said.get("retrievers"), list):
         several = [_retriever(one, rewriter, within) if isinstance(one, dict) else one for one in said["retrievers"]]
         if any(one is not other for one, other in zip(several, said["retrievers"], strict=True)):

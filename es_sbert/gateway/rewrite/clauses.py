@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.rewrite.semantic import Semantic
 from es_sbert.gateway.targets import FieldTarget, Part
 from es_sbert.index.layout import passage_inner_hits, vector_path
+from es_sbert.index.text import TextTemplate
 from es_sbert.search.choices import method_for, oversample_for
 from es_sbert.search.queries import vector_clause
 from es_sbert.search.vector_query import VectorQuery
@@ -29,6 +31,23 @@ def clause(
     if semantic.name is not None:
         found["bool"]["_name"] = semantic.name
     return found
+
+
+def in_words(semantic: Semantic) -> Json:
+    """A query for the words of a text in the fields that were embedded, to mark them there.
+
+    Raises:
+        BadRequest: nothing says which fields were embedded.
+    """
+    text = semantic.target.meta.text
+    if text is None:
+        raise BadRequest(
+            f"no words can be marked: the mapping does not say what {semantic.target.name} is made of",
+            'Write a highlight_query of your own, e.g. {"match": {"FIELD": "…"}}.',
+        )
+    # Lenient, since a number may be part of what is embedded.
+    fields = list(TextTemplate.parse(text).fields)
+    return {"multi_match": {"query": semantic.text, "fields": fields, "lenient": True}}
 
 
 def nearest(flavour: Flavour, target: FieldTarget, query: VectorQuery) -> Json:

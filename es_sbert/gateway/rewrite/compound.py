@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from es_sbert.engines.protocol import Json
+from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object
 
 # Query → the places in it that hold one query or a list of them. `bool` is looked at by itself.
 _INNER: dict[str, tuple[str, ...]] = {
@@ -43,12 +46,25 @@ def kind_of(node: Any) -> tuple[str, Json] | None:
     return (kind, said) if isinstance(said, dict) else None
 
 
+def opened(node: Json) -> Json:
+    """The query that a `wrapper` holds as base64, as Spring Data sends queries; the very same object for any other."""
+    found = kind_of(node)
+    if found is None or found[0] != "wrapper" or not isinstance(found[1].get("query"), str):
+        return node
+    try:
+        return parse_object(base64.b64decode(found[1]["query"], validate=True))
+    except (binascii.Error, ValueError, NotPlainJson):
+        return node  # for the engine, which says what is wrong with it or knows other formats
+
+
 def inner_queries(node: Any) -> Iterator[Json]:
     """The queries directly inside a query."""
     found = kind_of(node)
     if found is None:
         return
     kind, said = found
+    if kind == "wrapper" and (inner := opened(node)) is not node:
+        yield inner
     for place in OCCURRENCES if kind == "bool" else _INNER.get(kind, ()):
         parts = as_list(said.get(place))
         yield from (part.get("filter", {}) for part in parts) if (kind, place) in _FILTERED else parts
@@ -67,6 +83,10 @@ def with_inner(node: Json, change: Callable[[Json, bool], Json]) -> Json:
     Args:
         change: From an inner query, and whether it scores there, to its successor.
     """
+    inner = opened(node)
+    if inner is not node:
+        new_inner = change(inner, True)
+        return node if new_inner is inner else new_inner
     found = kind_of(node)
     if found is None or found[0] not in _INNER:
         return node

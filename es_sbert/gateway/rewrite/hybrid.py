@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from es_sbert.engines.protocol import Flavour, Json
-from es_sbert.gateway.rewrite.compound import as_list, kind_of
+from es_sbert.gateway.rewrite.compound import as_list, kind_of, opened
 from es_sbert.gateway.rewrite.semantic import Semantic, Way
 from es_sbert.gateway.rewrite.texts import words
 from es_sbert.gateway.settings import Limits, Meaning
@@ -63,7 +63,7 @@ class Hybrid:
                         boost=self._weight, way=Way.HYBRID)  # fmt: skip
 
     def _asked(self, node: Json) -> tuple[str, FieldTarget] | None:
-        query = kind_of(node)
+        query = kind_of(opened(node))
         if query is None:
             return None
         kind, said = query

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.failures import BadRequest
-from es_sbert.gateway.rewrite.clauses import clause
+from es_sbert.gateway.rewrite.clauses import clause, in_words
 from es_sbert.gateway.rewrite.compound import (
     ELSEWHERE,
     OCCURRENCES,
     any_within,
     as_list,
     kind_of,
+    opened,
     with_inner,
     without_inner_hits,
 )
@@ -46,6 +47,7 @@ class Place:
             and Kibana puts everything into filters.
         neutral: Whether it stood among filters that were moved to where they score: only what asks by meaning may.
         tells_passages: Whether hits may tell their nearest passage here.
+        words: Whether words are to be marked in hits, so that what is asked by meaning stands for its words.
     """
 
     scores: bool = True
@@ -53,6 +55,7 @@ class Place:
     promotes: bool = False
     neutral: bool = False
     tells_passages: bool = True
+    words: bool = False
 
 
 class QueryRewriter:
@@ -67,7 +70,7 @@ class QueryRewriter:
 
     def __init__(self, flavour: Flavour, reader: Reader, answered: Answered, hybrid: Hybrid | None) -> None:
         self._flavour = flavour
-        self._reader = reader
+        self.reader = reader
         self._answered = answered
         self._hybrid = hybrid
         self._told = 0
@@ -78,10 +81,10 @@ class QueryRewriter:
         Raises:
             BadRequest, IndexMismatch: see `Reader.read`.
         """
-        node = spelled_out(node, self._reader)
-        semantic = self._reader.read(node)
+        node = spelled_out(node, self.reader)
+        semantic = self.reader.read(node)
         if semantic is not None:
-            return self._clause(semantic, place)
+            return in_words(semantic) if place.words else self._clause(semantic, place)
         if place.scores and not place.neutral and self._hybrid is not None:
             added = self._hybrid.meaning_of(node)
             if added is not None:
@@ -103,7 +106,7 @@ class QueryRewriter:
 
     def required(self, node: Json) -> tuple[Json, ...]:
         """What a query asks of every hit without asking by meaning: filters for searches by meaning elsewhere."""
-        node = spelled_out(node, self._reader)
+        node = spelled_out(opened(node), self.reader)
         found = kind_of(node)
         if found is None or found[0] in _NO_FILTERS:
             return ()
@@ -125,12 +128,12 @@ class QueryRewriter:
         return any_within(node, self._is_semantic)
 
     def _is_semantic(self, node: Json) -> bool:
-        spelled = spelled_out(node, self._reader)
-        return spelled is not node or self._reader.read(node) is not None
+        spelled = spelled_out(node, self.reader)
+        return spelled is not node or self.reader.read(node) is not None
 
     def read(self, node: Json) -> Semantic | None:
         """See `Reader.read`."""
-        return self._reader.read(node)
+        return self.reader.read(node)
 
     def vector(self, semantic: Semantic) -> Vectors:
         """The vector alone, for a section `knn`. *Shape:* ``(dimensions,)``."""
@@ -159,7 +162,7 @@ class QueryRewriter:
         inner = said.get("query")
         if not isinstance(inner, dict) or not self.asks(inner):
             return node
-        semantic = self._reader.read(inner)
+        semantic = self.reader.read(inner)
         passages = semantic is not None and semantic.target.meta.passages is not None
         if semantic is not None and passages and kind == "nested" and said.get("path") == semantic.target.name:
             return self._clause(semantic, place)
@@ -171,7 +174,7 @@ class QueryRewriter:
     def _exists(self, node: Json, said: Json) -> Json:
         """KQL's `semantic: *`."""
         field = said.get("field")
-        target = self._reader.names.virtual(field) if isinstance(field, str) else None
+        target = self.reader.names.virtual(field) if isinstance(field, str) else None
         return node if target is None else has_vector(target.name, target.meta)
 
     def _bool(self, node: Json, said: Json, place: Place) -> Json:
@@ -211,10 +214,10 @@ class QueryRewriter:
         return hybrid is not None and any_within(part, lambda node: hybrid.meaning_of(node) is not None)
 
     def _is_virtual(self, node: Json) -> bool:
-        spelled = spelled_out(node, self._reader)
+        spelled = spelled_out(node, self.reader)
         if spelled is not node:
             return True
-        semantic = self._reader.read(node)
+        semantic = self.reader.read(node)
         return semantic is not None and semantic.virtual
 
 

@@ -12,6 +12,7 @@ from luqum.tree import (
     BaseOperation,
     Boost,
     FieldGroup,
+    From,
     Fuzzy,
     Group,
     Item,
@@ -21,8 +22,11 @@ from luqum.tree import (
     Plus,
     Prohibit,
     Proximity,
+    Range,
+    Regex,
     SearchField,
     Term,
+    To,
 )
 
 from es_sbert.engines.protocol import Json
@@ -30,6 +34,8 @@ from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.rewrite.semantic import Reader
 
 _ESCAPED = re.compile(r"\\(.)")
+# In a word, `*` stands for any letters and is none.
+_ESCAPED_OR_ANY = re.compile(r"\\(.)|\*")
 # Lucene's other words for AND, OR and NOT, which luqum does not know; not inside phrases and regular expressions.
 _SYMBOLS = re.compile(
     r"""\\. | "(?:[^\\"]|\\.)*" | (?<![^\s(:])/(?:[^\\/]|\\.)*/
@@ -49,7 +55,7 @@ def as_bool(node: Json, said: Json, reader: Reader) -> Json:
         BadRequest: it names one, and is not Lucene's syntax.
     """
     text = said.get("query")
-    if not isinstance(text, str) or not _may_name(text, reader.meaning.virtual_field):
+    if not isinstance(text, str) or not may_name(text, reader.meaning.virtual_field):
         return node
     try:
         tree = parse(_SYMBOLS.sub(_in_words, text))
@@ -63,7 +69,7 @@ def as_bool(node: Json, said: Json, reader: Reader) -> Json:
     return _Reading(said, reader).read(tree) if _names_virtual(tree, reader) else node
 
 
-def _may_name(text: str, virtual_field: str) -> bool:
+def may_name(text: str, virtual_field: str) -> bool:
     """A cheap look before the text is parsed: whoever only writes the word is left alone, whatever the syntax."""
     virtual = re.escape(virtual_field)
     return re.search(rf'(?<![\w.]){virtual}[^\s:()"]*\s*:|_exists_\s*:\s*"?{virtual}', text) is not None
@@ -144,11 +150,20 @@ def _meaning(field: SearchField, boost: float) -> Json:
 
 
 def _words(expression: Item) -> str:
-    """The text that is meant, without the syntax around it."""
+    """The text that is meant, without the syntax around it.
+
+    Raises:
+        BadRequest: it is no text.
+    """
+    if isinstance(expression, Range | From | To | Regex):
+        raise BadRequest(
+            f"{str(expression).strip()!r} is a range or a pattern, which nothing is searched by that means vectors",
+            'Search by words, e.g. semantic:"how do plants make energy".',
+        )
     if isinstance(expression, Phrase):
         return _ESCAPED.sub(r"\1", expression.value[1:-1])
     if isinstance(expression, Term):
-        return _ESCAPED.sub(r"\1", expression.value)
+        return expression.value if expression.value == "*" else _ESCAPED_OR_ANY.sub(r"\1", expression.value)
     if isinstance(expression, FieldGroup | Group | BaseOperation):
         return " ".join(_words(child) for child in expression.children)
     return " ".join(_words(child) for child in expression.children) or str(expression).strip()

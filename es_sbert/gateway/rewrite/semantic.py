@@ -87,6 +87,8 @@ class Reader:
             return None
         if kind in _OF_ONE_FIELD:
             return self._full_text(kind, said)
+        if kind == "term":
+            return self._term(said)
         if kind == "knn":
             return self._knn(said)
         if kind == "neural":
@@ -105,7 +107,21 @@ class Reader:
         target = self.names.virtual(field)
         if target is None:
             return None
-        options: Json = wanted if isinstance(wanted, dict) else {"query": wanted}
+        return self._of_text(target, kind, field, wanted if isinstance(wanted, dict) else {"query": wanted})
+
+    def _term(self, said: Json) -> Semantic | None:
+        """One text as a whole, which applications look up in fields that they take for keywords."""
+        fields = {field: wanted for field, wanted in said.items() if field not in ("boost", "_name")}
+        if len(fields) != 1:
+            return None
+        [(field, wanted)] = fields.items()
+        target = self.names.only_virtual(field)
+        if target is None:
+            return None
+        options = wanted if isinstance(wanted, dict) else {"value": wanted}
+        return self._of_text(target, "term", field, said | options | {"query": options.get("value")})
+
+    def _of_text(self, target: FieldTarget, kind: str, field: str, options: Json) -> Semantic:
         where = f"{kind} on {field}"
         return Semantic(
             target=target,

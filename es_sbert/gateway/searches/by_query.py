@@ -10,8 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from es_sbert.gateway.failures import BadRequest
+from es_sbert.gateway.searches.scope import Mode, Scope
 from es_sbert.gateway.searches.single import MODE_HEADER, is_json, read_search
-from es_sbert.gateway.searches.understanding import Mode, Scope, Understanding
+from es_sbert.gateway.searches.understanding import Understanding
 from es_sbert.gateway.wire.forward import Outgoing
 from es_sbert.gateway.wire.incoming import Incoming, decompressed
 from es_sbert.gateway.wire.json_bodies import NotPlainJson

@@ -13,7 +13,7 @@ from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.upstream import REFUSALS, Upstream
 
 _MOST_KEPT = 1000
-_MOST_INDICES = 1000
+_MOST_INDICES = 10_000
 # No index has such a name.
 _NOTHING = "_none"
 

@@ -14,9 +14,10 @@ from es_sbert.errors import EsSbertError
 from es_sbert.gateway.failures import BadRequest, error_object, status_of
 from es_sbert.gateway.search_log.notes import SearchNote
 from es_sbert.gateway.searches.points_in_time import PointsInTime
+from es_sbert.gateway.searches.scope import Mode, Scope
 from es_sbert.gateway.searches.single import MODE_HEADER, is_json
 from es_sbert.gateway.searches.templates import Templates
-from es_sbert.gateway.searches.understanding import Mode, Scope, Understanding, Understood
+from es_sbert.gateway.searches.understanding import Understanding, Understood
 from es_sbert.gateway.wire.forward import Answer, Outgoing, fetch, forward, reply
 from es_sbert.gateway.wire.incoming import Incoming, decompressed
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object

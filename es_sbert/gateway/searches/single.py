@@ -8,8 +8,9 @@ from urllib.parse import parse_qsl, quote, urlencode
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.search_log.notes import SearchNote
 from es_sbert.gateway.searches.points_in_time import PointsInTime
+from es_sbert.gateway.searches.scope import Mode, Scope
 from es_sbert.gateway.searches.templates import Templates
-from es_sbert.gateway.searches.understanding import Mode, Scope, Understanding
+from es_sbert.gateway.searches.understanding import Understanding
 from es_sbert.gateway.wire.forward import Answer, Outgoing
 from es_sbert.gateway.wire.incoming import Incoming, decompressed
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
@@ -35,7 +36,7 @@ class SearchAsRead:
 
 
 class Searching:
-    """Handles `_search`, `_async_search` and `_count`, and their templates.
+    """Handles `_search`, `_async_search` and `_count`, their templates, `_explain` and `_validate/query`.
 
     Args:
         understanding: Rewrites bodies.
@@ -76,7 +77,11 @@ class Searching:
                 return same  # the engine says by itself what is wrong with the template
             read = SearchAsRead(rendered, read.params)
         expression = await self._points.expression(read.body, incoming) if "pit" in read.body else route.index
-        scope = Scope(expression, dict(read.params), incoming.headers, mode)
+        options = dict(read.params)
+        if route.api is Api.EXPLAIN:
+            # There it says where the one document is, not where to search.
+            options.pop("routing", None)
+        scope = Scope(expression, options, incoming.headers, mode)
         understood = await self._understanding.rewrite(read.body, scope)
         if understood.body is read.body:
             note.hint = understood.hint

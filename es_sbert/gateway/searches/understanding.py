@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from urllib.parse import urlencode
 
 import numpy as np
 
@@ -15,53 +13,25 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.embedding.models import Models
-from es_sbert.gateway.indices import EXPRESSION_OPTIONS, Indices, Searched
-from es_sbert.gateway.rewrite.body import rewritten_body
-from es_sbert.gateway.rewrite.cut import kth_body, least_cosine, needs_cut
+from es_sbert.gateway.failures import BadRequest
+from es_sbert.gateway.indices import Indices, Searched
+from es_sbert.gateway.rewrite.body import defined_fields, rewritten_body
 from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
 from es_sbert.gateway.rewrite.queries import Answered, Filters, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
+from es_sbert.gateway.searches.cutting import Cutting, LeastCosines, cut_key
+from es_sbert.gateway.searches.scope import Mode, Scope
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.targets import FieldNames
-from es_sbert.gateway.wire.callers import identity
-from es_sbert.gateway.wire.incoming import Headers
-from es_sbert.gateway.wire.upstream import REFUSALS, Upstream
+from es_sbert.gateway.wire.upstream import Upstream
 
 NO_VECTORS = (
     "The indices searched have no vectors of es-sbert, so the gateway passed the query on as it came. If it was to be "
     "answered by meaning, make vectors: es-sbert ingest --index INDEX."
 )
 
-# Parameters that decide which shards a search looks at.
-_SAME_SHARDS = (*EXPRESSION_OPTIONS, "routing", "preference")
-
 # Indices of which nothing is known: there the virtual field's name may not stand.
 _UNSEEN = Searched({}, {}, ordinary=False)
-
-
-class Mode(StrEnum):
-    """What a request's header `X-Es-Sbert` asks for."""
-
-    OFF = "off"
-    ON = "on"
-    HYBRID = "hybrid"
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Where a search looks, and for whom.
-
-    Attributes:
-        expression: Of indices, percent-encoded; empty for all.
-        options: The request's parameters.
-        headers: The caller's.
-        mode: How it wants to be understood.
-    """
-
-    expression: str
-    options: Mapping[str, str]
-    headers: Headers
-    mode: Mode
 
 
 @dataclass(frozen=True)
@@ -87,14 +57,17 @@ class _Wanted:
 
     asked: list[tuple[Semantic, Filters]] = field(default_factory=list)
     vectors: dict[tuple[str, str], Vectors] = field(default_factory=dict)
-    least: dict[str, float | None] = field(default_factory=dict)
+    least: LeastCosines = field(default_factory=dict)
 
     def note(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, None]:
         self.asked.append((semantic, filters))
         return np.ones(semantic.target.meta.dimensions, np.float32), None  # (dimensions,), never sent
 
     def look_up(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, float | None]:
-        return self.vectors[_key(semantic)], None if filters is None else self.least.get(_cut_key(semantic, filters))
+        return self.vector(semantic), None if filters is None else self.least.get(cut_key(semantic, filters))
+
+    def vector(self, semantic: Semantic) -> Vectors:
+        return self.vectors[_key(semantic)]
 
 
 class Understanding:
@@ -112,9 +85,11 @@ class Understanding:
         self._upstream = upstream
         self._indices = indices
         self._models = models
+        self._cutting = Cutting(upstream)
         meaning = settings.meaning
         self._marks = tuple(
-            mark.encode() for mark in ("query_vector_builder", '"neural"', '"semantic"', meaning.virtual_field)
+            mark.encode()
+            for mark in ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', meaning.virtual_field)
         )
 
     def mode(self, header: bytes) -> Mode:
@@ -153,7 +128,7 @@ class Understanding:
                 self._indices.now(scope.expression, scope.options, scope.headers), self._embed(wanted)
             )
             if latest == searched:
-                await self._cut(wanted, body, scope)
+                wanted.least = await self._cutting.least(wanted.asked, wanted.vector, body, scope)
                 rewritten = self._read(body, searched, scope.mode, wanted.look_up)
                 return Understood(
                     rewritten, tuple(semantic for semantic, _ in wanted.asked), time.perf_counter() - start
@@ -172,6 +147,24 @@ class Understanding:
             return self._unseen(body, scope.mode, denied).body is not body
         return self._read(body, searched, scope.mode, _Wanted().note) is not body
 
+    async def asks_by_name(self, queries: Sequence[Json], scope: Scope) -> bool:
+        """Whether any of some queries can only mean the vectors of an index, whichever of the scope is searched.
+
+        Raises:
+            EsSbertError: the engine cannot be asked.
+        """
+        try:
+            searched = await self._indices.known(scope.expression, scope.options, scope.headers)
+        except AccessDenied:
+            return False
+        if not searched or searched.ordinary:
+            return False
+        try:
+            return any(self._read({"query": one}, searched, scope.mode, _Wanted().note)["query"] is not one
+                       for one in queries)  # fmt: skip
+        except (BadRequest, IndexMismatch):
+            return True  # it names vectors, in whatever wrong way
+
     def _unseen(self, body: Json, mode: Mode, denied: AccessDenied) -> Understood:
         """A body for indices that nobody may look into: passed on, where nothing in it can only be meant for us.
 
@@ -187,7 +180,7 @@ class Understanding:
         return Understood(body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
 
     def _read(self, body: Json, searched: Searched, mode: Mode, answered: Answered) -> Json:
-        names = FieldNames(searched, self._settings.meaning.virtual_field)
+        names = FieldNames(searched, self._settings.meaning.virtual_field, defined_fields(body))
         reader = Reader(names, self._settings.meaning, self._settings.limits)
         hybrid = None
         if mode is Mode.HYBRID:
@@ -209,32 +202,6 @@ class Understanding:
             ]  # (dimensions,)
 
         await asyncio.gather(*map(one, {_key(semantic): semantic for semantic, _ in wanted.asked}.values()))
-
-    async def _cut(self, wanted: _Wanted, body: Json, scope: Scope) -> None:
-        """Find out how near the k-th document is, where a query by itself would keep k of each shard."""
-        options = {name: value for name, value in scope.options.items() if name in _SAME_SHARDS}
-        # A point in time says by itself where to look.
-        target = "/_search" if "pit" in body else f"/{scope.expression or '_all'}/_search?{urlencode(options)}"
-
-        async def one(semantic: Semantic, filters: Sequence[Json]) -> None:
-            kth = kth_body(self._flavour, semantic, wanted.vectors[_key(semantic)], filters, body)
-            answer = await self._upstream.ask("POST", target, identity(scope.headers), kth)
-            if answer.status in REFUSALS:
-                return  # the search itself is refused alike, in the engine's own words
-            told = self._upstream.needed(answer, "POST _search")
-            wanted.least[_cut_key(semantic, filters)] = least_cosine(self._flavour, told)
-
-        asked = {
-            _cut_key(semantic, filters): (semantic, filters)
-            for semantic, filters in wanted.asked
-            if filters is not None and needs_cut(self._flavour, semantic)
-        }
-        await asyncio.gather(*(one(*asked) for asked in asked.values()))
-
-
-def _cut_key(semantic: Semantic, filters: Sequence[Json]) -> str:
-    """What the k-th document depends on."""
-    return repr((semantic, list(filters)))
 
 
 def _key(semantic: Semantic) -> tuple[str, str]:

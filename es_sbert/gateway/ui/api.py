@@ -14,7 +14,8 @@ from es_sbert.gateway.indices import Indices, read_indices
 from es_sbert.gateway.rewrite.clauses import all_of, nearest
 from es_sbert.gateway.rewrite.hybrid import semantic_weight
 from es_sbert.gateway.rewrite.texts import read_text
-from es_sbert.gateway.searches.understanding import Mode, Scope, Understanding
+from es_sbert.gateway.searches.scope import Mode, Scope
+from es_sbert.gateway.searches.understanding import Understanding
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.targets import FieldNames, FieldTarget
 from es_sbert.gateway.ui.asking import Asking, expression

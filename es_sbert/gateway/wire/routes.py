@@ -10,11 +10,15 @@ from es_sbert.gateway.wire.incoming import Incoming
 
 
 class Api(StrEnum):
-    """APIs whose requests may ask by meaning, or bring documents."""
+    """APIs whose requests may ask by meaning, or bring documents; `LANGUAGE` is all of ES|QL, SQL, EQL and PPL."""
 
     SEARCH = "search"
     ASYNC_SEARCH = "async_search"
     COUNT = "count"
+    EXPLAIN = "explain"
+    VALIDATE = "validate"
+    RANK_EVALUATION = "rank_eval"
+    LANGUAGE = "language"
     MULTI_SEARCH = "msearch"
     SEARCH_TEMPLATE = "search_template"
     MULTI_SEARCH_TEMPLATE = "msearch_template"
@@ -27,7 +31,9 @@ class Api(StrEnum):
     OTHER = "other"
 
 
-SEARCHES = frozenset({Api.SEARCH, Api.ASYNC_SEARCH, Api.COUNT, Api.SEARCH_TEMPLATE})
+# Questions about a search, which are put as searches are and find nothing themselves.
+ABOUT_SEARCHES = frozenset({Api.EXPLAIN, Api.VALIDATE})
+SEARCHES = frozenset({Api.SEARCH, Api.ASYNC_SEARCH, Api.COUNT, Api.SEARCH_TEMPLATE}) | ABOUT_SEARCHES
 MULTI_SEARCHES = frozenset({Api.MULTI_SEARCH, Api.MULTI_SEARCH_TEMPLATE})
 WRITES_OF_MATCHES = frozenset({Api.BY_QUERY, Api.REINDEX})
 WRITES = frozenset({Api.BULK, Api.DOCUMENT, Api.CREATE, Api.UPDATE})
@@ -57,6 +63,14 @@ _APIS: dict[tuple[bytes, ...], tuple[frozenset[str], Api]] = {
     (b"_search",): (_READS, Api.SEARCH),
     (b"_async_search",): (_POST, Api.ASYNC_SEARCH),
     (b"_count",): (_READS, Api.COUNT),
+    (b"_validate", b"query"): (_READS, Api.VALIDATE),
+    (b"_rank_eval",): (_READS, Api.RANK_EVALUATION),
+    (b"_query",): (_POST, Api.LANGUAGE),
+    (b"_query", b"async"): (_POST, Api.LANGUAGE),
+    (b"_sql",): (_READS, Api.LANGUAGE),
+    (b"_eql", b"search"): (_READS, Api.LANGUAGE),
+    (b"_plugins", b"_sql"): (_POST, Api.LANGUAGE),
+    (b"_plugins", b"_ppl"): (_POST, Api.LANGUAGE),
     (b"_msearch",): (_READS, Api.MULTI_SEARCH),
     (b"_search", b"template"): (_READS, Api.SEARCH_TEMPLATE),
     (b"_msearch", b"template"): (_READS, Api.MULTI_SEARCH_TEMPLATE),
@@ -78,6 +92,8 @@ def route_of(incoming: Incoming) -> Route:
     if plain in _APIS:
         methods, api = _APIS[plain]
         return Route(api, name) if incoming.method in methods else OTHER
+    if index and len(plain) == 2 and plain[0] == b"_explain" and incoming.method in _READS:
+        return Route(Api.EXPLAIN, name, segments[1].decode("ascii"))
     if index and plain and plain[0] in _OF_A_DOCUMENT and incoming.method in _WRITES and len(plain) <= 2:
         api = _OF_A_DOCUMENT[plain[0]]
         document = segments[1].decode("ascii") if len(segments) == 2 else ""

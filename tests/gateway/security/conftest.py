@@ -28,9 +28,14 @@ def echo() -> Iterator[Echo]:
 
 @pytest.fixture(scope="session")
 def url(echo: Echo, tiny: Path) -> Iterator[str]:
-    with gateway(
-        echo.url, tiny, body_bytes=MOST_BYTES, concurrency=MOST_REQUESTS, idle_seconds=2.0, answer_seconds=60.0
-    ) as address:
+    with gateway(echo.url, tiny, body_bytes=MOST_BYTES, concurrency=MOST_REQUESTS, answer_seconds=60.0) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def impatient_url(echo: Echo, tiny: Path) -> Iterator[str]:
+    """Waits 2 seconds for each part of a request; on a loaded machine, callers who mean no harm may be slower."""
+    with gateway(echo.url, tiny, idle_seconds=2.0) as address:
         yield address
 
 

@@ -31,12 +31,12 @@ def test_heads_have_a_limit(url: str, echo: Echo, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET", b"GET /a HTTP/1.1\r\nhost: x\r\nx-a"], ids=["nothing", "line", "head"])
-def test_a_head_that_does_not_come_ends_the_connection(url: str, begun: bytes) -> None:
-    assert status_of(talk(url, begun)) == 408
+def test_a_head_that_does_not_come_ends_the_connection(impatient_url: str, begun: bytes) -> None:
+    assert status_of(talk(impatient_url, begun)) == 408
 
 
-def test_a_body_that_does_not_come_ends_the_request(url: str, echo: Echo) -> None:
-    said = talk(url, b"PUT /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 100\r\n\r\nabc")
+def test_a_body_that_does_not_come_ends_the_request(impatient_url: str, echo: Echo) -> None:
+    said = talk(impatient_url, b"PUT /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 100\r\n\r\nabc")
     assert status_of(said) == 400
     assert b"nothing of the request's body came for 2 seconds" in said
     assert echo.received == []

@@ -59,7 +59,7 @@ def _filled(value: Any, index: str) -> Any:
 
 def test_only_json_is_taken(gateway: str) -> None:
     # Other pages may post text without being asked.
-    answer = httpx.post(f"{gateway}/ui/api/like", content=b"{}", headers={"content-type": "text/plain"})
+    answer = httpx.post(f"{gateway}/ui/api/like", content=b"{}", headers={"content-type": "text/plain"}, timeout=120)
     assert answer.status_code == 400
     assert "not plain JSON" in answer.json()["error"]["reason"]
 

@@ -315,7 +315,7 @@ def test_an_index_that_is_not_there(page: SearchPage) -> None:
 
 
 def test_the_gateway_serves_the_page(gateway: str) -> None:
-    answer = httpx.get(f"{gateway}/ui?q=sun", follow_redirects=True)
+    answer = httpx.get(f"{gateway}/ui?q=sun", follow_redirects=True, timeout=120)
     assert answer.url.path == "/ui/"
     assert "<h1>Search by meaning</h1>" in answer.text
     assert re.search(r"default-src 'none'", answer.headers["content-security-policy"])

@@ -72,7 +72,7 @@ def test_what_cannot_be_embedded_passes_without_vectors_where_the_operator_wants
             state = engine.get_index(unknown)
             assert state is not None
         damaged = {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}
-        httpx.put(f"{engine_url}/{unknown}/_mapping", json=damaged, trust_env=False).raise_for_status()
+        httpx.put(f"{engine_url}/{unknown}/_mapping", json=damaged, timeout=300, trust_env=False).raise_for_status()
         assert client.put(f"/{unknown}/_doc/3", json={"text": "a cat"}).status_code == 201
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.indices import Searched
-from es_sbert.gateway.rewrite.body import rewritten_body
+from es_sbert.gateway.rewrite.body import defined_fields, rewritten_body
 from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
 from es_sbert.gateway.rewrite.queries import Filters, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
@@ -26,12 +26,14 @@ def vector_field(**changed: Any) -> VectorFieldMeta:
     return VectorFieldMeta.model_validate(said | changed)
 
 
-PLAIN = Searched({"docs": {"embedding": vector_field()}}, {"docs": 1, "old": 1})
+PLAIN = Searched({"docs": {"embedding": vector_field()}}, {"docs": 1, "old": 1}, ordinary=False)
 PASSAGES = Searched(
     {"docs": {"embedding": vector_field(passages=PassageRules(tokens=64, overlap=8))}}, {"docs": 1, "old": 1}
 )
 TWO_FIELDS = Searched(
-    {"docs": {"title_vector": vector_field(text="{title}"), "embedding": vector_field()}}, {"docs": 1, "old": 1}
+    {"docs": {"title_vector": vector_field(text="{title}"), "embedding": vector_field()}},
+    {"docs": 1, "old": 1},
+    ordinary=False,
 )
 MIXED = Searched(
     {"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(fingerprint="e" * 64)}},
@@ -63,7 +65,7 @@ class Rewriting:
         return random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32), self.least  # (dimensions,)
 
     def __call__(self, body: Json) -> Json:
-        names = FieldNames(self.searched, self.meaning.virtual_field)
+        names = FieldNames(self.searched, self.meaning.virtual_field, defined_fields(body))
         limits = Limits(query_characters=1000)
         hybrid = (
             Hybrid(names, self.meaning, limits, semantic_weight(self.meaning, self.flavour)) if self.hybrid else None

@@ -120,19 +120,17 @@ def test_what_comes_while_a_batch_runs_makes_the_next_one() -> None:
 def test_callers_at_the_same_moment_share_a_batch_and_a_lone_text_waits_no_longer_than_the_setting() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
-        one = embedder(encoder, batch_seconds=0.2)
-        first = asyncio.create_task(one.embed(["a"]))
-        await asyncio.sleep(0.01)
-        await asyncio.gather(first, one.embed(["b"]))
-        assert encoder.batches == [2]
-        start = asyncio.get_running_loop().time()
-        await one.embed(["c"])
-        assert asyncio.get_running_loop().time() - start >= 0.19
         # A full batch has nobody to wait for: the timeout of the test would end a wait of an hour.
-        hasty = embedder(encoder, batch_seconds=1, batch_texts=2)
+        hour = EmbeddingSettings(batch_texts=2).model_copy(update={"batch_seconds": 3600.0})
+        full = Embedder(cast(Encoder, encoder), hour, VectorCache(0), GatewayMetrics())
+        first = asyncio.create_task(full.embed(["a"]))
+        await asyncio.sleep(0.01)
+        await asyncio.gather(first, full.embed(["b"]))
+        assert encoder.batches == [2]
+        alone = embedder(encoder, batch_seconds=0.2)
         start = asyncio.get_running_loop().time()
-        await asyncio.gather(hasty.embed(["a"]), hasty.embed(["b"]))
-        assert asyncio.get_running_loop().time() - start < 0.9
+        await alone.embed(["c"])
+        assert asyncio.get_running_loop().time() - start >= 0.19
 
     run(scenario())
 

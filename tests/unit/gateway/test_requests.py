@@ -24,7 +24,7 @@ from es_sbert.errors import (
     UsageError,
 )
 from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, error_object, status_of
-from es_sbert.gateway.indices import local, read_indices
+from es_sbert.gateway.indices import in_lines, local, read_indices
 from es_sbert.gateway.searches.hints import hinted
 from es_sbert.gateway.searches.several import split
 from es_sbert.gateway.searches.single import is_json
@@ -72,6 +72,14 @@ def incoming(target: str, method: str = "GET", headers: dict[str, str] | None = 
         ("POST", "/docs/_search/template", Route(Api.SEARCH_TEMPLATE, "docs")),
         ("POST", "/_msearch/template", Route(Api.MULTI_SEARCH_TEMPLATE)),
         ("POST", "/_search/scroll", Route(Api.OTHER)),
+        ("GET", "/docs/_explain/a%2Fb", Route(Api.EXPLAIN, "docs", "a%2Fb")),
+        ("POST", "/docs/_explain", Route(Api.OTHER)),
+        ("GET", "/_validate/query", Route(Api.VALIDATE)),
+        ("POST", "/docs/_rank_eval", Route(Api.RANK_EVALUATION, "docs")),
+        ("POST", "/_query/async", Route(Api.LANGUAGE)),
+        ("GET", "/_query/async/FmRl", Route(Api.OTHER)),
+        ("POST", "/docs/_eql/search", Route(Api.LANGUAGE, "docs")),
+        ("POST", "/_plugins/_ppl", Route(Api.LANGUAGE)),
         ("POST", "/docs/_delete_by_query", Route(Api.BY_QUERY, "docs")),
         ("POST", "/docs/_update_by_query", Route(Api.BY_QUERY, "docs")),
         ("POST", "/_delete_by_query/abc:1/_rethrottle", Route(Api.OTHER)),
@@ -257,6 +265,17 @@ def test_a_field_of_the_virtual_name_is_an_ordinary_one(answer: Json, ordinary: 
 )
 def test_indices_of_other_clusters_are_not_looked_into(expression: str, here: str | None) -> None:
     assert local(expression) == here
+
+
+def test_more_indices_than_fit_into_a_line_are_asked_about_in_parts() -> None:
+    names = [f"logs-{number:04}" for number in range(1000)] + ["*-old"]
+    parts = in_lines(",".join(names))
+    assert ",".join(parts).split(",") == names
+    assert 3 < len(parts) < 5
+    assert max(map(len, parts)) <= 3000
+    assert in_lines("docs,-old*") == ["docs,-old*"]
+    with pytest.raises(BadRequest, match="taken away again"):
+        in_lines(",".join([*names, "-logs-0001"]))
 
 
 def test_errors_of_the_engine_get_a_hint_and_nothing_else_does() -> None:

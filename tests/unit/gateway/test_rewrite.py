@@ -134,6 +134,10 @@ ELSEWHERE: dict[str, tuple[Json, Json | None]] = {
     "hybrid": ({"query": {"hybrid": {"queries": [SEMANTIC], "filter": EN}}}, EN),
     "standard": ({"retriever": {"standard": {"query": SEMANTIC, "filter": EN}}}, EN),
     "filter of standard": ({"retriever": {"standard": {"query": EN, "filter": [SEMANTIC]}}}, EN),
+    "rescorer": (
+        {"retriever": {"rescorer": {"retriever": {"standard": {"query": TITLE}}, "filter": EN,
+                                    "rescore": {"query": {"rescore_query": SEMANTIC}}}}}, EN,
+    ),
     "linear": (
         {"retriever": {"linear": {"filter": [EN], "retrievers": [
             {"retriever": {"standard": {"query": SEMANTIC, "filter": [YEAR]}}, "weight": 2}]}}},
@@ -160,7 +164,7 @@ def test_from_a_filter_the_virtual_field_gives_the_score_where_the_request_sorts
     assert silent == {"bool": {"filter": [TITLE]}}, "only meaning scores"
     for sort in ([{"year": "desc"}], "year", {"year": "asc"}):
         assert "must" not in Rewriting().query(query, sort=sort)["bool"]
-    for sort in ("_score", ["_score"], [{"_score": "desc"}, "year"], []):
+    for sort in ("_score", ["_score"], [{"_score": "desc"}, "year"], [{"year": "desc"}, "_score"], []):
         assert "must" in Rewriting().query(query, sort=sort)["bool"]
 
 

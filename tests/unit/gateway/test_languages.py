@@ -1,0 +1,24 @@
+"""What of ES|QL, SQL and PPL is in a query language of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from es_sbert.gateway.searches.languages import filters
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        ('FROM docs | WHERE KQL("semantic: \\"how do\\" and lang: en") | LIMIT 3', ['semantic: "how do" and lang: en']),
+        ('FROM docs | WHERE qstr ( """semantic:"how do" OR a:b""" )', ['semantic:"how do" OR a:b']),
+        ("SELECT title FROM docs WHERE QUERY('semantic:plants') AND QUERY('year:1')", ["semantic:plants", "year:1"]),
+        ("FROM docs METADATA _id | WHERE semantic == \"a\" AND MATCH(title, 'KQL')", []),
+    ],
+)
+def test_texts_in_other_languages_are_found(text: str, inside: list[str]) -> None:
+    said = {"term": {"topic": "a"}}
+    queries = [{"query_string": {"query": one}} for one in inside]
+    assert filters({"query": text}) == queries
+    assert filters({"query": text, "filter": said}) == [said, *queries]
+    assert filters({"query": 1, "filter": None}) == []

@@ -1,0 +1,141 @@
+"""The virtual field in places where no search by meaning can stand."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import IndexMismatch
+from es_sbert.gateway.failures import BadRequest
+from es_sbert.gateway.indices import NOTHING
+from tests.unit.gateway.rewriting import PLAIN, Rewriting, clauses, vector_field
+
+TEXT = "how do plants make energy"
+SEMANTIC: Json = {"match": {"semantic": TEXT}}
+EN: Json = {"term": {"language": "en"}}
+BUILDER: Json = {"text_embedding": {"model_text": TEXT}}
+
+REFUSED: dict[str, Json] = {
+    "terms": {"query": {"terms": {"semantic": ["a", "b"]}}},
+    "excluded": {"query": {"bool": {"must_not": [{"wildcard": {"semantic": "pl*"}}]}}},
+    "range": {"query": {"range": {"semantic": {"gte": "a"}}}},
+    "intervals": {"query": {"intervals": {"semantic": {"match": {"query": TEXT}}}}},
+    "span": {"query": {"span_near": {"clauses": [{"span_term": {"semantic": "plants"}}], "slop": 2}}},
+    "more_like_this": {"query": {"more_like_this": {"fields": ["title", "semantic"], "like": TEXT}}},
+    "vector": {"query": {"knn": {"field": "semantic", "query_vector": [1, 2, 3], "k": 3}}},
+    "vector on opensearch": {"query": {"knn": {"semantic": {"vector": [1, 2, 3], "k": 3}}}},
+    "kql": {"query": {"kql": {"query": "semantic: plants and language: en"}}},
+    "filter of a knn": {"knn": {"field": "embedding", "k": 3, "query_vector_builder": BUILDER, "filter": SEMANTIC}},
+    "lucene range": {"query": {"query_string": {"query": "language:en AND semantic:[a TO b]"}}},
+    "lucene pattern": {"query": {"query_string": {"query": "semantic:(/pl.*/)"}}},
+    "in a query that is not known": {"query": {"rule": {"organic": SEMANTIC}}},
+    "sort": {"query": EN, "sort": [{"year": "asc"}, {"semantic": {"order": "desc", "unmapped_type": "keyword"}}]},
+    "sort by what is nested": {"sort": [{"year": {"order": "asc", "nested": {"path": "a", "filter": SEMANTIC}}}]},
+    "aggregation": {"aggs": {"a": {"terms": {"field": "semantic"}}}},
+    "composite": {"aggs": {"a": {"composite": {"sources": [{"b": {"terms": {"field": "semantic"}}}]}}}},
+    "missing": {"query": SEMANTIC, "aggs": {"a": {"filter": EN, "aggs": {"b": {"missing": {"field": "semantic"}}}}}},
+    "collapse": {"query": SEMANTIC, "collapse": {"field": "semantic"}},
+    "suggestion": {"suggest": {"a": {"text": TEXT, "term": {"field": "semantic"}}}},
+    "highlight": {"query": SEMANTIC, "highlight": {"fields": {"semantic": {}}}},
+    "highlights in order": {"query": SEMANTIC, "highlight": {"fields": [{"title": {}}, {"semantic": {}}]}},
+    "simple rrf": {"retriever": {"rrf": {"fields": ["title", "semantic"], "query": TEXT}}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", list(REFUSED))
+def test_where_the_engine_would_silently_find_nothing_the_request_is_refused(where: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        Rewriting()(REFUSED[where])
+    assert caught.value.remedy
+    for searched in (NOTHING, replace(PLAIN, ordinary=True)):
+        if "lucene" not in where and "semantic" not in str(clauses(REFUSED[where], "match")):
+            Rewriting(searched)(REFUSED[where])
+
+
+def test_a_vector_field_that_there_is_not_is_said_there_too() -> None:
+    with pytest.raises(IndexMismatch, match="semantic.other is no vector field"):
+        Rewriting().query({"terms": {"semantic.other": ["a"]}})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"aggs": {"semantic": {"terms": {"field": "topic"}}}},
+        {"aggs": {"semantic": {"avg": {"field": "year"}}, "a": {"bucket_sort": {"sort": [{"semantic": "desc"}]}}}},
+        {"query": EN, "_source": ["semantic"], "fields": ["semantic", {"field": "semantic"}],
+         "docvalue_fields": [{"field": "semantic"}], "stored_fields": ["semantic"]},
+        {"query": {"script_score": {"query": EN, "script": {"source": "1", "params": {"field": "semantic"}}}}},
+        {"query": {"percolate": {"field": "query", "document": {"term": {"semantic": "a"}}}}},
+        {"query": {"term": {"title": {"value": "semantic", "_name": "semantic"}}}},
+        {"query": {"terms": {"topic": ["semantic", "web"]}}, "sort": ["_score", {"year": "asc"}]},
+        {"query": {"kql": {"query": "title: semantic"}}},
+        {"query": {"term": {"semantic": "a"}}, "runtime_mappings": {"semantic": {"type": "keyword"}}},
+        {"query": SEMANTIC, "sort": ["semantic"], "derived": {"semantic": {"type": "keyword", "script": "emit('a')"}}},
+        {"query": {"wrapper": {"query": base64.b64encode(orjson.dumps(EN)).decode()}}},
+        {"query": {"wrapper": {"query": "no base64: semantic"}}},
+    ],
+)  # fmt: skip
+def test_what_does_not_ask_by_meaning_is_never_refused(body: Json) -> None:
+    assert Rewriting()(body) is body
+
+
+def test_a_field_inside_an_ordinary_one_of_the_name_is_searched_as_ever() -> None:
+    body: Json = {"query": {"match": {"semantic.title": "plants"}}, "sort": ["semantic.year"]}
+    assert Rewriting(replace(PLAIN, ordinary=True))(body) is body
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"term": {"semantic": TEXT}},
+        {"term": {"semantic": {"value": TEXT, "boost": 2.0}}},
+        {"query_string": {"query": "semantic:(how do plants make energy*)"}},
+    ],
+)
+def test_one_text_means_itself(written: Json) -> None:
+    rewriting = Rewriting()
+    [knn] = clauses(rewriting.query({"bool": {"must": [written], "filter": [EN]}}), "knn")
+    assert (rewriting.texts, knn["filter"]) == ([TEXT], EN)
+    assert knn.get("boost") == (2.0 if "boost" in str(written) else None)
+
+
+def wrapped(query: Json) -> Json:
+    return {"wrapper": {"query": base64.b64encode(orjson.dumps(query)).decode()}}
+
+
+def test_a_wrapped_query_means_what_it_holds() -> None:
+    plain: Json = {"bool": {"filter": [{"bool": {"must": [SEMANTIC, EN]}}]}}
+    hidden: Json = {"bool": {"filter": [wrapped({"bool": {"must": [SEMANTIC, EN]}})]}}
+    assert Rewriting().query(wrapped(hidden)) == Rewriting().query(plain)
+    aggregated = Rewriting()({"query": wrapped(plain), "aggs": {"near": {"filter": SEMANTIC}}})
+    assert [knn["filter"] for knn in clauses(aggregated, "knn")] == [EN, EN]
+    words: Json = wrapped({"match": {"title": TEXT}})
+    hybrid = Rewriting(hybrid=True)
+    assert words in clauses(hybrid.query(words), "should")[0]
+    assert hybrid.texts == [TEXT]
+
+
+def test_words_are_marked_where_meaning_was_asked_for() -> None:
+    words = {"multi_match": {"query": TEXT, "fields": ["title", "body"], "lenient": True}}
+    said: Any = {"highlight_query": {"bool": {"should": [SEMANTIC, EN]}},
+                 "fields": {"title": {"highlight_query": SEMANTIC}, "body": {}}}  # fmt: skip
+    marked = Rewriting(hybrid=True)({"query": EN, "highlight": said})["highlight"]
+    assert marked["highlight_query"] == {"bool": {"should": [words, EN]}}
+    assert marked["fields"] == {"title": {"highlight_query": words}, "body": {}}
+    listed = Rewriting()({"highlight": {"fields": [{"title": {"highlight_query": SEMANTIC}}, {"body": {}}]}})
+    assert listed["highlight"]["fields"] == [{"title": {"highlight_query": words}}, {"body": {}}]
+    untold = replace(PLAIN, fields={"docs": {"embedding": vector_field(text=None)}})
+    with pytest.raises(BadRequest, match="does not say what embedding is made of"):
+        Rewriting(untold)({"highlight": said})
+
+
+def test_from_a_filter_of_a_retriever_the_virtual_field_gives_the_score_too() -> None:
+    query: Json = {"bool": {"filter": [SEMANTIC]}}
+    for sort, scored in (({}, True), ({"sort": ["year"]}, False)):
+        rewritten = Rewriting()({"retriever": {"standard": {"query": query} | sort}})
+        assert ("must" in rewritten["retriever"]["standard"]["query"]["bool"]) is scored
