@@ -7,15 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from es_sbert.errors import EsSbertError, OutOfMemory, OutputError, TrainingDiverged, first_line
+from es_sbert.evaluation.models import Embedder, PairScorer
 from es_sbert.training.data.examples import Examples
 
-# Lines of a batch named in a message.
+# Lines of a batch named in a message, and examples that a model is tried on.
 _NAMED = 8
+
+# A run that goes on repeats what it did: its recipe cannot change.
+_CALMER = (
+    "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Then start anew in another folder: "
+    "--resume runs the same recipe, into the same end."
+)
 
 # How allocators of CPU memory word a failure; torch has no class of its own for it there.
 _CPU_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
@@ -33,9 +41,27 @@ def check_finite(loss: Tensor, step: int, examples: Examples, rows: list[int]) -
     named = ", ".join(map(str, lines[:_NAMED])) + (f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else "")
     raise TrainingDiverged(
         f"the loss of step {step} is {loss.item()}, in the batch of {examples.path}, lines {named}",
-        "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Where it is step 1, look at "
-        "these lines. The last checkpoint is whole: --resume goes on from it.",
+        f"Where it is step 1, look at these lines. {_CALMER}",
     )
+
+
+def check_outputs(model: Embedder | PairScorer, examples: Examples, step: int) -> None:
+    """Stop where a model gives values that are not numbers, before it is measured or saved.
+
+    Loss and gradient of the step that broke it may have been finite, and after the last step no other loss follows.
+
+    Args:
+        model: What is trained, as it is.
+        examples: The first few are tried.
+        step: The last one done.
+
+    Raises:
+        TrainingDiverged: with the step.
+    """
+    tried = examples.part(0, _NAMED).texts
+    values = model.embed(tried[0]) if isinstance(model, Embedder) else model.score(tried[0], tried[1])
+    if not np.isfinite(values).all():
+        raise TrainingDiverged(f"after step {step} the model gives values that are not finite numbers", _CALMER)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,6 @@ import accelerate
 import numpy as np
 import transformers
 from numpy.typing import NDArray
-from transformers import EarlyStoppingCallback
 
 from es_sbert.exporters.staging import staged
 from es_sbert.training.arguments import training_arguments
@@ -30,9 +29,9 @@ from es_sbert.training.objectives.settings import ObjectiveSpec
 from es_sbert.training.open_task import open_task
 from es_sbert.training.progress import ProgressBar
 from es_sbert.training.recipe import ModelSpec, Recipe, Stage
-from es_sbert.training.schedule import Schedule
+from es_sbert.training.schedule import End, Schedule
 from es_sbert.training.trainer import TaskTrainer
-from es_sbert.training.workspace import Workspace
+from es_sbert.training.workspace import Workspace, note
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,9 @@ def train_stage(
         Schedule(steps_per_epoch, stage.checkpoints_per_epoch, measured=stage.dev is not None),
         History(workspace.log(stage.name), title=f"{recipe.name}: {stage.name}", dev_name=dev_name(stage.dev)),
         bar,
-        *([EarlyStoppingCallback(stage.patience)] if stage.patience else []),
+        End(stage.patience),
     ]
-    dev, distance = data.dev, triplet_distance(stage.objective)
+    dev, distance = data.dev, triplet_distance(data.objectives)
     measure = None if dev is None else lambda: dev_score(task.measured(), dev, distance)
     trainer = TaskTrainer(task, data.examples, sampler, stage, arguments, measure, callbacks)
     began = time.monotonic()
@@ -131,12 +130,8 @@ def train_stage(
     finally:
         bar.stop()
     seconds = time.monotonic() - began
-    if state.is_main_process:
-        with disk_errors_explained(folder), staged(folder / "model") as place:
-            task.save(place, name=recipe.name)
-    state.wait_for_everyone()
     steps = trainer.state.global_step
-    return StageResult(
+    result = StageResult(
         name=stage.name,
         examples=sum(map(len, data.examples)),
         steps=steps,
@@ -146,6 +141,13 @@ def train_stage(
         examples_per_second=(steps - done_before) * stage.batch * stage.accumulation / seconds,
         course=course(trainer.state.log_history),
     )
+    if state.is_main_process:
+        # A stage whose model stands there is through and is not looked at again: what is said of it comes first.
+        note(workspace.result(stage.name), asdict(result))
+        with staged(folder / "model") as place, disk_errors_explained(folder):
+            task.save(place, name=recipe.name)
+    state.wait_for_everyone()
+    return result
 
 
 def _sampler(

@@ -15,7 +15,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from es_sbert.training.checkpoints import mark_complete
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.data.sampler import MixedBatchSampler, MixedDataset
-from es_sbert.training.failures import check_finite, disk_errors_explained, out_of_memory_explained
+from es_sbert.training.failures import check_finite, check_outputs, disk_errors_explained, out_of_memory_explained
 from es_sbert.training.recipe import Stage
 from es_sbert.training.task import TrainingTask
 
@@ -91,16 +91,22 @@ class TaskTrainer(Trainer):
             loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
             return loss
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if not self.control.should_training_stop:  # as `End` finds when a run goes on from its very end
+            super()._run_epoch(*args, **kwargs)
+
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """The dev score, as `eval_dev`; every process computes it and finds the same."""
         if self._measure is None:
             return {}
+        check_outputs(self._task.measured(), self._data[0], self.state.global_step)
         metrics = {"eval_dev": self._measure()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        check_outputs(self._task.measured(), self._data[0], self.state.global_step)
         folder = Path(self.args.output_dir)
         with disk_errors_explained(folder):
             super()._save_checkpoint(model, trial)

@@ -211,9 +211,12 @@ def test_cuda_is_not_promised_where_it_is_not() -> None:
     import torch
 
     if torch.cuda.is_available():
-        assert choose_training_device("cuda") == "cuda"
+        assert choose_training_device("cuda", "fp16") == "cuda"
     else:
         with pytest.raises(DeviceError, match="torch cannot use CUDA"):
-            choose_training_device("cuda")
+            choose_training_device("cuda", "fp32")
     with pytest.raises(DeviceError, match="not on 'tpu'"):
-        choose_training_device("tpu")
+        choose_training_device("tpu", "fp32")
+    assert choose_training_device("cpu", "bf16") == "cpu"
+    with pytest.raises(DeviceError, match="a CPU does not train in fp16"):
+        choose_training_device("cpu", "fp16")
