@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,11 +79,6 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "es_sbert.cli.main", *map(str, arguments)]
 
 
-def environment() -> dict[str, str]:
-    """One thread a process: results are then the same to the last bit, and processes do not fight for cores."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
 def train_here(recipe_file: Path, output: Path, **options: Any) -> Trained:
     """What `es-sbert train RECIPE -o OUTPUT` does, in this process: it need not import torch again."""
     return train(load_recipe(str(recipe_file)), output, data_folder=recipe_file.parent, device="cpu", **options)
@@ -92,7 +86,7 @@ def train_here(recipe_file: Path, output: Path, **options: Any) -> Trained:
 
 def run(*arguments: object, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """Run `es-sbert …` to its end."""
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout, env=environment())
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout)
 
 
 class Cut(Exception):

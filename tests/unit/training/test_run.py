@@ -15,7 +15,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 
@@ -45,7 +44,6 @@ from tests.unit.training.support import (
     Cut,
     command,
     cut_at,
-    environment,
     read_json,
     recipe,
     train_here,
@@ -121,15 +119,6 @@ main()
 """
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As the processes of `environment()`: results are then the same to the last bit."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def same_model(one: Path, other: Path) -> bool:
     """Whether two folders hold the same weights to the last bit, and runs of the same course."""
     expected, found = (load_file(folder / "model.safetensors") for folder in (one, other))
@@ -141,7 +130,6 @@ def same_model(one: Path, other: Path) -> bool:
     )
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_a_killed_run_resumes_to_the_same_weights(folder: Path, model: Path) -> None:
     """Dropout, shuffling, warm-up, Adam and the best checkpoint all go on as if nothing had happened."""
     settings = recipe(model, epochs=2, checkpoints_per_epoch=3, accumulation=2)
@@ -151,7 +139,7 @@ def test_a_killed_run_resumes_to_the_same_weights(folder: Path, model: Path) -> 
     arguments = ["train", path, "-o", folder / "killed", "--device", "cpu"]
     for resume, step in (([], 7), (["--resume"], 29)):  # of 30: after the first checkpoint, and before the last
         command = [sys.executable, "-c", _KILLED, str(step), *map(str, arguments), *resume]
-        killed = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+        killed = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert last_complete(folder / "killed/training/pairs") is not None
         assert not (folder / "killed/modules.json").exists()
@@ -410,7 +398,7 @@ def test_a_batch_that_does_not_fit_says_which_setting_to_lower(folder: Path, mod
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (1_300_000_000, resource.RLIM_INFINITY))
 
-    done = subprocess.run(command("train", path, "-o", folder / "out"), env=environment(), text=True,
+    done = subprocess.run(command("train", path, "-o", folder / "out"), text=True,
                           capture_output=True, timeout=300, preexec_fn=limit)  # fmt: skip
     assert done.returncode == 2, done.stderr[-2000:]
     assert "does not fit into memory with batch: 6000" in done.stderr
