@@ -13,10 +13,11 @@ import numpy as np
 import transformers
 from numpy.typing import NDArray
 
+from es_sbert.errors import SourceError
 from es_sbert.exporters.staging import staged
 from es_sbert.training.arguments import training_arguments
 from es_sbert.training.checkpoints import last_complete, remove_incomplete
-from es_sbert.training.data.batches import text_numbers
+from es_sbert.training.data.batches import batch_count, text_numbers
 from es_sbert.training.data.dev import DevData
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.data.mixing import EpochPlan, Planned
@@ -97,13 +98,14 @@ def train_stage(
         report: Told a line for every measurement.
 
     Raises:
+        SourceError: pairs that cannot be negatives of each other, where that is all there is.
         TrainingError, ModelError, OutputError: see there; checkpoints that were written whole stay.
     """
     folder = workspace.stage(stage.name)
     state = accelerate.PartialState(cpu=device == "cpu")
     transformers.set_seed(recipe.seed)
     task = open_task(start, stage, data.examples, data.objectives)
-    sampler = _sampler(recipe, stage, data, task.lengths, state)
+    sampler = _sampler(recipe, stage, data, task.lengths, state, report)
     steps_per_epoch = -(-len(sampler) // stage.accumulation)
     if state.is_main_process:
         remove_incomplete(folder)
@@ -156,6 +158,7 @@ def _sampler(
     data: StageData,
     lengths: Callable[[Examples], NDArray[np.int64]],
     state: accelerate.PartialState,
+    report: Callable[[str], None],
 ) -> MixedBatchSampler:
     planned = [
         Planned(lengths(examples), text_numbers(examples) if objective_shape(objective).distinct else None)
@@ -164,7 +167,30 @@ def _sampler(
     plan = EpochPlan(
         planned, stage.batch, mixing=stage.mixing, epochs=stage.epochs, seed=recipe.seed, smart=stage.smart_batching
     )
+    for examples, its, found in zip(data.examples, planned, plan.counts(), strict=True):
+        if its.distinct is not None:
+            _check_company(examples, stage.batch, found, report)
     return MixedBatchSampler(plan, process=state.process_index, processes=state.num_processes)
+
+
+def _check_company(examples: Examples, batch: int, batches: int, report: Callable[[str], None]) -> None:
+    """Say where repeated texts make batches of in-batch negatives smaller than asked for.
+
+    Raises:
+        SourceError: every batch is one pair: no text is there to be told from its positive.
+    """
+    if len(examples.texts) == 2 and batches == len(examples):
+        raise SourceError(
+            f"{examples.path}: no two of its {len(examples):,} pairs can stand in one batch, so that there are no "
+            f"negatives (pairs of one batch share no text; batch: {batch})",
+            "Give pairs with different texts on both sides, hard negatives (the role negative), or a larger batch; "
+            "for texts with labels take the objective softmax.",
+        )
+    if batches > batch_count(len(examples), batch):
+        report(
+            f"{examples.name}: texts repeat and stand in batches of their own: {batches:,} batches of "
+            f"{len(examples) / batches:.1f} pairs on average, with as many negatives, not of {batch}"
+        )
 
 
 def data_names(examples: Sequence[Examples]) -> str:

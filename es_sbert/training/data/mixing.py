@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.training.data.batches import Rows, plan_batches
+from es_sbert.training.data.batches import Rows, batch_count, plan_batches
 
 Mixing = Literal["proportional", "round-robin"]
 
@@ -98,6 +98,13 @@ class EpochPlan:
     def __len__(self) -> int:
         """Joint batches of an epoch."""
         return self._length
+
+    def counts(self) -> list[int]:
+        """Batches that an epoch cuts each data set into, before mixing passes over some."""
+        return [
+            batch_count(len(dataset.lengths), self._batch) if count is None else count
+            for dataset, count in zip(self._datasets, self._counts, strict=True)
+        ]
 
     def smallest(self) -> int:
         """Examples of the smallest joint batch of all epochs."""
