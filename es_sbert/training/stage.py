@@ -140,7 +140,7 @@ def train_stage(
         best_dev=trainer.state.best_metric,
         best_step=trainer.state.best_global_step if stage.dev is not None else None,
         seconds=seconds,
-        examples_per_second=(steps - done_before) * stage.batch * stage.accumulation / seconds,
+        examples_per_second=(steps - done_before) * sampler.examples / steps_per_epoch / seconds,
         course=course(trainer.state.log_history),
     )
     if state.is_main_process:

@@ -93,7 +93,10 @@ class EpochPlan:
             else max(len(self._plan(number, epoch, None)) for epoch in range(self._epochs))
             for number, dataset in enumerate(self._datasets)
         ]  # fmt: skip
-        self._length = len(self.batches(0))
+        first = self.batches(0)
+        self._length = len(first)
+        self.examples = sum(len(batch.rows) for batch in first)
+        """Examples of an epoch, about: of data sets that others leave behind (round-robin), a part."""
 
     def __len__(self) -> int:
         """Joint batches of an epoch."""
