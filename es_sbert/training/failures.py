@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from es_sbert.errors import EsSbertError, OutOfMemory, OutputError, TrainingDiverged, first_line
-from es_sbert.evaluation.models import Embedder, PairScorer
 from es_sbert.training.data.examples import Examples
 
-# Lines of a batch named in a message, and examples that a model is tried on.
+# Lines of a batch named in a message.
 _NAMED = 8
 
 # A run that goes on repeats what it did: its recipe cannot change.
@@ -45,22 +43,18 @@ def check_finite(loss: Tensor, step: int, examples: Examples, rows: list[int]) -
     )
 
 
-def check_outputs(model: Embedder | PairScorer, examples: Examples, step: int) -> None:
+def check_still_finite(loss: Tensor, step: int) -> None:
     """Stop where a model gives values that are not numbers, before it is measured or saved.
 
-    Loss and gradient of the step that broke it may have been finite, and after the last step no other loss follows.
-
     Args:
-        model: What is trained, as it is.
-        examples: The first few are tried.
+        loss: Of a few examples, by the weights as they are: loss and gradient of the step that broke them may have
+            been finite, and after the last step no other loss follows.
         step: The last one done.
 
     Raises:
         TrainingDiverged: with the step.
     """
-    tried = examples.part(0, _NAMED).texts
-    values = model.embed(tried[0]) if isinstance(model, Embedder) else model.score(tried[0], tried[1])
-    if not np.isfinite(values).all():
+    if not torch.isfinite(loss):
         raise TrainingDiverged(f"after step {step} the model gives values that are not finite numbers", _CALMER)
 
 

@@ -235,3 +235,18 @@ def test_in_batch_needs_pairs_that_can_be_negatives_of_each_other(folder: Path, 
     (folder / "p.csv").write_text("a,p\n" + "".join(f"{anchor},{positive}\n" for anchor, positive in pairs[:5]))
     with pytest.raises(SourceError, match="no two of its 5 pairs can stand in one batch"):
         train_here(path, folder / "none")
+
+
+def test_a_cross_encoder_may_have_classes_of_which_none_means_alike(folder: Path, model: Path) -> None:
+    settings = recipe(
+        model, objective={"kind": "softmax", "classes": [f"grade {score}" for score in range(6)]}, dev=None
+    )
+    settings["model"]["kind"] = "cross-encoder"
+    columns = {"sentence1": "sentence1", "sentence2": "sentence2", "class": "grade"}
+    settings["stages"][0] |= {"data": [{"path": "train.tsv", "columns": columns, "limit": 24}]}
+    settings["export"] = {"precisions": []}
+    lines = (folder / "train.tsv").read_text().splitlines()[1:]
+    rows = [f"{line.rpartition(chr(9))[0]}\tgrade {line[-1]}" for line in lines]
+    (folder / "train.tsv").write_text("\n".join(["sentence1\tsentence2\tgrade", *rows]) + "\n")
+    (stage,) = train_here(write_recipe(folder, settings), folder / "out").stages
+    assert stage.steps == 3
