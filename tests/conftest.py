@@ -21,6 +21,11 @@ import pytest
 if TYPE_CHECKING:
     from tests.engine.secured import Secured
 
+# One thread a process, of those that tests start too: the machine has other tests and servers to run at the same
+# time, and threads of torch that wait for each other make its many small products several times slower. Results are
+# also the same to the last bit. Read when torch and numpy are loaded, which is after this.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # A change is judged by the same examples on every machine, however slow; `--hypothesis-profile explore` looks for more.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)

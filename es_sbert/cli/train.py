@@ -93,7 +93,7 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
     path = Path(recipe)
     folder = data_folder or (path.parent if path.is_file() else Path())
     if check:
-        choose_training_device(device)
+        choose_training_device(device, settings.precision)
         find_models(settings)
         for stage, data in zip(settings.stages, read_stages(settings, folder), strict=True):
             click.echo(f"{stage.name}: {sum(map(len, data.examples)):,} examples, {len(data.dev or ()):,} for dev")

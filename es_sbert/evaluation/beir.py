@@ -100,9 +100,9 @@ def _judgements(folder: Path, queries: dict[str, str]) -> dict[str, dict[str, in
             problems.add(line, f"there is no query {query!r}")
         elif math.isfinite(grade) and grade != int(grade):  # `floats` has noted what is no number
             problems.add(line, f"score is {grade}, not a whole number")
-        elif math.isfinite(grade):
-            found.setdefault(query, {})[document] = int(grade)
-    problems.check("Name queries of queries.jsonl, documents, and whole numbers as grades.")
+        elif math.isfinite(grade) and found.setdefault(query, {}).setdefault(document, int(grade)) != int(grade):
+            problems.add(line, f"{document!r} has had the grade {found[query][document]} for {query!r}")
+    problems.check("Name queries of queries.jsonl, documents, and whole numbers as grades, one for each pair.")
     return found
 
 

@@ -46,7 +46,8 @@ def measure(run: Run, judgements: Judgements) -> RetrievalResult:
     """Figures of a ranking.
 
     Args:
-        run: For every judged query the documents found, with scores; a query without documents is `{}`.
+        run: For every judged query the documents found, with scores; a query without documents is `{}`. Equal scores
+            rank in the order given.
         judgements: Judged queries, each with at least one relevant document.
 
     Raises:
@@ -55,8 +56,16 @@ def measure(run: Run, judgements: Judgements) -> RetrievalResult:
     judged = {query: dict(grades) for query, grades in judgements.items() if any(g > 0 for g in grades.values())}
     if not judged:
         raise SourceError("no query has a relevant document", "Give judgements with grades above 0.")
-    values = ir_measures.calc_aggregate(list(_MEASURES.values()), judged, {query: run[query] for query in judged})
+    values = ir_measures.calc_aggregate(
+        list(_MEASURES.values()), judged, {query: _by_place(run[query]) for query in judged}
+    )
     return RetrievalResult(*(100 * float(values[each]) for each in _MEASURES.values()))
+
+
+def _by_place(found: Mapping[str, float]) -> dict[str, float]:
+    """Documents with scores that no two share: the tools behind ir-measures order equal ones each in its own way."""
+    ranked = sorted(found, key=lambda document: found[document], reverse=True)  # equal ones stay as they are
+    return {document: -float(place) for place, document in enumerate(ranked)}
 
 
 def search(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -85,12 +87,13 @@ def reciprocal_rank(anchors: NDArray[np.float32], positives: NDArray[np.float32]
     return 100 * total / len(first)
 
 
-def triplet_distance(objective: ObjectiveSpec | None) -> Similarity:
-    """What a stage's dev triplets are measured by: the distance that is trained, cosine by default."""
-    if isinstance(objective, Triplet):
-        return {
-            Distance.EUCLIDEAN: Similarity.EUCLIDEAN,
-            Distance.MANHATTAN: Similarity.MANHATTAN,
-            Distance.COSINE: Similarity.COSINE,
-        }[objective.distance]
-    return Similarity.COSINE
+def triplet_distance(objectives: Iterable[ObjectiveSpec]) -> Similarity:
+    """What a stage's dev triplets are measured by: the distance that all its triplets are trained by, else cosine."""
+    distances = {objective.distance for objective in objectives if isinstance(objective, Triplet)}
+    if len(distances) != 1:
+        return Similarity.COSINE
+    return {
+        Distance.EUCLIDEAN: Similarity.EUCLIDEAN,
+        Distance.MANHATTAN: Similarity.MANHATTAN,
+        Distance.COSINE: Similarity.COSINE,
+    }[distances.pop()]

@@ -17,6 +17,12 @@ from es_sbert.training.data.examples import Examples
 # Lines of a batch named in a message.
 _NAMED = 8
 
+# A run that goes on repeats what it did: its recipe cannot change.
+_CALMER = (
+    "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Then start anew in another folder: "
+    "--resume runs the same recipe, into the same end."
+)
+
 # How allocators of CPU memory word a failure; torch has no class of its own for it there.
 _CPU_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
 
@@ -33,9 +39,23 @@ def check_finite(loss: Tensor, step: int, examples: Examples, rows: list[int]) -
     named = ", ".join(map(str, lines[:_NAMED])) + (f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else "")
     raise TrainingDiverged(
         f"the loss of step {step} is {loss.item()}, in the batch of {examples.path}, lines {named}",
-        "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Where it is step 1, look at "
-        "these lines. The last checkpoint is whole: --resume goes on from it.",
+        f"Where it is step 1, look at these lines. {_CALMER}",
     )
+
+
+def check_still_finite(loss: Tensor, step: int) -> None:
+    """Stop where a model gives values that are not numbers, before it is measured or saved.
+
+    Args:
+        loss: Of a few examples, by the weights as they are: loss and gradient of the step that broke them may have
+            been finite, and after the last step no other loss follows.
+        step: The last one done.
+
+    Raises:
+        TrainingDiverged: with the step.
+    """
+    if not torch.isfinite(loss):
+        raise TrainingDiverged(f"after step {step} the model gives values that are not finite numbers", _CALMER)
 
 
 @contextmanager

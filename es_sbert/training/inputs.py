@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from es_sbert.bundle.resolve import resolve_model
-from es_sbert.errors import RecipeInvalid
+from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.exporters.check import read_gold_pairs
 from es_sbert.training.data.dev import read_dev
+from es_sbert.training.data.examples import Examples
 from es_sbert.training.data.read import read_examples
 from es_sbert.training.objectives.build import objective_shape
+from es_sbert.training.objectives.settings import MarginDistillation
 from es_sbert.training.recipe import Recipe, Stage
 from es_sbert.training.stage import StageData
 
@@ -61,4 +66,26 @@ def _read_stage(stage: Stage, data_folder: Path) -> StageData:
         raise RecipeInvalid(
             f"stage {stage.name}: data sets need different names, not {', '.join(names)}", "Give each a name."
         )
+    for objective in dict.fromkeys(objectives):
+        if not isinstance(objective, MarginDistillation):  # one margin for all is an aim like any other
+            _check_labels([each for each, its in zip(examples, objectives, strict=True) if its == objective])
     return StageData(tuple(examples), objectives, read_dev(stage.dev, data_folder) if stage.dev else None)
+
+
+def _check_labels(examples: Sequence[Examples]) -> None:
+    """Refuse labels that are all the same: the best answer to them is one that does not look at the texts.
+
+    Args:
+        examples: Data sets of one objective.
+
+    Raises:
+        SourceError: there is nothing to tell apart.
+    """
+    labels = [each.labels for each in examples if each.labels is not None]
+    found = np.unique(np.concatenate(labels)) if labels else None
+    if found is not None and len(found) == 1:
+        raise SourceError(
+            f"all labels of {', '.join(str(each.path) for each in examples)} are the same: there is nothing to learn",
+            "Add examples with other labels (a larger limit); for pairs that all belong together take the objective "
+            "in-batch.",
+        )

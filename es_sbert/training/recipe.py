@@ -98,6 +98,7 @@ class Stage(Settings):
     The defaults are the paper's (Reimers and Gurevych 2019, section 3.1).
 
     Attributes:
+        name: Also of the stage's folder and log in `OUTPUT/training`.
         batch: Examples of one optimiser step's joint batch, over all processes, before accumulation.
         mini_batch: Make the vectors of so many examples at a time and recompute them for the gradients, so that
             `batch` may exceed memory (gradient caching, Gao et al. 2021, arXiv 2101.06983).
@@ -110,7 +111,7 @@ class Stage(Settings):
         smart_batching: Put examples of similar length into one batch.
     """
 
-    name: str = "stage"
+    name: str = Field("stage", pattern=r"^\w[\w -]*$")
     data: tuple[DataSpec, ...] = Field(min_length=1)
     objective: ObjectiveSpec | None = None
     mixing: Literal["proportional", "round-robin"] = "proportional"

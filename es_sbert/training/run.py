@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +30,7 @@ from es_sbert.training.neighbours import with_neighbours
 from es_sbert.training.recipe import Kind, ModelSpec, Recipe, Stage
 from es_sbert.training.stage import StageData, StageResult, data_names, stage_model, train_stage
 from es_sbert.training.teachers import taught
-from es_sbert.training.workspace import Workspace, hash_source
+from es_sbert.training.workspace import Workspace, hash_source, note
 
 Report = Callable[[str], None]
 
@@ -75,7 +76,7 @@ def train(
     Raises:
         EsSbertError: see the tree; after a failure, what was written whole stays, and `resume` goes on from it.
     """
-    place = choose_training_device(device)
+    place = choose_training_device(device, recipe.precision)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     state = accelerate.PartialState(cpu=place == "cpu")
@@ -84,31 +85,44 @@ def train(
         find_models(recipe)
     workspace = Workspace(output)
     hashes = _hashes(recipe, data_folder) if state.is_main_process else {}
-    if state.is_main_process:
-        workspace.start(recipe, hashes, resume=resume)
-    state.wait_for_everyone()
     say: Report = report if state.is_main_process else lambda message: None
+    with ExitStack() as held:
+        if state.is_main_process:
+            held.enter_context(workspace.held(recipe, hashes, resume=resume))
+        state.wait_for_everyone()
+        if resume and workspace.finished():
+            say(f"{output} is finished: there is nothing to go on with")
+            return Trained(output, (), _fingerprint(output))
+        results = _train_stages(recipe, data, workspace, place, resume=resume, report=say)
+        fingerprint = None
+        if state.is_main_process:
+            fingerprint = _finish(recipe, workspace, data_folder, hashes, keep_checkpoints=keep_checkpoints, report=say)
+        state.wait_for_everyone()
+    return Trained(output, results, fingerprint)
 
-    if resume and workspace.finished():
-        say(f"{output} is finished: there is nothing to go on with")
-        return Trained(output, (), _fingerprint(output))
 
+def _train_stages(
+    recipe: Recipe,
+    data: Sequence[StageData],
+    workspace: Workspace,
+    device: Literal["cpu", "cuda"],
+    *,
+    resume: bool,
+    report: Report,
+) -> tuple[StageResult, ...]:
+    """Train every stage that is not through yet, each from the model of the one before."""
     start, results = recipe.model, []
     for stage, read in zip(recipe.stages, data, strict=True):
-        done = stage_model(workspace.stage(stage.name))
-        if done is None:
-            say(f"Training {stage.name} on {place}: {data_names(read.examples)}")
-            with state.main_process_first():
-                read = _prepared(stage, read, workspace.stage(stage.name), place, say)
-            results.append(train_stage(recipe, stage, start, read, workspace, device=place, resume=resume, report=say))
-            if state.is_main_process:
-                _note(workspace.stage(stage.name) / "result.json", asdict(results[-1]))
-        start = next_start(recipe.model, workspace.stage(stage.name) / "model")
-    fingerprint = None
-    if state.is_main_process:
-        fingerprint = _finish(recipe, workspace, data_folder, hashes, keep_checkpoints=keep_checkpoints, report=say)
-    state.wait_for_everyone()
-    return Trained(output, tuple(results), fingerprint)
+        folder = workspace.stage(stage.name)
+        if stage_model(folder) is None:
+            report(f"Training {stage.name} on {device}: {data_names(read.examples)}")
+            with accelerate.PartialState().main_process_first():
+                read = _prepared(stage, read, folder, device, report)
+            results.append(
+                train_stage(recipe, stage, start, read, workspace, device=device, resume=resume, report=report)
+            )
+        start = next_start(recipe.model, folder / "model")
+    return tuple(results)
 
 
 def _fingerprint(folder: Path) -> str | None:
@@ -123,11 +137,11 @@ def next_start(spec: ModelSpec, folder: Path) -> ModelSpec:
     return ModelSpec(base=str(folder), kind=spec.kind, codes=spec.codes, lora=spec.lora)
 
 
-def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
+def choose_training_device(name: str, precision: Literal["fp32", "bf16", "fp16"]) -> Literal["cpu", "cuda"]:
     """What to train on.
 
     Raises:
-        DeviceError: CUDA is asked for and torch cannot use it.
+        DeviceError: CUDA is asked for and torch cannot use it, or the device cannot train in that precision.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(
@@ -138,7 +152,10 @@ def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
         raise DeviceError(
             "torch cannot use CUDA here", "Install torch for your CUDA version, or leave --device cuda out."
         )
-    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+    device: Literal["cpu", "cuda"] = "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+    if device == "cpu" and precision == "fp16":  # transformers would silently train in fp32
+        raise DeviceError("a CPU does not train in fp16", "Set precision: bf16 or fp32, or train on a CUDA device.")
+    return device
 
 
 def _hashes(recipe: Recipe, data_folder: Path) -> dict[str, str]:
@@ -172,7 +189,7 @@ def _finish(
     with disk_errors_explained(workspace.output):
         fingerprint = _export(recipe, trained, built, data_folder, report)
         summary = _summary(recipe, workspace, hashes)
-        _note(built / TRAINING_RECORD, summary)
+        note(built / TRAINING_RECORD, summary)
         card = model_card(recipe.name, (), TrainingRecord.model_validate(summary))
         (built / "README.md").write_text(card, encoding="utf-8")
     workspace.finish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
@@ -197,7 +214,7 @@ def _summary(recipe: Recipe, workspace: Workspace, hashes: dict[str, str]) -> di
     """What the model card says about the training: recipe, data with hashes, course and versions."""
     results = []
     for stage in recipe.stages:
-        results.append(json.loads((workspace.stage(stage.name) / "result.json").read_text(encoding="utf-8")))
+        results.append(json.loads(workspace.result(stage.name).read_text(encoding="utf-8")))
     packages = ("es-sbert", "torch", "transformers", "accelerate")
     return {
         "recipe": recipe.model_dump(mode="json", exclude_defaults=True),
@@ -205,10 +222,3 @@ def _summary(recipe: Recipe, workspace: Workspace, hashes: dict[str, str]) -> di
         "stages": results,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
     }
-
-
-def _note(path: Path, value: object) -> None:
-    with disk_errors_explained(path.parent):
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        partial.replace(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,12 +12,12 @@ import accelerate
 import numpy as np
 import transformers
 from numpy.typing import NDArray
-from transformers import EarlyStoppingCallback
 
+from es_sbert.errors import SourceError
 from es_sbert.exporters.staging import staged
 from es_sbert.training.arguments import training_arguments
 from es_sbert.training.checkpoints import last_complete, remove_incomplete
-from es_sbert.training.data.batches import text_numbers
+from es_sbert.training.data.batches import batch_count, text_numbers
 from es_sbert.training.data.dev import DevData
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.data.mixing import EpochPlan, Planned
@@ -30,9 +30,9 @@ from es_sbert.training.objectives.settings import ObjectiveSpec
 from es_sbert.training.open_task import open_task
 from es_sbert.training.progress import ProgressBar
 from es_sbert.training.recipe import ModelSpec, Recipe, Stage
-from es_sbert.training.schedule import Schedule
+from es_sbert.training.schedule import End, Schedule
 from es_sbert.training.trainer import TaskTrainer
-from es_sbert.training.workspace import Workspace
+from es_sbert.training.workspace import Workspace, note
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,14 @@ def train_stage(
         report: Told a line for every measurement.
 
     Raises:
+        SourceError: pairs that cannot be negatives of each other, where that is all there is.
         TrainingError, ModelError, OutputError: see there; checkpoints that were written whole stay.
     """
     folder = workspace.stage(stage.name)
     state = accelerate.PartialState(cpu=device == "cpu")
     transformers.set_seed(recipe.seed)
     task = open_task(start, stage, data.examples, data.objectives)
-    sampler = _sampler(recipe, stage, data, task.lengths, state)
+    sampler = _sampler(recipe, stage, data, task.lengths, state, report)
     steps_per_epoch = -(-len(sampler) // stage.accumulation)
     if state.is_main_process:
         remove_incomplete(folder)
@@ -119,9 +120,9 @@ def train_stage(
         Schedule(steps_per_epoch, stage.checkpoints_per_epoch, measured=stage.dev is not None),
         History(workspace.log(stage.name), title=f"{recipe.name}: {stage.name}", dev_name=dev_name(stage.dev)),
         bar,
-        *([EarlyStoppingCallback(stage.patience)] if stage.patience else []),
+        End(stage.patience),
     ]
-    dev, distance = data.dev, triplet_distance(stage.objective)
+    dev, distance = data.dev, triplet_distance(data.objectives)
     measure = None if dev is None else lambda: dev_score(task.measured(), dev, distance)
     trainer = TaskTrainer(task, data.examples, sampler, stage, arguments, measure, callbacks)
     began = time.monotonic()
@@ -131,21 +132,24 @@ def train_stage(
     finally:
         bar.stop()
     seconds = time.monotonic() - began
-    if state.is_main_process:
-        with disk_errors_explained(folder), staged(folder / "model") as place:
-            task.save(place, name=recipe.name)
-    state.wait_for_everyone()
     steps = trainer.state.global_step
-    return StageResult(
+    result = StageResult(
         name=stage.name,
         examples=sum(map(len, data.examples)),
         steps=steps,
         best_dev=trainer.state.best_metric,
         best_step=trainer.state.best_global_step if stage.dev is not None else None,
         seconds=seconds,
-        examples_per_second=(steps - done_before) * stage.batch * stage.accumulation / seconds,
+        examples_per_second=(steps - done_before) * sampler.examples / steps_per_epoch / seconds,
         course=course(trainer.state.log_history),
     )
+    if state.is_main_process:
+        # A stage whose model stands there is through and is not looked at again: what is said of it comes first.
+        note(workspace.result(stage.name), asdict(result))
+        with staged(folder / "model") as place, disk_errors_explained(folder):
+            task.save(place, name=recipe.name)
+    state.wait_for_everyone()
+    return result
 
 
 def _sampler(
@@ -154,6 +158,7 @@ def _sampler(
     data: StageData,
     lengths: Callable[[Examples], NDArray[np.int64]],
     state: accelerate.PartialState,
+    report: Callable[[str], None],
 ) -> MixedBatchSampler:
     planned = [
         Planned(lengths(examples), text_numbers(examples) if objective_shape(objective).distinct else None)
@@ -162,7 +167,30 @@ def _sampler(
     plan = EpochPlan(
         planned, stage.batch, mixing=stage.mixing, epochs=stage.epochs, seed=recipe.seed, smart=stage.smart_batching
     )
+    for examples, its, found in zip(data.examples, planned, plan.counts(), strict=True):
+        if its.distinct is not None:
+            _check_company(examples, stage.batch, found, report)
     return MixedBatchSampler(plan, process=state.process_index, processes=state.num_processes)
+
+
+def _check_company(examples: Examples, batch: int, batches: int, report: Callable[[str], None]) -> None:
+    """Say where repeated texts make batches of in-batch negatives smaller than asked for.
+
+    Raises:
+        SourceError: every batch is one pair: no text is there to be told from its positive.
+    """
+    if len(examples.texts) == 2 and batches == len(examples):
+        raise SourceError(
+            f"{examples.path}: no two of its {len(examples):,} pairs can stand in one batch, so that there are no "
+            f"negatives (pairs of one batch share no text; batch: {batch})",
+            "Give pairs with different texts on both sides, hard negatives (the role negative), or a larger batch; "
+            "for texts with labels take the objective softmax.",
+        )
+    if batches > batch_count(len(examples), batch):
+        report(
+            f"{examples.name}: texts repeat and stand in batches of their own: {batches:,} batches of "
+            f"{len(examples) / batches:.1f} pairs on average, with as many negatives, not of {batch}"
+        )
 
 
 def data_names(examples: Sequence[Examples]) -> str:

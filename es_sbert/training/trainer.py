@@ -12,12 +12,16 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
+from es_sbert.networks.siamese import evaluating
 from es_sbert.training.checkpoints import mark_complete
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.data.sampler import MixedBatchSampler, MixedDataset
-from es_sbert.training.failures import check_finite, disk_errors_explained, out_of_memory_explained
+from es_sbert.training.failures import check_finite, check_still_finite, disk_errors_explained, out_of_memory_explained
 from es_sbert.training.recipe import Stage
 from es_sbert.training.task import TrainingTask
+
+# Examples that a model is tried on before it is measured or saved.
+_TRIED = 8
 
 # The last checkpoint and, where a dev set tells, the best one.
 _KEPT = 2
@@ -91,16 +95,29 @@ class TaskTrainer(Trainer):
             loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
             return loss
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if not self.control.should_training_stop:  # as `End` finds when a run goes on from its very end
+            super()._run_epoch(*args, **kwargs)
+
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """The dev score, as `eval_dev`; every process computes it and finds the same."""
         if self._measure is None:
             return {}
+        self._check_still_finite()
         metrics = {"eval_dev": self._measure()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def _check_still_finite(self) -> None:
+        examples = self._data[0]
+        with evaluating(self._task):
+            batch = self._prepare_inputs(self._task.collate(examples, range(min(_TRIED, len(examples)))))
+            loss = self._task(examples.name, batch)
+        check_still_finite(loss, self.state.global_step)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self._check_still_finite()
         folder = Path(self.args.output_dir)
         with disk_errors_explained(folder):
             super()._save_checkpoint(model, trial)

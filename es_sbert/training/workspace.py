@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from es_sbert.bundle.store import hash_file
 from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.evaluation.card import TRAINING_RECORD
+from es_sbert.locks import file_lock
 from es_sbert.training.checkpoints import remove_all
 from es_sbert.training.failures import disk_errors_explained
 from es_sbert.training.recipe import Recipe
 
 _RUN = "run.json"
+_LOCK = "lock"
 
 
 class Workspace:
@@ -30,8 +33,9 @@ class Workspace:
         self.output = output
         self.folder = output / "training"
 
-    def start(self, recipe: Recipe, data: Mapping[str, str], *, resume: bool) -> None:
-        """Begin a run in an empty folder, or go on with the same one.
+    @contextmanager
+    def held(self, recipe: Recipe, data: Mapping[str, str], *, resume: bool) -> Iterator[None]:
+        """Begin a run in an empty folder, or go on with the same one, and keep others out of it meanwhile.
 
         Args:
             recipe: What is run.
@@ -39,23 +43,39 @@ class Workspace:
             resume: Go on with a run that ended early.
 
         Raises:
-            UsageError: the folder holds something else.
+            UsageError: the folder holds something else, or another process trains into it.
             CheckpointInvalid: there is nothing to go on with, or it is another recipe's or other data's.
             OutputError: the folder cannot be written to.
         """
         settings = {"recipe": recipe.model_dump(mode="json"), "data": dict(data)}
-        path = self.folder / _RUN
+        path, lock = self.folder / _RUN, self.folder / _LOCK
         if resume:
             self._check_same(path, settings)
+        else:
+            self._check_empty(self.output)
+        with disk_errors_explained(self.output):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock.touch()
+        with file_lock(lock, self._refuse):
+            if not resume:
+                self._check_empty(path)  # of two that began at once, one was here first
+                note(path, settings)
+            yield
+
+    def _refuse(self) -> None:
+        raise UsageError(
+            f"another process trains into {self.output}", "Let it finish, or stop it, or name another folder."
+        )
+
+    def _check_empty(self, path: Path) -> None:
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return
-        if self.output.exists() and (not self.output.is_dir() or any(self.output.iterdir())):
+        if self.output.is_dir():
             raise UsageError(
                 f"{self.output} is not empty",
                 "Name a folder that does not exist yet, or go on with the run that is in it: --resume.",
             )
-        with disk_errors_explained(self.output):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(settings, indent=2, ensure_ascii=False), encoding="utf-8")
+        raise UsageError(f"{self.output} is a file", "Name a folder that does not exist yet.")
 
     def _check_same(self, path: Path, settings: Mapping[str, Any]) -> None:
         try:
@@ -79,14 +99,18 @@ class Workspace:
         """Folder of a stage: its checkpoints, and `model` when it is through."""
         return self.folder / name
 
+    def result(self, name: str) -> Path:
+        """How a stage went; it stands there before its model does."""
+        return self.stage(name) / "result.json"
+
     def log(self, name: str) -> Path:
         """Path of a stage's log and plot, without suffix."""
         return self.folder / f"{name}-log"
 
     @property
     def built(self) -> Path:
-        """Where the model is put together before it moves to OUTPUT."""
-        return self.folder / "built"
+        """Where the model is put together before it moves to OUTPUT; no stage can be called so."""
+        return self.folder / ".built"
 
     def finished(self) -> bool:
         """Whether the model stands in OUTPUT whole."""
@@ -110,6 +134,18 @@ class Workspace:
                 for name in stages:
                     remove_all(self.stage(name))
                     shutil.rmtree(self.stage(name) / "model", ignore_errors=True)
+
+
+def note(path: Path, value: object) -> None:
+    """Write JSON whole or not at all.
+
+    Raises:
+        OutputError: the folder cannot be written to.
+    """
+    with disk_errors_explained(path.parent):
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.replace(path)
 
 
 def _differences(before: Any, now: Any, place: str = "") -> list[str]:

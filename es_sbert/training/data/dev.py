@@ -50,7 +50,7 @@ def read_dev(spec: DevSpec, data_folder: Path) -> DevData:
 
     Raises:
         RecipeInvalid: a role of the task is unknown or has no column.
-        SourceError: the file or a row is bad, as for training data, or all gold labels are the same.
+        SourceError: the file or a row is bad, as for training data, or all gold labels or positives are the same.
         UsageError: the library that reads the format is not installed.
     """
     path = data_folder / spec.path
@@ -62,6 +62,11 @@ def read_dev(spec: DevSpec, data_folder: Path) -> DevData:
         # Neither a rank correlation nor a precision is defined then: no checkpoint could be called the best.
         raise SourceError(
             f"{path}: all {len(examples)} gold labels are {gold[0]:g}, which tells no checkpoint from another",
+            "Name another dev set, or raise its limit.",
+        )
+    if spec.task == "pairs" and len(set(examples.texts[1])) == 1:
+        raise SourceError(
+            f"{path}: all {len(examples)} positives are one text, which is always the first among them",
             "Name another dev set, or raise its limit.",
         )
     return DevData(spec.task, examples.texts, gold)

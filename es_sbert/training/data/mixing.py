@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.training.data.batches import Rows, plan_batches
+from es_sbert.training.data.batches import Rows, batch_count, plan_batches
 
 Mixing = Literal["proportional", "round-robin"]
 
@@ -93,11 +93,21 @@ class EpochPlan:
             else max(len(self._plan(number, epoch, None)) for epoch in range(self._epochs))
             for number, dataset in enumerate(self._datasets)
         ]  # fmt: skip
-        self._length = len(self.batches(0))
+        first = self.batches(0)
+        self._length = len(first)
+        self.examples = sum(len(batch.rows) for batch in first)
+        """Examples of an epoch, about: of data sets that others leave behind (round-robin), a part."""
 
     def __len__(self) -> int:
         """Joint batches of an epoch."""
         return self._length
+
+    def counts(self) -> list[int]:
+        """Batches that an epoch cuts each data set into, before mixing passes over some."""
+        return [
+            batch_count(len(dataset.lengths), self._batch) if count is None else count
+            for dataset, count in zip(self._datasets, self._counts, strict=True)
+        ]
 
     def smallest(self) -> int:
         """Examples of the smallest joint batch of all epochs."""

@@ -12,6 +12,7 @@ from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.tabular import Problems, Table, read_table
 from es_sbert.training.data.columns import Columns, assign_columns
 from es_sbert.training.data.examples import Examples
+from es_sbert.training.data.negatives import check_negatives
 from es_sbert.training.data.shape import LabelKind, Shape
 from es_sbert.training.recipe import DataSpec
 
@@ -31,8 +32,8 @@ def read_examples(spec: DataSpec, shape: Shape, data_folder: Path) -> Examples:
 
     Raises:
         RecipeInvalid: a role is unknown or has no column, or the range of scores is empty.
-        SourceError: the file cannot be read, or rows have an empty side, an unknown class, or a score that is no
-            number or out of range; with the file and the first such lines.
+        SourceError: the file cannot be read, or rows have an empty side, an unknown class, a score that is no
+            number or out of range, or a negative that is a right answer; with the file and the first such lines.
         UsageError: the library that reads the format is not installed.
     """
     name = spec.name or Path(spec.path).name
@@ -88,6 +89,9 @@ def read_shape(
     texts = tuple(table.texts(column, problems) for column in assigned.texts)
     labels = _labels(table, assigned, shape, given, problems)
     problems.check(_REMEDY)
+    if shape.label is LabelKind.NONE and "negative" in shape.roles:
+        check_negatives(texts, table.lines, problems)
+        problems.check("Leave these rows out, or give them other negatives.")
     examples = Examples(name=name, path=path, texts=texts, labels=labels, lines=table.lines).part(skip, limit)
     if not len(examples):
         raise SourceError(f"{path} has {len(texts[0])} examples, and skip: {skip} leaves none", "Lower skip.")

@@ -60,6 +60,8 @@ class MixedBatchSampler(Sampler[list[Item]]):
                 f"Raise batch in the recipe to at least {processes}, use more examples, or start fewer processes.",
             )
         self._plan = plan
+        self.examples = plan.examples
+        """Examples of an epoch, over all processes."""
         self._process = process
         self._processes = processes
         self._epoch = 0

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 
 
 class Settings(BaseModel):
-    """Part of a recipe: frozen, and unknown keys are refused."""
+    """Part of a recipe: frozen; unknown keys and numbers that are not finite are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def _no_twins(setting: str, values: Sequence[object]) -> None:

@@ -164,6 +164,7 @@ def test_queries_without_a_relevant_document_are_left_out(tmp_path: Path) -> Non
         ({"judgements": "9\td1\t1\n"}, "test.tsv, line 2: there is no query '9'"),
         ({"judgements": "1\td1\tyes\n"}, "test.tsv, line 2: score is not a finite number"),
         ({"judgements": "1\td1\t0.5\n"}, "test.tsv, line 2: score is 0.5"),
+        ({"judgements": "1\td1\t1\n2\td2\t1\n1\td1\t0\n"}, "test.tsv, line 4: 'd1' has had the grade 1 for '1'"),
         ({"judgements": "1\td1\t0\n"}, "marks no document as relevant"),
     ],
 )

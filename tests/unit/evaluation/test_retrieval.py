@@ -63,6 +63,14 @@ def test_grades_count_in_ndcg() -> None:
     assert result.ndcg == pytest.approx(100 * (1 + 3 / np.log2(3)) / (3 + 1 / np.log2(3)))
 
 
+@pytest.mark.parametrize(("relevant", "place"), [("a", 1), ("b", 2), ("c", 3)])
+def test_equal_scores_rank_in_their_order_for_every_figure(relevant: str, place: int) -> None:
+    result = measure({"q": {"z": 0.1, "a": 0.5, "b": 0.5, "c": 0.5}}, {"q": {relevant: 1}})
+    assert result.ndcg == pytest.approx(100 / np.log2(1 + place))
+    assert result.mrr == pytest.approx(100 / place)
+    assert result.map == pytest.approx(100 / place)
+
+
 def test_mrr_looks_at_ten() -> None:
     run = {"q": {f"d{place:02}": 1 - place / 100 for place in range(20)}}
     assert measure(run, {"q": {"d09": 1}}).mrr == pytest.approx(10)

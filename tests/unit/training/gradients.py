@@ -23,6 +23,9 @@ from es_sbert.training.objectives.settings import (
     Softmax,
     Triplet,
 )
+from es_sbert.training.poly_encoder import PolyEncoderTask
+from es_sbert.training.recipe import Kind, ModelSpec
+from es_sbert.training.task import TrainingTask
 
 OBJECTIVES: dict[str, tuple[ObjectiveSpec, int]] = {
     "softmax": (Softmax(kind="softmax", classes=("a", "b", "c")), 2),
@@ -30,7 +33,10 @@ OBJECTIVES: dict[str, tuple[ObjectiveSpec, int]] = {
     "triplet": (Triplet(kind="triplet"), 3),
     "in-batch": (InBatch(kind="in-batch", symmetric=True), 3),
     "cosent": (CoSent(kind="cosent", matryoshka=Matryoshka(dimensions=(8, 32))), 2),
+    "poly-encoder": (InBatch(kind="in-batch", scale=10.0), 3),
 }
+# What is trained, and in which mini-batches.
+CASES = [(name, size) for name in OBJECTIVES for size in (None, 4) if size is None or name != "poly-encoder"]
 
 
 def make_examples(name: str, columns: int) -> Examples:
@@ -48,12 +54,9 @@ def make_examples(name: str, columns: int) -> Examples:
 
 def gradients(model: Path, name: str, mini_batch: int | None) -> dict[str, torch.Tensor]:
     """Gradients of the joint batch; each process has its part of it."""
-    spec, columns = OBJECTIVES[name]
-    torch.manual_seed(0)
-    objective = build_objective(spec, 32)
-    task = BiEncoderTask(open_siamese(model), {name: objective}, mini_batch=mini_batch)
+    task = _open(model, name, mini_batch)
     task.train()
-    examples = make_examples(name, columns)
+    examples = make_examples(name, OBJECTIVES[name][1])
     rows = np.arange(len(examples))
     together = dist.is_initialized()
     if together:
@@ -64,13 +67,22 @@ def gradients(model: Path, name: str, mini_batch: int | None) -> dict[str, torch
     return {key: parameter.grad for key, parameter in task.named_parameters() if parameter.grad is not None}
 
 
+def _open(model: Path, name: str, mini_batch: int | None) -> TrainingTask:
+    spec, _ = OBJECTIVES[name]
+    torch.manual_seed(0)
+    if name != "poly-encoder":
+        return BiEncoderTask(open_siamese(model), {name: build_objective(spec, 32)}, mini_batch=mini_batch)
+    poly = PolyEncoderTask.open(ModelSpec(base=str(model), kind=Kind.POLY_ENCODER, codes=5), {name: spec})
+    torch.nn.init.normal_(poly.network.codes)  # as training might leave them: told apart
+    return poly
+
+
 def main(model: str, output: str) -> None:
     dist.init_process_group("gloo")
     found = {}
-    for name in OBJECTIVES:
-        for mini_batch in (None, 4):
-            for key, gradient in gradients(Path(model), name, mini_batch).items():
-                found[f"{name}/{mini_batch}/{key}"] = gradient
+    for name, mini_batch in CASES:
+        for key, gradient in gradients(Path(model), name, mini_batch).items():
+            found[f"{name}/{mini_batch}/{key}"] = gradient
     if dist.get_rank() == 0:
         torch.save(found, output)
     dist.destroy_process_group()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from torch import Tensor
 
 from es_sbert.exporters.sentences import parity_sentences
 from es_sbert.training.load import load_recipe
 from es_sbert.training.run import Trained, train
+from es_sbert.training.trainer import TaskTrainer
 from tests.unit.checkpoints import write_checkpoint
 
 # Without dropout, so that runs which split their batches differently can be compared.
@@ -64,6 +68,7 @@ def recipe(model: Path, **stage: Any) -> dict[str, Any]:
 
 def write_recipe(folder: Path, settings: dict[str, Any]) -> Path:
     """Write a recipe beside its data."""
+    folder.mkdir(exist_ok=True)
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return path
@@ -74,11 +79,6 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "es_sbert.cli.main", *map(str, arguments)]
 
 
-def environment() -> dict[str, str]:
-    """One thread a process: results are then the same to the last bit, and processes do not fight for cores."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
 def train_here(recipe_file: Path, output: Path, **options: Any) -> Trained:
     """What `es-sbert train RECIPE -o OUTPUT` does, in this process: it need not import torch again."""
     return train(load_recipe(str(recipe_file)), output, data_folder=recipe_file.parent, device="cpu", **options)
@@ -86,7 +86,34 @@ def train_here(recipe_file: Path, output: Path, **options: Any) -> Trained:
 
 def run(*arguments: object, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """Run `es-sbert …` to its end."""
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout, env=environment())
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout)
+
+
+class Cut(Exception):
+    """A run in this process was stopped: what a kill leaves, without the time of another interpreter."""
+
+
+@contextmanager
+def cut_at(step: int) -> Iterator[None]:
+    """End the run inside the block when it begins a step (from 1), whatever it has written by then.
+
+    Raises:
+        AssertionError: no run came so far.
+    """
+    begin = TaskTrainer.training_step
+
+    def training_step(trainer: TaskTrainer, *args: Any, **kwargs: Any) -> Tensor:
+        if trainer.state.global_step + 1 == step:
+            raise Cut
+        return begin(trainer, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TaskTrainer, "training_step", training_step)
+        try:
+            yield
+        except Cut:
+            return
+    raise AssertionError(f"no run came to step {step}")
 
 
 def read_json(path: Path) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.errors import DeviceError, RecipeInvalid
+from es_sbert.errors import DeviceError, RecipeInvalid, SourceError
 from es_sbert.networks.folder import open_siamese
 from es_sbert.networks.pair_folder import open_pair_scorer
 from es_sbert.training.run import choose_training_device
@@ -211,9 +211,42 @@ def test_cuda_is_not_promised_where_it_is_not() -> None:
     import torch
 
     if torch.cuda.is_available():
-        assert choose_training_device("cuda") == "cuda"
+        assert choose_training_device("cuda", "fp16") == "cuda"
     else:
         with pytest.raises(DeviceError, match="torch cannot use CUDA"):
-            choose_training_device("cuda")
+            choose_training_device("cuda", "fp32")
     with pytest.raises(DeviceError, match="not on 'tpu'"):
-        choose_training_device("tpu")
+        choose_training_device("tpu", "fp32")
+    assert choose_training_device("cpu", "bf16") == "cpu"
+    with pytest.raises(DeviceError, match="a CPU does not train in fp16"):
+        choose_training_device("cpu", "fp16")
+
+
+def test_in_batch_needs_pairs_that_can_be_negatives_of_each_other(folder: Path, model: Path) -> None:
+    pairs = [(f"question {number}", "the one answer" if number < 5 else f"answer {number}") for number in range(8)]
+    settings = recipe(model, objective={"kind": "in-batch"}, dev=None)
+    settings["stages"][0]["data"] = [{"path": "p.csv", "columns": {"anchor": "a", "positive": "p"}}]
+    settings["export"] = {"precisions": []}
+    path = write_recipe(folder, settings)
+    (folder / "p.csv").write_text("a,p\n" + "".join(f"{anchor},{positive}\n" for anchor, positive in pairs))
+    said: list[str] = []
+    train_here(path, folder / "some", report=said.append)
+    assert any("p.csv: texts repeat" in line and "5 batches of 1.6 pairs" in line for line in said)
+    (folder / "p.csv").write_text("a,p\n" + "".join(f"{anchor},{positive}\n" for anchor, positive in pairs[:5]))
+    with pytest.raises(SourceError, match="no two of its 5 pairs can stand in one batch"):
+        train_here(path, folder / "none")
+
+
+def test_a_cross_encoder_may_have_classes_of_which_none_means_alike(folder: Path, model: Path) -> None:
+    settings = recipe(
+        model, objective={"kind": "softmax", "classes": [f"grade {score}" for score in range(6)]}, dev=None
+    )
+    settings["model"]["kind"] = "cross-encoder"
+    columns = {"sentence1": "sentence1", "sentence2": "sentence2", "class": "grade"}
+    settings["stages"][0] |= {"data": [{"path": "train.tsv", "columns": columns, "limit": 24}]}
+    settings["export"] = {"precisions": []}
+    lines = (folder / "train.tsv").read_text().splitlines()[1:]
+    rows = [f"{line.rpartition(chr(9))[0]}\tgrade {line[-1]}" for line in lines]
+    (folder / "train.tsv").write_text("\n".join(["sentence1\tsentence2\tgrade", *rows]) + "\n")
+    (stage,) = train_here(write_recipe(folder, settings), folder / "out").stages
+    assert stage.steps == 3

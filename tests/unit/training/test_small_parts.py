@@ -14,8 +14,8 @@ from es_sbert.training.data.dev import DevData
 from es_sbert.training.data.tokens import TokenColumn
 from es_sbert.training.dev import dev_score, reciprocal_rank, triplet_distance
 from es_sbert.training.history import as_csv, course, plot
-from es_sbert.training.objectives.settings import Regression, Triplet
-from es_sbert.training.schedule import checkpoint_steps
+from es_sbert.training.objectives.settings import Distance, Regression, Triplet
+from es_sbert.training.schedule import checkpoint_steps, out_of_patience
 
 
 def test_checkpoints_are_spread_evenly_and_end_with_the_epoch() -> None:
@@ -30,6 +30,23 @@ def test_every_epoch_ends_with_a_checkpoint(steps: int, per_epoch: int) -> None:
     assert max(found) == steps
     assert len(found) == min(steps, per_epoch)
     assert min(found) >= 1
+
+
+@pytest.mark.parametrize(
+    ("dev", "patience", "ended"),
+    [
+        ([], 1, False),
+        ([50.0], 1, False),
+        ([50.0, 50.0], 1, True),  # as good is not better
+        ([50.0, 49.0, 51.0, 50.5], 2, False),
+        ([50.0, 49.0, 51.0, 50.5, 51.0], 2, True),
+        ([60.0, 1.0, 2.0, 3.0], 3, True),  # it rises again, and stays below its best
+    ],
+)
+def test_patience_ends_with_measurements_that_bring_nothing_better(
+    dev: list[float], patience: int, ended: bool
+) -> None:
+    assert out_of_patience(dev, patience) is ended
 
 
 LOG = [
@@ -141,9 +158,12 @@ def test_reciprocal_rank_by_hand() -> None:
 
 
 def test_triplets_are_measured_by_the_trained_distance() -> None:
-    assert triplet_distance(Triplet(kind="triplet")) is Similarity.EUCLIDEAN
-    assert triplet_distance(Regression(kind="regression")) is Similarity.COSINE
-    assert triplet_distance(None) is Similarity.COSINE
+    euclidean, manhattan = Triplet(kind="triplet"), Triplet(kind="triplet", distance=Distance.MANHATTAN)
+    scored = Regression(kind="regression")
+    assert triplet_distance([euclidean, euclidean]) is Similarity.EUCLIDEAN
+    assert triplet_distance([scored, manhattan]) is Similarity.MANHATTAN
+    assert triplet_distance([euclidean, manhattan]) is Similarity.COSINE
+    assert triplet_distance([scored]) is Similarity.COSINE
 
 
 def test_a_token_column_gives_every_text_its_own_ids() -> None:

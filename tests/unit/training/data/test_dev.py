@@ -44,7 +44,7 @@ def test_triplets_and_pairs(tmp_path: Path) -> None:
     assert data.texts == (["1"], ["2"], ["3"])
     assert data.gold is None
     del columns["negative"]
-    assert len(read_dev(dev(tmp_path, "a\tp\n1\t2\n", task="pairs", columns=columns), tmp_path).texts) == 2
+    assert len(read_dev(dev(tmp_path, "a\tp\n1\t2\n3\t4\n", task="pairs", columns=columns), tmp_path).texts) == 2
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,11 @@ def test_gold_labels_that_measure_nothing(task: str, rows: str, message: str, tm
 def test_a_mapping_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(RecipeInvalid, match=r"dev .dev.tsv.: no column for score"):
         read_dev(dev(tmp_path, "a\tb\n1\t2\n", task="sts", columns=PAIRS), tmp_path)
+
+
+@pytest.mark.parametrize("rows", ["w\tx\n", "w\tx\ny\tx\n"])
+def test_pairs_of_one_positive_choose_nothing(rows: str, tmp_path: Path) -> None:
+    spec = dev(tmp_path, f"a\tb\n{rows}", task="pairs", columns={"anchor": "a", "positive": "b"})
+    with pytest.raises(SourceError, match="positives are one text") as caught:
+        read_dev(spec, tmp_path)
+    assert "another dev set" in caught.value.remedy

@@ -1,4 +1,4 @@
-"""The poly-encoder: losses against loops, processes as one batch, what it starts from and what it refuses."""
+"""The poly-encoder: losses against loops, what it starts from and what it refuses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 from es_sbert.errors import RecipeInvalid, UsageError
@@ -134,31 +132,6 @@ def test_a_stage_goes_on_with_the_codes_of_the_one_before(base: Path, tmp_path: 
     np.testing.assert_allclose(second.network.score(FIRST, SECOND), task.network.score(FIRST, SECOND), atol=1e-6)
     with pytest.raises(RecipeInvalid, match="of 5 codes, the recipe wants 64"):
         PolyEncoderTask.open(ModelSpec(base=spec.base, kind=Kind.POLY_ENCODER), {"toy": IN_BATCH})
-
-
-def _gradients(base: Path, rows: range) -> dict[str, torch.Tensor]:
-    task = open_task(base, IN_BATCH)
-    data = examples(None, FIRST, SECOND, NEGATIVES)
-    model: nn.Module = nn.parallel.DistributedDataParallel(task) if dist.is_initialized() else task
-    model("toy", task.collate(data, rows)).backward()
-    return {name: parameter.grad for name, parameter in task.named_parameters() if parameter.grad is not None}
-
-
-def _process(rank: int, base: Path, out: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{out / 'meeting'}", rank=rank, world_size=2)
-    gradients = _gradients(base, range(rank * 2, rank * 2 + 2))
-    if rank == 0:
-        torch.save(gradients, out / "gradients")
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_two_processes_have_the_gradients_of_one_with_the_joint_batch(base: Path, tmp_path: Path) -> None:
-    mp.spawn(_process, args=(base, tmp_path), nprocs=2)
-    theirs = torch.load(tmp_path / "gradients")
-    for name, gradient in _gradients(base, range(4)).items():
-        torch.testing.assert_close(theirs[name], gradient, atol=1e-6, rtol=1e-4, msg=name)
 
 
 @pytest.mark.parametrize(
