@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import quote
 
 from es_sbert.gateway.failures import BadRequest
+from es_sbert.gateway.searches.reading import arrived, read_search
 from es_sbert.gateway.searches.scope import Mode, Scope
-from es_sbert.gateway.searches.single import MODE_HEADER, is_json, read_search
 from es_sbert.gateway.searches.understanding import Understanding
 from es_sbert.gateway.wire.forward import Outgoing
-from es_sbert.gateway.wire.incoming import Incoming, decompressed
+from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.json_bodies import NotPlainJson
 from es_sbert.gateway.wire.routes import Api, Route
 
@@ -36,33 +36,29 @@ class ByQuery:
             BadRequest: its query asks by meaning.
             EsSbertError: the engine cannot be asked what its indices hold.
         """
-        raw = await incoming.body()
-        same = Outgoing.same(incoming, raw)
-        plain = decompressed(raw, incoming)
-        if plain is None or not is_json(incoming) or self._understanding.mode(incoming.header(MODE_HEADER)) is Mode.OFF:
-            return same
+        there = await arrived(incoming, self._understanding)
         # Plain queries are never made hybrid here: more documents would match.
-        if not self._understanding.may_ask(plain + b" " + incoming.query, Mode.ON):
-            return same
+        if there.plain is None or not self._understanding.may_ask(there.plain + b" " + incoming.query, Mode.ON):
+            return there.same
         try:
-            read = read_search(plain, incoming)
+            read = read_search(there.plain, incoming)
         except NotPlainJson:
-            return same
+            return there.same
         body, expression = read.body, route.index
         if route.api is Api.REINDEX:
             source = body.get("source")
             if not isinstance(source, dict) or "remote" in source:
-                return same
+                return there.same
             body, expression = source, _expression(source.get("index"))
             if not expression:
-                return same
+                return there.same
         if await self._understanding.asks(body, Scope(expression, dict(read.params), incoming.headers, Mode.ON)):
             api = incoming.path.strip(b"/").rpartition(b"/")[2].decode("ascii")
             raise BadRequest(
                 f"{api} takes no query by meaning: the nearest documents are not all that mean the same",
                 'Search by meaning, look at the hits, and name them: {"query": {"ids": {"values": ["1", "2"]}}}.',
             )
-        return same
+        return there.same
 
 
 def _expression(index: Any) -> str:

@@ -10,11 +10,11 @@ import re
 
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.failures import BadRequest
+from es_sbert.gateway.searches.reading import arrived
 from es_sbert.gateway.searches.scope import Mode, Scope
-from es_sbert.gateway.searches.single import MODE_HEADER, is_json
 from es_sbert.gateway.searches.understanding import Understanding
 from es_sbert.gateway.wire.forward import Outgoing
-from es_sbert.gateway.wire.incoming import Incoming, decompressed
+from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.wire.routes import Route
 
@@ -43,20 +43,15 @@ class Languages:
             BadRequest: a part of it asks by meaning.
             EsSbertError: the engine cannot be asked what its indices hold.
         """
-        raw = await incoming.body()
-        same = Outgoing.same(incoming, raw)
-        plain = decompressed(raw, incoming)
-        if plain is None or not is_json(incoming) or self._understanding.mode(incoming.header(MODE_HEADER)) is Mode.OFF:
-            return same
-        if not self._understanding.may_ask(plain, Mode.ON):
-            return same
+        there = await arrived(incoming, self._understanding)
+        if there.plain is None or not self._understanding.may_ask(there.plain, Mode.ON):
+            return there.same
         try:
-            body = parse_object(plain)
+            queries = filters(parse_object(there.plain))
         except NotPlainJson:
-            return same
-        queries = filters(body)
+            return there.same
         if not self._understanding.may_ask(write_object({"queries": queries}), Mode.ON):
-            return same
+            return there.same
         # The indices are named in a language that is not read here: an ordinary field of any of them may be meant.
         scope = Scope(route.index, {}, incoming.headers, Mode.ON)
         if await self._understanding.asks_by_name(queries, scope):
@@ -64,7 +59,7 @@ class Languages:
                 "ES|QL, SQL, EQL and PPL take no query by meaning, nor does a filter beside them",
                 "Search by meaning with _search; X-Es-Sbert: off passes the request as it is.",
             )
-        return same
+        return there.same
 
 
 def filters(body: Json) -> list[Json]:

@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 from es_sbert.engines.protocol import Json
-from es_sbert.gateway.searches.scope import Mode, Scope
-from es_sbert.gateway.searches.single import MODE_HEADER, is_json, read_search
+from es_sbert.gateway.searches.reading import arrived, read_search
+from es_sbert.gateway.searches.scope import Scope
 from es_sbert.gateway.searches.templates import Templates
 from es_sbert.gateway.searches.understanding import Understanding
 from es_sbert.gateway.wire.forward import Answer, Outgoing
-from es_sbert.gateway.wire.incoming import Incoming, decompressed
+from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, write_object
 from es_sbert.gateway.wire.routes import Route
 
@@ -34,27 +34,24 @@ class RankEvaluation:
         Raises:
             EsSbertError: one asks for something that cannot be.
         """
-        raw = await incoming.body()
-        same = Outgoing.same(incoming, raw)
-        mode = self._understanding.mode(incoming.header(MODE_HEADER))
-        plain = decompressed(raw, incoming)
-        if plain is None or not is_json(incoming) or mode is Mode.OFF:
-            return same
+        there = await arrived(incoming, self._understanding)
+        if there.plain is None:
+            return there.same
         # Templates that the engine keeps are not seen here.
-        if not self._understanding.may_ask(plain, mode) and b'"templates"' not in plain:
-            return same
+        if not self._understanding.may_ask(there.plain, there.mode) and b'"templates"' not in there.plain:
+            return there.same
         try:
-            read = read_search(plain, incoming)
+            read = read_search(there.plain, incoming)
         except NotPlainJson:
-            return same
+            return there.same
         rated = read.body.get("requests")
         if not isinstance(rated, list):
-            return same
-        scope = Scope(route.index, dict(read.params), incoming.headers, mode)
+            return there.same
+        scope = Scope(route.index, dict(read.params), incoming.headers, there.mode)
         templates = _by_id(read.body.get("templates"))
         new = await asyncio.gather(*(self._rated(one, templates, incoming, scope) for one in rated))
         if all(one is other for one, other in zip(new, rated, strict=True)):
-            return same
+            return there.same
         return Outgoing.rewritten(incoming, write_object(read.body | {"requests": new}), incoming.target)
 
     async def _rated(self, rated: Any, templates: dict[str, Json], incoming: Incoming, scope: Scope) -> Any:

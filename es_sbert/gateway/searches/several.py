@@ -14,12 +14,12 @@ from es_sbert.errors import EsSbertError
 from es_sbert.gateway.failures import BadRequest, error_object, status_of
 from es_sbert.gateway.search_log.notes import SearchNote
 from es_sbert.gateway.searches.points_in_time import PointsInTime
+from es_sbert.gateway.searches.reading import arrived
 from es_sbert.gateway.searches.scope import Mode, Scope
-from es_sbert.gateway.searches.single import MODE_HEADER, is_json
 from es_sbert.gateway.searches.templates import Templates
 from es_sbert.gateway.searches.understanding import Understanding, Understood
 from es_sbert.gateway.wire.forward import Answer, Outgoing, fetch, forward, reply
-from es_sbert.gateway.wire.incoming import Incoming, decompressed
+from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.wire.routes import Api, Route
 from es_sbert.gateway.wire.upstream import Upstream
@@ -88,12 +88,10 @@ class MultiSearching:
         Raises:
             EsSbertError: the engine cannot be asked.
         """
-        raw = await incoming.body()
-        mode = self._understanding.mode(incoming.header(MODE_HEADER))
-        plain = decompressed(raw, incoming)
+        there = await arrived(incoming, self._understanding)
+        plain, mode, same = there.plain, there.mode, there.same
         templated = route.api is Api.MULTI_SEARCH_TEMPLATE
-        searches = None if plain is None or not is_json(incoming) or mode is Mode.OFF else split(plain)
-        same = Outgoing.same(incoming, raw)
+        searches = None if plain is None else split(plain)
         if searches is None or plain is None or not (templated or self._understanding.may_ask(plain, mode)):
             for _ in searches or ():
                 note.asked(None)

@@ -17,8 +17,8 @@ from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.indices import Indices
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.searches.reading import MODE_HEADER, is_json
 from es_sbert.gateway.searches.scope import Mode
-from es_sbert.gateway.searches.single import MODE_HEADER, is_json
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
 from es_sbert.gateway.wire.forward import Outgoing, forward
 from es_sbert.gateway.wire.incoming import Headers, Incoming, decompressed

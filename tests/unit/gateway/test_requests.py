@@ -26,8 +26,8 @@ from es_sbert.errors import (
 from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, error_object, status_of
 from es_sbert.gateway.indices import in_lines, local, read_indices
 from es_sbert.gateway.searches.hints import hinted
+from es_sbert.gateway.searches.reading import is_json
 from es_sbert.gateway.searches.several import split
-from es_sbert.gateway.searches.single import is_json
 from es_sbert.gateway.settings import GatewaySettings, Limits, Listen, Meaning
 from es_sbert.gateway.wire.callers import identity
 from es_sbert.gateway.wire.forward import Answer
