@@ -105,7 +105,7 @@ def test_an_index_that_goes_away_meanwhile(page: SearchPage, es9_url: str, fresh
     page.page.get_by_role("button", name="Search").click()
     expect(page.page.get_by_role("alert")).to_contain_text(f"no such index [{name}]. Choose another index")
     expect(page.page.get_by_text("Searching…")).to_be_hidden()
-    page.problems.clear()  # the browser notes the refusal
+    page.refused = True
 
 
 def test_an_engine_that_is_down(open_page: OpenPage) -> None:
@@ -114,7 +114,7 @@ def test_an_engine_that_is_down(open_page: OpenPage) -> None:
         page = open_page(url)
         page.open()
         expect(page.page.get_by_role("alert")).to_contain_text(down)
-        page.problems.clear()  # the browser notes the refusal
+        page.refused = True
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_what_answers_in_place_of_the_engine(open_page: OpenPage, status: int, a
         page = open_page(url)
         page.open()
         expect(page.page.locator("main").get_by_text(said).last).to_be_visible()
-        page.problems.clear()  # the browser notes the refusal
+        page.refused = True
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_whoever_signs_in_sees_what_they_may(open_page: OpenPage, secured_gatewa
     page.page.reload()
     expect(page.page.get_by_role("heading", name="Sign in to the engine")).to_be_visible()  # nothing was kept
     assert page.page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
-    page.problems.clear()  # the browser notes each refusal
+    page.refused = True
 
     asked = {"index": "not-annas", "field": "embedding", "query": "sun", "hits": []}
     refused = httpx.post(f"{secured_gateway}/ui/api/map", json=asked, auth=("anna", PASSWORD), timeout=60)
