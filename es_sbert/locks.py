@@ -29,7 +29,7 @@ def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
                     on_wait()
                     told = True
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            if not is_still_at(handle, path):
+            if not _is_still_at(handle, path):
                 # Whoever held it has removed the file: this lock keeps nobody out, the next file's does.
                 continue
             try:
@@ -60,12 +60,12 @@ def held_at(handle: FileIO | BinaryIO, path: Path) -> Iterator[bool]:
     """
     fcntl.flock(handle, fcntl.LOCK_SH)
     try:
-        yield is_still_at(handle, path)
+        yield _is_still_at(handle, path)
     finally:
         fcntl.flock(handle, fcntl.LOCK_UN)
 
 
-def is_still_at(handle: FileIO | BinaryIO, path: Path) -> bool:
+def _is_still_at(handle: FileIO | BinaryIO, path: Path) -> bool:
     """Whether an open file is the one that a path leads to."""
     try:
         return os.path.samestat(os.fstat(handle.fileno()), path.stat())

@@ -77,8 +77,8 @@ def examine(
         looked = None if index is None else look_at(engine, index)
         # What a search of the index would open: that of its vectors, unless another one is asked for.
         stored = () if looked is None else looked.models
-        checked = {name: check_model(name, device, precision, threads)
-                   for name in ((model,) if model is not None or not stored else stored)}  # fmt: skip
+        wanted = stored if model is None and stored else (model,)
+        checked = {name: check_model(name, device, precision, threads) for name in wanted}
         findings = [finding for _, found in checked.values() for finding in found]
         findings += check_engine(engine)
         if index is not None and looked is not None:

@@ -49,15 +49,17 @@ class EngineInfo:
         """Whether `_source` leaves vectors out unless asked (`_source.exclude_vectors`)."""
         return self.flavour is Flavour.ELASTICSEARCH and self.version >= (9, 2, 0)
 
-    def source_with_vectors(self, includes: Sequence[str]) -> Json:
+    def source_with_vectors(self, includes: Sequence[str] = ()) -> Json | bool:
         """`_source` of a search that brings these fields, vectors among them.
 
         Args:
-            includes: Names or patterns. OpenSearch puts a stand-in for a vector inside passages unless it is asked for
-                by its own name.
+            includes: Names or patterns; none for all fields. OpenSearch puts a stand-in for a vector inside passages
+                unless it is asked for by its own name.
         """
-        source: Json = {"includes": list(includes)}
-        return source | {"exclude_vectors": False} if self.hides_vectors_in_source else source
+        source: Json = {"includes": list(includes)} if includes else {}
+        if self.hides_vectors_in_source:
+            source["exclude_vectors"] = False
+        return source or True
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from es_sbert.engines.hits import Key, key_of
 from es_sbert.engines.protocol import Json, Slice
 from es_sbert.errors import EngineError
 from es_sbert.index.layout import has_vector
@@ -22,8 +23,6 @@ from es_sbert.ingest.triage import chunks
 from es_sbert.streams.json_lines import object_bytes
 
 PAGE = 500
-# What tells documents apart: ids are unique within a routing only.
-Key = tuple[str, str | None]
 
 
 def scan_query(targets: Targets, *, only_lacking: bool = False) -> Json:
@@ -152,7 +151,7 @@ class IndexReader:
         }  # fmt: skip
         patiently(self._context, partial(self._engine.refresh, name))
         answer = patiently(self._context, partial(self._engine.search, name, body))
-        return {(hit["_id"], hit.get("_routing")): hit for hit in answer["hits"]["hits"]}
+        return {key_of(hit): hit for hit in answer["hits"]["hits"]}
 
     @property
     def includes(self) -> list[str]:

@@ -6,12 +6,13 @@ import numpy as np
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import Vectors
+from es_sbert.engines.hits import key_of
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.text import TextTemplate
 from es_sbert.index.vectors import stored_vectors
-from es_sbert.migration.copying import Transfer, key_of, look_up, shard_of
+from es_sbert.migration.copying import Transfer, look_up, shard_of
 from es_sbert.migration.target import ours
 
 SAMPLE = 50
@@ -50,14 +51,9 @@ def check(transfer: Transfer, encoder: Encoder, fields: dict[str, VectorFieldMet
 def _sample(transfer: Transfer, seed: int) -> list[Json]:
     """Documents of the new index taken at random, whole, with vectors."""
     random: Json = {"function_score": {"random_score": {"seed": seed, "field": "_seq_no"}, "boost_mode": "replace"}}
-    body: Json = {"query": random, "size": SAMPLE, "_source": _whole(transfer)}
+    body: Json = {"query": random, "size": SAMPLE, "_source": transfer.engine.info.source_with_vectors()}
     hits: list[Json] = transfer.engine.search(transfer.target, body)["hits"]["hits"]
     return hits
-
-
-def _whole(transfer: Transfer) -> Json | bool:
-    """What is asked of `_source` to get all of it, with vectors."""
-    return {"exclude_vectors": False} if transfer.engine.info.hides_vectors_in_source else True
 
 
 def _check_documents(transfer: Transfer, sample: list[Json]) -> None:
@@ -66,7 +62,8 @@ def _check_documents(transfer: Transfer, sample: list[Json]) -> None:
         return
     copied, dropped = transfer.book.note.copied, ours(transfer.book.note.fields)
     # In one search: between two, a document may be written again.
-    originals = look_up(transfer.engine, transfer.source, sample, source=_whole(transfer))
+    engine = transfer.engine
+    originals = look_up(engine, transfer.source, sample, source=engine.info.source_with_vectors())
     for hit in sample:
         original = originals.get(key_of(hit))
         if original is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from es_sbert.engines.hits import Key, key_of
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.retry import RetryPolicy, with_retries
@@ -154,7 +155,7 @@ def remove_deleted(transfer: Transfer) -> int:
 
 
 def look_up(engine: Engine, index: str, hits: list[Json], *,
-            source: Json | bool = False) -> dict[tuple[str, str | None], Json]:  # fmt: skip
+            source: Json | bool = False) -> dict[Key, Json]:  # fmt: skip
     """The documents of these ids and routings, as searches see them, with `_seq_no` and `_shard`.
 
     Args:
@@ -166,11 +167,6 @@ def look_up(engine: Engine, index: str, hits: list[Json], *,
         "size": min(10_000, 4 * len(hits)),
     }  # fmt: skip
     return {key_of(hit): hit for hit in engine.search(index, body)["hits"]["hits"]}
-
-
-def key_of(hit: Json) -> tuple[str, str | None]:
-    """What tells documents apart: ids are unique within a routing only."""
-    return hit["_id"], hit.get("_routing")
 
 
 def is_ours(transfer: Transfer, hit: Json) -> bool:
