@@ -1,10 +1,15 @@
-"""Data that the tests of whole runs share."""
+"""A model and data that the tests of whole runs share."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.unit.training.support import write_pairs
+from tests.unit.training.support import write_model, write_pairs
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "model")
 
 
 @pytest.fixture

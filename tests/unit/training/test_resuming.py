@@ -1,0 +1,215 @@
+"""Runs that were cut off, by a kill, a full disk or a failure between two steps, go on to the same end."""
+
+import errno
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from es_sbert.errors import (
+    CheckpointInvalid,
+    OutputError,
+    UsageError,
+)
+from es_sbert.locks import file_lock
+from es_sbert.training.bi_encoder import BiEncoderTask
+from es_sbert.training.checkpoints import last_complete
+from es_sbert.training.load import load_recipe
+from es_sbert.training.run import train
+from tests.unit.training.support import (
+    Cut,
+    cut_at,
+    read_json,
+    recipe,
+    train_here,
+    write_pairs,
+    write_recipe,
+)
+
+pytestmark = pytest.mark.slow
+
+
+# Ends its own process by SIGKILL when it begins a step: at the same place on any machine, however fast.
+_KILLED = """
+import os, signal, sys
+from es_sbert.cli.main import main
+from es_sbert.training.trainer import TaskTrainer
+
+begin, step = TaskTrainer.training_step, int(sys.argv.pop(1))
+
+def training_step(trainer, *args, **kwargs):
+    if trainer.state.global_step + 1 == step:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return begin(trainer, *args, **kwargs)
+
+TaskTrainer.training_step = training_step
+main()
+"""
+
+
+def same_model(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same weights to the last bit, and runs of the same course."""
+    expected, found = (load_file(folder / "model.safetensors") for folder in (one, other))
+    logs = [(folder / "training/pairs-log.csv").read_text() for folder in (one, other)]
+    return (
+        expected.keys() == found.keys()
+        and all(np.array_equal(found[name].numpy(), tensor.numpy()) for name, tensor in expected.items())
+        and logs[0] == logs[1]
+    )
+
+
+def test_a_killed_run_resumes_to_the_same_weights(folder: Path, model: Path) -> None:
+    """Dropout, shuffling, warm-up, Adam and the best checkpoint all go on as if nothing had happened."""
+    settings = recipe(model, epochs=2, checkpoints_per_epoch=3, accumulation=2)
+    settings["export"] = {"precisions": []}
+    path = write_recipe(folder, settings)
+    train_here(path, folder / "whole")
+    arguments = ["train", path, "-o", folder / "killed", "--device", "cpu"]
+    for resume, step in (([], 7), (["--resume"], 29)):  # of 30: after the first checkpoint, and before the last
+        command = [sys.executable, "-c", _KILLED, str(step), *map(str, arguments), *resume]
+        killed = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert last_complete(folder / "killed/training/pairs") is not None
+        assert not (folder / "killed/modules.json").exists()
+    train_here(path, folder / "killed", resume=True)
+    assert same_model(folder / "whole", folder / "killed")
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"epochs": 0.5, "dev": None},
+        {"epochs": 1.5},
+        {"epochs": 9, "learning_rate": 1e-12, "patience": 2},
+    ],
+)
+def test_a_run_that_ended_before_its_model_was_written_goes_no_further(
+    folder: Path, model: Path, stage: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pairs(folder / "train.tsv", 48)
+    settings = recipe(model, **stage)
+    settings["export"] = {"precisions": []}
+    path = write_recipe(folder, settings)
+    train_here(path, folder / "whole")
+    with monkeypatch.context() as full:
+        full.setattr(BiEncoderTask, "save", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(OutputError, match="no space is left") as caught:
+            train_here(path, folder / "full")
+    assert "--resume" in caught.value.remedy
+    train_here(path, folder / "full", resume=True)
+    assert same_model(folder / "whole", folder / "full")
+    whole, full_again = (read_json(folder / name / "training.json")["stages"] for name in ("whole", "full"))
+    assert [stage["steps"] for stage in whole] == [stage["steps"] for stage in full_again]
+
+
+def test_patience_counts_what_was_measured_before_a_resume(folder: Path, model: Path) -> None:
+    write_pairs(folder / "train.tsv", 48)
+    settings = recipe(model, epochs=50, learning_rate=1e-12, patience=3)
+    settings["export"] = {"precisions": []}
+    path = write_recipe(folder, settings)
+    (whole,) = train_here(path, folder / "whole").stages
+    assert whole.steps < 300
+    with cut_at(whole.steps - 2):  # 6 steps an epoch: all measurements but the last
+        train_here(path, folder / "cut")
+    (resumed,) = train_here(path, folder / "cut", resume=True).stages
+    assert (resumed.steps, resumed.best_step) == (whole.steps, whole.best_step)
+
+
+def test_what_is_said_of_a_stage_stands_there_before_its_model(
+    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage with a model is not looked at again: a run that stops right behind it must find the rest."""
+    settings = recipe(model, epochs=0.2)
+    settings["export"] = {"precisions": []}
+    path = write_recipe(folder, settings)
+    with monkeypatch.context() as stopped:
+        stopped.setattr("es_sbert.training.run.next_start", Mock(side_effect=Cut))
+        with pytest.raises(Cut):
+            train_here(path, folder / "out")
+    train_here(path, folder / "out", resume=True)
+    assert [stage["steps"] for stage in read_json(folder / "out/training.json")["stages"]] == [6]
+
+
+def test_an_interrupted_save_is_passed_over(folder: Path, model: Path) -> None:
+    settings = recipe(model, epochs=2, checkpoints_per_epoch=3)
+    settings["export"] = {"precisions": []}
+    path = write_recipe(folder, settings)
+    with cut_at(25):
+        train_here(path, folder / "out")
+    stage = folder / "out/training/pairs"
+    # What a kill in the middle of the next save would have left: newer, cut short, without its marker.
+    broken = stage / "checkpoint-9999"
+    shutil.copytree(stage / "checkpoint-20", broken)
+    (broken / "complete").unlink()
+    (broken / "model.safetensors").write_bytes(b"cut short")
+    said: list[str] = []
+    train_here(path, folder / "out", resume=True, report=said.append)
+    assert not broken.exists()
+    assert "step 60 of 60" in said[-1]
+    assert not any("step 0 of" in line for line in said)  # it went on, it did not start again
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(folder: Path, model: Path) -> None:
+    """Files may not grow beyond what the first checkpoint took: the optimiser's state, written later, does not fit."""
+    settings = recipe(model, epochs=2, dev=None)
+    settings["export"] = {"precisions": []}
+    path = write_recipe(folder, settings)
+    with cut_at(31):
+        train_here(path, folder / "out")
+    stage = folder / "out/training/pairs"
+    kept = {file.name: file.read_bytes() for file in (stage / "checkpoint-30").iterdir()}
+    with file_size_limit(max(map(len, kept.values())) // 2), pytest.raises(OutputError, match="written") as caught:
+        train_here(path, folder / "out", resume=True)
+    assert "--resume" in caught.value.remedy
+    assert {file.name: file.read_bytes() for file in (stage / "checkpoint-30").iterdir()} == kept
+    train_here(path, folder / "out", resume=True)
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Writing beyond so many bytes of a file fails in this process, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_resuming_another_recipe_or_other_data_is_refused(folder: Path, model: Path) -> None:
+    path = write_recipe(folder, recipe(model))
+    with pytest.raises(CheckpointInvalid, match="holds no run to go on with"):
+        train_here(path, folder / "out", resume=True)
+    with cut_at(1):
+        train_here(path, folder / "out")
+    other = write_recipe(folder / "other", recipe(model, batch=4))
+    with pytest.raises(CheckpointInvalid, match=r"another recipe: stages\.0\.batch"):
+        train(load_recipe(str(other)), folder / "out", data_folder=folder, device="cpu", resume=True)
+    write_pairs(folder / "train.tsv", 100)
+    with pytest.raises(CheckpointInvalid, match=r"other training data: train\.tsv"):
+        train_here(path, folder / "out", resume=True)
+    with pytest.raises(UsageError, match="is not empty") as caught:
+        train_here(path, folder / "out")
+    assert "--resume" in caught.value.remedy
+
+
+def test_two_runs_into_one_folder_are_refused(folder: Path, model: Path) -> None:
+    """Also by --resume, which would remove the checkpoint that the other is writing."""
+    path = write_recipe(folder, recipe(model))
+    with cut_at(1):
+        train_here(path, folder / "out")
+    other = file_lock(folder / "out/training/lock", lambda: None)
+    with other, pytest.raises(UsageError, match="another process trains into"):
+        train_here(path, folder / "out", resume=True)
