@@ -67,7 +67,7 @@ class Stages:
             channel.abort()
 
     def wait(self, tick: Callable[[], None] = lambda: None) -> None:
-        """Wait for all stages, calling `tick` several times a second in this thread.
+        """Wait for all stages, calling `tick` several times a second in this thread and once when all have ended well.
 
         Raises:
             BaseException: the first error of any stage, or one that reached this thread (KeyboardInterrupt);
@@ -86,3 +86,5 @@ class Stages:
             raise
         if self._error is not None:
             raise self._error
+        # The end is shown too, also of work that was done before anyone looked.
+        tick()

@@ -79,8 +79,10 @@ def _identity_from_proc(pid: int) -> str | None:
         return None
     # The second field is the program's name in parentheses and may hold blanks and parentheses itself.
     fields = text.rpartition(")")[2].split()
-    state, started = fields[0], fields[19]
-    if state in "ZX":  # dead, not yet collected by its parent
+    state, threads, started = fields[0], int(fields[17]), fields[19]
+    # Dead, not yet collected by its parent. Where other threads are left, only the first one is: it counts as alive
+    # until they let go of port and data.
+    if state in "ZX" and threads <= 1:
         return None
     # The start is counted in clock ticks since boot, so the boot belongs to it.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

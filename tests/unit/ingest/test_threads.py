@@ -115,3 +115,14 @@ def test_the_first_reason_for_a_loss_counts() -> None:
     assert control.lost == "first"
     assert control.stop.is_set()
     assert not control.aborted.is_set()
+
+
+def test_the_end_is_shown_however_soon_it_comes() -> None:
+    stages = Stages(Control())
+    ended = threading.Event()
+    stages.start("work", ended.set)
+    ended.wait()
+    time.sleep(0.1)  # the thread is gone before anyone waits for it
+    shown = []
+    stages.wait(lambda: shown.append(True))
+    assert shown == [True]

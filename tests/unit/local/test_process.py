@@ -22,6 +22,18 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(child.pid, flush=True)
 time.sleep(600)
 """
+# Its first thread ends before another one, which says how the whole ended.
+HEADLESS = """
+import ctypes, os, threading, time
+
+def linger():
+    time.sleep(1.0)
+    os._exit(7)
+
+threading.Thread(target=linger).start()
+print("up", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
 
 
 def start(tmp_path: Path, program: str) -> tuple[int, str, str]:
@@ -80,6 +92,22 @@ def test_a_group_is_its_leader_and_its_children(tmp_path: Path) -> None:
     assert list(members) == [int(child)]
     process.stop(pid, started, grace=0)
     assert process._group(pid) == {}
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="threads are told from processes by /proc")
+def test_a_process_lives_as_long_as_its_last_thread(tmp_path: Path) -> None:
+    """Servers hold port and data until then, and have no exit status before."""
+    pid, started, _ = start(tmp_path, HEADLESS)
+    stat = Path(f"/proc/{pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert process.exit_code(pid) is None
+        time.sleep(0.01)
+    seen = 0
+    while process.identity(pid) == started:
+        seen += 1
+        time.sleep(0.01)
+    assert seen > 1
+    assert process.exit_code(pid) == 7
 
 
 def test_an_ended_process_is_no_error_and_its_exit_code_is_known(tmp_path: Path) -> None:
