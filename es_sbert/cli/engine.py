@@ -33,6 +33,8 @@ def engine() -> None:
     Everything lies under $ES_SBERT_ENGINE_HOME. Its default is
       ~/.local/share/es-sbert/engines
       /var/lib/es-sbert/engines for root, whose servers run as the user nobody
+
+    Options for a server's Java are taken from $ES_SBERT_ENGINE_JAVA_OPTS.
     """
 
 

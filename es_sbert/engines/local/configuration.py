@@ -14,6 +14,8 @@ from es_sbert.engines.local.catalogue import EngineBuild
 from es_sbert.engines.local.health import LOOPBACK
 from es_sbert.errors import UsageError
 
+# More options for the server's JVM, as java takes them.
+OPTIONS_VARIABLE = "ES_SBERT_ENGINE_JAVA_OPTS"
 HEAP = re.compile(r"[1-9][0-9]*[kKmMgG]")
 
 
@@ -62,8 +64,9 @@ def server_environment(build: EngineBuild, java_home: Path, heap: str, work: Pat
     """The whole environment of a server.
 
     The caller's is not passed on: `JAVA_TOOL_OPTIONS`, `CLASSPATH` and the like would change the server, and
-    secrets have no business there.
+    secrets have no business there. What is meant for it stands in `ES_SBERT_ENGINE_JAVA_OPTS`.
     """
+    options = [f"-Xms{heap}", f"-Xmx{heap}", *environ.get(OPTIONS_VARIABLE, "").split()]
     return {
         # The start scripts need the ordinary tools even where the caller's PATH is bare.
         "PATH": ":".join(filter(None, [environ.get("PATH", ""), "/usr/bin", "/bin"])),
@@ -73,7 +76,7 @@ def server_environment(build: EngineBuild, java_home: Path, heap: str, work: Pat
         f"{build.prefix}_TMPDIR": str(work / "tmp"),
         f"{build.prefix}_PATH_CONF": str(work / "conf"),
         f"{build.prefix}_JAVA_HOME": str(java_home),
-        f"{build.prefix}_JAVA_OPTS": f"-Xms{heap} -Xmx{heap}",
+        f"{build.prefix}_JAVA_OPTS": " ".join(options),
     }
 
 

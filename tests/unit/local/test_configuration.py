@@ -70,6 +70,12 @@ def test_the_environment_is_the_servers_own() -> None:
     }
 
 
+def test_options_for_the_servers_jvm_stand_behind_its_heap() -> None:
+    environ = {"ES_SBERT_ENGINE_JAVA_OPTS": " -XX:TieredStopAtLevel=1  -Dx=y "}
+    options = server_environment(ENGINES["es9"], Path("/jdk"), "2g", WORK, environ)["ES_JAVA_OPTS"]
+    assert options == "-Xms2g -Xmx2g -XX:TieredStopAtLevel=1 -Dx=y"
+
+
 @pytest.mark.parametrize("heap", ["512m", "1g", "4G", "900000k"])
 def test_heap_sizes(heap: str) -> None:
     assert check_heap(heap) == heap
