@@ -171,11 +171,12 @@ class LoadState:
                 self._db.close()
 
     def finish(self) -> None:
-        with self._lock:
+        with self._explained():
             self._finished = True
-            self._db.close()
-            for suffix in _SUFFIXES:
+            # While it is locked: afterwards it may be another load's. What stands in it last goes last.
+            for suffix in reversed(_SUFFIXES):
                 Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+            self._db.close()
 
     def _commit(self) -> None:
         self._db.execute("COMMIT")
@@ -188,8 +189,8 @@ class LoadState:
         with self._lock:
             try:
                 yield
-            except sqlite3.Error as error:
-                if "locked" in str(error):
+            except (sqlite3.Error, OSError) as error:
+                if isinstance(error, sqlite3.Error) and "locked" in str(error):
                     raise UsageError(
                         f"another load is running with the state file {self.path}",
                         "Wait for its end, or give this load a --state of its own.",
@@ -203,6 +204,27 @@ class LoadState:
 
 def _connected(path: Path) -> sqlite3.Connection:
     """The file, checked, locked for this process and in a transaction."""
+    while True:
+        path.touch()
+        before = _file_id(path)
+        db = _locked(path)
+        # Another load may have come to its end and removed what was opened before it was locked: such a file
+        # keeps nobody out. The number of a file that is open is not given to another one.
+        if before is not None and _file_id(path) == before:
+            return db
+        db.close()
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """What tells a file from any other that stood or will stand at its path; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _locked(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
     try:
         # A write-ahead log: a commit is one write, and a cut anywhere leaves the commits before it.

@@ -53,7 +53,8 @@ def terminated(bench: Bench) -> dict[str, Any]:
 def two_at_once(bench: Bench) -> dict[str, Any]:
     """The same command twice: the second is refused while the first runs."""
     first = bench.start()
-    first.wait_until(bench.state.exists)
+    # Opened behind the lock of the state, which itself may be there before its lock is.
+    first.wait_until(Path(f"{bench.state}-wal").exists)
     first.send(signal.SIGSTOP)  # it must not end while the second starts
     try:
         said = bench.start().end(2)

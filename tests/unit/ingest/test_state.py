@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import es_sbert.ingest.state as state_module
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
 from es_sbert.ingest.records import Origin
@@ -191,6 +193,43 @@ def test_two_loads_do_not_share_a_state(tmp_path: Path) -> None:
         assert "--state" in caught.value.remedy
     with opened(tmp_path / "state") as state:
         assert state.resumed
+
+
+def test_a_file_that_another_load_removes_before_it_is_locked_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, locked = tmp_path / "state", state_module._locked
+    opened_so_far = []
+
+    def too_late(path: Path) -> sqlite3.Connection:
+        db = locked(path)
+        opened_so_far.append(db)
+        if len(opened_so_far) < 3:
+            path.unlink()  # by the load that held it when it was opened
+        return db
+
+    monkeypatch.setattr(state_module, "_locked", too_late)
+    with opened(path):
+        assert len(opened_so_far) == 3
+        with pytest.raises(UsageError, match="another load is running"):
+            LoadState(path, IDENTITY)
+
+
+def test_a_load_that_ends_removes_its_state_before_it_lets_go_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    with opened(path) as state, closing(sqlite3.connect(path, timeout=0)) as other:
+        left = []
+
+        class Closing:
+            def close(self) -> None:
+                with pytest.raises(sqlite3.OperationalError, match="locked"):
+                    other.execute("SELECT * FROM load")
+                left.extend(tmp_path.iterdir())
+                db.close()
+
+        db, state._db = state._db, Closing()  # type: ignore[assignment]
+        state.finish()
+    assert left == list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
