@@ -186,7 +186,8 @@ def root_cause(body: Any) -> tuple[str, str]:
     roots = error.get("root_cause")
     if isinstance(roots, list) and roots and isinstance(roots[0], dict):
         inner = roots[0]
-    shards = error.get("failed_shards")
+    # Requests that are carried out shard by shard, such as a refresh, answer with the status of the first that failed.
+    shards = error.get("failed_shards") or error.get("_shards", {}).get("failures")
     if isinstance(shards, list) and shards and isinstance(shards[0].get("reason"), dict):
         inner = shards[0]["reason"]
     kind = str(inner.get("type", ""))

@@ -170,7 +170,12 @@ class Engine(Protocol):
     def put_settings(self, name: str, settings: Mapping[str, str | None]) -> None:
         """Change settings by their flat names; None stands for the engine's default."""
 
-    def refresh(self, name: str) -> None: ...
+    def refresh(self, name: str) -> None:
+        """Let searches see what was written.
+
+        Raises:
+            RequestFailed: a shard was not refreshed: searches would miss its documents.
+        """
 
     def count(self, name: str, query: Json | None = None) -> int: ...
 

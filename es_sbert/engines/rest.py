@@ -218,16 +218,15 @@ class RestEngine(IndexUpkeep):
             # Nothing is lost, it expires by itself; and an error here must not hide the one that ended the scan.
             logger.info("point in time left to expire after %s: %s", KEEP_ALIVE, error.message)
 
-    def _check_shards(self, answer: Json, name: str) -> None:
+    def _check_shards(self, answer: Json, name: str, done: str = "searched") -> None:
         """Partial results are an error: documents would be missing without a word."""
         shards = answer.get("_shards", {})
         if shards.get("failed") or answer.get("timed_out"):
-            failures = shards.get("failures") or [{}]
-            kind, reason = root_cause({"error": failures[0].get("reason", "timed out")})
+            kind, reason = root_cause(answer) if shards.get("failures") else ("", "timed out")
             if kind == LOST_VIEW:
                 raise lost_view(self.info.label, reason, 404)
             raise RequestFailed(
-                f"{self.info.label} searched only {shards.get('successful')} of {shards.get('total')} shards "
+                f"{self.info.label} {done} only {shards.get('successful')} of {shards.get('total')} shards "
                 f"of {name}: {reason}",
                 "Where the reason is the query, mend it for each of the indices; else look at `GET _cluster/health` "
                 "and try again when all shards are active.",

@@ -23,6 +23,9 @@ class IndexUpkeep(ABC):
     def _request(self, method: str, path: str, params: Mapping[str, str] | None = None,
                  body: Json | bytes | None = None, *, missing_ok: bool = False) -> Any: ...  # fmt: skip
 
+    @abstractmethod
+    def _check_shards(self, answer: Json, name: str, done: str) -> None: ...
+
     def create_index(self, name: str, body: Json) -> None:
         self._request("PUT", f"/{quoted(name)}", body=body)
 
@@ -36,7 +39,7 @@ class IndexUpkeep(ABC):
         self._request("PUT", f"/{quoted(name)}/_settings", body=dict(settings))
 
     def refresh(self, name: str) -> None:
-        self._request("POST", f"/{quoted(name)}/_refresh")
+        self._check_shards(self._request("POST", f"/{quoted(name)}/_refresh"), name, "refreshed")
 
     def aliases(self, name: str) -> dict[str, dict[str, Json]]:
         answer = self._request("GET", f"/{quoted(name)}/_alias", missing_ok=True) or {}

@@ -68,8 +68,9 @@ class LocalRunner:
 
     def _load_index(self, context: LoadContext, reader: IndexReader) -> None:
         # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.
-        context.engine.refresh(context.plan.settings.index)
-        total = context.engine.count(context.plan.settings.index)
+        engine, name = context.engine, context.plan.settings.index
+        patiently(context, lambda: engine.refresh(name))
+        total = patiently(context, lambda: engine.count(name))
         ledger = context.outcomes.ledger
         tick = ticker(context, lambda: min(1.0, ledger.read / total) if total else None)
         embed_in_place(context, self._encoder, reader, reader.documents, tick)

@@ -12,7 +12,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import Engine
-from es_sbert.errors import IndexMissing, VectorIndexError
+from es_sbert.errors import IndexMissing, RequestFailed, VectorIndexError
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.local import LocalRunner
 from es_sbert.ingest.plan import plan
@@ -59,16 +59,25 @@ class Meddling:
         return self._encoder.embed(texts)
 
 
+def one_shard_refreshed(exchange: Exchange) -> tuple[int, bytes]:
+    """Leave a refresh undone and answer as for an index of which one shard of two was refreshed."""
+    reason = {"type": "already_closed_exception", "reason": "made by the test"}
+    failure = {"shard": 1, "index": "docs", "status": "INTERNAL_SERVER_ERROR", "reason": reason}
+    shards = {"total": 2, "successful": 1, "failed": 1, "failures": [failure]}
+    return 200, orjson.dumps({"_shards": shards})
+
+
 class Stumbling(FaultyProxy):
     """Has no time for some refreshes."""
 
     stumbles = 0
+    stumble: Fault = staticmethod(answer(503))
 
     def _fault(self, exchange: Exchange) -> Fault | None:
         if not self.stumbles or "/_refresh" not in exchange.path:
             return None
         self.stumbles -= 1
-        return answer(503)
+        return self.stumble
 
 
 def test_a_backfill_gives_the_vectors_of_a_direct_load_and_touches_nothing_else(
@@ -198,6 +207,20 @@ def test_an_engine_that_stumbles_when_a_document_is_read_again(
     assert (summary.indexed, summary.left, summary.dead) == (3 - left, left, 0)
     assert (summary.stopped is not None) == bool(left)
     assert load(es9_url, encoder, index, dead=tmp_path / "dead").indexed == left
+
+
+def test_a_refresh_that_fails_on_a_shard_is_waited_out(
+    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
+) -> None:
+    index = fresh_index(es9_url)
+    with open_engine(es9_url) as engine, Stumbling(es9_url) as proxy:
+        engine.create_index(index, {"settings": {"index.refresh_interval": "-1"}})
+        write(engine, index, sentences(3))
+        proxy.stumbles, proxy.stumble = 1, one_shard_refreshed
+        assert load(proxy.url, encoder, index, dead=tmp_path / "dead", retry_seconds=60.0).indexed == 3
+        proxy.stumbles = 1
+        with pytest.raises(RequestFailed, match="refreshed only 1 of 2 shards of .*: made by the test"):
+            load(proxy.url, encoder, index, dead=tmp_path / "dead", retry_seconds=0.0)
 
 
 def test_documents_of_one_id_and_two_routings_are_both_read_again(

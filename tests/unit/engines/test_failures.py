@@ -38,6 +38,9 @@ def test_root_cause_of_a_failed_shard() -> None:
         }
     }
     assert root_cause(body) == ("script_exception", "compile error")
+    # As requests answer that are carried out shard by shard.
+    failures = [{"shard": 0, "reason": {"type": "already_closed_exception", "reason": "translog is closed"}}]
+    assert root_cause({"_shards": {"failed": 1, "failures": failures}})[1] == "translog is closed"
 
 
 @pytest.mark.parametrize(
