@@ -14,7 +14,7 @@ from es_sbert.index.meta import DocumentMeta, is_current, stored_meta
 from es_sbert.index.targets import Targets, texts_of
 from es_sbert.index.text import NoText
 from es_sbert.ingest.actions import Action, update_action
-from es_sbert.ingest.context import LoadContext, patiently
+from es_sbert.ingest.context import LoadContext, patiently, replaced
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.load import Sorted, Task, cleared_fields
@@ -84,24 +84,22 @@ class IndexReader:
     Those that have a vector but no text any more come too.
 
     Args:
-        context: The load; it fills all of its targets.
-        index: Index or alias whose documents are read.
-        only_lacking: Pass over documents that have all vectors, whatever these are.
+        context: The load; it fills all of its targets. Where it names an alias, the documents are those that a search
+            by the alias sees.
         slice: The part of the index to read; None reads all of it.
     """
 
-    def __init__(self, context: LoadContext, index: str, *, only_lacking: bool = False,
-                 slice: Slice | None = None) -> None:  # fmt: skip
+    def __init__(self, context: LoadContext, slice: Slice | None = None) -> None:
         self._context = context
         self._engine = context.engine
-        self._index = index
+        self._index = context.plan.settings.index
         self._targets = context.targets
-        self._only_lacking = only_lacking
+        self._only_lacking = context.plan.settings.only_lacking
         self._slice = slice
         self._meta_fields = [target.meta_field for target in context.targets]
         self._outcomes = context.outcomes
         self._control = context.control
-        self._origin = Origin(f"index {index}")
+        self._origin = Origin(f"index {self._index}")
 
     def documents(self) -> Iterator[Document]:
         """From one point in time. A scan that fails ends early: what was read is still loaded."""
@@ -142,15 +140,14 @@ class IndexReader:
         self._outcomes.left(left)
 
     def _now(self, keys: Sequence[Key]) -> dict[Key, Json]:
-        """These documents as they stand in the index that the load writes to."""
-        name = self._context.index.name
+        """These documents as they stand."""
         query = scan_query(self._targets)
         query["bool"]["filter"] = [{"ids": {"values": [document_id for document_id, _ in keys]}}]
         body: Json = {
             "query": query, "_source": {"includes": self.includes}, "size": 4 * len(keys), "seq_no_primary_term": True,
         }  # fmt: skip
-        patiently(self._context, partial(self._engine.refresh, name))
-        answer = patiently(self._context, partial(self._engine.search, name, body))
+        patiently(self._context, partial(self._engine.refresh, self._index))
+        answer = patiently(self._context, partial(self._engine.search, self._index, body))
         return {key_of(hit): hit for hit in answer["hits"]["hits"]}
 
     @property
@@ -203,7 +200,14 @@ class IndexReader:
             self._outcomes.ledger.enter(found)
 
     def _examined(self, hit: Json) -> Document | NoText | Outcome:
-        """What is to be done: embed the document, put it aside, or nothing."""
+        """What is to be done: embed the document, put it aside, or nothing.
+
+        Raises:
+            IndexMismatch: the hit is another index's, to which the alias has gone over: what is made of it would be
+                written to the document of that id in the index that the load began with.
+        """
+        if hit["_index"] != self._context.index.name:
+            raise replaced(self._context)
         try:
             texts = texts_of(hit.get("_source") or {}, self._targets)
         except NoText as error:

@@ -99,12 +99,17 @@ def check_index(context: LoadContext) -> IndexState:
     """
     state = patiently(context, lambda: context.engine.get_index(context.plan.settings.index))
     if state is None or index_uuid(state) != index_uuid(context.index):
-        raise IndexMismatch(
-            f"the index {context.index.name} was deleted or replaced during the load",
-            f"Look at what stands under {context.plan.settings.index} now, delete it if only this load wrote there, "
-            "and run the same command again.",
-        )
+        raise replaced(context)
     return state
+
+
+def replaced(context: LoadContext) -> IndexMismatch:
+    """The name by which the load began stands for nothing more, or for another index."""
+    return IndexMismatch(
+        f"the index {context.index.name} was deleted or replaced during the load",
+        f"Look at what stands under {context.plan.settings.index} now, delete it if only this load wrote there, "
+        "and run the same command again.",
+    )
 
 
 def index_uuid(index: IndexState) -> str:

@@ -45,7 +45,7 @@ class LocalRunner:
         if context.plan.sources:
             self._load_sources(context)
         elif context.plan.settings.watch_seconds is None:
-            self._load_index(context, self._reader(context))
+            self._load_index(context, IndexReader(context))
         else:
             self._watch(context, context.plan.settings.watch_seconds)
         return self._encoder.info
@@ -62,10 +62,6 @@ class LocalRunner:
         tick = ticker(context, lambda: counter.bytes / total if total else None)
         load_sources(context, self._encoder, counter, tick, empty_index=empty)
 
-    def _reader(self, context: LoadContext) -> IndexReader:
-        settings = context.plan.settings
-        return IndexReader(context, settings.index, only_lacking=settings.only_lacking)
-
     def _load_index(self, context: LoadContext, reader: IndexReader) -> None:
         # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.
         engine, name = context.engine, context.plan.settings.index
@@ -76,7 +72,7 @@ class LocalRunner:
         embed_in_place(context, self._encoder, reader, reader.documents, tick)
 
     def _watch(self, context: LoadContext, seconds: float) -> None:
-        reader = self._reader(context)
+        reader = IndexReader(context)
         # Noted before the first look at everything, so that nothing falls between the two.
         changes = Changes(context, reader)
         self._load_index(context, reader)

@@ -32,6 +32,7 @@ class Changes:
         self._context = context
         self._reader = reader
         self._index = context.index.name
+        self._name = context.plan.settings.index  # an alias leaves out documents that are not its own
         self._query: Json = scan_query(context.targets)
         self._seen = self._checkpoints()
         self._there = dict(self._seen)
@@ -72,7 +73,7 @@ class Changes:
     def _of_shard(self, shard: int, up_to: int) -> Iterator[Document]:
         while self._seen.get(shard, -1) < up_to and not self._context.control.stop.is_set():
             ask = partial(
-                self._context.engine.written, self._index, shard, self._seen.get(shard, -1), up_to, query=self._query,
+                self._context.engine.written, self._name, shard, self._seen.get(shard, -1), up_to, query=self._query,
                 source_includes=self._reader.includes, page=PAGE,
             )  # fmt: skip
             hits = patiently(self._context, ask)

@@ -21,6 +21,7 @@ from tests.faults.compare import compare
 from tests.faults.corpus import corpus
 
 COUNT = 6000
+STRANGER = "not of the alias"
 PARTS = ("--ray-part-bytes", "65536")
 
 
@@ -103,13 +104,15 @@ def test_the_same_command_goes_on_after_it_was_killed(cluster: RayCluster, bench
 
 @pytest.fixture
 def in_place(cluster: RayCluster, bench: Bench) -> Iterator[Load]:
-    """A load of an index whose documents stand in it already, without vectors."""
+    """A load of documents that stand in an index already, without vectors, by an alias that leaves out another one."""
+    alias, filter = f"{bench.index}-ours", {"bool": {"must_not": {"ids": {"values": [STRANGER]}}}}
     with open_engine(bench.url) as engine:
-        pairs = bench.corpus.wanted.items()
+        engine.update_aliases([{"add": {"index": bench.index, "alias": alias, "filter": filter}}])
+        pairs = {**bench.corpus.wanted, STRANGER: {"text": "Somebody else's."}}.items()
         lines = (orjson.dumps({"index": {"_id": key}}) + b"\n" + orjson.dumps(doc) for key, doc in pairs)
         assert all(result.ok for result in engine.bulk(bench.index, b"\n".join(lines) + b"\n"))
     command = [
-        sys.executable, "-m", "es_sbert", "ingest", "--index", bench.index, "--url", bench.url, "--model",
+        sys.executable, "-m", "es_sbert", "ingest", "--index", alias, "--url", bench.url, "--model",
         str(bench.model), "--precision", "fp32", "--threads", "1", "--json", "--ray", cluster.address,
     ]  # fmt: skip
     load = Load(command, bench.folder, None, None)
@@ -120,12 +123,13 @@ def in_place(cluster: RayCluster, bench: Bench) -> Iterator[Load]:
 
 
 def check_vectors(bench: Bench) -> None:
-    """Every document has the vector of its text, and all that it had before."""
+    """Every document of the alias has the vector of its text, and all that it had before."""
     wanted = bench.corpus.wanted
     keys = sorted(wanted)
     vectors = bench.encoder.encode([wanted[key]["text"] for key in keys], "document").vectors
     with open_engine(bench.url) as engine:
-        stored = engine.get_documents(bench.index, keys, source_includes=["*"], vectors=True)
+        stored = engine.get_documents(bench.index, [*keys, STRANGER], source_includes=["*"], vectors=True)
+    assert list(stored.pop(STRANGER)) == ["text"]
     for key, vector in zip(keys, vectors, strict=True):
         assert same_vectors(vector_of(stored[key]), vector)
         assert {name: stored[key][name] for name in wanted[key]} == wanted[key]

@@ -122,6 +122,34 @@ def test_whatever_is_written_gets_its_vector(
     assert "d6" not in contents(engine_url, index_name)
 
 
+def test_over_an_alias_only_its_documents_get_vectors(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    alias = f"{index_name}-cheap"
+    properties = {"price": {"type": "float"}}
+    engine.create_index(index_name, {"mappings": {"properties": properties}})
+    filtered = {"index": index_name, "alias": alias, "filter": {"range": {"price": {"lt": 10}}}}
+    engine.update_aliases([{"add": filtered}])
+    documents = [{"text": "A dear one.", "price": 20.0}, {"text": "A cheap one.", "price": 2.0}]
+
+    def put(*keys: str) -> None:
+        for key, document in zip(keys, documents, strict=True):
+            send(engine, index_name, {"index": {"_id": key}}, document)
+
+    def embedded() -> set[str]:
+        return {key for key, source in contents(engine_url, index_name).items() if source.get("embedding")}
+
+    put("dear", "cheap")
+    with watching(engine_url, encoder, alias, tmp_path / "dead") as done:
+        until(lambda: "cheap" in embedded(), done)
+        put("dear, too", "cheap, too")
+        # It was written last: whoever looks at it has looked at the other one.
+        until(lambda: "cheap, too" in embedded(), done)
+        send(engine, index_name, {"update": {"_id": "dear"}}, {"doc": {"price": 1.0}})
+        until(lambda: "dear" in embedded(), done)
+        assert embedded() == {"cheap", "cheap, too", "dear"}
+
+
 def test_an_index_that_is_deleted_ends_the_watch(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:

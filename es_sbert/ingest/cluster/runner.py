@@ -110,7 +110,7 @@ class RayRunner:
             yield source_parts(context.plan.sources, self._part_bytes)
             return
         engine = context.engine
-        point_in_time = patiently(context, lambda: engine.open_point_in_time(context.index.name))
+        point_in_time = patiently(context, lambda: engine.open_point_in_time(context.plan.settings.index))
         try:
             yield index_parts(self._workers.count, point_in_time)
         finally:

@@ -187,7 +187,7 @@ class PartLoader:
         if part.slice is None:
             load_sources(context, encoder, ByteCounter(), tick, empty_index=self._job.empty_index)
             return
-        reader = IndexReader(context, context.index.name, slice=part.slice)
+        reader = IndexReader(context, part.slice)
         embed_in_place(context, encoder, reader, reader.documents, tick)
 
     def _ticker(self, part: Part, context: LoadContext) -> Any:
