@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-from es_sbert.engines.hits import Key, key_of
+from es_sbert.engines.hits import Key
+from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Json, Slice
 from es_sbert.errors import EngineError
 from es_sbert.index.layout import has_vector
@@ -120,12 +121,18 @@ class IndexReader:
 
         What cannot be read, since the engine is lost, is left to the next run.
         """
-        left = len(conflicts)
+        left, source = len(conflicts), {"includes": self.includes}
         try:
+            if self._control.lost is None:
+                patiently(self._context, partial(self._engine.refresh, self._index))
             for keys in chunks(list(conflicts), PAGE):
                 if self._control.lost is not None:
                     break
-                hits = self._now(keys)
+                look = partial(
+                    look_up, self._engine, self._index, [document_id for document_id, _ in keys],
+                    query=scan_query(self._targets), source=source,
+                )  # fmt: skip
+                hits = patiently(self._context, look)
                 left -= len(keys)
                 for key in keys:
                     hit = hits.get(key)
@@ -138,17 +145,6 @@ class IndexReader:
         except EngineError as error:
             self._control.lose(f"reading the index failed: {error.message}")
         self._outcomes.left(left)
-
-    def _now(self, keys: Sequence[Key]) -> dict[Key, Json]:
-        """These documents as they stand."""
-        query = scan_query(self._targets)
-        query["bool"]["filter"] = [{"ids": {"values": [document_id for document_id, _ in keys]}}]
-        body: Json = {
-            "query": query, "_source": {"includes": self.includes}, "size": 4 * len(keys), "seq_no_primary_term": True,
-        }  # fmt: skip
-        patiently(self._context, partial(self._engine.refresh, self._index))
-        answer = patiently(self._context, partial(self._engine.search, self._index, body))
-        return {key_of(hit): hit for hit in answer["hits"]["hits"]}
 
     @property
     def includes(self) -> list[str]:

@@ -12,7 +12,7 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.text import TextTemplate
 from es_sbert.index.vectors import stored_vectors
-from es_sbert.migration.copying import Transfer, look_up, shard_of
+from es_sbert.migration.copying import Transfer, shard_of
 from es_sbert.migration.target import ours
 
 SAMPLE = 50
@@ -62,8 +62,7 @@ def _check_documents(transfer: Transfer, sample: list[Json]) -> None:
         return
     copied, dropped = transfer.book.note.copied, ours(transfer.book.note.fields)
     # In one search: between two, a document may be written again.
-    engine = transfer.engine
-    originals = look_up(engine, transfer.source, sample, source=engine.info.source_with_vectors())
+    originals = transfer.find(transfer.source, sample, transfer.engine.info.source_with_vectors())
     for hit in sample:
         original = originals.get(key_of(hit))
         if original is None:

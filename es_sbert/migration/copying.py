@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from es_sbert.engines.hits import Key, key_of
+from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.retry import RetryPolicy, with_retries
@@ -60,6 +61,11 @@ class Transfer:
         self.control.goes_on()
         return answer
 
+    def find(self, index: str, hits: Sequence[Json], source: Json | bool = False) -> dict[Key, Json]:
+        """What stands in an index under the ids of these hits, as `look_up` finds it, with `_shard`."""
+        ids = [hit["_id"] for hit in hits]
+        return self.patiently(partial(look_up, self.engine, index, ids, source=source, shards=True))
+
 
 def copy_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
     """Copy what has changed in the old index since the last round; everything, in the first.
@@ -83,7 +89,7 @@ def late_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
     """
 
     def write(page: list[Json], dropped: frozenset[str]) -> None:
-        there = look_up(transfer.engine, transfer.target, page)
+        there = transfer.find(transfer.target, page)
         late = []
         for hit in page:
             found = there.get(key_of(hit))
@@ -143,30 +149,15 @@ def remove_deleted(transfer: Transfer) -> int:
         transfer.patiently(lambda index=index: engine.refresh(index))  # type: ignore[misc]
     removed = 0
     for page in engine.scan(transfer.target, query={"match_all": {}}, source_includes=(), page=1000):
-        standing = look_up(engine, transfer.source, page)
+        standing = transfer.find(transfer.source, page)
         gone = [hit for hit in page if key_of(hit) not in standing]
         if gone:
-            there = look_up(engine, transfer.target, gone)
+            there = transfer.find(transfer.target, gone)
             writes = [removal_of(hit) for hit in there.values() if is_ours(transfer, hit)]
             removed += len(writes) - transfer.send(writes)
     # Only now: one that is killed before has all of it still to do.
     transfer.book.write(deletions=False)
     return removed
-
-
-def look_up(engine: Engine, index: str, hits: list[Json], *,
-            source: Json | bool = False) -> dict[Key, Json]:  # fmt: skip
-    """The documents of these ids and routings, as searches see them, with `_seq_no` and `_shard`.
-
-    Args:
-        source: What of `_source` they bring.
-    """
-    body: Json = {
-        "query": {"ids": {"values": [hit["_id"] for hit in hits]}}, "_source": source, "seq_no_primary_term": True,
-        "explain": True,  # the only way to be told the shard
-        "size": min(10_000, 4 * len(hits)),
-    }  # fmt: skip
-    return {key_of(hit): hit for hit in engine.search(index, body)["hits"]["hits"]}
 
 
 def is_ours(transfer: Transfer, hit: Json) -> bool:
@@ -176,5 +167,5 @@ def is_ours(transfer: Transfer, hit: Json) -> bool:
 
 
 def shard_of(hit: Json) -> int:
-    """Number of the shard in which a hit of `look_up` stands."""
+    """Number of the shard in which a hit of `Transfer.find` stands."""
     return int(hit["_shard"].rpartition("[")[2].rstrip("]"))

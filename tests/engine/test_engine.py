@@ -13,6 +13,8 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
+from es_sbert.engines.hits import key_of
+from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Engine, Flavour, ItemResult, Json, Slice
 from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed, UsageError
@@ -135,6 +137,23 @@ def test_documents_are_looked_up_before_a_refresh(engine: Engine, index: str) ->
     assert found == {"2": {"word": "w2"}, "0": {"word": "w0"}}
     assert engine.get_documents(index, ["1"], source_includes=[]) == {"1": {}}
     assert engine.get_documents(index, [], source_includes=["word"]) == {}
+
+
+def test_documents_are_found_in_all_their_routings(
+    engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.create_index(index_name, {"settings": {"number_of_shards": 8}})
+    heads: list[Json] = [{"_id": key, "routing": routing} for key in "abc" for routing in "0123456789"]
+    assert all(result.ok for result in engine.bulk(index_name, actions(*(({"index": head}, {}) for head in heads))))
+    engine.refresh(index_name)
+    everything = [key_of(hit) for hit in engine.search(index_name, {"size": 100})["hits"]["hits"]]
+    for most in (1024, 8):  # one page; pages that are full
+        monkeypatch.setattr("es_sbert.engines.look_up._MOST_SHARDS", most)
+        found = look_up(engine, index_name, ["b", "c", "no such", "c"], shards=True)
+        assert found.keys() == {(key, routing) for key, routing in everything if key != "a"}
+        assert all({"_seq_no", "_primary_term", "_shard"} <= hit.keys() for hit in found.values())
+    matching = look_up(engine, index_name, [everything[0][0]], query={"term": {"_routing": everything[0][1]}})
+    assert list(matching) == everything[:1]
 
 
 def test_search_errors_carry_the_engines_reason(engine: Engine, index: str) -> None:

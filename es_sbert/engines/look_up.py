@@ -1,0 +1,46 @@
+"""Documents by their ids, whatever their routings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from es_sbert.engines.hits import Key, key_of
+from es_sbert.engines.protocol import Engine, Json
+
+# Documents of one id and several routings stand in different shards, and engines make no index of more.
+_MOST_SHARDS = 1024
+
+
+def look_up(engine: Engine, name: str, ids: Iterable[str], *, query: Json | None = None, source: Json | bool = False,
+            shards: bool = False) -> dict[Key, Json]:  # fmt: skip
+    """The documents of these ids as the last refresh left them, with `_seq_no` and `_primary_term`.
+
+    Args:
+        name: Index or alias.
+        ids: At most 8,000.
+        query: What they have to match besides.
+        source: What of `_source` they bring.
+        shards: Let them tell their `_shard`.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    wanted = list(dict.fromkeys(ids))
+    body: Json = {
+        "query": {"bool": {"must": query or {"match_all": {}}, "filter": {"ids": {"values": wanted}}}},
+        "_source": source,
+        "seq_no_primary_term": True,
+        "explain": shards,  # the only way to be told the shard
+        "size": len(wanted) + _MOST_SHARDS,
+        "track_total_hits": False,
+    }
+    hits: list[Json] = engine.search(name, body)["hits"]["hits"]
+    if len(hits) < body["size"]:
+        return {key_of(hit): hit for hit in hits}
+    half = len(wanted) // 2
+    parts = (wanted[:half], wanted[half:])
+    return {
+        key: hit
+        for part in parts
+        for key, hit in look_up(engine, name, part, query=query, source=source, shards=shards).items()
+    }
