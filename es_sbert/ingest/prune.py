@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import orjson
 
 from es_sbert.engines.failures import denied
+from es_sbert.engines.hits import Key, key_of
+from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.index.targets import Targets, filled
@@ -100,6 +102,11 @@ class Pruner:
         there = self._memory.holds([hit["_id"] for hit in page])
         return (hit for hit in page if hit["_id"] not in there)
 
+    def _standing(self, hits: list[Json]) -> Collection[Key]:
+        """Which documents stand in the index now that have the ids of these hits."""
+        self._engine.refresh(self._index)
+        return look_up(self._engine, self._index, [hit["_id"] for hit in hits]).keys()
+
     def _delete(self, hits: list[Json]) -> int:
         removed = 0
         backoff = Backoff(self._policy, self._control.aborted)
@@ -118,7 +125,7 @@ class Pruner:
                 elif passes(result.status):
                     again.append(hit)
                 elif result.status == _CONFLICT:
-                    conflicts.append(hit["_id"])
+                    conflicts.append(hit)
                 elif result.status == _FORBIDDEN:
                     label = self._engine.info.label
                     raise denied(label, f"removing {hit['_id']!r} from {self._index}", result.reason)
@@ -128,10 +135,10 @@ class Pruner:
                         "Mend the reason and run the same command again: it goes on with what is left.",
                         result.status,
                     )
-            # Where an answer got lost, the next try meets documents that are no longer there.
-            look = partial(self._engine.get_documents, self._index, conflicts, source_includes=[])
-            there = with_retries(look, self._policy, self._control.aborted, count)
-            removed += len(conflicts) - len(there)
+            if conflicts:
+                # Where an answer got lost, the next try meets documents that are no longer there.
+                there = with_retries(partial(self._standing, conflicts), self._policy, self._control.aborted, count)
+                removed += sum(key_of(hit) not in there for hit in conflicts)
             if again and not backoff.wait():
                 raise RequestFailed(
                     f"{self._engine.info.label} is too busy to remove documents (tried for {self._policy.budget:g} s)",

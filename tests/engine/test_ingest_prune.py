@@ -12,8 +12,8 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest.prune import Gone
-from tests.engine.ingest_support import contents, load, sentences, write_jsonl
-from tests.faulty_proxy import FaultyProxy, answer, cut_after
+from tests.engine.ingest_support import contents, load, open_engine, sentences, write_jsonl
+from tests.faulty_proxy import Exchange, FaultyProxy, answer, cut_after
 
 COUNT = 30
 
@@ -109,6 +109,34 @@ def test_what_was_written_since_it_was_seen_stays(
 
     assert prune(loaded, confirm=confirm).pruned == 9
     assert set(contents(engine_url, index_name)) == kept() | {"d0"}
+
+
+def test_a_document_with_a_routing_that_is_written_meanwhile_is_not_counted_as_removed(
+    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
+) -> None:
+    index, dead = fresh_index(es9_url), tmp_path / "dead"
+    alias = f"{index}-alias"
+    with open_engine(es9_url) as engine:
+        engine.create_index(index, {"settings": {"index.number_of_shards": 5}})
+        engine.update_aliases([{"add": {"index": index, "alias": alias, "index_routing": "r"}}])
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(10))
+    load(es9_url, encoder, alias, path, dead=dead, id_field="id")
+    write_jsonl(path, sentences(1))
+
+    def written_meanwhile(exchange: Exchange) -> tuple[int, bytes]:
+        for number in range(1, 9):
+            put(es9_url, alias, f"d{number}", {"text": "written meanwhile"})
+        return exchange.forward()
+
+    with FaultyProxy(es9_url) as proxy:
+
+        def confirm(gone: Gone) -> bool:
+            proxy.faults = [written_meanwhile]
+            return gone.count == 9
+
+        summary = load(proxy.url, encoder, index, path, dead=dead, id_field="id", prune=True, confirm=confirm)
+    assert summary.pruned == 1
+    assert contents(es9_url, alias).keys() == {f"d{number}" for number in range(9)}
 
 
 def test_passing_trouble_is_waited_out(
