@@ -128,6 +128,7 @@ class ItemResult:
         index: Where it was written; another index where an ingest pipeline has changed it.
         done: `created`, `updated`, `deleted` or `noop`: nothing, for an ingest pipeline has dropped the document, or an
             update found it as it should be; empty on failure.
+        version: `_seq_no` and `_primary_term` of the write; None on failure.
     """
 
     status: int
@@ -135,6 +136,7 @@ class ItemResult:
     reason: str
     index: str = ""
     done: str = ""
+    version: tuple[int, int] | None = None
 
     @property
     def ok(self) -> bool:

@@ -21,7 +21,7 @@ KEEP_ALIVE = "30m"
 # What an engine answers for an API of a module that it was built without, or that is switched off.
 _NO_SUCH_API = frozenset({400, 404, 405})
 # What is read of an item of a bulk answer.
-_ITEM_FIELDS = ("_id", "_index", "status", "result", "error")
+_ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
 
 
 class RestEngine(IndexUpkeep):
@@ -255,7 +255,8 @@ def _item_result(item: Json) -> ItemResult:
     if "error" in result:
         kind, text = root_cause({"error": result["error"]})
         reason = f"{kind}: {text}" if kind else text
+    version = None if "_seq_no" not in result else (result["_seq_no"], result["_primary_term"])
     return ItemResult(
         status=result["status"], id=result.get("_id") or "", reason=reason, index=result.get("_index", ""),
-        done=result.get("result", ""),
+        done=result.get("result", ""), version=version,
     )  # fmt: skip

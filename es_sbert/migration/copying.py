@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from es_sbert.ingest.control import Control
 from es_sbert.ingest.retry import RetryPolicy, with_retries
 from es_sbert.migration.state import Notebook
 from es_sbert.migration.target import ours
-from es_sbert.migration.writes import Write, copy_of, late_copy_of, removal_of, send
+from es_sbert.migration.writes import Version, Write, copy_of, late_copy_of, removal_of, send
 
 T = TypeVar("T")
 
@@ -38,6 +38,7 @@ class Transfer:
         book: The note of how far it is.
         policy: How long transient failures are waited out.
         control: Stops it from outside.
+        late: What late rounds have written into the new index, in this process.
     """
 
     engine: Engine
@@ -46,13 +47,14 @@ class Transfer:
     book: Notebook
     policy: RetryPolicy
     control: Control
+    late: dict[Key, Version] = field(default_factory=dict)
 
     @property
     def aborted(self) -> threading.Event:
         return self.control.aborted
 
-    def send(self, writes: list[Write]) -> int:
-        """Write into the new index; how many conflicted."""
+    def send(self, writes: list[Write]) -> dict[Key, Version]:
+        """Write into the new index; what was written."""
         return send(self.engine, self.target, writes, self.policy, self.aborted)
 
     def patiently(self, call: Callable[[], T]) -> T:
@@ -84,6 +86,8 @@ def copy_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
 def late_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
     """As `copy_round`, after the swap: what other writers have done in the new index meanwhile stays.
 
+    A document that another late round has copied, and that was written in the old index once more, is copied again.
+
     Returns:
         Documents copied, or found to be newer in the new index.
     """
@@ -95,8 +99,10 @@ def late_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
             found = there.get(key_of(hit))
             if found is None or is_ours(transfer, found):
                 late.append(late_copy_of(hit, dropped, found))
-        transfer.send(late)
+        transfer.late.update(transfer.send(late))
 
+    # Documents of the round before are to be seen.
+    transfer.patiently(lambda: transfer.engine.refresh(transfer.target))
     return _round(transfer, on_copied, write)
 
 
@@ -154,7 +160,7 @@ def remove_deleted(transfer: Transfer) -> int:
         if gone:
             there = transfer.find(transfer.target, gone)
             writes = [removal_of(hit) for hit in there.values() if is_ours(transfer, hit)]
-            removed += len(writes) - transfer.send(writes)
+            removed += len(transfer.send(writes))
     # Only now: one that is killed before has all of it still to do.
     transfer.book.write(deletions=False)
     return removed
@@ -163,7 +169,9 @@ def remove_deleted(transfer: Transfer) -> int:
 def is_ours(transfer: Transfer, hit: Json) -> bool:
     """Whether the last write to a document of the new index was the migration's."""
     boundary = transfer.book.note.boundary
-    return not boundary or int(hit["_seq_no"]) <= boundary[shard_of(hit)]
+    if not boundary or int(hit["_seq_no"]) <= boundary[shard_of(hit)]:
+        return True
+    return transfer.late.get(key_of(hit)) == (hit["_seq_no"], hit["_primary_term"])
 
 
 def shard_of(hit: Json) -> int:

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 import orjson
 
+from es_sbert.engines.hits import Key, key_of
 from es_sbert.engines.protocol import Engine, ItemResult, Json
 from es_sbert.errors import RequestFailed
 from es_sbert.index.bulk_lines import bodies
 from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes
+
+Version = tuple[int, int]  # `_seq_no` and `_primary_term`
 
 BODY_BYTES = 5 << 20
 CONFLICT = 409
@@ -26,11 +29,11 @@ class Write:
     """One action.
 
     Attributes:
-        id: The document's id.
+        key: What tells the document apart.
         body: Its lines.
     """
 
-    id: str
+    key: Key
     body: bytes
 
 
@@ -45,7 +48,7 @@ def copy_of(hit: Json, dropped: Collection[str], guard: Json | None = None) -> W
     source = {key: value for key, value in hit["_source"].items() if key not in dropped}
     # Its pipeline has made the document what it is: a second time would make another one of it.
     head = _head(hit) | {"pipeline": "_none"} | (guard or {})
-    return Write(hit["_id"], b"%b\n%b\n" % (orjson.dumps({"index": head}), _as_json(source)))
+    return Write(key_of(hit), b"%b\n%b\n" % (orjson.dumps({"index": head}), _as_json(source)))
 
 
 def late_copy_of(hit: Json, dropped: Collection[str], there: Json | None) -> Write:
@@ -59,7 +62,7 @@ def late_copy_of(hit: Json, dropped: Collection[str], there: Json | None) -> Wri
 
 def removal_of(there: Json) -> Write:
     """Remove a document from the new index, unless it was written since it was looked at."""
-    return Write(there["_id"], orjson.dumps({"delete": _head(there) | unless_written(there)}) + b"\n")
+    return Write(key_of(there), orjson.dumps({"delete": _head(there) | unless_written(there)}) + b"\n")
 
 
 def unless_written(hit: Json) -> Json:
@@ -81,35 +84,42 @@ def _as_json(source: Json) -> bytes:
 
 
 def send(engine: Engine, index: str, writes: Sequence[Write], policy: RetryPolicy,
-         aborted: threading.Event) -> int:  # fmt: skip
-    """Send writes; returns when the engine has taken all of them.
+         aborted: threading.Event) -> dict[Key, Version]:  # fmt: skip
+    """Send writes, no two of one document; returns when the engine has answered all of them.
 
     Returns:
-        How many met a condition that did not hold (409): another writer was faster.
+        What the engine has written. A write whose condition did not hold (409) is missing: another writer was faster.
 
     Raises:
         EngineError: the engine refuses a document, or has not taken the writes within the policy's budget.
     """
-    return sum(_send(engine, index, group, policy, aborted) for group in bodies(writes, BODY_BYTES))
+    written: dict[Key, Version] = {}
+    for group in bodies(writes, BODY_BYTES):
+        written |= _send(engine, index, group, policy, aborted)
+    return written
 
 
-def _send(engine: Engine, index: str, group: list[Write], policy: RetryPolicy, aborted: threading.Event) -> int:
-    waiting, conflicts, backoff = group, 0, Backoff(policy, aborted)
+def _send(engine: Engine, index: str, group: list[Write], policy: RetryPolicy,
+          aborted: threading.Event) -> dict[Key, Version]:  # fmt: skip
+    waiting, backoff = group, Backoff(policy, aborted)
+    written: dict[Key, Version] = {}
     while waiting:
         try:
             results = engine.bulk(index, b"".join(write.body for write in waiting))
         except RequestFailed as error:
             if error.status == 413 and len(waiting) > 1:
                 half = len(waiting) // 2
-                halves = (waiting[:half], waiting[half:])
-                return conflicts + sum(_send(engine, index, part, policy, aborted) for part in halves)
+                for part in (waiting[:half], waiting[half:]):
+                    written |= _send(engine, index, part, policy, aborted)
+                return written
             if not is_transient(error) or not backoff.wait():
                 raise
             continue
         pairs = list(zip(waiting, results, strict=True))
         for write, result in pairs:
-            conflicts += result.status == CONFLICT
             _check(engine, index, write, result)
+            if result.ok and result.version is not None:
+                written[write.key] = result.version
         again = [write for write, result in pairs if passes(result.status)]
         if len(again) < len(waiting):
             backoff.succeeded()
@@ -120,13 +130,13 @@ def _send(engine: Engine, index: str, group: list[Write], policy: RetryPolicy, a
                 f"{engine.info.label} did not take {len(waiting):,} documents within {policy.budget:g} s: {reason}",
                 "Look at the engine's load and free disk space; the same command goes on where it was.",
             )
-    return conflicts
+    return written
 
 
 def _check(engine: Engine, index: str, write: Write, result: ItemResult) -> None:
     if not result.ok and result.status not in (404, CONFLICT) and not passes(result.status):
         raise RequestFailed(
-            f"{engine.info.label} refuses the document {write.id!r} in {index}: {result.reason}",
+            f"{engine.info.label} refuses the document {write.key[0]!r} in {index}: {result.reason}",
             "Mend or delete that document in the old index; the same command goes on where it was.",
             result.status,
         )

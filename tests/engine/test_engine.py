@@ -102,7 +102,7 @@ def test_bulk_answers_in_order_and_says_why_it_rejected(engine: Engine, index: s
         ("gone", 404),
         ("1", 200),
     ]
-    assert results[0] == ItemResult(201, "1", "", index, "created")
+    assert results[0] == ItemResult(201, "1", "", index, "created", (0, 1))
     assert "failed to parse field [n] of type [integer]" in results[1].reason
     assert "version conflict" in results[2].reason
     assert "\n" not in "".join(result.reason for result in results)

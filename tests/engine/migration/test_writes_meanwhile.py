@@ -68,6 +68,40 @@ def test_after_the_swap_the_new_index_has_the_last_word(place: Place, encoders: 
     place.assert_holds(expected, encoders[1])
 
 
+def test_what_is_written_to_the_old_index_again_between_two_late_rounds_is_copied_again(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine, expected = place9.engine, everything()
+    first = {name: document(500 + number) for number, name in enumerate(["fresh", "1", "17", "2", "3"])}
+    again = {name: document(600 + number) for number, name in enumerate(first)}
+    rounds = 0
+
+    class Swapping(Overheard):
+        def update_aliases(self, actions: list[Json]) -> None:
+            nonlocal rounds
+            place9.engine = engine
+            place9.write(first, to=place9.index)
+            self._engine.update_aliases(actions)
+            rounds = 1
+
+        def bulk(self, name: str, body: bytes) -> object:
+            nonlocal rounds
+            results = self._engine.bulk(name, body)
+            if rounds == 1:
+                rounds = 2
+                place9.write({"2": document(700)})
+                place9.write({name: source for name, source in again.items() if name != "3"}, to=place9.index)
+                engine.bulk(place9.index, b'{"delete":{"_id":"3"}}\n')
+            return results
+
+    place9.engine = Swapping(engine)  # type: ignore[assignment]
+    assert place9.migrate(encoders[1]).late == len(first) + 4
+    expected |= again | {"2": document(700)}  # in the new index, that is
+    del expected["3"]
+    place9.embed(encoders[1], place9.alias)
+    place9.assert_holds(expected, encoders[1])
+
+
 def test_blocked_writers_are_told_and_the_block_goes_where_the_swap_fails(
     place: Place, encoders: tuple[Encoder, Encoder]
 ) -> None:
