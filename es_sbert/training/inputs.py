@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from es_sbert.bundle.resolve import resolve_model
-from es_sbert.errors import RecipeInvalid, SourceError
+from es_sbert.errors import ModelNotFound, RecipeInvalid, SourceError
 from es_sbert.exporters.check import read_gold_pairs
 from es_sbert.training.data.dev import read_dev
 from es_sbert.training.data.examples import Examples
@@ -31,17 +31,30 @@ def read_stages(recipe: Recipe, data_folder: Path) -> list[StageData]:
     return [_read_stage(stage, data_folder) for stage in recipe.stages]
 
 
-def find_models(recipe: Recipe) -> None:
-    """Make sure that every model is there that a run starts from, or learns from; hub ids are downloaded.
+def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
+    """The models that a run starts from, or learns from; hub ids are downloaded.
+
+    Args:
+        recipe: The run's recipe.
+        all_needed: Whether each must be there. A run that goes on may need none of them any more.
+
+    Returns:
+        Name in the recipe → folder; those that are not there are left out.
 
     Raises:
-        ModelError: one is not to be found.
+        ModelNotFound: one is not to be found, and all are needed.
     """
     stated = [(stage.objective_of(data), data.neighbours) for stage in recipe.stages for data in stage.data]
     teachers = {getattr(objective, "teacher", None) for objective, _ in stated}
     finders = {neighbours.model for _, neighbours in stated if neighbours is not None}
+    folders = {}
     for name in sorted({recipe.model.base} | finders | {name for name in teachers if name is not None}):
-        resolve_model(name)
+        try:
+            folders[name] = resolve_model(name)
+        except ModelNotFound:
+            if all_needed:
+                raise
+    return folders
 
 
 def gold_file(recipe: Recipe, data_folder: Path) -> Path | None:

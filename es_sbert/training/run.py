@@ -30,7 +30,7 @@ from es_sbert.training.neighbours import with_neighbours
 from es_sbert.training.recipe import Kind, ModelSpec, Recipe, Stage
 from es_sbert.training.stage import StageData, StageResult, data_names, stage_model, train_stage
 from es_sbert.training.teachers import taught
-from es_sbert.training.workspace import Workspace, hash_source, note
+from es_sbert.training.workspace import Workspace, hash_model, hash_source, note
 
 Report = Callable[[str], None]
 
@@ -81,14 +81,14 @@ def train(
     transformers_logging.set_verbosity_error()
     state = accelerate.PartialState(cpu=place == "cpu")
     data = read_stages(recipe, data_folder)
-    if not resume:  # a run that goes on may need none of them any more
-        find_models(recipe)
+    folders = find_models(recipe, all_needed=not resume)
     workspace = Workspace(output)
     hashes = _hashes(recipe, data_folder) if state.is_main_process else {}
     say: Report = report if state.is_main_process else lambda message: None
     with ExitStack() as held:
         if state.is_main_process:
-            held.enter_context(workspace.held(recipe, hashes, resume=resume))
+            models = {name: hash_model(folder) for name, folder in folders.items()}
+            held.enter_context(workspace.held(recipe, hashes, models, resume=resume))
         state.wait_for_everyone()
         if resume and workspace.finished():
             say(f"{output} is finished: there is nothing to go on with")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from es_sbert.bundle.manifest import MANIFEST_NAME
 from es_sbert.bundle.store import hash_file
 from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.evaluation.card import TRAINING_RECORD
@@ -20,6 +21,7 @@ from es_sbert.training.recipe import Recipe
 
 _RUN = "run.json"
 _LOCK = "lock"
+_MODEL_FILES = (".safetensors", ".json")
 
 
 class Workspace:
@@ -34,20 +36,24 @@ class Workspace:
         self.folder = output / "training"
 
     @contextmanager
-    def held(self, recipe: Recipe, data: Mapping[str, str], *, resume: bool) -> Iterator[None]:
+    def held(
+        self, recipe: Recipe, data: Mapping[str, str], models: Mapping[str, str], *, resume: bool
+    ) -> Iterator[None]:
         """Begin a run in an empty folder, or go on with the same one, and keep others out of it meanwhile.
 
         Args:
             recipe: What is run.
             data: Path → SHA-256 of every file that training reads.
+            models: Name → `hash_model` of every model that the recipe names; those that are not there any more are
+                left out where a run goes on.
             resume: Go on with a run that ended early.
 
         Raises:
             UsageError: the folder holds something else, or another process trains into it.
-            CheckpointInvalid: there is nothing to go on with, or it is another recipe's or other data's.
+            CheckpointInvalid: there is nothing to go on with, or it is another recipe's, other data's or other models'.
             OutputError: the folder cannot be written to.
         """
-        settings = {"recipe": recipe.model_dump(mode="json"), "data": dict(data)}
+        settings = {"recipe": recipe.model_dump(mode="json"), "data": dict(data), "models": dict(models)}
         path, lock = self.folder / _RUN, self.folder / _LOCK
         if resume:
             self._check_same(path, settings)
@@ -94,6 +100,18 @@ class Workspace:
                     "Run the recipe it was started with (it stands in training/run.json), or start anew in another "
                     "folder.",
                 )
+        self._check_same_models(before.get("models", {}), settings["models"])
+
+    def _check_same_models(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+        for name, found in now.items():
+            started = before.get(name, found)  # runs that older versions began have noted none
+            if started != found:
+                raise CheckpointInvalid(
+                    f"{self.output} was started with another model under the name {name}: its hash was {started[:12]}, "
+                    f"that of the model found now is {found[:12]}",
+                    "Put the model back that it was started with (run the command in the same folder, where the name "
+                    "is a relative path), or start anew in another folder.",
+                )
 
     def stage(self, name: str) -> Path:
         """Folder of a stage: its checkpoints, and `model` when it is through."""
@@ -123,7 +141,7 @@ class Workspace:
             OutputError: the folder cannot be written to.
         """
         with disk_errors_explained(self.output):
-            entries = sorted(self.built.iterdir(), key=lambda path: path.name in ("modules.json", "es_sbert.json"))
+            entries = sorted(self.built.iterdir(), key=lambda path: path.name in ("modules.json", MANIFEST_NAME))
             for entry in entries:
                 target = self.output / entry.name
                 if target.is_dir():
@@ -163,10 +181,21 @@ def _differences(before: Any, now: Any, place: str = "") -> list[str]:
 
 def hash_source(path: Path) -> str:
     """SHA-256 of a file, or over the names and hashes of a folder's files."""
-    if path.is_file():
-        return hash_file(path)
+    return hash_file(path) if path.is_file() else _hash_files(path, path.rglob("*"))
+
+
+def hash_model(folder: Path) -> str:
+    """SHA-256 over the names and hashes of a model's files: weights, tokenizer and settings of it and its modules.
+
+    Its card and what was exported of it do not count.
+    """
+    files = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))
+    return _hash_files(folder, (f for f in files if f.suffix in _MODEL_FILES and f.name != MANIFEST_NAME))
+
+
+def _hash_files(folder: Path, files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")):
+    for file in sorted(files):
         if file.is_file():
-            digest.update(f"{file.relative_to(path).as_posix()}\0{hash_file(file)}\0".encode())
+            digest.update(f"{file.relative_to(folder).as_posix()}\0{hash_file(file)}\0".encode())
     return digest.hexdigest()

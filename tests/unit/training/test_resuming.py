@@ -188,13 +188,14 @@ def file_size_limit(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_resuming_another_recipe_or_other_data_is_refused(folder: Path, model: Path) -> None:
-    path = write_recipe(folder, recipe(model))
+def test_resuming_another_recipe_or_other_data_or_models_is_refused(folder: Path, model: Path) -> None:
+    base = shutil.copytree(model, folder / "base")
+    path = write_recipe(folder, recipe(base))
     with pytest.raises(CheckpointInvalid, match="holds no run to go on with"):
         train_here(path, folder / "out", resume=True)
     with cut_at(1):
         train_here(path, folder / "out")
-    other = write_recipe(folder / "other", recipe(model, batch=4))
+    other = write_recipe(folder / "other", recipe(base, batch=4))
     with pytest.raises(CheckpointInvalid, match=r"another recipe: stages\.0\.batch"):
         train(load_recipe(str(other)), folder / "out", data_folder=folder, device="cpu", resume=True)
     write_pairs(folder / "train.tsv", 100)
@@ -203,6 +204,10 @@ def test_resuming_another_recipe_or_other_data_is_refused(folder: Path, model: P
     with pytest.raises(UsageError, match="is not empty") as caught:
         train_here(path, folder / "out")
     assert "--resume" in caught.value.remedy
+    write_pairs(folder / "train.tsv", 240)
+    (base / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(CheckpointInvalid, match=f"another model under the name {base}"):
+        train_here(path, folder / "out", resume=True)
 
 
 def test_two_runs_into_one_folder_are_refused(folder: Path, model: Path) -> None:

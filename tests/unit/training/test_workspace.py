@@ -1,0 +1,72 @@
+"""The folder of a run knows what the run was started with, and lets nothing else go on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_sbert.errors import CheckpointInvalid, ModelNotFound
+from es_sbert.training.inputs import find_models
+from es_sbert.training.load import load_recipe
+from es_sbert.training.recipe import Recipe
+from es_sbert.training.workspace import Workspace, hash_model
+from tests.unit.training.support import recipe, write_recipe
+
+
+def write_files(folder: Path, **contents: str) -> Path:
+    """A folder in the form of a model's; nothing opens it."""
+    (folder / "1_Pooling").mkdir(parents=True)
+    files = {"model.safetensors": "w", "config.json": "{}", "1_Pooling/config.json": "{}"}
+    for name, content in (files | contents).items():
+        (folder / name).write_text(content)
+    return folder
+
+
+@pytest.fixture
+def distilling(tmp_path: Path) -> Recipe:
+    """A recipe that starts from one model and learns from another, both in the test's folder."""
+    settings: dict[str, Any] = recipe(write_files(tmp_path / "base"))
+    teacher = str(write_files(tmp_path / "teacher"))
+    settings["stages"][0]["data"] = [{"path": "train.tsv", "columns": {"source": "a"}}]
+    settings["stages"][0]["objective"] = {"kind": "vector-distillation", "teacher": teacher}
+    return load_recipe(str(write_recipe(tmp_path, settings)))
+
+
+def hold(output: Path, its: Recipe, *, resume: bool) -> None:
+    models = {name: hash_model(folder) for name, folder in find_models(its, all_needed=not resume).items()}
+    with Workspace(output).held(its, {}, models, resume=resume):
+        pass
+
+
+@pytest.mark.parametrize("name", ["base", "teacher"])
+def test_a_model_that_has_become_another_under_its_name_ends_the_run(
+    tmp_path: Path, distilling: Recipe, name: str
+) -> None:
+    hold(tmp_path / "out", distilling, resume=False)
+    hold(tmp_path / "out", distilling, resume=True)
+    before = hash_model(tmp_path / name)
+    (tmp_path / name / "model.safetensors").write_text("v")
+    with pytest.raises(CheckpointInvalid, match=f"another model under the name {tmp_path / name}") as caught:
+        hold(tmp_path / "out", distilling, resume=True)
+    assert before[:12] in caught.value.message
+    assert hash_model(tmp_path / name)[:12] in caught.value.message
+    assert "relative path" in caught.value.remedy
+
+
+def test_a_run_goes_on_without_models_that_are_gone(tmp_path: Path, distilling: Recipe) -> None:
+    hold(tmp_path / "out", distilling, resume=False)
+    (tmp_path / "teacher").rename(tmp_path / "elsewhere")
+    hold(tmp_path / "out", distilling, resume=True)
+    with pytest.raises(ModelNotFound, match="teacher"):
+        hold(tmp_path / "anew", distilling, resume=False)
+
+
+def test_what_decides_a_model_is_hashed_and_nothing_else(tmp_path: Path) -> None:
+    model = hash_model(write_files(tmp_path / "model"))
+    others = [
+        {"model.safetensors": "v"}, {"config.json": "[]"}, {"1_Pooling/config.json": "[]"}, {"tokenizer.json": "{}"},
+    ]  # fmt: skip
+    hashes = [hash_model(write_files(tmp_path / str(number), **other)) for number, other in enumerate(others)]
+    assert len({model, *hashes}) == 5
+    beside = write_files(tmp_path / "beside", **{"README.md": "A card.", "es_sbert.json": "{}"})
+    assert hash_model(beside) == model
