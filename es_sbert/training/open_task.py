@@ -34,11 +34,22 @@ def open_task(
 
     Raises:
         ModelError: the base cannot be opened.
-        RecipeInvalid: settings that do not go with the kind of model.
+        RecipeInvalid: settings that do not go with the kind of model, or with the base.
     """
     by_name = {each.name: objective for each, objective in zip(examples, objectives, strict=True)}
-    if spec.kind is Kind.BI_ENCODER:
-        return _bi_encoder(spec, stage, by_name)
+    task = (_bi_encoder if spec.kind is Kind.BI_ENCODER else _pair_scorer)(spec, stage, by_name)
+    reads = task.encoder.model.max_tokens
+    if spec.max_tokens is not None and reads < spec.max_tokens:
+        raise RecipeInvalid(
+            f"the recipe has max_tokens {spec.max_tokens}, but {spec.base} reads no more than {reads} tokens",
+            f"Set model.max_tokens to {reads} or less, leave it out, or take another base.",
+        )
+    return task
+
+
+def _pair_scorer(
+    spec: ModelSpec, stage: Stage, objectives: Mapping[str, ObjectiveSpec]
+) -> CrossEncoderTask | PolyEncoderTask:
     if stage.mini_batch is not None:
         raise RecipeInvalid(
             f"mini_batch is for bi-encoders, not for a {spec.kind}", "Lower batch and raise accumulation instead."
@@ -48,7 +59,7 @@ def open_task(
             f"prompts are for bi-encoders, not for a {spec.kind}", "Leave prompts out of the recipe's data."
         )
     task: CrossEncoderTask | PolyEncoderTask
-    task = (CrossEncoderTask if spec.kind is Kind.CROSS_ENCODER else PolyEncoderTask).open(spec, by_name)
+    task = (CrossEncoderTask if spec.kind is Kind.CROSS_ENCODER else PolyEncoderTask).open(spec, objectives)
     _prepare(task.encoder, stage, spec.lora)
     return task
 

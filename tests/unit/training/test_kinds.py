@@ -14,6 +14,7 @@ from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import DeviceError, RecipeInvalid, SourceError
 from es_sbert.networks.folder import open_siamese
 from es_sbert.networks.pair_folder import open_pair_scorer
+from es_sbert.training.recipe import Kind
 from es_sbert.training.run import choose_training_device
 from tests.unit.training.support import (
     STILL,
@@ -188,6 +189,7 @@ def test_a_teachers_margins_come_from_a_cross_encoder(folder: Path, model: Path)
         ({"kind": "cross-encoder", "pooling": ["cls"]}, {}, "makes no sentence vectors"),
         ({"kind": "poly-encoder"}, {"objective": {"kind": "cosent"}}, "poly-encoder"),
         ({"lora": {"targets": ["no-such-layer"]}}, {}, r"lora\.targets"),
+        *(({"kind": str(kind), "max_tokens": 33}, {}, "reads no more than 32 tokens") for kind in Kind),
     ],
 )
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
