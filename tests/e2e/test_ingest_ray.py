@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
+from es_sbert import __version__
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.loading import load_encoder
 from tests.e2e.cli_support import Cli
@@ -39,6 +42,11 @@ class RayCluster:
     @property
     def address(self) -> str:
         return str(self._cluster.address)
+
+    def add_node(self, packages: Path) -> None:
+        """One more node, whose Python looks for packages in a folder first."""
+        path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")])
+        self._cluster.add_node(num_cpus=1, object_store_memory=100 << 20, env_vars={"PYTHONPATH": path})
 
     def kill_a_node(self) -> None:
         self._cluster.remove_node(self.nodes.pop(), allow_graceful=False)
@@ -168,6 +176,19 @@ def test_a_cluster_that_is_not_there(
     assert "--watch" in done.err
 
 
-def test_a_pipe_is_not_for_other_machines(bench: Bench) -> None:
+def test_what_is_refused_before_anything_is_written(cluster: RayCluster, bench: Bench, tmp_path: Path) -> None:
+    files = bench.arguments
     bench.arguments = ["--format", "jsonl", "-"]
     assert "gives its bytes once" in bench.start().end(2)
+    older = tmp_path / "packages/es_sbert/__init__.py"
+    older.parent.mkdir(parents=True)
+    older.write_text('__version__ = "0.0.1"\n')
+    cluster.add_node(tmp_path / "packages")
+    bench.arguments = files
+    refused = bench.start().end(2)
+    assert f"es-sbert {__version__}" in refused
+    assert f": {platform.node()} has es-sbert 0.0.1" in refused
+    assert "Install one version" in refused
+    with open_engine(bench.url) as engine:
+        engine.refresh(bench.index)
+        assert engine.count(bench.index) == 0

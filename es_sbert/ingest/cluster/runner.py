@@ -23,6 +23,7 @@ from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.errors import ClusterError, EsSbertError
 from es_sbert.index.meta import PassageRules
+from es_sbert.ingest.cluster.machines import Wanted, check_machines
 from es_sbert.ingest.cluster.memory import RemoteMemory, start_keeper
 from es_sbert.ingest.cluster.parts import PART_BYTES, Part, index_parts, source_parts
 from es_sbert.ingest.cluster.session import connected, own_error, reason_of
@@ -205,16 +206,17 @@ def ray_runner(address: str, model: str, engine: EngineSettings, *, device: str,
         count: How many workers; None takes all that fit.
 
     Raises:
-        ClusterError: there is no such cluster, or it has no room for a worker.
+        ClusterError: there is no such cluster, it has no room for a worker, or a machine has another es-sbert or model.
         ModelError: the model is not found or broken.
         UsageError: options that do not go together.
     """
     folder = Path(model)
     named = str(folder.absolute()) if folder.is_dir() else model
     with connected(address):
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-        workers = choose_workers(nodes, device, threads, count)
+        nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        workers = choose_workers([node["Resources"] for node in nodes], device, threads, count)
         loaded = read_model(resolve_model(model), model)
+        check_machines(nodes, workers, Wanted(named, loaded.fingerprint))
         yield RayRunner(
             named, loaded, engine, device=device, precision=precision, workers=workers, part_bytes=part_bytes
         )

@@ -28,6 +28,10 @@ class Workers:
     cpus: float
     gpus: float
 
+    def fit(self, node: Mapping[str, float]) -> bool:
+        """Whether a machine with such resources may get one of them."""
+        return node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus
+
     def strategy(self, parts: int) -> ActorPoolStrategy:
         """The pool of Ray Data: one part at a time, so that a fast worker takes what a slow one has not begun."""
         return ActorPoolStrategy(size=min(self.count, max(parts, 1)), max_tasks_in_flight_per_actor=1)

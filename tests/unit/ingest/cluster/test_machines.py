@@ -1,0 +1,33 @@
+"""What a machine of a cluster must have; without a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from es_sbert.ingest.cluster.machines import Wanted
+from es_sbert.ingest.cluster.workers import Workers
+
+WANTED = Wanted("my-model", "a" * 32, "1.2.0")
+
+
+@pytest.mark.parametrize(
+    ("version", "fingerprint", "problem"),
+    [
+        ("1.2.0", "a" * 32, None),
+        ("1.2.0", "b" * 32, "has the model bbbbbbbbbbbb under that name"),
+        ("1.1.9", None, "has es-sbert 1.1.9"),
+        (None, None, "has no es-sbert for the Python that Ray runs there"),
+    ],
+)
+def test_another_version_or_model_is_a_problem(
+    version: str | None, fingerprint: str | None, problem: str | None
+) -> None:
+    assert WANTED.problem(version, fingerprint) == problem
+
+
+def test_only_machines_that_may_get_a_worker_are_asked() -> None:
+    assert Workers(1, 4, 4, 0).fit({"CPU": 4.0, "memory": 1e9})
+    assert not Workers(1, 4, 4, 0).fit({"CPU": 2.0})
+    assert not Workers(1, 4, 4, 0).fit({})
+    assert Workers(1, 1, 1, 1).fit({"CPU": 8.0, "GPU": 1.0})
+    assert not Workers(1, 1, 1, 1).fit({"CPU": 8.0})
