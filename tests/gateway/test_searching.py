@@ -185,6 +185,18 @@ def test_a_minimum_cosine_and_a_k_of_the_request_itself(bed: Bed) -> None:
     assert len(scores(answer)) == sum(cosine >= least for cosine in bed.cosines.values()) < 20
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-32-be"])
+def test_the_same_in_every_encoding(bed: Bed, encoding: str) -> None:
+    """Engines go by a body's first bytes, not by its headers, and read each line of several searches by itself."""
+    body = orjson.dumps({"query": {"match": {"semantic": QUERY}}, "size": 50}).decode().encode(encoding)
+    for kind in ("application/json", f"application/json; charset={encoding}"):
+        answer = patient.post(f"{bed.gateway}/{bed.index}/_search", content=body, headers={"content-type": kind})
+        assert scores(answer.json()) == pytest.approx(bed.nearest(), abs=1e-5)
+    several = patient.post(f"{bed.gateway}/{bed.index}/_msearch", content=b"{}\n" + body + b"\n",
+                           headers={"content-type": "application/x-ndjson"})  # fmt: skip
+    assert scores(several.json()["responses"][0]) == pytest.approx(bed.nearest(), abs=1e-5)
+
+
 def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
     query: Json = {"match": {"semantic": QUERY}}
     right = pytest.approx(bed.nearest(), abs=1e-5)

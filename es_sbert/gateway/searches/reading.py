@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
@@ -10,7 +11,7 @@ from es_sbert.gateway.searches.scope import Mode
 from es_sbert.gateway.searches.understanding import Understanding
 from es_sbert.gateway.wire.forward import Outgoing
 from es_sbert.gateway.wire.incoming import Incoming, decompressed
-from es_sbert.gateway.wire.json_bodies import parse_object
+from es_sbert.gateway.wire.json_bodies import in_utf8, parse_object
 
 MODE_HEADER = b"x-es-sbert"
 # Parameters of a URI search, which become a query_string in the body.
@@ -25,7 +26,7 @@ class Arrived:
     Attributes:
         same: The very request, to be passed on.
         mode: How it wants to be understood.
-        plain: Its body, uncompressed; None where nothing is to be understood: it is switched off, or no JSON.
+        plain: Its body, uncompressed, in UTF-8; None where nothing is to be understood: it is switched off, or no JSON.
     """
 
     same: Outgoing
@@ -46,16 +47,21 @@ class SearchAsRead:
     params: list[tuple[str, str]]
 
 
-async def arrived(incoming: Incoming, understanding: Understanding) -> Arrived:
+async def arrived(
+    incoming: Incoming, understanding: Understanding, recoded: Callable[[bytes], bytes] = in_utf8
+) -> Arrived:
     """Wait for the body.
+
+    Args:
+        recoded: Puts it into UTF-8.
 
     Raises:
         RequestTooLarge, BadRequest: as `Incoming.body` and `decompressed`.
     """
     raw = await incoming.body()
     mode = understanding.mode(incoming.header(MODE_HEADER))
-    understood = is_json(incoming) and mode is not Mode.OFF
-    return Arrived(Outgoing.same(incoming, raw), mode, decompressed(raw, incoming) if understood else None)
+    plain = decompressed(raw, incoming) if is_json(incoming) and mode is not Mode.OFF else None
+    return Arrived(Outgoing.same(incoming, raw), mode, None if plain is None else recoded(plain))
 
 
 def read_search(plain: bytes, incoming: Incoming) -> SearchAsRead:

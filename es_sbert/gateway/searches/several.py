@@ -20,7 +20,7 @@ from es_sbert.gateway.searches.templates import Templates
 from es_sbert.gateway.searches.understanding import Understanding, Understood
 from es_sbert.gateway.wire.forward import Answer, Outgoing, fetch, forward, reply
 from es_sbert.gateway.wire.incoming import Incoming
-from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
+from es_sbert.gateway.wire.json_bodies import NotPlainJson, lines_in_utf8, parse_object, write_object
 from es_sbert.gateway.wire.routes import Api, Route
 from es_sbert.gateway.wire.upstream import Upstream
 
@@ -88,7 +88,7 @@ class MultiSearching:
         Raises:
             EsSbertError: the engine cannot be asked.
         """
-        there = await arrived(incoming, self._understanding)
+        there = await arrived(incoming, self._understanding, lines_in_utf8)
         plain, mode, same = there.plain, there.mode, there.same
         templated = route.api is Api.MULTI_SEARCH_TEMPLATE
         searches = None if plain is None else split(plain)

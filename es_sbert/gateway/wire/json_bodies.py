@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,27 @@ def parse_object(raw: bytes | str) -> Json:
     if not isinstance(value, dict):
         raise NotPlainJson("not an object")
     return value
+
+
+def in_utf8(body: bytes) -> bytes:
+    """A body of JSON in UTF-8 without a byte order mark; what is no text stays as it is.
+
+    Engines tell UTF-16 and UTF-32 from a body's first bytes, whatever its headers say (RFC 4627, section 3).
+    """
+    encoding = json.detect_encoding(body)
+    if encoding == "utf-8":
+        return body
+    try:
+        return body.decode(encoding).encode()
+    except UnicodeError:
+        return body
+
+
+def lines_in_utf8(body: bytes) -> bytes:
+    """A body of lines of JSON in UTF-8: engines cut it at the bytes of line feeds, and read each line by itself."""
+    if b"\0" not in body and codecs.BOM_UTF8 not in body:
+        return body
+    return b"\n".join(map(in_utf8, body.split(b"\n")))
 
 
 def write_object(value: Json) -> bytes:

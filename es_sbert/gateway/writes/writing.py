@@ -22,6 +22,7 @@ from es_sbert.gateway.searches.scope import Mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
 from es_sbert.gateway.wire.forward import Outgoing, forward
 from es_sbert.gateway.wire.incoming import Headers, Incoming, decompressed
+from es_sbert.gateway.wire.json_bodies import in_utf8, lines_in_utf8
 from es_sbert.gateway.wire.routes import Api, Route
 from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.gateway.writes.destinations import Destination, Destinations
@@ -119,9 +120,9 @@ class Writing:
         index = unquote(route.index)
         routing = parse_qs(incoming.query.decode("ascii")).get("routing", [None])[-1]
         if route.api is Api.BULK:
-            return await asyncio.to_thread(read_bulk, plain, index, routing)
+            return await asyncio.to_thread(read_bulk, lines_in_utf8(plain), index, routing)
         document = unquote(route.id) if route.id else None
-        return Bulk([single_item(_OPERATIONS[route.api], index, document, routing, plain)])
+        return Bulk([single_item(_OPERATIONS[route.api], index, document, routing, in_utf8(plain))])
 
     async def _ready(self, items: Sequence[Item], headers: Headers) -> Ready | None:
         """The items with their vectors; None where none changes.

@@ -17,7 +17,17 @@ from opensearchpy import helpers as opensearch_helpers
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.index.meta import text_hash
 from tests.engine.ingest_support import contents, load, same_vectors, write_jsonl
-from tests.gateway.writes.support import FIELDS, JSON, bulk_lines, documents, make, of_model, passages, vectors
+from tests.gateway.writes.support import (
+    FIELDS,
+    JSON,
+    assert_vector,
+    bulk_lines,
+    documents,
+    make,
+    of_model,
+    passages,
+    vectors,
+)
 
 
 def without_vectors(source: dict[str, Any]) -> dict[str, Any]:
@@ -140,3 +150,26 @@ def test_five_thousand_documents_in_one_request(
     file = write_jsonl(tmp_path / "docs.jsonl", made)
     summary = load(engine_url, tiny_encoder, index_name, file, dead=tmp_path / "dead", id_field="id")
     assert (summary.read, summary.unchanged) == (5000, 5000)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16", "utf-32-be"])
+def test_documents_get_their_vectors_in_whatever_encoding_they_come(
+    engine_url: str, client: httpx.Client, empty: str, tiny_encoder: Encoder, encoding: str
+) -> None:
+    """Engines go by a body's first bytes, not by its headers, and read each line of a bulk request by itself."""
+    document, partial = '{"text": "a cät"}', '{"doc": {"text": "a cät"}}'
+    headers = {"content-type": f"application/json; charset={encoding}"}
+    for answer in (
+        client.put(f"/{empty}/_doc/1", content=document.encode(encoding), headers=JSON),
+        client.put(f"/{empty}/_doc/2", content=document.encode(encoding), headers=headers),
+        client.post(
+            f"/{empty}/_bulk", content=b'{"index":{"_id":"3"}}\n' + document.encode(encoding) + b"\n", headers=JSON
+        ),
+        client.put(f"/{empty}/_doc/4", json={"text": "a man"}),
+        client.post(f"/{empty}/_update/4", content=partial.encode(encoding), headers=headers),
+    ):
+        assert answer.status_code in (200, 201), answer.text
+    held = contents(engine_url, empty)
+    assert sorted(held) == ["1", "2", "3", "4"]
+    for source in held.values():
+        assert_vector(source, tiny_encoder, "a cät")

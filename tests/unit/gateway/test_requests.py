@@ -33,7 +33,7 @@ from es_sbert.gateway.wire.callers import identity
 from es_sbert.gateway.wire.forward import Answer
 from es_sbert.gateway.wire.headers import passed_on
 from es_sbert.gateway.wire.incoming import CallerGone, Incoming, decompressed
-from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
+from es_sbert.gateway.wire.json_bodies import NotPlainJson, in_utf8, lines_in_utf8, parse_object, write_object
 from es_sbert.gateway.wire.routes import Api, Route, route_of
 from es_sbert.gateway.wire.upstream import Reply, Upstream
 
@@ -173,6 +173,24 @@ def test_all_members_of_a_gzip_file_are_unfolded() -> None:
     assert decompressed(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 400), request) == b"x" * 600 + b"y" * 400
     with pytest.raises(RequestTooLarge):
         decompressed(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 401), request)
+
+
+# With and without a byte order mark.
+ENCODINGS = ["utf-8", "utf-8-sig", *(f"utf-{bits}{end}" for bits in (16, 32) for end in ("", "-le", "-be"))]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_engines_read_json_in_every_encoding_of_unicode(encoding: str) -> None:
+    texts = ['{"ä":\n "猫"}', ' {"text": "a"}', "[]"]
+    assert [in_utf8(text.encode(encoding)) for text in texts] == [text.encode() for text in texts]
+    lines = b"{}\n" + texts[1].encode(encoding) + b'\n\n{"a":"b"}\n'
+    assert lines_in_utf8(lines) == b'{}\n {"text": "a"}\n\n{"a":"b"}\n'
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"{\0a", b"\0\0\0{\0", b'{"a":"\\ud800"}', b"\xff\xfe\0\xd8"])
+def test_what_is_no_text_stays_as_it_is(body: bytes) -> None:
+    assert in_utf8(body) is body
+    assert lines_in_utf8(body) == body
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
