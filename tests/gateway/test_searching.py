@@ -197,6 +197,16 @@ def test_the_same_in_every_encoding(bed: Bed, encoding: str) -> None:
     assert scores(several.json()["responses"][0]) == pytest.approx(bed.nearest(), abs=1e-5)
 
 
+def test_searches_that_differ_in_k_alone_are_two(bed: Bed) -> None:
+    """OpenSearch takes its own kNN queries for one where they look at as many vectors."""
+    asked = [{"match": {"semantic": {"query": QUERY, "k": k}}} for k in (3, 10)]
+    found = bed.search({"query": {"bool": {"should": asked}}, "size": 50})
+    nearest = bed.nearest(10)
+    assert scores(found) == pytest.approx([*(2 * score for score in nearest[:3]), *nearest[3:]], abs=1e-5)
+    beside = bed.search({"query": {"bool": {"must": [asked[1]], "must_not": [asked[0]]}}, "size": 50})
+    assert scores(beside) == pytest.approx(nearest[3:], abs=1e-5)
+
+
 def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
     query: Json = {"match": {"semantic": QUERY}}
     right = pytest.approx(bed.nearest(), abs=1e-5)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.failures import BadRequest
+from es_sbert.gateway.rewrite.depths import Depths
 from es_sbert.gateway.rewrite.semantic import Semantic
 from es_sbert.gateway.targets import FieldTarget, Part
 from es_sbert.index.layout import passage_inner_hits, vector_path
@@ -17,17 +18,17 @@ from es_sbert.search.queries import vector_clause
 from es_sbert.search.vector_query import VectorQuery
 
 
-def clause(
-    flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json], inner_hits: str | None
-) -> Json:
+def clause(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json], inner_hits: str | None,
+           depths: Depths) -> Json:  # fmt: skip
     """A query that keeps the k nearest documents and scores them.
 
     Args:
         vector: *Shape:* ``(dimensions,)``.
         filters: What the request asks of hits beside; applied during the search, so that k documents remain.
         inner_hits: Name for the nearest passage of each hit; None asks for none.
+        depths: Of the request that it stands in.
     """
-    found = nearest(flavour, semantic.target, vector_query(semantic, vector, all_of(filters), inner_hits))
+    found = nearest(flavour, semantic.target, vector_query(semantic, vector, all_of(filters), inner_hits), depths)
     if semantic.name is not None:
         found["bool"]["_name"] = semantic.name
     return found
@@ -50,17 +51,18 @@ def in_words(semantic: Semantic) -> Json:
     return {"multi_match": {"query": semantic.text, "fields": fields, "lenient": True}}
 
 
-def nearest(flavour: Flavour, target: FieldTarget, query: VectorQuery) -> Json:
+def nearest(flavour: Flavour, target: FieldTarget, query: VectorQuery, depths: Depths) -> Json:
     """A search in all indices of a field, in each as its index type and its alias ask for; a bool."""
-    found = [_in_part(flavour, part, query, number) for number, part in enumerate(target.parts)]
+    found = [_in_part(flavour, part, query, number, depths) for number, part in enumerate(target.parts)]
     return found[0] if len(found) == 1 else {"bool": {"should": found, "minimum_should_match": 1}}
 
 
-def _in_part(flavour: Flavour, part: Part, query: VectorQuery, number: int) -> Json:
+def _in_part(flavour: Flavour, part: Part, query: VectorQuery, number: int, depths: Depths) -> Json:
     # Engines want a name of its own for each clause's inner hits.
     told = f"{query.inner_hits}.{number}" if query.inner_hits and number else query.inner_hits
     filters = [one for one in (query.filter, part.filter) if one is not None]
     own = replace(query, oversample=oversample_for(part.meta), filter=all_of(filters), inner_hits=told)
+    own = depths.apart(own) if flavour is Flavour.OPENSEARCH else own
     found = vector_clause(flavour, method_for(flavour, part.meta, exact=False), own)
     return {"bool": {"must": [found], "filter": [in_indices(part.indices)]}}
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.rewrite.clauses import clause
+from es_sbert.gateway.rewrite.depths import Depths
 from es_sbert.gateway.rewrite.semantic import Semantic, Way
 from es_sbert.gateway.targets import Part
 from es_sbert.index.types import IndexType
@@ -45,7 +46,7 @@ def kth_body(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Seq
         filters: What every hit must match.
         asked: The search that the query stands in.
     """
-    body = {"query": clause(flavour, replace(semantic, boost=1.0), vector, filters, None)}
+    body = {"query": clause(flavour, replace(semantic, boost=1.0), vector, filters, None, Depths())}
     same = {name: asked[name] for name in _SAME_DOCUMENTS if name in asked}
     return body | same | {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
 

@@ -19,6 +19,7 @@ from es_sbert.gateway.rewrite.compound import (
     with_inner,
     without_inner_hits,
 )
+from es_sbert.gateway.rewrite.depths import Depths
 from es_sbert.gateway.rewrite.hybrid import Hybrid
 from es_sbert.gateway.rewrite.plain import spelled_out
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
@@ -74,6 +75,7 @@ class QueryRewriter:
         self._answered = answered
         self._hybrid = hybrid
         self._told = 0
+        self._depths = Depths()
 
     def rewrite(self, node: Json, place: Place) -> Json:
         """The query in the engine's words; the very same object where nothing in it asks by meaning.
@@ -151,7 +153,7 @@ class QueryRewriter:
         vector, least = self._answered(semantic, place.filters)
         if least is not None and least > (semantic.min_cosine or -1.0):
             semantic = replace(semantic, min_cosine=least)
-        return clause(self._flavour, semantic, vector, place.filters, told)
+        return clause(self._flavour, semantic, vector, place.filters, told, self._depths)
 
     def _elsewhere(self, node: Json, kind: str, said: Json, place: Place) -> Json:
         """A query on other documents than the hits, where no vector of a hit stands but those of its passages.

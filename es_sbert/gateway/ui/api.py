@@ -12,6 +12,7 @@ from es_sbert.errors import UsageError
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.indices import Indices, read_indices
 from es_sbert.gateway.rewrite.clauses import all_of, nearest
+from es_sbert.gateway.rewrite.depths import Depths
 from es_sbert.gateway.rewrite.hybrid import semantic_weight
 from es_sbert.gateway.rewrite.texts import read_text
 from es_sbert.gateway.searches.scope import Mode, Scope
@@ -106,7 +107,7 @@ class PageApi:
         query = VectorQuery(
             target.name, vector, asked.k, narrowed, passages=target.meta.passages is not None, inner_hits=target.name
         )
-        return {"query": nearest(asking.flavour, target, query)}
+        return {"query": nearest(asking.flavour, target, query, Depths())}
 
     async def map(self, asking: Asking, headers: Headers, asked: MapRequest) -> Json:
         """Hits and what was searched for as points of a plane, each hit with its cosine.

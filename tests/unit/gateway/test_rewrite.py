@@ -12,9 +12,11 @@ from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.indices import NOTHING, REMOTE, Searched
 from es_sbert.gateway.rewrite.cut import kth_body
+from es_sbert.gateway.rewrite.depths import Depths
 from es_sbert.gateway.rewrite.semantic import Reader
 from es_sbert.gateway.settings import Limits, Meaning
 from es_sbert.gateway.targets import FieldNames
+from es_sbert.search.vector_query import VectorQuery
 from tests.unit.gateway.rewriting import (
     CUT_HERE_WHOLE_THERE,
     MIXED,
@@ -273,6 +275,28 @@ def test_an_index_without_vectors_is_said_unless_it_has_such_a_field() -> None:
 @pytest.mark.parametrize("flavour", list(Flavour))
 def test_each_index_is_searched_as_its_index_type_and_its_alias_ask_for(flavour: Flavour) -> None:
     assert_golden(flavour, "gateway-several-types", Rewriting(SEVERAL_TYPES, flavour)({"query": SEMANTIC}))
+
+
+def test_opensearch_tells_searches_for_different_k_apart() -> None:
+    asked: list[Json] = [{"match": {"semantic": {"query": TEXT, "k": k}}} for k in (3, 10, 3, 60)]
+    found = Rewriting(flavour=Flavour.OPENSEARCH).query({"bool": {"should": asked}})
+    knn = [clause["embedding"] for clause in clauses(found, "knn")]
+    assert [(each["k"], each["method_parameters"]["ef_search"]) for each in knn] == [
+        (3, 100), (10, 101), (3, 100), (60, 120),
+    ]  # fmt: skip
+    alike = Rewriting().query({"bool": {"should": asked}})
+    assert [knn["num_candidates"] for knn in clauses(alike, "knn")] == [100, 100, 100, 120]
+
+
+@given(st.lists(st.tuples(st.integers(1, 10_000), st.none() | st.integers(0, 40), st.sampled_from([None, 1.5, 3.0]))))
+def test_no_two_k_of_a_request_look_at_as_many_vectors(asked: list[tuple[int, int | None, float | None]]) -> None:
+    depths, looked = Depths(), dict[int, int]()
+    for k, more, oversample in asked:
+        candidates = None if more is None else min(10_000, k + more)
+        query = VectorQuery("embedding", np.ones(3, np.float32), k, num_candidates=candidates, oversample=oversample)
+        depth = depths.apart(query).candidates
+        assert depth >= query.oversampled_k
+        assert looked.setdefault(depth, k) == k or query.oversampled_k == 10_000
 
 
 def test_the_kth_document_is_looked_for_where_the_search_looks() -> None:
