@@ -16,8 +16,16 @@ from pathlib import Path
 from es_sbert.engines.local.account import Account
 from es_sbert.errors import LocalEngineError
 
+
+class _Server(subprocess.Popen[bytes]):
+    """A process that outlives this one."""
+
+    def __del__(self) -> None:
+        """Nothing: Popen warns of children that still run when this process ends, which is what they are for."""
+
+
 # Our own children, to collect their exit status: one that nobody waits for stays in the process table.
-_children: dict[int, subprocess.Popen[bytes]] = {}
+_children: dict[int, _Server] = {}
 
 
 def spawn(command: Sequence[str], *, folder: Path, environment: Mapping[str, str], console: Path,
@@ -38,7 +46,7 @@ def spawn(command: Sequence[str], *, folder: Path, environment: Mapping[str, str
     """
     with console.open("wb") as output:
         try:
-            child = subprocess.Popen(
+            child = _Server(
                 command,
                 cwd=folder,
                 env=dict(environment),

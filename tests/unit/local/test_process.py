@@ -35,6 +35,18 @@ print("up", flush=True)
 ctypes.CDLL(None).pthread_exit(None)
 """
 
+# Starts a server, and ends before it.
+STARTER = """
+import sys
+from pathlib import Path
+from es_sbert.engines.local import process
+
+folder = Path(sys.argv[1])
+command = [sys.executable, "-c", "import time; time.sleep(600)"]
+pid = process.spawn(command, folder=folder, environment={}, console=folder / "log", account=None)
+print(pid, process.identity(pid))
+"""
+
 
 def start(tmp_path: Path, program: str) -> tuple[int, str, str]:
     """Process id, identity and first line printed by a Python program."""
@@ -131,6 +143,16 @@ def test_a_process_of_its_own_session_and_nothing_of_our_environment(
     pid, started, said = start(tmp_path, program)
     process.stop(pid, started, grace=10)
     assert said == f"{pid} None"
+
+
+def test_a_process_that_outlives_its_starter_is_nothing_to_warn_of(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", STARTER, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    pid, started = done.stdout.split()
+    assert process.identity(int(pid)) == started
+    process.stop(int(pid), started, grace=10)
+    assert process.identity(int(pid)) is None
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_command_that_cannot_run(tmp_path: Path) -> None:
