@@ -8,11 +8,13 @@ servers that run already; those are used and left running.
 from __future__ import annotations
 
 import os
+import random
 import socket
 import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -57,11 +59,27 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of the loopback interface that nothing listens on, and that is given to nobody else.
+
+    Below those that the system hands out to whoever asks for any, as every connection does: such a one may be taken
+    again before a server that is still starting listens on it. Each process of the run has a range of its own.
+    """
+    for port in _ports:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("every port of this process's range has been given away")
+
+
+def _own_ports() -> Iterator[int]:
+    """Ports of this process's range, each once; runs beside this one begin elsewhere in theirs, most likely."""
+    size, worker = 1000, int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16
+    begin = random.SystemRandom().randrange(size)
+    return (_FIRST_PORT + worker * size + (begin + step) % size for step in range(size))
+
+
+_FIRST_PORT = 12_000
+_ports = _own_ports()
 
 
 def _server(name: str) -> Iterator[str]:
@@ -70,13 +88,16 @@ def _server(name: str) -> Iterator[str]:
         yield given.rstrip("/")
         return
     from es_sbert.engines.local import start_engine, stop_engine
+    from tests.memory import folder_in_memory
 
-    # A port of its own: a server that the developer runs with `es-sbert engine up` is never touched.
-    server = start_engine(name, port=free_port(), timeout=600)
-    try:
-        yield server.url
-    finally:
-        stop_engine(server, purge=True)
+    with folder_in_memory() as folder:
+        settings = {"path.data": str(folder)} if folder else {}
+        # A port of its own: a server that the developer runs with `es-sbert engine up` is never touched.
+        server = start_engine(name, port=free_port(), timeout=600, settings=settings)
+        try:
+            yield server.url
+        finally:
+            stop_engine(server, purge=True)
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.layout import Layout
 from es_sbert.engines.local.maven import find_maven
 from tests.conftest import free_port
+from tests.memory import make_folder_in_memory
 from tests.shared import shared
 
 PASSWORD = "correct-horse"
@@ -98,18 +99,23 @@ def secured_elasticsearch(folder: Path, name: str = "es9") -> Iterator[Secured]:
 
 def _start(folder: Path, name: str) -> dict[str, Any]:
     standard = lookup(name)
-    build = replace(standard, settings=(*(pair for pair in standard.settings if "security" not in pair[0]), *SECURITY))
+    settings = [*(pair for pair in standard.settings if "security" not in pair[0]), *SECURITY]
     account = server_account()
     layout = Layout.from_environment(os.environ, root=os.geteuid() == 0)
     layout.create(account)
     home = layout.dist / standard.folder_name
     if not home.is_dir():
         home = install(standard, layout.dist, find_maven(os.environ, print).fetch, print)
-    jdk = find_jdk(build.minimum_jdk, os.environ, account)
+    jdk = find_jdk(standard.minimum_jdk, os.environ, account)
     port = free_port()
     work = layout.work("secured", port)
     ca_certs = folder / f"secured-{name}.pem"
-    described: dict[str, Any] = {"port": port, "ca_certs": str(ca_certs), "work": str(work)}
+    folders = [str(work)]
+    if (data := make_folder_in_memory()) is not None:
+        folders.append(str(data))
+        settings.append(("path.data", str(data)))
+    build = replace(standard, settings=tuple(settings))
+    described: dict[str, Any] = {"port": port, "ca_certs": str(ca_certs), "folders": folders}
     try:
         console = prepare_work(build, home, port, work, account)
         environment = server_environment(build, jdk.home, "512m", work, os.environ)
@@ -146,8 +152,8 @@ def _start(folder: Path, name: str) -> dict[str, Any]:
 def _stop(described: dict[str, Any]) -> None:
     if "pid" in described:
         process.stop(described["pid"], described["started"], grace=30.0)
-    if Path(described["work"]).exists():
-        shutil.rmtree(described["work"])
+    for folder in filter(os.path.exists, described["folders"]):
+        shutil.rmtree(folder)
 
 
 def _wait(server: Secured, pid: int, console: Path) -> None:
