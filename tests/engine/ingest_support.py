@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import orjson
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import Vectors
+from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.index.vectors import read_vector
@@ -51,11 +51,24 @@ def write_jsonl(path: Path, documents: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
+class Interposed:
+    """An encoder that calls `before` with the number of each window, from 0, right before it embeds it."""
+
+    def __init__(self, encoder: Encoder, before: Callable[[int], None]) -> None:
+        self._encoder, self._before, self._windows = encoder, before, 0
+        self.info, self.tokenize = encoder.info, encoder.tokenize
+
+    def embed(self, texts: TokenizedTexts) -> Vectors:
+        self._before(self._windows)
+        self._windows += 1
+        return self._encoder.embed(texts)
+
+
 def open_engine(url: str) -> closing[Engine]:
     return closing(connect(EngineSettings(url=url)))
 
 
-def load(url: str, encoder: Encoder, index: str, *files: Path | str, dead: Path, control: Control | None = None,
+def load(url: str, encoder: Any, index: str, *files: Path | str, dead: Path, control: Control | None = None,
          meter: Meter | None = None, confirm: Confirm = lambda gone: True, observer: Observer | None = None,
          **options: Any) -> Summary:  # fmt: skip
     """One load, as the command line makes it; its counts must add up."""

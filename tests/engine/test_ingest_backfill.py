@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMissing, RequestFailed, VectorIndexError
 from es_sbert.ingest.control import Control
@@ -20,6 +19,7 @@ from es_sbert.ingest.progress import Silent
 from es_sbert.ingest.run import run
 from es_sbert.ingest.settings import IngestSettings
 from tests.engine.ingest_support import (
+    Interposed,
     contents,
     letters,
     load,
@@ -42,21 +42,9 @@ def write(engine: Engine, index: str, documents: list[dict[str, Any]], action: s
     assert all(result.ok for result in engine.bulk(index, b"".join(lines)))
 
 
-class Meddling:
-    """The real encoder, but the first window is embedded while another program writes to the index."""
-
-    def __init__(self, encoder: Encoder, meddle: Callable[[], None], times: int = 1) -> None:
-        self._encoder = encoder
-        self._meddle = meddle
-        self._times = times
-        self.info = encoder.info
-        self.tokenize = encoder.tokenize
-
-    def embed(self, texts: TokenizedTexts) -> Vectors:
-        if self._times:
-            self._times -= 1
-            self._meddle()
-        return self._encoder.embed(texts)
+def while_embedding(encoder: Encoder, meddle: Callable[[], None], times: int = 1) -> Interposed:
+    """Another program writes to the index while each of the first windows is embedded."""
+    return Interposed(encoder, lambda window: meddle() if window < times else None)
 
 
 def one_shard_refreshed(exchange: Exchange) -> tuple[int, bytes]:
@@ -159,7 +147,7 @@ def test_a_document_that_changes_meanwhile_is_read_and_embedded_again(
             write(engine, index_name, [{"id": "d2", "price": 6}], "update")
             write(engine, index_name, [{"id": "d3"}], "delete")
 
-        meddling: Any = Meddling(encoder, meddle)
+        meddling = while_embedding(encoder, meddle)
         summary = load(engine_url, meddling, index_name, dead=tmp_path / "dead")
     assert (summary.read, summary.indexed, summary.skipped.deleted, summary.dead) == (10, 9, 1, 0)
     after = contents(engine_url, index_name)
@@ -180,7 +168,7 @@ def test_a_document_that_never_stands_still_is_a_dead_letter(
         def meddle() -> None:
             write(engine, index_name, [{"id": "d1", "price": next(prices)}], "update")
 
-        meddling: Any = Meddling(encoder, meddle, times=100)
+        meddling = while_embedding(encoder, meddle, times=100)
         summary = load(engine_url, meddling, index_name, dead=tmp_path / "dead")
     assert (summary.indexed, summary.dead, summary.exit_code) == (2, 1, 1)
     [letter] = letters(tmp_path / "dead")
@@ -199,7 +187,7 @@ def test_an_engine_that_stumbles_when_a_document_is_read_again(
         write(engine, index, [{"id": "d1", "price": 5}], "update")
         proxy.stumbles = 2
 
-    meddling: Any = Meddling(encoder, meddle)
+    meddling = while_embedding(encoder, meddle)
     with open_engine(es9_url) as engine, Stumbling(es9_url) as proxy:
         engine.create_index(index, {})
         write(engine, index, sentences(3))
@@ -244,7 +232,7 @@ def test_of_documents_of_one_id_and_many_routings_the_one_that_changed_is_read_a
         count = len(hits)
         assert count > 4
         # The one that a search would find last.
-        meddling: Any = Meddling(encoder, lambda: put(1, hits[-1]["_routing"]))
+        meddling = while_embedding(encoder, lambda: put(1, hits[-1]["_routing"]))
         summary = load(es9_url, meddling, index, dead=tmp_path / "dead")
         assert (summary.read, summary.indexed) == (count, count)
         assert load(es9_url, encoder, index, dead=tmp_path / "dead").unchanged == count

@@ -15,10 +15,13 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineUnreachable, IndexMismatch, OutputError
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.progress import Snapshot
-from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
+from tests.engine.ingest_support import Interposed, contents, letters, load, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
 COUNT = 40
+PATIENCE = 300.0  # seconds
+# What a client library makes of an answer, or of none, is the same for every engine that it is for.
+each_client = pytest.mark.parametrize("engine_url", ["es9", "opensearch"], indirect=True)
 
 
 @pytest.fixture
@@ -44,6 +47,7 @@ def assert_all_in_once(url: str, index: str) -> None:
     assert all("embedding" in source for source in stored.values())
 
 
+@each_client
 @pytest.mark.parametrize(
     "faults",
     [
@@ -68,6 +72,7 @@ def test_passing_trouble_is_waited_out(
     assert not (tmp_path / "dead").exists()
 
 
+@each_client
 def test_bodies_that_are_too_large_are_split(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -84,6 +89,7 @@ def test_bodies_that_are_too_large_are_split(
     assert set(contents(engine_url, index_name)) == {d["id"] for d in documents} - {"d7"}
 
 
+@each_client
 def test_an_engine_that_goes_away_leaves_the_rest_to_the_next_load(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
@@ -108,6 +114,7 @@ def test_an_engine_that_goes_away_leaves_the_rest_to_the_next_load(
     assert_all_in_once(engine_url, index_name)
 
 
+@each_client
 def test_a_document_that_the_engine_fails_on_for_ever_does_not_hold_up_the_others(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +132,7 @@ def test_a_document_that_the_engine_fails_on_for_ever_does_not_hold_up_the_other
     assert "the engine fails on it, for 1 s" in letter["reason"]
 
 
+@each_client
 def test_an_engine_that_never_takes_a_document_means_nothing_could_be_done(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
@@ -134,15 +142,27 @@ def test_an_engine_that_never_takes_a_document_means_nothing_could_be_done(
     assert summary.left == summary.read > 0
 
 
+def block_after_the_first(proxy: FaultyProxy, url: str, index: str) -> None:
+    """The first bulk request goes through, then the index is blocked; the others wait for that on their way."""
+    blocked = threading.Event()
+
+    def first(exchange: Exchange) -> tuple[int, bytes]:
+        result = exchange.forward()
+        _set_write_block(url, index, True)
+        blocked.set()
+        return result
+
+    def later(exchange: Exchange) -> tuple[int, bytes]:
+        assert blocked.wait(PATIENCE)
+        return exchange.forward()
+
+    proxy.faults, proxy.always = [first], later
+
+
 def test_an_index_that_stays_read_only_ends_the_load(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
-    def block(exchange: Any) -> tuple[int, bytes]:
-        result: tuple[int, bytes] = exchange.forward()
-        _set_write_block(engine_url, index_name, True)
-        return result
-
-    proxy.faults = [block]
+    block_after_the_first(proxy, engine_url, index_name)
     summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, batch_window=4, retry_seconds=0.5)
     assert 0 < summary.indexed < COUNT
     assert summary.stopped is not None
@@ -159,11 +179,6 @@ def test_a_block_that_is_lifted_is_waited_out_and_said(
 ) -> None:
     waits: list[str] = []
 
-    def block(exchange: Any) -> tuple[int, bytes]:
-        result: tuple[int, bytes] = exchange.forward()
-        _set_write_block(engine_url, index_name, True)
-        return result
-
     class Mending:
         """Whoever reads why the load waits lifts the block."""
 
@@ -174,7 +189,7 @@ def test_a_block_that_is_lifted_is_waited_out_and_said(
 
         def close(self) -> None: ...
 
-    proxy.faults = [block]
+    block_after_the_first(proxy, engine_url, index_name)
     summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, batch_window=4, meter=Mending())
     assert (summary.indexed, summary.dead, summary.left, summary.exit_code) == (COUNT, 0, 0, 0)
     assert "block" in waits[0]
@@ -186,7 +201,7 @@ def test_an_index_that_is_deleted_during_the_load_is_no_success(
 ) -> None:
     def delete(exchange: Any) -> tuple[int, bytes]:
         request = urllib.request.Request(f"{engine_url}/{index_name}", method="DELETE")
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             assert response.status == 200
         return exchange.forward()  # type: ignore[no-any-return]
 
@@ -212,7 +227,7 @@ def test_an_index_that_is_closed_during_the_load_ends_it_and_no_document(
 
 
 def _post(url: str) -> None:
-    with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=30) as response:
+    with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=PATIENCE) as response:
         assert response.status == 200
 
 
@@ -221,10 +236,11 @@ def _set_write_block(url: str, index: str, value: bool) -> None:
         f"{url}/{index}/_settings", orjson.dumps({"index.blocks.write": value}), {"content-type": "application/json"},
         method="PUT",
     )  # fmt: skip
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
         assert response.status == 200
 
 
+@each_client
 def test_an_engine_that_is_gone_before_the_load_is_an_error(
     proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
@@ -234,6 +250,7 @@ def test_an_engine_that_is_gone_before_the_load_is_an_error(
     assert not (tmp_path / "dead").exists()
 
 
+@each_client
 def test_an_engine_that_goes_away_during_a_lookup(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
@@ -253,6 +270,7 @@ def test_an_engine_that_goes_away_during_a_lookup(
     assert not (tmp_path / "dead").exists()
 
 
+@each_client
 def test_an_update_whose_answer_got_lost_is_not_taken_for_a_conflict(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
@@ -263,6 +281,7 @@ def test_an_update_whose_answer_got_lost_is_not_taken_for_a_conflict(
     assert_all_in_once(engine_url, index_name)
 
 
+@each_client
 def test_an_interrupt_finishes_what_is_in_flight(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -277,17 +296,11 @@ def test_an_interrupt_finishes_what_is_in_flight(
 
         def close(self) -> None: ...
 
-    class Slow:
-        """The real encoder at a pace that leaves time to interrupt it."""
+    def hold(window: int) -> None:
+        """The rest is not embedded before the interrupt, so that no more is read than the pipeline holds."""
+        assert window < 3 or control.stop.wait(PATIENCE)
 
-        info = encoder.info
-        tokenize = encoder.tokenize
-
-        def embed(self, texts: Any) -> Any:
-            threading.Event().wait(0.15)
-            return encoder.embed(texts)
-
-    slow: Any = Slow()
+    slow = Interposed(encoder, hold)
     # More than a chunk each: a small file would be read to its end before the first document is in.
     write_jsonl(docs, [document | {"filler": "x" * 70_000} for document in documents])
     summary = load(
@@ -301,6 +314,7 @@ def test_an_interrupt_finishes_what_is_in_flight(
     assert (again.unchanged, again.indexed) == (summary.indexed, COUNT - summary.indexed)
 
 
+@each_client
 def test_an_error_in_the_middle_says_how_far_it_came(
     engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
@@ -311,10 +325,11 @@ def test_an_error_in_the_middle_says_how_far_it_came(
         load(engine_url, encoder, index_name, docs, dead=dead, id_field="id")
 
 
+@each_client
 def test_both_writers_share_the_work(
     proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=PATIENCE)
 
     def meet(exchange: Any) -> tuple[int, bytes]:
         together.wait()

@@ -5,17 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import Engine
 from es_sbert.index.load_settings import LOAD_SETTINGS
 from es_sbert.index.schema import vector_fields
-from tests.engine.ingest_support import load, sentences, write_jsonl
+from tests.engine.ingest_support import Interposed, load, sentences, write_jsonl
 
 
 @pytest.fixture
@@ -28,18 +26,9 @@ def index(es9_url: str, fresh_index: Callable[[str], str]) -> str:
     return fresh_index(es9_url)
 
 
-class Meddling:
-    """The real encoder; before the last window is embedded, another program has its turn."""
-
-    def __init__(self, encoder: Encoder, windows: int, meddle: Callable[[], None]) -> None:
-        self._encoder, self._left, self._meddle = encoder, windows, meddle
-        self.info, self.tokenize = encoder.info, encoder.tokenize
-
-    def embed(self, texts: TokenizedTexts) -> Vectors:
-        self._left -= 1
-        if not self._left:
-            self._meddle()
-        return self._encoder.embed(texts)
+def before_window(encoder: Encoder, number: int, meddle: Callable[[], None]) -> Interposed:
+    """Another program has its turn before this window is embedded."""
+    return Interposed(encoder, lambda window: meddle() if window == number else None)
 
 
 def test_what_another_process_overwrites_in_the_mapping_is_put_back(
@@ -47,7 +36,7 @@ def test_what_another_process_overwrites_in_the_mapping_is_put_back(
 ) -> None:
     """It had read `_meta` before this load wrote into it."""
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
-    meddling: Any = Meddling(encoder, 1, lambda: es9.put_mapping(index, {"_meta": {"owner": "app"}}))
+    meddling = before_window(encoder, 0, lambda: es9.put_mapping(index, {"_meta": {"owner": "app"}}))
     summary = load(es9.info.url, meddling, index, path, dead=tmp_path / "dead", id_field="id")
     assert (summary.indexed, summary.exit_code, summary.notes) == (20, 0, ())
     state = es9.get_index(index)
@@ -68,7 +57,7 @@ def test_vectors_that_another_load_has_overwritten_are_named(
 
     def overwrite() -> None:
         """Goes over d0, once it is written, as a load does that knew of neither field."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while es9.get_documents(index, ["d0"], source_includes=["text"])["d0"]["text"] != changed[0]["text"]:
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -77,7 +66,7 @@ def test_vectors_that_another_load_has_overwritten_are_named(
 
     changed = [document | {"text": f"Changed: {document['text']}"} for document in sentences(20)]
     write_jsonl(path, changed)
-    before: Any = Meddling(encoder, 20, overwrite)  # one document a window
+    before = before_window(encoder, 19, overwrite)  # one document a window
     summary = load(es9.info.url, before, index, path, dead=tmp_path / "dead", id_field="id",
                    vectors=("one={text}",), batch_window=1)  # fmt: skip
     assert summary.indexed == 20
@@ -97,7 +86,7 @@ def test_a_field_that_another_load_adds_meanwhile_is_named(
         load(es9.info.url, encoder, index, path, dead=tmp_path / "dead", id_field="id", vectors=("two={text}",),
              state=tmp_path / "other.state")  # fmt: skip
 
-    meddling: Any = Meddling(encoder, 1, other)
+    meddling = before_window(encoder, 0, other)
     summary = load(es9.info.url, meddling, index, path, dead=tmp_path / "dead", id_field="id", vectors=("one={text}",))
     [note] = summary.notes
     assert note.startswith("two was added to the index meanwhile")

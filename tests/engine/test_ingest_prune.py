@@ -32,14 +32,14 @@ def put(url: str, index: str, document_id: str, document: dict[str, Any]) -> Non
         f"{url}/{index}/_doc/{document_id}?refresh=true", orjson.dumps(document), {"content-type": "application/json"},
         method="PUT",
     )  # fmt: skip
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=300) as response:
         assert response.status in (200, 201)
 
 
 @pytest.fixture
 def prune(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> Callable[..., Any]:
     return lambda path, url=engine_url, **options: load(
-        url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", prune=True, retry_seconds=20, **options
+        url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", prune=True, retry_seconds=300, **options
     )
 
 

@@ -16,7 +16,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
 from es_sbert.ingest.control import Control
-from es_sbert.ingest.progress import Silent, Snapshot
 from es_sbert.ingest.summary import Summary
 from tests.engine.ingest_support import (
     contents,
@@ -32,28 +31,44 @@ from tests.engine.ingest_support import (
 PATIENCE = 180.0  # seconds
 
 
-@contextmanager
-def watching(url: str, encoder: Encoder, index: str, dead: Path) -> Iterator[list[Summary | BaseException]]:
-    """A watch in another thread that has begun, ended with the block; its result stands in the list afterwards."""
-    control = Control()
-    done: list[Summary | BaseException] = []
-    begun = threading.Event()
+class Rounds(threading.Event):
+    """What tells a watch to stop; it is waited for once before each round.
 
-    class Begun(Silent):
-        def show(self, snapshot: Snapshot) -> None:
-            begun.set()
+    Attributes:
+        begun: Rounds that have begun; the first look at everything is none.
+    """
+
+    begun = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.begun += 1
+        return super().wait(timeout)
+
+
+@contextmanager
+def watching(
+    url: str, encoder: Encoder, index: str, dead: Path
+) -> Iterator[tuple[list[Summary | BaseException], Rounds]]:
+    """A watch in another thread that has looked at everything once, ended with the block.
+
+    Yields:
+        A list in which its result stands afterwards, and its rounds.
+    """
+    control, rounds = Control(), Rounds()
+    control.stop = rounds
+    done: list[Summary | BaseException] = []
 
     def work() -> None:
         try:
-            done.append(load(url, encoder, index, dead=dead, control=control, meter=Begun(), watch_seconds=0.1))
+            done.append(load(url, encoder, index, dead=dead, control=control, watch_seconds=0.05))
         except BaseException as error:  # for the test's thread
             done.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        assert begun.wait(PATIENCE), done
-        yield done
+        until(lambda: rounds.begun > 0, done)
+        yield done, rounds
     finally:
         control.interrupt()
         thread.join(PATIENCE)
@@ -90,7 +105,7 @@ def test_whatever_is_written_gets_its_vector(
             for key, vector in zip(documents, vectors, strict=True)
         )
 
-    with open_engine(engine_url) as engine, watching(engine_url, encoder, index_name, dead) as done:
+    with open_engine(engine_url) as engine, watching(engine_url, encoder, index_name, dead) as (done, rounds):
         # New documents, one after another.
         for key in list(documents)[20:]:
             send(engine, index_name, {"index": {"_id": key}}, documents[key])
@@ -110,7 +125,8 @@ def test_whatever_is_written_gets_its_vector(
         until(lambda: contents(engine_url, index_name)["d5"].get("embedding") is None, done)
         until(lambda: bool(letters(dead)), done)
         quiet = {key: value["_version"] for key, value in contents(engine_url, index_name).items()}
-        time.sleep(1)  # ten rounds in which nothing is to be done
+        seen = rounds.begun
+        until(lambda: rounds.begun > seen + 5, done)  # whole rounds in which nothing is to be done
         assert {key: value["_version"] for key, value in contents(engine_url, index_name).items()} == quiet
     [summary] = done
     assert isinstance(summary, Summary)
@@ -140,7 +156,7 @@ def test_over_an_alias_only_its_documents_get_vectors(
         return {key for key, source in contents(engine_url, index_name).items() if source.get("embedding")}
 
     put("dear", "cheap")
-    with watching(engine_url, encoder, alias, tmp_path / "dead") as done:
+    with watching(engine_url, encoder, alias, tmp_path / "dead") as (done, _):
         until(lambda: "cheap" in embedded(), done)
         put("dear, too", "cheap, too")
         # It was written last: whoever looks at it has looked at the other one.
@@ -155,7 +171,7 @@ def test_an_index_that_is_deleted_ends_the_watch(
 ) -> None:
     index = fresh_index(es9_url)
     load(es9_url, encoder, index, write_jsonl(tmp_path / "docs.jsonl", sentences(2)), dead=tmp_path / "dead")
-    with open_engine(es9_url) as engine, watching(es9_url, encoder, index, tmp_path / "dead") as done:
+    with open_engine(es9_url) as engine, watching(es9_url, encoder, index, tmp_path / "dead") as (done, _):
         engine._request("DELETE", f"/{index}")  # type: ignore[attr-defined]
         deadline = time.monotonic() + PATIENCE
         while not done and time.monotonic() < deadline:
@@ -175,7 +191,7 @@ def test_an_alias_that_goes_over_to_another_index_ends_the_watch(
         load(es9_url, encoder, index, path, dead=tmp_path / "dead")
     with open_engine(es9_url) as engine:
         engine.update_aliases([{"add": {"index": one, "alias": alias}}])
-        with watching(es9_url, encoder, alias, tmp_path / "dead") as done:
+        with watching(es9_url, encoder, alias, tmp_path / "dead") as (done, _):
             engine.update_aliases([{"remove": {"index": one, "alias": alias}}, {"add": {"index": two, "alias": alias}}])
             deadline = time.monotonic() + PATIENCE
             while not done and time.monotonic() < deadline:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,12 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import OutputError
 from es_sbert.index.load_settings import LOAD_SETTINGS, begin_load, left_behind, put_back
-from es_sbert.ingest.progress import Snapshot
 from es_sbert.ingest.settings import LoadSettings
-from tests.engine.ingest_support import contents, load, sentences, write_jsonl
+from tests.engine.ingest_support import Interposed, contents, load, sentences, write_jsonl
 from tests.faulty_proxy import FaultyProxy
 
 REFRESH, REPLICAS = LOAD_SETTINGS
+COUNT = 60
 
 
 def settings_of(engine: Engine, index: str) -> tuple[str | None, str | None]:
@@ -26,32 +25,26 @@ def settings_of(engine: Engine, index: str) -> tuple[str | None, str | None]:
     return state.settings.get(REFRESH), state.settings.get(REPLICAS)
 
 
-class Looking:
-    """Notes the settings while a load runs."""
+class Looking(Interposed):
+    """The encoder, which notes the settings whenever it embeds: the load is under way then, for certain."""
 
-    def __init__(self, engine: Engine, index: str) -> None:
+    def __init__(self, encoder: Encoder, engine: Engine, index: str) -> None:
         self.seen: set[tuple[str | None, str | None]] = set()
-        self._look: Callable[[], None] = lambda: self.seen.add(settings_of(engine, index))
-
-    def show(self, snapshot: Snapshot) -> None:
-        if snapshot.done < snapshot.read:
-            self._look()
-
-    def close(self) -> None: ...
+        super().__init__(encoder, lambda window: self.seen.add(settings_of(engine, index)))
 
 
 @pytest.fixture
 def docs(tmp_path: Path) -> Path:
-    return write_jsonl(tmp_path / "docs.jsonl", sentences(300))
+    return write_jsonl(tmp_path / "docs.jsonl", sentences(COUNT))
 
 
 def test_an_index_that_a_load_creates_has_neither_until_its_end(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
-    meter = Looking(engine, index_name)
-    summary = load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id", meter=meter)
-    assert (summary.indexed, summary.notes) == (300, ())
-    assert meter.seen == {("-1", "0")}
+    looking = Looking(encoder, engine, index_name)
+    summary = load(engine_url, looking, index_name, docs, dead=tmp_path / "dead", id_field="id")
+    assert (summary.indexed, summary.notes) == (COUNT, ())
+    assert looking.seen == {("-1", "0")}
     assert settings_of(engine, index_name) == (None, "1")
     state = engine.get_index(index_name)
     assert state is not None
@@ -65,10 +58,9 @@ def test_an_index_that_was_there_is_changed_only_where_that_is_asked_for(
     wanted: LoadSettings, during: tuple[str, str],
 ) -> None:  # fmt: skip
     engine.create_index(index_name, {"settings": {REFRESH: "5s", REPLICAS: "2"}})
-    meter = Looking(engine, index_name)
-    load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id", meter=meter,
-         load_settings=wanted)  # fmt: skip
-    assert meter.seen == {during}
+    looking = Looking(encoder, engine, index_name)
+    load(engine_url, looking, index_name, docs, dead=tmp_path / "dead", id_field="id", load_settings=wanted)
+    assert looking.seen == {during}
     assert settings_of(engine, index_name) == ("5s", "2")
 
 
@@ -123,7 +115,7 @@ def test_an_engine_that_is_gone_leaves_them_to_the_next_load(
             return exchange.forward()  # type: ignore[attr-defined, no-any-return]
 
         proxy.faults = [last]
-        summary = load(proxy.url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id", batch_window=32,
+        summary = load(proxy.url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id", batch_window=8,
                        bulk_bytes=20_000, retry_seconds=0.3)  # fmt: skip
     assert summary.left > 0
     assert f"es-sbert index repair {index_name}" in summary.notes[0]
@@ -131,4 +123,4 @@ def test_an_engine_that_is_gone_leaves_them_to_the_next_load(
     again = load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id")
     assert (again.resumed, again.notes) == (True, ())
     assert settings_of(engine, index_name) == (None, "1")
-    assert len(contents(engine_url, index_name)) == 300
+    assert len(contents(engine_url, index_name)) == COUNT
