@@ -177,7 +177,7 @@ def delete_index(url: str, name: str) -> None:
     # Without the proxies of the environment: the server is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=60) as response:
+        with opener.open(request, timeout=300) as response:
             response.read()
     except urllib.error.HTTPError as error:
         with error:

@@ -73,13 +73,11 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     java = find_jdk(21, os.environ, None).home / "bin" / "java"
     console = folder / "s3proxy.log"
-    pid = process.spawn(
-        [str(java), "-Xmx192m", "-jar", str(program), "--properties", str(properties)], folder=folder,
-        environment={"HOME": str(folder)}, console=console, account=None,
-    )  # fmt: skip
+    command = [str(java), "-Xmx192m", "-XX:TieredStopAtLevel=1", "-jar", str(program), "--properties", str(properties)]
+    pid = process.spawn(command, folder=folder, environment={"HOME": str(folder)}, console=console, account=None)
     started = process.identity(pid)
     try:
-        wait_for_port(store.port, pid, console)
+        _wait(store, pid, console)
         store.filesystem.call_s3("create_bucket", Bucket=BUCKET)
         yield store
     finally:
@@ -87,11 +85,11 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
             process.stop(pid, started, grace=10.0)
 
 
-def wait_for_port(port: int, pid: int, console: Path) -> None:
-    """Wait until a server that was just started listens."""
-    deadline = time.monotonic() + 180
+def _wait(store: ObjectStore, pid: int, console: Path) -> None:
+    """Wait until the server listens."""
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and process.exit_code(pid) is None:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        with suppress(OSError), socket.create_connection(("127.0.0.1", store.port), timeout=5):
             return
         time.sleep(0.1)
     raise AssertionError(f"the server did not start:\n{console.read_text()[-3000:]}")

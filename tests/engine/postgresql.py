@@ -7,11 +7,14 @@ import platform
 import shutil
 import subprocess
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psycopg
 
 from es_sbert.engines.local import process
 from es_sbert.engines.local.account import server_account
@@ -19,7 +22,6 @@ from es_sbert.engines.local.catalogue import Artifact
 from es_sbert.engines.local.layout import Layout
 from es_sbert.engines.local.maven import find_maven
 from tests.conftest import free_port
-from tests.engine.object_store import wait_for_port
 
 PASSWORD = "pg-s3cret:of/the@tests"
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64v8", "arm64": "arm64v8"}
@@ -73,12 +75,22 @@ def postgresql() -> Iterator[Postgresql]:
             folder=work, environment=environment, console=console, account=account,
         )  # fmt: skip
         started = process.identity(pid)
-        wait_for_port(server.port, pid, console)
+        _wait(server, pid, console)
         yield server
     finally:
         if pid is not None and started is not None:
             process.stop(pid, started, grace=30.0)
         shutil.rmtree(work)
+
+
+def _wait(server: Postgresql, pid: int, console: Path) -> None:
+    """Wait until it lets somebody in: it listens before that."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and process.exit_code(pid) is None:
+        with suppress(psycopg.OperationalError), psycopg.connect(server.url, connect_timeout=30):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"the server did not start:\n{console.read_text()[-3000:]}")
 
 
 def _unpack(work: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -205,6 +206,17 @@ def test_slices_of_one_point_in_time_hold_every_document_once(engine: Engine, in
     assert sorted(seen, key=int) == [str(n) for n in range(1000)]
 
 
+def wait_until_closed(engine: RestEngine, index: str) -> None:
+    """An engine counts a context until the last thread has let go of it, be it after the answer.
+
+    What nobody closes stays open for minutes, longer than this waits.
+    """
+    deadline = time.monotonic() + 60
+    while open_contexts(engine, index):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def open_contexts(engine: RestEngine, index: str) -> int:
     """Search contexts that are open on an index: the points in time of the running scans, one a shard."""
     stats = engine._request("GET", f"/{index}/_stats/search")
@@ -214,27 +226,27 @@ def open_contexts(engine: RestEngine, index: str) -> int:
 def test_point_in_time_is_closed_at_the_end_on_a_break_and_on_an_error(engine: RestEngine, index: str) -> None:
     engine.bulk(index, numbered(10))
     engine.refresh(index)
-    assert open_contexts(engine, index) == 0
+    wait_until_closed(engine, index)
 
     pages = engine.scan(index, query={"match_all": {}}, source_includes=[], page=2)
     next(pages)
     assert open_contexts(engine, index) > 0
     pages.close()  # type: ignore[attr-defined]
-    assert open_contexts(engine, index) == 0
+    wait_until_closed(engine, index)
 
     list(engine.scan(index, query={"match_all": {}}, source_includes=[], page=2))
-    assert open_contexts(engine, index) == 0
+    wait_until_closed(engine, index)
 
     with pytest.raises(RequestFailed, match="foo"):
         list(engine.scan(index, query={"foo": {}}, source_includes=[]))
-    assert open_contexts(engine, index) == 0
+    wait_until_closed(engine, index)
 
     point_in_time = engine.open_point_in_time(index)
     list(engine.scan(index, query={"match_all": {}}, source_includes=[], slice=Slice(0, 2, point_in_time)))
     assert open_contexts(engine, index) > 0  # the other slices are still to be read
     engine.close_point_in_time(point_in_time)
     engine.close_point_in_time(point_in_time)  # is none any more: no error
-    assert open_contexts(engine, index) == 0
+    wait_until_closed(engine, index)
 
 
 def test_a_scan_whose_point_in_time_is_gone_says_what_to_do(engine: Engine, index: str) -> None:

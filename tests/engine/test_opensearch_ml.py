@@ -87,7 +87,7 @@ def test_a_package_is_registered(ml: httpx.Client) -> None:
         json_body = {"content-type": "application/json"}
         begun = ml.post("/_plugins/_ml/models/_register", content=request.read_bytes(), headers=json_body).json()
         task = ml.get(f"/_plugins/_ml/tasks/{begun['task_id']}").json()
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while task["state"] in ("CREATED", "RUNNING") and time.monotonic() < end:
             time.sleep(0.2)
             task = ml.get(f"/_plugins/_ml/tasks/{begun['task_id']}").json()
