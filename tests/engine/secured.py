@@ -14,8 +14,14 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from es_sbert.engines.local import lookup, process
 from es_sbert.engines.local.account import server_account
@@ -34,7 +40,8 @@ SECURITY = (
     ("xpack.security.enabled", "true"),
     ("xpack.security.autoconfiguration.enabled", "false"),
     ("xpack.security.http.ssl.enabled", "true"),
-    ("xpack.security.http.ssl.keystore.path", "http.p12"),
+    ("xpack.security.http.ssl.certificate", "http.crt"),
+    ("xpack.security.http.ssl.key", "http.key"),
 )
 # Users and roles from files: the API's own index needs analysers that the integration-test build lacks.
 NARROW_ROLE = """
@@ -120,22 +127,18 @@ def _start(folder: Path, name: str) -> dict[str, Any]:
         console = prepare_work(build, home, port, work, account)
         environment = server_environment(build, jdk.home, "512m", work, os.environ)
 
-        def tool(*command: str, given: str = "") -> str:
-            return subprocess.run(
+        def tool(*command: str, given: str = "") -> None:
+            subprocess.run(
                 command, env=environment, input=given, capture_output=True, text=True, check=True, cwd=work,
                 user=account.uid if account else None, group=account.gid if account else None,
                 extra_groups=[] if account else None,
-            ).stdout  # fmt: skip
+            )  # fmt: skip
 
-        store = ["-keystore", str(work / "conf" / "http.p12"), "-storetype", "PKCS12", "-storepass", "changeit"]
-        keytool = str(jdk.home / "bin" / "keytool")
-        tool(keytool, "-genkeypair", *store, "-alias", "http", "-keyalg", "EC", "-dname", "CN=localhost",
-             "-ext", "SAN=dns:localhost", "-ext", "bc:c=ca:true", "-validity", "2")  # fmt: skip
-        ca_certs.write_text(tool(keytool, "-exportcert", "-rfc", *store, "-alias", "http"))
-        keystore = str(home / "bin" / "elasticsearch-keystore")
-        tool(keystore, "create")
-        tool(keystore, "add", "-x", "bootstrap.password", given=PASSWORD)
-        tool(keystore, "add", "-x", "xpack.security.http.ssl.keystore.secure_password", given="changeit")
+        certificate, key = _certificate()
+        for path, content in ((ca_certs, certificate), (work / "conf/http.crt", certificate),
+                              (work / "conf/http.key", key)):  # fmt: skip
+            path.write_bytes(content)
+        tool(str(home / "bin" / "elasticsearch-keystore"), "add", "-f", "-x", "bootstrap.password", given=PASSWORD)
         (work / "conf" / "roles.yml").write_text(NARROW_ROLE)
         tool(str(home / "bin" / "elasticsearch-users"), "useradd", "anna", "-p", PASSWORD, "-r", "narrow")
         pid = process.spawn(
@@ -147,6 +150,25 @@ def _start(folder: Path, name: str) -> dict[str, Any]:
     except BaseException:
         _stop(described)
         raise
+
+
+def _certificate() -> tuple[bytes, bytes]:
+    """A certificate for `localhost` that vouches for itself, and its key, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=2))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    return made.public_bytes(pem), key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
 
 
 def _stop(described: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import ssl
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.opensearch import OpenSearchEngine
 from es_sbert.engines.protocol import EngineInfo, Flavour
 from es_sbert.errors import AccessDenied, EngineUnreachable
+from tests.e2e.cli_support import cli_in_process
 from tests.engine.secured import PASSWORD, Secured
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -121,7 +121,7 @@ def test_no_secret_reaches_output_logs_process_lists_or_files(secured: Secured, 
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=600)
     assert process.returncode == 1, out
     secrets = [PASSWORD, b64encode(f"elastic:{PASSWORD}".encode()).decode()]
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "secret"}
@@ -138,16 +138,17 @@ def test_plain_http_where_the_engine_speaks_tls(secured: Secured) -> None:
     assert "https://" in caught.value.remedy
 
 
-def test_the_command_line_takes_the_password_from_the_environment(secured: Secured) -> None:
-    def show(password: str) -> subprocess.CompletedProcess[str]:
-        given = {"ES_SBERT_USERNAME": "elastic", "ES_SBERT_PASSWORD": password, "ES_SBERT_URL": secured.url}
-        given["ES_SBERT_CA_CERTS"] = str(secured.ca_certs)
-        command = [sys.executable, "-m", "es_sbert", "index", "show", "docs"]
-        return subprocess.run(command, capture_output=True, text=True, env=os.environ | given, check=False, timeout=120)
-
-    assert "no index 'docs'" in show(PASSWORD).stderr
-    wrong = show("wrong-battery")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "refused the credentials" in wrong.stderr
-    assert "wrong-battery" not in wrong.stderr
+def test_the_command_line_takes_the_password_from_the_environment(
+    secured: Secured, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = cli_in_process(capfd)
+    given = {"USERNAME": "elastic", "PASSWORD": PASSWORD, "URL": secured.url, "CA_CERTS": str(secured.ca_certs)}
+    for name, value in given.items():
+        monkeypatch.setenv(f"ES_SBERT_{name}", value)
+    assert "no index 'docs'" in cli("index", "show", "docs").err
+    monkeypatch.setenv("ES_SBERT_PASSWORD", "wrong-battery")
+    wrong = cli("index", "show", "docs")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "refused the credentials" in wrong.err
+    assert "wrong-battery" not in wrong.err
     assert Path(secured.ca_certs).exists()
