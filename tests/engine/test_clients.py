@@ -179,8 +179,9 @@ def test_a_client_signs_in_by_itself(secured_es9: Secured) -> None:
 def client8(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with elasticsearch-py 8."""
     folder = tmp_path_factory.mktemp("client8")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(folder),
-               "elasticsearch>=8.19,<9"]  # fmt: skip
+    # Whatever else they need is installed, in versions that serve both.
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", "--target", str(folder),
+               "elasticsearch>=8.19,<9", "elastic-transport>=8.15,<9"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return folder
@@ -224,6 +225,6 @@ def test_elasticsearch_py_8(request: pytest.FixtureRequest, engine_name: str, cl
         environment = {"PYTHONPATH": f"{client8}:{Path(__file__).parents[2]}", "PATH": "/usr/bin:/bin",
                        "ES_SBERT_CACHE": str(tmp_path / "cache"), "HOME": str(tmp_path)}  # fmt: skip
         done = subprocess.run([sys.executable, "-c", _CLIENT8, url, made.one, str(tmp_path / "model")],
-                              env=environment, capture_output=True, text=True, timeout=300)  # fmt: skip
+                              env=environment, capture_output=True, text=True, timeout=600)  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout.split() == expected

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,24 @@ def long_documents(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def expected_passages(encoder: Encoder, text: str) -> tuple[list[tuple[int, int]], Vectors]:
-    """Offsets, and the vectors of the texts that stand there."""
-    [spans] = encoder.splitter(48, 12, "document")([text])
-    return spans, encoder.encode([text[start:end] for start, end in spans], "document").vectors
+Expected = Callable[[str], tuple[list[tuple[int, int]], Vectors]]
 
 
-def check_passages(encoder: Encoder, source: dict[str, Any], text: str) -> None:
-    spans, vectors = expected_passages(encoder, text)
+@pytest.fixture(scope="module")
+def expected(encoder: Encoder) -> Expected:
+    """A function text → offsets of its passages, and the vectors of the texts that stand there."""
+    split = encoder.splitter(48, 12, "document")
+
+    @cache
+    def passages_of(text: str) -> tuple[list[tuple[int, int]], Vectors]:
+        [spans] = split([text])
+        return spans, encoder.encode([text[start:end] for start, end in spans], "document").vectors
+
+    return passages_of
+
+
+def check_passages(expected: Expected, source: dict[str, Any], text: str) -> None:
+    spans, vectors = expected(text)
     value = source["embedding"]
     stored = [value] if isinstance(value, dict) else value
     assert [(passage["start"], passage["end"]) for passage in stored] == spans
@@ -76,9 +87,9 @@ def other_encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]
 
 @pytest.mark.parametrize("index_type", ["hnsw", "int8_hnsw", "flat"])
 def test_a_document_is_as_near_as_its_nearest_passage(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, index_type: str
+    engine_url: str, index_name: str, encoder: Encoder, expected: Expected, tmp_path: Path, index_type: str
 ) -> None:
-    documents = [document for document in long_documents(80) if document["body"].strip()]
+    documents = [document for document in long_documents(40) if document["body"].strip()]
     path = write_jsonl(tmp_path / "docs.jsonl", documents)
     summary = load(
         engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_fields=("body",),
@@ -90,8 +101,8 @@ def test_a_document_is_as_near_as_its_nearest_passage(
     query = "The violin met the storm."
     vector = encoder.encode([query], "query").vectors[0]
     for document in documents:
-        check_passages(encoder, stored[document["id"]], document["body"])
-        spans, vectors = expected_passages(encoder, document["body"])
+        check_passages(expected, stored[document["id"]], document["body"])
+        spans, vectors = expected(document["body"])
         cosines = vectors @ vector  # (passages,)
         nearest[document["id"]] = (float(cosines.max()), spans[int(cosines.argmax())])
     ranked = sorted(nearest, key=lambda key: -nearest[key][0])
@@ -119,7 +130,7 @@ def test_a_document_is_as_near_as_its_nearest_passage(
 
 
 def test_passages_are_made_where_documents_stand_and_kept_until_their_text_changes(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+    engine_url: str, index_name: str, encoder: Encoder, expected: Expected, tmp_path: Path
 ) -> None:
     documents = long_documents(30)
     path = write_jsonl(tmp_path / "docs.jsonl", documents)
@@ -158,7 +169,7 @@ def test_passages_are_made_where_documents_stand_and_kept_until_their_text_chang
     for row, document in enumerate(documents):
         source = stored[document["id"]]
         if document["body"].strip():
-            check_passages(encoder, source, document["body"])
+            check_passages(expected, source, document["body"])
         if "title" in document:
             assert same_vectors(vector_of(source, "title_vector"), titles[row])
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+
 import numpy as np
 import pytest
 
+from es_sbert.config import EngineSettings
+from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, Flavour
 from es_sbert.errors import IndexMismatch
+from es_sbert.index.change_type import force_merge
 from es_sbert.index.ensure import VectorField, ensure_vector_field
 from es_sbert.index.types import IndexType
 from es_sbert.search.queries import search_body
@@ -15,7 +22,7 @@ from es_sbert.search.vector_query import VectorQuery
 from es_sbert.tuning.recall import Queries, Setting, measure_recall, sample_queries
 from tests.engine.vectors import cosines, load, random_vectors
 
-DIMENSIONS, COUNT, K = 64, 3000, 10
+DIMENSIONS, COUNT, K = 64, 1200, 10
 
 
 def filled(engine: Engine, index: str, index_type: str, count: int = COUNT) -> VectorField:
@@ -27,11 +34,30 @@ def filled(engine: Engine, index: str, index_type: str, count: int = COUNT) -> V
     return field
 
 
+@pytest.fixture(scope="module")
+def measured(engine_url: str) -> Iterator[tuple[Engine, dict[str, VectorField]]]:
+    """An engine, and an index of each of two types that tests only look at.
+
+    Of one segment each: searches of several, side by side, tell each other how far they are, and what they leave out
+    depends on who is faster.
+    """
+    fields = {}
+    with closing(connect(EngineSettings(url=engine_url))) as engine:
+        for index_type in ("hnsw", "int8_hnsw"):
+            name = f"test-{uuid.uuid4().hex[:12]}"
+            fields[index_type] = filled(engine, name, index_type)
+            force_merge(engine, name)
+            engine.refresh(name)
+        yield engine, fields
+        for field in fields.values():
+            engine.delete_index(field.index)
+
+
 @pytest.mark.parametrize(("index_type", "oversample"), [("hnsw", None), ("int8_hnsw", 1.0), ("int8_hnsw", 3.0)])
 def test_recall_of_texts_is_what_numpy_says(
-    engine: Engine, index_name: str, index_type: str, oversample: float | None
+    measured: tuple[Engine, dict[str, VectorField]], index_type: str, oversample: float | None
 ) -> None:
-    field = filled(engine, index_name, index_type)
+    engine, field = measured[0], measured[1][index_type]
     vectors, queries = random_vectors(COUNT, DIMENSIONS), random_vectors(20, DIMENSIONS, seed=7)
     settings = [Setting(count, oversample) for count in (10, 30, 1000)]
     report = measure_recall(engine, field, Queries(queries, [None] * 20), settings, k=K, target=0.95)
@@ -40,7 +66,7 @@ def test_recall_of_texts_is_what_numpy_says(
         shares = []
         for query in queries:
             knn = VectorQuery("embedding", query, K, num_candidates=row.setting.num_candidates, oversample=oversample)
-            hits = engine.search(index_name, search_body(engine.info.flavour, Method.KNN, knn))["hits"]["hits"]
+            hits = engine.search(field.index, search_body(engine.info.flavour, Method.KNN, knn))["hits"]["hits"]
             best = {str(place) for place in np.argsort(-cosines(query, vectors))[:K]}
             shares.append(len(best & {hit["_id"] for hit in hits}) / K)
         assert row.recall.mean == pytest.approx(np.mean(shares), abs=1e-9)
@@ -51,8 +77,8 @@ def test_recall_of_texts_is_what_numpy_says(
     assert means[-1] > (0.7 if oversample == 1.0 else 0.9)
 
 
-def test_documents_do_not_count_as_their_own_neighbours(engine: Engine, index_name: str) -> None:
-    field = filled(engine, index_name, "hnsw")
+def test_documents_do_not_count_as_their_own_neighbours(measured: tuple[Engine, dict[str, VectorField]]) -> None:
+    engine, field = measured[0], measured[1]["hnsw"]
     queries = sample_queries(engine, field, 30, seed=3)
     again = sample_queries(engine, field, 30, seed=3)
     assert sorted(queries.own) == sorted(again.own)  # type: ignore[type-var]
@@ -66,7 +92,7 @@ def test_documents_do_not_count_as_their_own_neighbours(engine: Engine, index_na
     for own, vector in zip(queries.own, queries.vectors, strict=True):
         assert own is not None
         knn = VectorQuery("embedding", vector, K + 1, num_candidates=K + 1)
-        hits = engine.search(index_name, search_body(engine.info.flavour, Method.KNN, knn))["hits"]["hits"]
+        hits = engine.search(field.index, search_body(engine.info.flavour, Method.KNN, knn))["hits"]["hits"]
         best = {str(place) for place in np.argsort(-cosines(vector, vectors))[: K + 1]} - {own}
         shares.append(len(best & {hit["_id"] for hit in hits if hit["_id"] != own}) / K)
     assert row.recall.mean == pytest.approx(np.mean(shares), abs=1e-9)

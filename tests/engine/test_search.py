@@ -21,12 +21,12 @@ from es_sbert.search.scores import Method
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.engine.vectors import cosines, load, random_vectors
 
-COUNT, DIMENSIONS, QUERIES = 3000, 64, 10
+COUNT, GROUPS, DIMENSIONS, QUERIES = 1500, 50, 64, 10
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Loaded vectors: document i has `group` i mod 100 and, every tenth, no vector at all under `bare-i`."""
+    """Loaded vectors: document i has `group` i mod GROUPS and, every tenth, no vector at all under `bare-i`."""
 
     engine: RestEngine
     flat: str
@@ -47,7 +47,7 @@ def corpus(engine_url: str) -> Iterator[Corpus]:
                 engine, name, vector_field="v", fingerprint="f" * 32, model_name="random", dimensions=DIMENSIONS,
                 index_type=index_type, shards=2, replicas=0,
             )  # fmt: skip
-            load(engine, name, "v", vectors, lambda number: {"group": number % 100, "title": f"document {number}"})
+            load(engine, name, "v", vectors, lambda number: {"group": number % GROUPS, "title": f"document {number}"})
             engine.bulk(name, b'{"index":{"_id":"bare"}}\n{"group":1,"title":"without a vector"}\n')
             engine.refresh(name)
         yield Corpus(engine, names["flat"], names["hnsw"], names["int8_hnsw"], vectors)
@@ -68,7 +68,7 @@ def hnsw(corpus: Corpus) -> SemanticIndex:
 def best(query: Vectors, corpus: Corpus, k: int, group: int | None = None) -> list[tuple[str, float]]:
     """Brute force: ids and cosines of the k nearest vectors."""
     similar = cosines(query, corpus.vectors)
-    order = [int(i) for i in np.argsort(-similar) if group is None or i % 100 == group][:k]
+    order = [int(i) for i in np.argsort(-similar) if group is None or i % GROUPS == group][:k]
     return [(str(i), float(similar[i])) for i in order]
 
 
@@ -136,7 +136,7 @@ def test_exact_search_of_a_flat_index_needs_no_scripting_on_elasticsearch(corpus
 def test_a_filter_that_matches_k_documents_gives_k_hits(
     corpus: Corpus, name: str, request: pytest.FixtureRequest
 ) -> None:
-    """30 of 3,000 documents pass: a filter applied after the search would leave almost nothing of the 30 nearest."""
+    """30 of 1,500 documents pass: a filter applied after the search would leave almost nothing of the 30 nearest."""
     index: SemanticIndex = request.getfixturevalue(name)
     query = random_vectors(1, DIMENSIONS, seed=7)[0]
     result = index.search_vector(query, 30, filter={"term": {"group": 1}})

@@ -13,17 +13,24 @@ from es_sbert.index.ensure import ensure_vector_field
 from es_sbert.index.types import OPENSEARCH_TYPES, IndexType
 from es_sbert.index.vectors import vector_value
 from es_sbert.tuning.size_report import size_lines, size_report
+from tests.conftest import ENGINES
 from tests.engine.vectors import load, random_vectors
 
-DIMENSIONS, COUNT = 128, 2000
+DIMENSIONS, COUNT = 128, 1000
 
 
-@pytest.mark.parametrize("index_type", list(IndexType))
+@pytest.mark.parametrize(
+    ("engine_url", "index_type"),
+    [
+        (engine, index_type)
+        for engine in ENGINES
+        for index_type in (OPENSEARCH_TYPES if engine == "opensearch" else IndexType)
+    ],
+    indirect=["engine_url"],
+)
 def test_the_estimate_is_near_the_real_size(
     engine: Engine, engine_url: str, fresh_index: Callable[[str], str], index_type: IndexType
 ) -> None:
-    if engine.info.flavour is Flavour.OPENSEARCH and index_type not in OPENSEARCH_TYPES:
-        index_type = IndexType.HNSW
     name = fresh_index(engine_url)
     ensure_vector_field(
         engine, name, vector_field="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS,
