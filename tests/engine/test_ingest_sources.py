@@ -30,7 +30,7 @@ from tests.engine.postgresql import PASSWORD, Postgresql
 from tests.engine.relay import Relay
 
 COUNT = 90
-MANY, HALF = 1000, 400
+MANY, HALF = 300, 120
 
 
 def table(count: int) -> pa.Table:
@@ -177,24 +177,25 @@ def test_a_store_that_is_gone_half_way_stops_the_load_and_the_same_command_goes_
     s3: ObjectStore, es9_url: str, remotely: Any, encoder: Encoder, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, name: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(remote, "_BLOCK", 5000)
-    monkeypatch.setattr(remote, "_CHUNK", 5000)
+    monkeypatch.setattr(remote, "_BLOCK", 2000)
+    monkeypatch.setattr(remote, "_CHUNK", 2000)
     documents = sentences(MANY)
     rows = b"".join(orjson.dumps(document) + b"\n" for document in documents)
     if not name.endswith("jsonl"):
         out = io.BytesIO()
         made = pa.Table.from_pylist(documents)
         if name.endswith("parquet"):
-            parquet.write_table(made, out, row_group_size=100, compression="none")
+            parquet.write_table(made, out, row_group_size=30, compression="none")
         else:
             with ipc.new_file(out, made.schema) as writer:
-                writer.write_table(made, max_chunksize=100)
+                writer.write_table(made, max_chunksize=30)
         rows = out.getvalue()
     address = s3.put(name, rows)
     with Relay(s3.environment["AWS_ENDPOINT_URL"]) as relay:
-        use_s3(monkeypatch, {"AWS_ENDPOINT_URL": relay.url})
+        # Its client has retries of its own, half a minute of them in all, which are not what is shown here.
+        use_s3(monkeypatch, {"AWS_ENDPOINT_URL": relay.url, "AWS_MAX_ATTEMPTS": "1"})
         after_records(monkeypatch, HALF, relay.stop)
-        summary = remotely(address, batch_window=32, bulk_bytes=20_000, retry_seconds=1)
+        summary = remotely(address, batch_window=16, bulk_bytes=20_000, retry_seconds=1)
     assert summary.stopped is not None
     assert f"{address} could not be read after the record of line {summary.read}: " in summary.stopped
     assert "the same command goes on where it was" in summary.stopped
@@ -274,7 +275,7 @@ def test_a_connection_of_a_query_that_breaks_half_way(
         )
 
     after_records(monkeypatch, HALF, cut)
-    summary = remotely(**query, batch_window=32, bulk_bytes=20_000)
+    summary = remotely(**query, batch_window=16, bulk_bytes=20_000)
     assert summary.stopped is not None
     assert f"sql could not be read after the record of line {summary.read}: " in summary.stopped
     assert PASSWORD not in summary.stopped
