@@ -21,7 +21,7 @@ from es_sbert.ingest.run import run
 from es_sbert.ingest.settings import IngestSettings
 from es_sbert.tuning.recall import Setting, measure_recall, sample_queries
 from es_sbert.tuning.size_report import size_report
-from tests.engine.migration.support import Place, text_of, two_encoders
+from tests.engine.migration.support import Place, expect_no_stragglers, text_of, two_encoders
 
 COUNT = 60
 
@@ -39,8 +39,10 @@ def long_document(number: int) -> Json:
 
 
 def test_passages_are_measured_and_migrated_with_the_other_fields_of_their_model(
-    engine: Engine, index_name: str, encoders: tuple[Encoder, Encoder], tmp_path: Path
-) -> None:
+    engine: Engine, index_name: str, encoders: tuple[Encoder, Encoder], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    expect_no_stragglers(monkeypatch)
     first, second = encoders
     place = Place(engine, f"{index_name}-alias", index_name, tmp_path / "dead.jsonl")
     engine.create_index(

@@ -9,13 +9,18 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
-from tests.engine.migration.support import Place, make_place, two_encoders
+from tests.engine.migration.support import Place, expect_no_stragglers, make_place, two_encoders
 
 
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Encoder, Encoder]]:
     with two_encoders(tmp_path_factory.mktemp("models")) as both:
         yield both
+
+
+@pytest.fixture(autouse=True)
+def no_stragglers(monkeypatch: pytest.MonkeyPatch) -> None:
+    expect_no_stragglers(monkeypatch)
 
 
 @pytest.fixture

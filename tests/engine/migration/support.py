@@ -179,6 +179,12 @@ def models(tmp: Path) -> tuple[Path, Path]:
     return write_tiny_bert(tmp / "first", seed=0), write_tiny_bert(tmp / "second", seed=1)
 
 
+def expect_no_stragglers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let migrations end soon: other writers of the tests have written when they say so, and nothing is on its way."""
+    monkeypatch.setattr("es_sbert.migration.waiting._QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("es_sbert.migration.waiting._POLL_SECONDS", 0.05)
+
+
 @contextmanager
 def two_encoders(folder: Path) -> Iterator[tuple[Encoder, Encoder]]:
     """Both `models` as a user loads them."""
