@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,39 +10,42 @@ import pytest
 
 from es_sbert.index.load_settings import begin_load
 from tests.conftest import free_port
+from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.engine.vectors import load, random_vectors
 
-
-def run(*args: str, url: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "es_sbert", *args, "--url", url]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, timeout=300)
+Run = Callable[..., Done]
 
 
-def assert_refused(done: subprocess.CompletedProcess[str], message: str, remedy: str) -> None:
-    """Exit code 2, the error and its remedy on stderr, nothing on stdout, no traceback."""
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Error: ")
-    assert message in done.stderr
-    assert remedy in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.fixture
+def run(cli: Cli) -> Run:
+    """`es-sbert ARGUMENTS… --url URL`."""
+    return lambda *arguments, url: cli(*arguments, "--url", url)
 
 
-def test_an_index_is_created_shown_and_found_again(engine_url: str, index_name: str) -> None:
+def assert_refused(done: Done, message: str, remedy: str) -> None:
+    """Exit code 2, the error and its remedy on stderr, nothing on stdout."""
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("Error: ")
+    assert message in done.err
+    assert remedy in done.err
+
+
+def test_an_index_is_created_shown_and_found_again(run: Run, engine_url: str, index_name: str) -> None:
     done = run("index", "create", index_name, "--index-type", "int8_hnsw", "--shards", "2", url=engine_url)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.strip() == (
+    assert (done.code, done.out) == (0, "")
+    assert done.err.strip() == (
         f"created {index_name} with the vector field embedding: 384 dimensions, int8_hnsw, all-MiniLM-L6-v2"
     )
-    assert "has the vector field embedding already" in run("index", "create", index_name, url=engine_url).stderr
+    assert "has the vector field embedding already" in run("index", "create", index_name, url=engine_url).err
     added = run("index", "create", index_name, "--vector-field", "second", url=engine_url)
-    assert added.stderr.startswith(f"added the vector field second to {index_name}")
+    assert added.err.startswith(f"added the vector field second to {index_name}")
 
     shown = run("index", "show", index_name, url=engine_url)
-    assert shown.returncode == 0
-    assert shown.stdout.startswith(f"{index_name} (")
-    assert "vectors      0 documents, 0 of this model, 0 truncated" in shown.stdout
-    summary = orjson.loads(run("index", "show", index_name, "--json", url=engine_url).stdout)
+    assert shown.code == 0
+    assert shown.out.startswith(f"{index_name} (")
+    assert "vectors      0 documents, 0 of this model, 0 truncated" in shown.out
+    summary = orjson.loads(run("index", "show", index_name, "--json", url=engine_url).out)
     assert {field["name"]: field["index_type"] for field in summary["fields"]} == {
         "embedding": "int8_hnsw",
         "second": "hnsw",
@@ -55,21 +56,21 @@ def test_an_index_is_created_shown_and_found_again(engine_url: str, index_name: 
     assert_refused(conflict, "has the index type int8_hnsw, not flat", "leave --index-type out")
 
 
-def test_an_index_for_passages(es9_url: str, fresh_index: Callable[[str], str]) -> None:
+def test_an_index_for_passages(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
     index = fresh_index(es9_url)
     assert_refused(run("index", "create", index, "--passages", "300", url=es9_url), "reads 256 tokens", "at most 256")
     assert_refused(
         run("index", "create", index, "--passage-overlap", "8", url=es9_url), "is for passages", "--passages"
     )
-    assert run("index", "create", index, "--passages", "64", url=es9_url).returncode == 0
+    assert run("index", "create", index, "--passages", "64", url=es9_url).code == 0
     shown = run("index", "show", index, url=es9_url)
-    assert "vectors of   passages of 64 tokens, 8 of them shared" in shown.stdout
+    assert "vectors of   passages of 64 tokens, 8 of them shared" in shown.out
     conflict = run("index", "create", index, "--passages", "32", url=es9_url)
     assert_refused(conflict, "holds passages of 64 tokens", "Leave --passages out")
 
 
-def test_what_cannot_be_created_is_refused(es9_url: str, tmp_path: Path) -> None:
-    def create(*args: str) -> subprocess.CompletedProcess[str]:
+def test_what_cannot_be_created_is_refused(run: Run, es9_url: str, tmp_path: Path) -> None:
+    def create(*args: str) -> Done:
         return run("index", "create", *args, url=es9_url)
 
     assert_refused(create("docs", "--index-type", "bbq_disk"), "paid Elasticsearch licence", "bbq_hnsw")
@@ -79,7 +80,7 @@ def test_what_cannot_be_created_is_refused(es9_url: str, tmp_path: Path) -> None
     assert_refused(create("UPPER"), "400", "")
 
 
-def test_a_missing_index_is_named(es9_url: str) -> None:
+def test_a_missing_index_is_named(run: Run, es9_url: str) -> None:
     assert_refused(
         run("index", "show", "test-nowhere", url=es9_url), "no index 'test-nowhere'", "es-sbert index create"
     )
@@ -88,18 +89,20 @@ def test_a_missing_index_is_named(es9_url: str) -> None:
 @pytest.mark.parametrize(
     "command", [["index", "show", "docs"], ["index", "create", "docs"], ["search", "--index", "docs", "x"]]
 )
-def test_an_address_where_nothing_listens(command: list[str]) -> None:
+def test_an_address_where_nothing_listens(run: Run, command: list[str]) -> None:
     done = run(*command, url=f"http://127.0.0.1:{free_port()}")
     assert_refused(done, "nothing listens at http://127.0.0.1", "es-sbert engine up")
 
 
-def test_an_address_that_is_none() -> None:
+def test_an_address_that_is_none(run: Run) -> None:
     assert_refused(
         run("index", "show", "docs", url="localhost:9200"), "no http:// or https://", "http://localhost:9200"
     )
 
 
-def test_settings_that_a_killed_load_has_left_are_put_back(es9_url: str, fresh_index: Callable[[str], str]) -> None:
+def test_settings_that_a_killed_load_has_left_are_put_back(
+    run: Run, es9_url: str, fresh_index: Callable[[str], str]
+) -> None:
     index = fresh_index(es9_url)
     with open_engine(es9_url) as engine:
         engine.create_index(index, {"settings": {"index.number_of_replicas": "2"}})
@@ -107,31 +110,33 @@ def test_settings_that_a_killed_load_has_left_are_put_back(es9_url: str, fresh_i
         assert state is not None
         begin_load(engine, state)
         done = run("index", "repair", index, url=es9_url)
-        assert (done.returncode, done.stdout) == (0, "")
-        assert done.stderr.splitlines() == [
+        assert (done.code, done.out) == (0, "")
+        assert done.err.splitlines() == [
             "index.refresh_interval: the default again",
             "index.number_of_replicas: 2 again",
         ]
         state = engine.get_index(index)
         assert state is not None
         assert state.settings["index.number_of_replicas"] == "2"
-    assert "no load has left its settings behind" in run("index", "repair", index, url=es9_url).stderr
+    assert "no load has left its settings behind" in run("index", "repair", index, url=es9_url).err
     assert_refused(run("index", "repair", "no-such-index", url=es9_url), "there is no index", "Check the name")
 
 
-def test_recall_sizes_and_another_type(es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path) -> None:
+def test_recall_sizes_and_another_type(
+    run: Run, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path
+) -> None:
     index = fresh_index(es9_url)
-    assert run("index", "create", index, "--shards", "1", "--replicas", "0", url=es9_url).returncode == 0
+    assert run("index", "create", index, "--shards", "1", "--replicas", "0", url=es9_url).code == 0
     with open_engine(es9_url) as engine:
         load(engine, index, "embedding", random_vectors(500, 384), lambda row: {"text": f"t{row}"})
     done = run("index", "recall", index, "--sample", "20", "--num-candidates", "500", "--num-candidates", "20",
                "--target", "0.9", url=es9_url)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "Recommended for 0.9: num_candidates" in done.stdout
-    assert "exact search: one pass over all vectors" in done.stderr
+    assert done.code == 0, done.err
+    assert "Recommended for 0.9: num_candidates" in done.out
+    assert "exact search: one pass over all vectors" in done.err
     (tmp_path / "queries.txt").write_text("a dog\na storm at sea\n")
     done = run("index", "recall", index, "--queries", str(tmp_path / "queries.txt"), "--json", url=es9_url)
-    report = orjson.loads(done.stdout)
+    report = orjson.loads(done.out)
     assert (report["queries"], report["documents"], len(report["rows"])) == (2, 500, 7)
     assert_refused(run("index", "recall", index, "--oversample", "2", url=es9_url), "nothing to oversample", "Leave")
     assert_refused(
@@ -140,16 +145,16 @@ def test_recall_sizes_and_another_type(es9_url: str, fresh_index: Callable[[str]
         "Check the path",
     )
 
-    sizes = orjson.loads(run("index", "estimate", index, "--json", url=es9_url).stdout)
+    sizes = orjson.loads(run("index", "estimate", index, "--json", url=es9_url).out)
     assert (sizes["documents"], sizes["real"]["index_type"]) == (500, "hnsw")
     assert abs(sizes["real"]["estimate_error"]) < 0.1
     shown = run("index", "estimate", "--documents", "1000000", "--dimensions", "384", "--copies", "2", url=es9_url)
-    assert shown.stdout.splitlines()[0].endswith("1,000,000 vectors of 384 dimensions, 2 copies")
+    assert shown.out.splitlines()[0].endswith("1,000,000 vectors of 384 dimensions, 2 copies")
     assert_refused(run("index", "estimate", url=es9_url), "what to calculate with is missing", "--documents")
 
     changed = run("index", "change-type", index, "--index-type", "int8_hnsw", "--force-merge", url=es9_url)
-    assert (changed.returncode, changed.stdout) == (0, "")
-    assert f"{index}.embedding: int8_hnsw in place of hnsw" in changed.stderr
-    assert "already" in run("index", "change-type", index, "--index-type", "int8_hnsw", url=es9_url).stderr
+    assert (changed.code, changed.out) == (0, "")
+    assert f"{index}.embedding: int8_hnsw in place of hnsw" in changed.err
+    assert "already" in run("index", "change-type", index, "--index-type", "int8_hnsw", url=es9_url).err
     back = run("index", "change-type", index, "--index-type", "flat", url=es9_url)
     assert_refused(back, "cannot change", "es-sbert index migrate ALIAS --index-type flat")
