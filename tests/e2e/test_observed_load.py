@@ -7,14 +7,12 @@ import socket
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest.metrics import LoadMetrics, served
@@ -22,26 +20,11 @@ from es_sbert.ingest.summary import Summary
 from es_sbert.loading import load_encoder
 from es_sbert.mappings import read_body
 from tests.e2e.cli_support import Cli
+from tests.e2e.scraping import Sample, scrape, value
 from tests.engine.ingest_support import load, open_engine, sentences, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer
 
 COMMAND = [sys.executable, "-m", "es_sbert", "ingest"]
-Sample = tuple[str, tuple[tuple[str, str], ...]]
-
-
-def scrape(url: str) -> dict[Sample, float]:
-    """Name and labels → value, by the library's own parser."""
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=60) as response:
-        text = response.read().decode()
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def value(samples: dict[Sample, float], name: str, **labels: str) -> float:
-    return samples[(name, tuple(sorted(labels.items())))]
 
 
 @pytest.fixture(scope="module")
