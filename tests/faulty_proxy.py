@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -84,6 +85,46 @@ def too_large(limit: int) -> Fault:
     return lambda exchange: (413, b"") if len(exchange.body) > limit else exchange.forward()
 
 
+class Hold:
+    """A fault that stops a client at a moment: what it asks from then on gets no answer until the hold is over.
+
+    However late a test looks, it finds the client at that moment and not at its end.
+
+    Args:
+        has_come: Whether the moment has come; asked after each request that the engine has carried out.
+
+    Attributes:
+        reached: Set when it has.
+    """
+
+    def __init__(self, has_come: Callable[[], bool]) -> None:
+        self._has_come = has_come
+        self.reached = threading.Event()
+        self._over = threading.Event()
+        self._answers = False
+
+    def __call__(self, exchange: Exchange) -> tuple[int, bytes]:
+        carried_out = None
+        if not self.reached.is_set():
+            carried_out = exchange.forward()
+            if not self._has_come():
+                return carried_out
+            self.reached.set()
+        self._over.wait()
+        if not self._answers:
+            raise CutConnectionError
+        return carried_out or exchange.forward()
+
+    def release(self) -> None:
+        """Answer what waits, and all that comes."""
+        self._answers = True
+        self._over.set()
+
+    def cut(self) -> None:
+        """Break the connections of what waits: its client is no more."""
+        self._over.set()
+
+
 @dataclass
 class FaultyProxy(LocalServer):
     """Passes everything on to `target`, except for what the faults say. Use as a context manager.
@@ -91,21 +132,23 @@ class FaultyProxy(LocalServer):
     Attributes:
         faults: One for each coming `_bulk` request, first in, first out; none left passes requests on.
         always: A fault for every `_bulk` request that has none in `faults`.
+        paths: What a request's path ends in for faults to apply to it: empty for every request.
         authorization: Where given, requests with another Authorization header are answered with 401.
         down: While set, every connection breaks.
-        bulk_sizes: Bytes of each `_bulk` request seen.
+        bulk_sizes: Bytes of each request seen that faults apply to.
     """
 
     target: str
     faults: list[Fault] = field(default_factory=list)
     always: Fault | None = None
+    paths: str = "/_bulk"
     authorization: str | None = None
     down: threading.Event = field(default_factory=threading.Event)
     bulk_sizes: list[int] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def _fault(self, exchange: Exchange) -> Fault | None:
-        if not exchange.path.partition("?")[0].endswith("/_bulk"):
+        if not exchange.path.partition("?")[0].endswith(self.paths):
             return None
         with self._lock:
             self.bulk_sizes.append(len(exchange.body))
@@ -162,3 +205,19 @@ class FaultyProxy(LocalServer):
                 """Nothing: tests have their own assertions."""
 
         return Handler
+
+
+@contextmanager
+def holding(target: str, has_come: Callable[[], bool], *, paths: str = "/_bulk") -> Iterator[tuple[str, Hold]]:
+    """Address of a proxy whose client is held at a moment.
+
+    Args:
+        has_come: See `Hold`.
+        paths: What a request's path ends in for the client to be held at it.
+    """
+    hold = Hold(has_come)
+    with FaultyProxy(target, always=hold, paths=paths) as proxy:
+        try:
+            yield proxy.url, hold
+        finally:
+            hold.cut()

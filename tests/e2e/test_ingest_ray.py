@@ -7,7 +7,7 @@ import platform
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from tests.engine.ingest_support import open_engine, same_vectors, vector_of, wr
 from tests.faults.bench import Bench, Load
 from tests.faults.compare import compare
 from tests.faults.corpus import corpus
+from tests.faulty_proxy import holding
 
-COUNT = 6000
+COUNT = 1500
 STRANGER = "not of the alias"
-PARTS = ("--ray-part-bytes", "65536")
+PARTS = ("--ray-part-bytes", "16384")
 
 
 class RayCluster:
@@ -36,7 +37,15 @@ class RayCluster:
 
         small: dict[str, Any] = {"object_store_memory": 100 << 20, "include_dashboard": False}
         self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
-        self.nodes = [self._cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(2)]
+        self._nodes: list[Any] = []
+        self._others: list[Any] = []
+
+    def restore(self) -> None:
+        """Two nodes and no others, whatever has become of those before."""
+        while self._others:
+            self._cluster.remove_node(self._others.pop(), allow_graceful=False)
+        while len(self._nodes) < 2:
+            self._nodes.append(self._cluster.add_node(num_cpus=1, object_store_memory=100 << 20))
         self._cluster.wait_for_nodes()
 
     @property
@@ -46,22 +55,29 @@ class RayCluster:
     def add_node(self, packages: Path) -> None:
         """One more node, whose Python looks for packages in a folder first."""
         path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")])
-        self._cluster.add_node(num_cpus=1, object_store_memory=100 << 20, env_vars={"PYTHONPATH": path})
+        made = self._cluster.add_node(num_cpus=1, object_store_memory=100 << 20, env_vars={"PYTHONPATH": path})
+        self._others.append(made)
 
     def kill_a_node(self) -> None:
-        self._cluster.remove_node(self.nodes.pop(), allow_graceful=False)
+        self._cluster.remove_node(self._nodes.pop(), allow_graceful=False)
 
     def close(self) -> None:
         self._cluster.shutdown()
 
 
-@pytest.fixture
-def cluster() -> Iterator[RayCluster]:
+@pytest.fixture(scope="module")
+def machines() -> Iterator[RayCluster]:
     made = RayCluster()
     try:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def cluster(machines: RayCluster) -> RayCluster:
+    machines.restore()
+    return machines
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +109,16 @@ def check(bench: Bench, summary: dict[str, Any]) -> None:
 
 
 def test_a_node_that_is_killed_loses_and_doubles_nothing(cluster: RayCluster, bench: Bench) -> None:
-    load = bench.start()
-    bench.wait_for_part(load, 0.1)
-    cluster.kill_a_node()
-    check(bench, bench.ended(load))
+    with bench.held(0.1) as (load, hold):
+        cluster.kill_a_node()
+        hold.release()
+        check(bench, bench.ended(load))
 
 
-def test_the_same_command_goes_on_after_it_was_killed(cluster: RayCluster, bench: Bench) -> None:
-    load = bench.start()
-    bench.wait_for_part(load, 0.1)
-    load.send(signal.SIGKILL)
-    load.end(-signal.SIGKILL)
+def test_the_same_command_goes_on_after_it_was_killed(bench: Bench) -> None:
+    with bench.held(0.1) as (load, _):
+        load.send(signal.SIGKILL)
+        load.end(-signal.SIGKILL)
     summary = bench.finish()
     check(bench, summary)
     assert summary["resumed"]
@@ -111,23 +126,28 @@ def test_the_same_command_goes_on_after_it_was_killed(cluster: RayCluster, bench
 
 
 @pytest.fixture
-def in_place(cluster: RayCluster, bench: Bench) -> Iterator[Load]:
-    """A load of documents that stand in an index already, without vectors, by an alias that leaves out another one."""
+def in_place(cluster: RayCluster, bench: Bench) -> Iterator[Callable[[str], Load]]:
+    """A function address → load of documents that stand in an index already, without vectors, by an alias that leaves
+    out another one.
+    """
     alias, filter = f"{bench.index}-ours", {"bool": {"must_not": {"ids": {"values": [STRANGER]}}}}
     with open_engine(bench.url) as engine:
         engine.update_aliases([{"add": {"index": bench.index, "alias": alias, "filter": filter}}])
         pairs = {**bench.corpus.wanted, STRANGER: {"text": "Somebody else's."}}.items()
         lines = (orjson.dumps({"index": {"_id": key}}) + b"\n" + orjson.dumps(doc) for key, doc in pairs)
         assert all(result.ok for result in engine.bulk(bench.index, b"\n".join(lines) + b"\n"))
-    command = [
-        sys.executable, "-m", "es_sbert", "ingest", "--index", alias, "--url", bench.url, "--model",
-        str(bench.model), "--precision", "fp32", "--threads", "1", "--json", "--ray", cluster.address,
-    ]  # fmt: skip
-    load = Load(command, bench.folder, None, None)
-    try:
-        yield load
-    finally:
-        load.end_now()
+    with ExitStack() as stack:
+
+        def start(url: str) -> Load:
+            command = [
+                sys.executable, "-m", "es_sbert", "ingest", "--index", alias, "--url", url, "--model",
+                str(bench.model), "--precision", "fp32", "--threads", "1", "--json", "--ray", cluster.address,
+            ]  # fmt: skip
+            load = Load(command, bench.folder, None, None)
+            stack.callback(load.end_now)
+            return load
+
+        yield start
 
 
 def check_vectors(bench: Bench) -> None:
@@ -144,17 +164,19 @@ def check_vectors(bench: Bench) -> None:
 
 
 def test_an_index_is_embedded_in_place_by_slices_also_of_a_node_that_is_killed(
-    cluster: RayCluster, bench: Bench, in_place: Load
+    cluster: RayCluster, bench: Bench, in_place: Callable[[str], Load]
 ) -> None:
-    with open_engine(bench.url) as engine:
-
-        def begun() -> bool:
+    def begun() -> bool:
+        with open_engine(bench.url) as engine:
             engine.refresh(bench.index)
-            return engine.count(bench.index, {"exists": {"field": "embedding"}}) >= 500
+            return engine.count(bench.index, {"exists": {"field": "embedding"}}) > 0
 
-        in_place.wait_until(begun)
-    cluster.kill_a_node()
-    filled = bench.ended(in_place)
+    with holding(bench.url, begun) as (url, hold):
+        load = in_place(url)
+        load.wait_until(hold.reached.is_set)
+        cluster.kill_a_node()
+        hold.release()
+        filled = bench.ended(load)
     count = len(bench.corpus.wanted)
     assert (filled["source"], filled["read"]) == ("index", count)
     assert filled["indexed"] + filled["unchanged"] == count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import random
-import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -24,7 +23,7 @@ from tests.faults.compare import compare
 from tests.faults.corpus import Corpus
 from tests.http_files import HttpFiles
 
-COUNT = 4000
+COUNT = 1500
 SECRET = "s3cret-of-the-address"
 DOCUMENTS = [{name: document[name] for name in ("id", "text", "price")} for document in sentences(COUNT)]
 WANTED = {document["id"]: document for document in DOCUMENTS}
@@ -87,10 +86,7 @@ def test_killed_at_random_moments_a_load_ends_as_if_nothing_had_happened(bench: 
 
 
 def test_a_load_goes_on_where_it_was_terminated(bench: Bench) -> None:
-    load = bench.start()
-    bench.wait_for_part(load)
-    load.send(signal.SIGTERM)
-    load.end(130)
+    bench.terminate_in_the_middle()
     check_secret(bench)
     summary = bench.finish()
     assert summary["resumed"]

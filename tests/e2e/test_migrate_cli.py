@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
@@ -18,10 +15,12 @@ from es_sbert.engines.protocol import Engine
 from es_sbert.loading import load_encoder
 from es_sbert.migration.state import Phase, read_migration
 from es_sbert.migration.target import target_name
+from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.engine.migration.support import Place, document, make_place, models
+from tests.faulty_proxy import holding
 
-COUNT = 1200
+COUNT = 500
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +43,13 @@ def second(two_models: tuple[Path, Path]) -> Iterator[Encoder]:
         yield encoder
 
 
-def command(place: Place, *options: str | Path) -> list[str]:
-    return [sys.executable, "-m", "es_sbert", "index", "migrate", place.alias, "--url", place.engine.info.url,
-            *map(str, options)]  # fmt: skip
+Run = Callable[..., Done]
 
 
-def run(place: Place, folder: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(place, *options), capture_output=True, text=True, cwd=folder, check=False, timeout=300
-    )
+@pytest.fixture
+def run(cli: Cli, place: Place) -> Run:
+    """`es-sbert index migrate ALIAS OPTIONS…` in this process."""
+    return lambda *options: cli("index", "migrate", place.alias, "--url", place.engine.info.url, *options)
 
 
 def moments(engine: Engine, target: str) -> dict[str, Callable[[], bool]]:
@@ -72,54 +69,52 @@ def moments(engine: Engine, target: str) -> dict[str, Callable[[], bool]]:
     return {
         "made": lambda: engine.get_index(target) is not None,
         "embedding": lambda: vectors() > 0,
-        "embedded": lambda: vectors() == COUNT,
+        "embedded": lambda: vectors() >= COUNT,
         "closing": lambda: phase(Phase.CLOSING),
     }
 
 
+def kill_at(has_come: Callable[[], bool], place: Place, *options: str | Path) -> None:
+    """Start the command, and SIGKILL it at a moment that it cannot get beyond."""
+    with holding(place.engine.info.url, has_come, paths="") as (url, hold):
+        command = [sys.executable, "-m", "es_sbert", "index", "migrate", place.alias, "--url", url, *map(str, options)]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            while child.poll() is None and not hold.reached.wait(0.05):
+                pass
+        finally:
+            child.kill()
+            output = child.communicate()[0]
+    assert child.returncode == -signal.SIGKILL, output
+
+
 def test_killed_at_any_moment_it_goes_on(
-    place: Place, two_models: tuple[Path, Path], second: Encoder, tmp_path: Path
+    place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder
 ) -> None:
     engine = place.engine
     target = target_name(place.alias, second.info.fingerprint, place.index)
     options = ("--model", two_models[1], "--precision", "fp32", "--threads", "1", "--json")
     expected = {str(number): document(number) for number in range(COUNT)}
-    kills = 0
-    for number, (moment, has_come) in enumerate(moments(engine, target).items()):
-        child = subprocess.Popen(
-            command(place, *options), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        while child.poll() is None and not has_come():
-            time.sleep(0.005)
-        killed = child.poll() is None
-        if killed:
-            os.kill(child.pid, signal.SIGKILL)
-        output = child.communicate()[0]
-        assert killed or child.returncode == 0, (moment, output)
-        kills += killed
+    for number, has_come in enumerate(moments(engine, target).values()):
+        kill_at(has_come, place, *options)
         # Other writers know nothing of it.
         expected[str(number)] = document(number, version=2)
         expected[f"new-{number}"] = document(5000 + number)
         place.write({key: expected[key] for key in (str(number), f"new-{number}")})
         place.delete(str(100 + number))
         del expected[str(100 + number)]
-    assert kills >= 2
-    done = run(place, tmp_path, *options)
-    if done.returncode == 2:
-        assert "already" in done.stderr  # the last one was not killed in time
-    else:
-        assert done.returncode == 0, done.stderr
-        summary = orjson.loads(done.stdout)
-        assert (summary["finished"], summary["resumed"], summary["target"]) == (True, True, target)
+    done = run(*options)
+    assert done.code == 0, done.err
+    summary = done.summary
+    assert (summary["finished"], summary["resumed"], summary["target"]) == (True, True, target)
     assert place.behind() == target
     place.embed(second, place.alias)
     place.assert_holds(expected, second)
-    dropped = run(place, tmp_path, "--drop", "--yes")
-    assert (dropped.returncode, dropped.stdout) == (0, "")
-    assert dropped.stderr == f"deleted {place.index}\n"
+    dropped = run("--drop", "--yes")
+    assert (dropped.code, dropped.out, dropped.err) == (0, "", f"deleted {place.index}\n")
 
 
-def test_what_it_says_and_refuses(place: Place, two_models: tuple[Path, Path], second: Encoder, tmp_path: Path) -> None:
+def test_what_it_says_and_refuses(place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder) -> None:
     first, other = two_models
     for options, code, said in (
         (["--drop"], 2, "nobody is there to be asked"),
@@ -128,12 +123,11 @@ def test_what_it_says_and_refuses(place: Place, two_models: tuple[Path, Path], s
         (["--rollback"], 0, "no migration of"),
         (["--model", str(first)], 2, "There is nothing to do"),
     ):
-        done = run(place, tmp_path, *options)
-        assert (done.returncode, done.stdout) == (code, "")
-        assert said in done.stderr
-        assert "Traceback" not in done.stderr
-    done = run(place, tmp_path, "--model", other, "--precision", "fp32")
+        done = run(*options)
+        assert (done.code, done.out) == (code, "")
+        assert said in done.err
+    done = run("--model", other, "--precision", "fp32")
     target = target_name(place.alias, second.info.fingerprint, place.index)
-    assert done.returncode == 0, done.stderr
-    assert f"{place.alias} stands for {target} now" in done.stderr
-    assert "--drop" in done.stderr.splitlines()[-1]
+    assert done.code == 0, done.err
+    assert f"{place.alias} stands for {target} now" in done.err
+    assert "--drop" in done.err.splitlines()[-1]

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from es_sbert.encoder.encoder import Encoder
 from tests.engine.ingest_support import open_engine
 from tests.faults.corpus import MAPPING, Corpus
 from tests.faults.servers import OwnServer
+from tests.faulty_proxy import Hold, holding
 
 _REPOSITORY = Path(__file__).parents[2]
 # However slow the machine is: whatever takes longer hangs.
@@ -197,35 +198,49 @@ class Bench:
             raise WrongEnd(f"the load stopped before its end: {load.messages}")
         return load.summary
 
+    def part_is_in(self, part: float) -> bool:
+        """Whether this part of the documents is in the index."""
+        with open_engine(self.url) as engine:
+            if engine.get_index(self.index) is None:
+                return False
+            engine.refresh(self.index)
+            return engine.count(self.index) >= part * len(self.corpus.wanted)
+
     def wait_for_part(self, load: Load, part: float = 0.2) -> None:
         """Wait until this part of the documents is in the index."""
-        with open_engine(self.url) as engine:
+        load.wait_until(lambda: self.part_is_in(part))
 
-            def there() -> bool:
-                if engine.get_index(self.index) is None:
-                    return False
-                engine.refresh(self.index)
-                return engine.count(self.index) >= part * len(self.corpus.wanted)
-
-            load.wait_until(there)
+    @contextmanager
+    def held(self, part: float = 0.2, *, environment: Mapping[str, str] | None = None) -> Iterator[tuple[Load, Hold]]:
+        """A load that stands still once this part of the documents is in the index: it cannot have ended."""
+        with holding(self.url, lambda: self.part_is_in(part)) as (url, hold):
+            load = self.start(url=url, environment=environment)
+            load.wait_until(hold.reached.is_set)
+            yield load, hold
 
     def kill_in_the_middle(self, seconds: float = 0.0, *, part: float = 0.2) -> None:
         """Start the command, and SIGKILL it once something is in and so much time has passed.
 
-        Raises:
-            FaultNotFelt: it had ended.
+        It is held a little later, so that it cannot end before.
         """
         before = self.stamp()
-        load = self.start()
-        load.wait_until(lambda: self.stamp() not in (before, []), pause=0.002)
-        if part:
-            self.wait_for_part(load, part)
-        time.sleep(seconds)
-        load.send(signal.SIGKILL)
-        try:
+        with holding(self.url, lambda: self.part_is_in(part + 0.1)) as (url, _):
+            load = self.start(url=url)
+            load.wait_until(lambda: self.stamp() not in (before, []), pause=0.002)
+            if part:
+                self.wait_for_part(load, part)
+            time.sleep(seconds)
+            load.send(signal.SIGKILL)
             load.end(-signal.SIGKILL)
-        except WrongEnd as error:
-            raise FaultNotFelt(str(error)) from error
+
+    def terminate_in_the_middle(self) -> Load:
+        """Start the command, and SIGTERM it once something is in; it ends when what is in flight is finished."""
+        with self.held() as (load, hold):
+            load.send(signal.SIGTERM)
+            load.wait_until(lambda: "Finishing what is in flight" in load.messages)
+            hold.release()
+            load.end(130)
+        return load
 
     def stamp(self) -> list[tuple[str, int, int]]:
         """Changes with every write to the state."""

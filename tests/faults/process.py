@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from tests.engine.ingest_support import letters
-from tests.faults.bench import Bench, FaultNotFelt, WrongEnd
+from tests.faults.bench import Bench, WrongEnd
 from tests.faults.corpus import corpus
 
 _CLOCK = Path(__file__).parent / "clock"
@@ -26,22 +26,14 @@ def killed_ten_times(bench: Bench) -> dict[str, Any]:
     chance = random.Random(0)
     for number in range(10):
         bench.kill_in_the_middle(chance.uniform(0, 0.02), part=0.08 * (number and number + chance.random()))
-        if not bench.state.exists():
-            raise FaultNotFelt("the load had ended before it was killed")
     return bench.finish()
 
 
 def terminated(bench: Bench) -> dict[str, Any]:
     """SIGTERM: what is in flight is finished, and the next command goes on behind it."""
-    load = bench.start()
-    bench.wait_for_part(load)
-    load.send(signal.SIGTERM)
-    try:
-        said = load.end(130)
-    except WrongEnd as error:
-        raise FaultNotFelt(str(error)) from error
-    if "the same command goes on where it was" not in said:
-        raise WrongEnd(f"it does not say how to go on: {said}")
+    load = bench.terminate_in_the_middle()
+    if "the same command goes on where it was" not in load.messages:
+        raise WrongEnd(f"it does not say how to go on: {load.messages}")
     before = load.summary
     summary = bench.finish()
     done = before["indexed"]
@@ -52,17 +44,12 @@ def terminated(bench: Bench) -> dict[str, Any]:
 
 def two_at_once(bench: Bench) -> dict[str, Any]:
     """The same command twice: the second is refused while the first runs."""
-    first = bench.start()
-    # Opened behind the lock of the state, which itself may be there before its lock is.
-    first.wait_until(Path(f"{bench.state}-wal").exists)
-    first.send(signal.SIGSTOP)  # it must not end while the second starts
-    try:
+    with bench.held() as (first, hold):
         said = bench.start().end(2)
-    finally:
-        first.send(signal.SIGCONT)
-    if "another load is running with the state file" not in said:
-        raise WrongEnd(f"it does not say why: {said}")
-    return bench.ended(first)
+        if "another load is running with the state file" not in said:
+            raise WrongEnd(f"it does not say why: {said}")
+        hold.release()
+        return bench.ended(first)
 
 
 def two_with_own_states(bench: Bench) -> dict[str, Any]:
@@ -102,10 +89,9 @@ def clock_set_back(bench: Bench) -> dict[str, Any]:
     the later version must stay.
     """
     environment = {"PYTHONPATH": str(_CLOCK)}
-    load = bench.start(environment=environment)
-    bench.wait_for_part(load)
-    load.send(signal.SIGKILL)
-    load.end(-signal.SIGKILL)
+    with bench.held(environment=environment) as (load, _):
+        load.send(signal.SIGKILL)
+        load.end(-signal.SIGKILL)
     summary = bench.ended(bench.start(environment=environment | {"TEST_CLOCK_START": "-86400"}))
     victim = sorted(bench.corpus.dead)[0]
     later = {"id": victim, "text": "A later word.", "price": 2.0}
