@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import string
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -17,24 +20,11 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
+from tests.e2e.own_process import OwnProcess
 from tests.engine.ingest_support import contents, open_engine, sentences, write_jsonl
-from tests.faulty_proxy import FaultyProxy
+from tests.faulty_proxy import Exchange, FaultyProxy
 
-# Everything that a library may log is logged, and a mistake of this program's own ends in a traceback.
-WRAPPER = """
-import logging, os, sys
-import elastic_transport
-if "DEBUG_ALL" in os.environ:
-    logging.basicConfig(level=logging.DEBUG)
-    elastic_transport.debug_logging()
-if "BREAK_EMBEDDING" in os.environ:
-    from es_sbert.encoder.encoder import Encoder
-    def broken(*arguments):
-        raise RuntimeError("broken on purpose")
-    Encoder.embed = broken
-from es_sbert.cli.main import main
-main(sys.argv[1:])
-"""
+_SERVED = re.compile(r"\"metrics_served\".*\"url\": \"(http[^\"]+)\"")
 
 
 def secret() -> str:
@@ -92,7 +82,6 @@ def by_url() -> Login:
 @dataclass
 class Run:
     code: int
-    out: str
     err: str
 
 
@@ -103,41 +92,60 @@ class Office:
         self.proxy = proxy
         self.login = login
         self.folder = folder
-        self.shown: list[str] = []
+        self._started: list[OwnProcess] = []
+        self._scraped = ""
         self._index = ["--index", index]
         self._model = ["--model", str(model), "--precision", "fp32", "--threads", "1"]
         self.name = index
         host = urlsplit(proxy.url).netloc
         self._environment = os.environ | login.environment | {"ES_SBERT_URL": f"http://{login.in_url}{host}"}
-        (folder / "wrapper.py").write_text(WRAPPER)
         for name, text in login.files.items():
             (folder / name).write_text(text + "\n")
         write_jsonl(folder / "docs.jsonl", [*sentences(40), {"id": "x", "text": "the cat", "price": "no number"}])
 
-    def run(self, *arguments: str, while_running: Callable[[subprocess.Popen[str]], None] | None = None,
-            **environment: str) -> Run:  # fmt: skip
-        process = subprocess.Popen(
-            [sys.executable, "wrapper.py", *arguments, *self.login.arguments], cwd=self.folder, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._environment | environment,
-        )  # fmt: skip
-        self.shown.append(Path(f"/proc/{process.pid}/cmdline").read_text())
-        if while_running is not None:
-            while_running(process)
-        out, err = process.communicate(timeout=240)
-        self.shown += [out, err]
-        return Run(process.returncode, out, err)
+    def start(self, *arguments: str, debug: bool = False, broken: bool = False) -> OwnProcess:
+        prints = self.folder / f"prints-{len(self._started)}"
+        self._started.append(OwnProcess([*arguments, *self.login.arguments], self.folder, self._environment, prints,
+                                        debug=debug, broken=broken))  # fmt: skip
+        return self._started[-1]
 
-    def ingest(self, *more: str, while_running: Callable[[subprocess.Popen[str]], None] | None = None,
-               **environment: str) -> Run:  # fmt: skip
-        arguments = ["ingest", *self._index, *self._model, "--id-field", "id", "docs.jsonl", *more]
-        return self.run(*arguments, while_running=while_running, **environment)
+    def run(self, *arguments: str, debug: bool = False, broken: bool = False) -> Run:
+        process = self.start(*arguments, debug=debug, broken=broken)
+        return Run(process.end(), process.err)
 
-    def on_index(self, command: str, *more: str, **environment: str) -> Run:
-        return self.run(command, *self._index, *self._model, *more, **environment)
+    def loading(self, *more: str) -> list[str]:
+        return ["ingest", *self._index, *self._model, "--id-field", "id", "docs.jsonl", *more]
+
+    def ingest(self, *more: str, debug: bool = False, broken: bool = False) -> Run:
+        return self.run(*self.loading(*more), debug=debug, broken=broken)
+
+    def on_index(self, command: str, *more: str) -> Run:
+        return self.run(command, *self._index, *self._model, *more, debug=True)
+
+    def scraped(self) -> Run:
+        """A load whose metrics are asked for while it runs: it is held until then."""
+        asked = threading.Event()
+
+        def wait(exchange: Exchange) -> tuple[int, bytes]:
+            asked.wait()
+            return exchange.forward()
+
+        self.proxy.always = wait
+        try:
+            process = self.start(*self.loading("--log-format", "json", "--metrics", "0"))
+            while (served := _SERVED.search(process.err)) is None:
+                assert process.running, process.err
+                time.sleep(0.02)
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(served[1], timeout=60) as answer:
+                self._scraped = answer.read().decode()
+        finally:
+            asked.set()
+            self.proxy.always = None
+        return Run(process.end(), process.err)
 
     def written(self) -> Iterator[str]:
         """Whatever came out of the commands, and whatever they left."""
-        yield from self.shown
+        yield self._scraped
         for path in self.folder.rglob("*"):
             if path.is_file() and path.name not in self.login.files:
                 yield path.read_bytes().decode(errors="replace")
@@ -149,44 +157,27 @@ def login(request: pytest.FixtureRequest) -> Login:
     return made
 
 
-def scrape(office: Office) -> Callable[[subprocess.Popen[str]], None]:
-    """Ask for the metrics once the command says where they are."""
-
-    def look(process: subprocess.Popen[str]) -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            office.shown.append(line)
-            if '"metrics_served"' in line:
-                url = orjson.loads(line)["url"]
-                with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=60) as answer:
-                    office.shown.append(answer.read().decode())
-                return
-
-    return look
-
-
 def check(url: str, index: str, login: Login, model: Path, folder: Path) -> None:
     with FaultyProxy(url, authorization=login.authorization) as proxy:
         office = Office(proxy, login, index, model, folder)
-        broken = office.ingest(BREAK_EMBEDDING="1", DEBUG_ALL="1")
+        broken = office.ingest(broken=True, debug=True)
         assert (broken.code, "RuntimeError: broken on purpose" in broken.err) == (1, True)
-        crashed = office.ingest("--log-format", "json", BREAK_EMBEDDING="1")
+        crashed = office.ingest("--log-format", "json", broken=True)
         assert orjson.loads(crashed.err.splitlines()[-1])["event"] == "crashed"
-        done = office.ingest("--log-format", "json", "--metrics", "0", while_running=scrape(office))
-        assert done.code == 1  # one document is dead
-        assert office.on_index("search", "the cat", DEBUG_ALL="1").code == 0
-        assert office.on_index("doctor", DEBUG_ALL="1").code == 0
-        assert office.run("index", "show", index, DEBUG_ALL="1").code == 0
+        assert office.scraped().code == 1  # one document is dead
+        assert office.on_index("search", "the cat").code == 0
+        assert office.on_index("doctor").code == 0
+        assert office.run("index", "show", index, debug=True).code == 0
 
         write_jsonl(folder / "docs.jsonl", sentences(80))
         proxy.always = lambda exchange: (500, b"{}")
-        assert office.ingest("--retry-seconds", "0.5", DEBUG_ALL="1").code == 1
+        assert office.ingest("--retry-seconds", "0.5", debug=True).code == 1
         proxy.always = None
         proxy.down.set()
-        assert office.ingest(DEBUG_ALL="1").code == 2
+        assert office.ingest(debug=True).code == 2
         proxy.down.clear()
         proxy.authorization = "another one"
-        refused = office.ingest("--log-format", "json", DEBUG_ALL="1")
+        refused = office.ingest("--log-format", "json", debug=True)
         assert (refused.code, "refused the credentials" in refused.err) == (2, True)
     with open_engine(url) as engine:
         state = engine.get_index(index)
