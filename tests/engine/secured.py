@@ -88,7 +88,8 @@ class Secured:
         """
         indices = [{"names": [pattern], "privileges": list(names)} for pattern, names in (index or {}).items() if names]
         role = {"cluster": list(cluster), "indices": indices}
-        made = self.ask("POST", "/_security/api_key", {"name": "key", "role_descriptors": {"role": role}})
+        # Otherwise the answer waits for the next refresh, for up to a second.
+        made = self.ask("POST", "/_security/api_key?refresh=true", {"name": "key", "role_descriptors": {"role": role}})
         return str(made["encoded"])
 
 
