@@ -133,7 +133,7 @@ def _creates_nothing(bench: Bench) -> bool:
     return any(part.get("cluster.blocks.create_index") == "true" for part in settings.values())
 
 
-def _wait_for(condition: Callable[[], bool], limit: float = 180.0) -> None:
+def _wait_for(condition: Callable[[], bool], limit: float = 600.0) -> None:
     deadline = time.monotonic() + limit
     while not condition():
         if time.monotonic() > deadline:
