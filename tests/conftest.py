@@ -82,6 +82,14 @@ _FIRST_PORT = 12_000
 _ports = _own_ports()
 
 
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A TCP port of the loopback interface on which nothing listens, nor will before the test ends."""
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
+
+
 def _server(name: str) -> Iterator[str]:
     given = os.environ.get(f"ES_SBERT_TEST_{name.upper().replace('-', '_')}")
     if given:

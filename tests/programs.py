@@ -100,7 +100,7 @@ def _address(process: subprocess.Popen[bytes], log: Path, limit: float) -> str:
             return address[0]
         assert process.poll() is None, f"the server ended with {process.returncode}\n{printed}"
         time.sleep(0.05)
-    raise AssertionError(f"the server does not listen after {limit:.0f} s\n{log.read_text(errors='replace')}")
+    raise AssertionError(f"the server does not listen after {limit:g} s\n{log.read_text(errors='replace')}")
 
 
 def _listens(host: str, port: int) -> bool:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import select
+import socket
 import socketserver
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -74,24 +78,54 @@ class Echo(LocalServer):
     reply: Reply = field(default_factory=lambda: raw(OK))
     received: list[Received] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    # Open connections, and whether a request of them is being read or answered.
+    _busy: dict[socket.socket, bool] = field(default_factory=dict, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def _handler(self) -> type[socketserver.BaseRequestHandler]:
         echo = self
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                # The gateway may hang up whenever it likes; what it sent until then is kept.
-                with suppress(ConnectionError):
-                    while echo._serve(self.rfile, self.wfile):
-                        pass
+                try:
+                    # The gateway may hang up whenever it likes; what it sent until then is kept.
+                    with suppress(ConnectionError):
+                        while self._begun() and echo._serve(self.rfile, self.wfile):
+                            pass
+                finally:
+                    with echo._lock:
+                        echo._busy.pop(self.request)
+
+            def _begun(self) -> bool:
+                """Wait for a request's first byte; False at the end of the connection."""
+                with echo._lock:
+                    echo._busy[self.request] = False
+                begun = bool(self.rfile.peek(1))  # type: ignore[attr-defined]  # a BufferedReader
+                with echo._lock:
+                    echo._busy[self.request] = True
+                return begun
 
         return Handler
 
     def start_anew(self) -> None:
-        """Answer as at first, and forget what arrived."""
+        """Answer as at first, and forget what arrived, once all of it has.
+
+        Raises:
+            TimeoutError: a request is still under way.
+        """
+        end = time.monotonic() + 60
+        while not self._is_quiet():
+            if time.monotonic() > end:
+                raise TimeoutError("a request to the echo never ends")
+            time.sleep(0.005)
         self.reply = raw(OK)
         self.received.clear()
         self.refused.clear()
+
+    def _is_quiet(self) -> bool:
+        """Whether no request is under way, and none that the gateway gave up is still to be noticed."""
+        with self._lock:
+            return not any(self._busy.values()) and not select.select(list(self._busy), [], [], 0)[0]
 
     def only(self) -> Received:
         """The one request that arrived; it is taken out."""

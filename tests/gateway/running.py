@@ -6,7 +6,6 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.conftest import free_port
 from tests.programs import server
 
 
@@ -21,5 +20,5 @@ def serve(upstream: str, folder: Path, *options: str) -> AbstractContextManager[
     Returns:
         Gives the gateway's address.
     """
-    command = [sys.executable, "-m", "es_sbert.cli.main", "serve", "--upstream", upstream, "--port", str(free_port())]
+    command = [sys.executable, "-m", "es_sbert.cli.main", "serve", "--upstream", upstream, "--port", "0"]
     return server([*command, *options], folder=folder, environment={}, log=folder / "gateway.log")

@@ -271,9 +271,8 @@ def test_a_slow_engine_becomes_504(tiny: Path, echo: Echo) -> None:
             answered.set()
 
 
-def test_nobody_there_becomes_502(tiny: Path) -> None:
-    with Echo() as upstream:
-        gone = upstream.url
+def test_nobody_there_becomes_502(tiny: Path, silent_port: int) -> None:
+    gone = f"http://127.0.0.1:{silent_port}"
     with gateway(gone, tiny) as address:
         answer = send(address, Request("GET", "/a"))
         assert gone in assert_engine_error(answer, 502)

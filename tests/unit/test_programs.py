@@ -52,7 +52,7 @@ def test_a_server_that_ends_by_itself(tmp_path: Path) -> None:
 def test_a_server_that_never_listens(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     with (
-        pytest.raises(AssertionError, match="does not listen after 1 s"),
-        server(command, folder=tmp_path, environment={}, log=tmp_path / "log", limit=1),
+        pytest.raises(AssertionError, match="does not listen after 0.1 s"),
+        server(command, folder=tmp_path, environment={}, log=tmp_path / "log", limit=0.1),
     ):
         pass

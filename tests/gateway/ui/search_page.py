@@ -7,7 +7,7 @@ from urllib.parse import urlencode, urlsplit
 
 from playwright.sync_api import Browser, Locator, Page, Request, expect
 
-PATIENCE_MS = 15_000.0
+PATIENCE_MS = 60_000.0
 COLUMNS = ("lexical", "semantic", "hybrid")
 # What Chromium writes to the console where an answer is an error.
 _REFUSAL = "Failed to load resource: the server responded with a status of "

@@ -20,7 +20,6 @@ from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, Listen
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.schema import index_body
-from tests.conftest import free_port
 from tests.engine.secured import PASSWORD, Secured
 from tests.gateway.serving import served
 from tests.gateway.ui.conftest import OpenPage
@@ -108,8 +107,8 @@ def test_an_index_that_goes_away_meanwhile(page: SearchPage, es9_url: str, fresh
     page.refused = True
 
 
-def test_an_engine_that_is_down(open_page: OpenPage) -> None:
-    down = f"http://127.0.0.1:{free_port()}"
+def test_an_engine_that_is_down(open_page: OpenPage, silent_port: int) -> None:
+    down = f"http://127.0.0.1:{silent_port}"
     with served(create_app(GatewaySettings(upstream=EngineSettings(url=down)))) as url:
         page = open_page(url)
         page.open()

@@ -19,7 +19,6 @@ from es_sbert.dashboards.install import IfThere, Place, install
 from es_sbert.dashboards.of_searches import search_objects
 from es_sbert.dashboards.saved_objects import Product, SavedObject
 from es_sbert.errors import AccessDenied, EngineUnreachable, RequestFailed, UnsupportedEngine, UsageError
-from tests.conftest import free_port
 from tests.dashboards import import_api
 from tests.dashboards.import_api import ImportApi, serving
 
@@ -180,9 +179,9 @@ def test_what_is_no_kibana(status: int, kind: type[Exception], words: str, monke
         install(_place(url), Product.KIBANA, _objects(Product.KIBANA))
 
 
-def test_nothing_there() -> None:
+def test_nothing_there(silent_port: int) -> None:
     with pytest.raises(EngineUnreachable, match="nothing listens.*\n.*--kibana-url"):
-        install(_place(f"http://127.0.0.1:{free_port()}"), Product.KIBANA, [])
+        install(_place(f"http://127.0.0.1:{silent_port}"), Product.KIBANA, [])
 
 
 def test_tls(api: ImportApi, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_every_thread_gets_a_session(
 ) -> None:
     monkeypatch.setattr(session_module, "_MEMORY", memory)
     pool = SessionPool(graph, Device("cpu"), threads)
-    together = threading.Barrier(threads, timeout=20)
+    together = threading.Barrier(threads, timeout=60)
     lent: list[int] = []
 
     def compute() -> None:

@@ -64,7 +64,8 @@ def _search(number: int) -> SearchRecord:
 
 def _run(engine: Engine, use: Callable[[SearchLog], Awaitable[None]], **settings: Any) -> SearchLog:
     wording = Wording.of(queries=False)
-    wanted = SearchLogSettings(**{"wording": wording, "gateway": "here", "flush_seconds": 0.01, **settings})
+    chosen = {"wording": wording, "gateway": "here", "flush_seconds": 0.01, "close_seconds": 60.0, **settings}
+    wanted = SearchLogSettings(**chosen)
 
     async def main() -> SearchLog:
         log = SearchLog(wanted, engine)
@@ -77,7 +78,7 @@ def _run(engine: Engine, use: Callable[[SearchLog], Awaitable[None]], **settings
 
 
 async def _until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.005)
 
@@ -136,9 +137,7 @@ def test_beyond_the_buffer_records_are_dropped_counted_and_said(caplog: pytest.L
         begin = time.perf_counter()
         for number in range(10_005):
             log.record(_search(number))
-        assert (
-            time.perf_counter() - begin < 5
-        )  # half a millisecond each on the slowest machine: no request is waited for
+        assert time.perf_counter() - begin < 60  # no request is waited for: 10,000 of them would take longer
         assert (log.waiting, log.dropped) == (5, 10_000)
 
     with caplog.at_level(logging.WARNING, "es_sbert"):

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, RequestFailed
+from es_sbert.ingest import retry
 from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, with_retries
 
-QUICK = RetryPolicy(budget=5, first=0.001, ceiling=0.002)
+QUICK = RetryPolicy(budget=60, first=0.001, ceiling=0.002)
+
+
+class Waits(threading.Event):
+    """The event of an abort that never comes, and the clock: waiting for it takes the time, and no time of the test.
+
+    Attributes:
+        now: Seconds since the beginning.
+        waited: Each wait in seconds.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.waited: list[float] = []
+        monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waited.append(timeout)
+        self.now += timeout
+        return False
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 502, 503, 504, 507])
@@ -46,17 +68,19 @@ def test_a_call_is_repeated_until_it_succeeds() -> None:
     assert len(retries) == 2
 
 
-def test_the_budget_ends_it() -> None:
-    calls: list[float] = []
+def test_the_budget_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, policy = Waits(monkeypatch), RetryPolicy(60, first=1, ceiling=4)
 
     def call() -> None:
-        calls.append(time.monotonic())
+        waits.now += 0.5
         raise RequestFailed("still busy", "", 429)
 
     with pytest.raises(RequestFailed, match="still busy"):
-        with_retries(call, RetryPolicy(0.2, first=0.01, ceiling=0.05), threading.Event(), lambda error: None)
-    assert len(calls) > 3
-    assert 0.15 < calls[-1] - calls[0] < 2
+        with_retries(call, policy, waits, lambda error: None)
+    # The budget begins with the first failure; a wait never goes beyond its end, and one more call comes after it.
+    assert 60.5 <= waits.now <= 61.5
+    assert len(waits.waited) >= 60 / 4.5 - 1
+    assert all(0 <= pause <= policy.longest_wait(number) for number, pause in enumerate(waits.waited, start=1))
 
 
 def test_a_budget_of_nothing_means_one_try() -> None:
@@ -66,15 +90,15 @@ def test_a_budget_of_nothing_means_one_try() -> None:
 def test_an_aborted_load_does_not_wait() -> None:
     aborted = threading.Event()
     aborted.set()
-    begin = time.monotonic()
-    assert not Backoff(RetryPolicy(300, first=100, ceiling=100), aborted).wait()
-    assert time.monotonic() - begin < 1
+    # The timeout of the test would end a wait of weeks.
+    assert not Backoff(RetryPolicy(1e6, first=1e6, ceiling=1e6), aborted).wait()
 
 
-def test_success_renews_the_budget() -> None:
-    backoff = Backoff(RetryPolicy(0.1, first=0.001, ceiling=0.001), threading.Event())
+def test_success_renews_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits(monkeypatch)
+    backoff = Backoff(RetryPolicy(10), waits)
     assert backoff.wait()
-    time.sleep(0.12)
+    waits.now += 10
     assert not backoff.wait()
     backoff.succeeded()
     assert backoff.wait()

@@ -6,7 +6,6 @@ import gzip
 import os
 import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -175,17 +174,21 @@ def test_a_silent_pipe_can_be_stopped_and_a_half_line_is_no_document(tmp_path: P
     os.mkfifo(path)
     [source] = find_sources([str(path)], None)
     assert source.size is None
-    stop = threading.Event()
+    stop, begun = threading.Event(), threading.Event()
     records: list[Record | Reject] = []
-    reader = threading.Thread(
-        target=lambda: records.extend(read_records([source], SETTINGS, ByteCounter(), stop, pytest.fail)), daemon=True
-    )
+
+    def read() -> None:
+        for record in read_records([source], SETTINGS, ByteCounter(), stop, pytest.fail):
+            records.append(record)
+            begun.set()
+
+    reader = threading.Thread(target=read, daemon=True)
     reader.start()
     with open(path, "wb", buffering=0) as writer:
         writer.write(b'{"n": 1}\n{"n": 2')
-        time.sleep(0.3)
+        assert begun.wait(60)
         stop.set()
-        reader.join(5)
+        reader.join(60)
         assert not reader.is_alive()
     assert [record.fields for record in records if isinstance(record, Record)] == [{"n": 1}]
     assert len(records) == 1

@@ -13,7 +13,7 @@ from es_sbert.ingest.channel import Aborted, Channel
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.threads import Stages
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(120)
 
 
 @given(st.integers(1, 4), st.integers(0, 60), st.integers(1, 3))
@@ -34,19 +34,23 @@ def test_stages_hand_everything_on(capacity: int, count: int, workers: int) -> N
 def test_a_channel_holds_no_more_than_its_capacity() -> None:
     channel: Channel[int] = Channel(2)
     put: list[int] = []
+    full = threading.Event()
 
     def produce() -> None:
         for number in range(5):
             channel.put(number)
             put.append(number)
+            if len(put) == 2:
+                full.set()
         channel.close()
 
     thread = threading.Thread(target=produce, daemon=True)
     thread.start()
-    time.sleep(0.1)
+    assert full.wait(60)
+    time.sleep(0.1)  # in which a third would come, if it did not wait
     assert put == [0, 1]
     assert list(channel) == [0, 1, 2, 3, 4]
-    thread.join(5)
+    thread.join(60)
 
 
 @pytest.mark.parametrize("failing", ["first", "middle", "last"])
@@ -104,7 +108,7 @@ def test_an_error_in_the_waiting_thread_ends_the_stages() -> None:
     stages.start("consume", consume)
     with pytest.raises(KeyboardInterrupt):
         stages.wait(tick)
-    assert ended.wait(5)
+    assert ended.wait(60)
 
 
 def test_the_first_reason_for_a_loss_counts() -> None:

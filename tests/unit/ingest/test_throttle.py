@@ -49,7 +49,8 @@ def test_there_is_always_something_to_send(steps: list[str], largest: int, most:
 def test_no_more_requests_run_than_are_allowed() -> None:
     throttle = Throttle(MIB, most_requests=3)
     lock, running, most = threading.Lock(), 0, 0
-    done = threading.Event()
+    # Two at a time, or nobody comes further; on a machine however slow.
+    together = threading.Barrier(2, timeout=60)
 
     def work() -> None:
         nonlocal running, most
@@ -57,7 +58,7 @@ def test_no_more_requests_run_than_are_allowed() -> None:
             with lock:
                 running += 1
                 most = max(most, running)
-            done.wait(0.02)
+            together.wait()
             with lock:
                 running -= 1
 
