@@ -15,6 +15,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with scored pairs to train and measure on, where recipes are written."""
-    write_pairs(tmp_path / "train.tsv", 240)
-    write_pairs(tmp_path / "dev.tsv", 60, start=240)
+    write_pairs(tmp_path / "train.tsv", 128)
+    write_pairs(tmp_path / "dev.tsv", 30, start=128)
     return tmp_path
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs draw no picture of their course, which takes longer than the steps of small ones (see test_run)."""
+    monkeypatch.setattr("es_sbert.training.history.plot", lambda *arguments, **options: None)

@@ -1,4 +1,5 @@
-"""Run by test_distributed under torchrun: gradients of one joint batch, as DistributedDataParallel leaves them."""
+"""Run by test_distributed under torchrun: a command, then gradients of one joint batch, as
+DistributedDataParallel leaves them."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from es_sbert.cli.main import main as es_sbert
 from es_sbert.networks.folder import open_siamese
 from es_sbert.training.bi_encoder import BiEncoderTask
 from es_sbert.training.data.examples import Examples
@@ -77,8 +79,14 @@ def _open(model: Path, name: str, mini_batch: int | None) -> TrainingTask:
     return poly
 
 
-def main(model: str, output: str) -> None:
-    dist.init_process_group("gloo")
+def main(model: str, output: str, *command: str) -> None:
+    """Run a command of es-sbert, by which the processes find each other, and write the gradients of CASES to a file."""
+    try:
+        es_sbert(list(command))
+    except SystemExit as ended:
+        if ended.code:
+            raise
+    assert dist.get_world_size() == 2
     found = {}
     for name, mini_batch in CASES:
         for key, gradient in gradients(Path(model), name, mini_batch).items():

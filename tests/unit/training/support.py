@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,19 +72,9 @@ def write_recipe(folder: Path, settings: dict[str, Any]) -> Path:
     return path
 
 
-def command(*arguments: object) -> list[str]:
-    """The command line of `es-sbert …` in an interpreter of its own."""
-    return [sys.executable, "-m", "es_sbert.cli.main", *map(str, arguments)]
-
-
 def train_here(recipe_file: Path, output: Path, **options: Any) -> Trained:
     """What `es-sbert train RECIPE -o OUTPUT` does, in this process: it need not import torch again."""
     return train(load_recipe(str(recipe_file)), output, data_folder=recipe_file.parent, device="cpu", **options)
-
-
-def run(*arguments: object, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Run `es-sbert …` to its end."""
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout)
 
 
 class Cut(Exception):

@@ -8,24 +8,33 @@ import pytest
 import torch
 
 from es_sbert.training.distributed import gather, processes
-from tests.conftest import free_port
 from tests.unit.training import gradients
 from tests.unit.training.support import STILL, recipe, train_here, write_model, write_pairs, write_recipe
 
 ROOT = Path(__file__).parents[3]
 
 
-def torchrun(*arguments: object) -> None:
-    """Run a module in two processes.
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, data and a recipe, what two processes made of it (`two`) and their gradients (`found.pt`).
 
     Each of them fails the run by its exit code, which torchrun hands on.
     """
+    folder = tmp_path_factory.mktemp("distributed")
+    model = write_model(folder / "model", config=STILL)
+    write_pairs(folder / "train.tsv", 90)
+    write_pairs(folder / "dev.tsv", 30, start=90)
+    settings = recipe(model, epochs=2, accumulation=2, learning_rate=1e-4)
+    settings["export"] = {"precisions": []}
+    arguments = ["train", write_recipe(folder, settings), "--device", "cpu", "-o", folder / "two"]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()),
-         "-m", *map(str, arguments)],
-        capture_output=True, text=True, timeout=300, cwd=ROOT,
+        # Alone on this machine, by a port that it finds itself.
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         "-m", "tests.unit.training.gradients", *map(str, [model, folder / "found.pt", *arguments])],
+        capture_output=True, text=True, timeout=600, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
+    return folder
 
 
 def test_one_process_has_its_own_rows_only() -> None:
@@ -35,11 +44,9 @@ def test_one_process_has_its_own_rows_only() -> None:
 
 
 @pytest.mark.slow
-def test_gradients_of_two_processes_are_those_of_the_joint_batch(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model", config=STILL)
-    torchrun("tests.unit.training.gradients", model, tmp_path / "found.pt")
-    found = torch.load(tmp_path / "found.pt", weights_only=True)
-    joint = {name: gradients.gradients(model, name, None) for name in gradients.OBJECTIVES}
+def test_gradients_of_two_processes_are_those_of_the_joint_batch(trained: Path) -> None:
+    found = torch.load(trained / "found.pt", weights_only=True)
+    joint = {name: gradients.gradients(trained / "model", name, None) for name in gradients.OBJECTIVES}
     for name, mini_batch in gradients.CASES:
         largest = max(float(gradient.abs().max()) for gradient in joint[name].values())
         assert largest > 1e-4
@@ -53,22 +60,15 @@ def test_gradients_of_two_processes_are_those_of_the_joint_batch(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_ends_where_one_process_ends(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model", config=STILL)
-    write_pairs(tmp_path / "train.tsv", 90)
-    write_pairs(tmp_path / "dev.tsv", 30, start=90)
-    settings = recipe(model, epochs=2, accumulation=2, learning_rate=1e-4)
-    settings["export"] = {"precisions": []}
-    path = write_recipe(tmp_path, settings)
-    torchrun("es_sbert.cli.main", "train", path, "--device", "cpu", "-o", tmp_path / "two")
-    train_here(path, tmp_path / "one")
-    logs = [(tmp_path / name / "training/pairs-log.csv").read_text().splitlines() for name in ("one", "two")]
+def test_a_run_of_two_processes_ends_where_one_process_ends(trained: Path) -> None:
+    train_here(trained / "recipe.yaml", trained / "one")
+    logs = [(trained / name / "training/pairs-log.csv").read_text().splitlines() for name in ("one", "two")]
     assert len(logs[0]) == len(logs[1]) > 5
     one, two = (
-        torch.cat([tensor.flatten() for _, tensor in sorted(_weights(tmp_path / name).items())])
+        torch.cat([tensor.flatten() for _, tensor in sorted(_weights(trained / name).items())])
         for name in ("one", "two")
     )
-    start = torch.cat([tensor.flatten() for _, tensor in sorted(_weights(model).items())])
+    start = torch.cat([tensor.flatten() for _, tensor in sorted(_weights(trained / "model").items())])
     moved = (one - start).norm()
     assert moved > 0.01
     # Adam divides by the size of a gradient: where that is rounding alone, the sign of a step is too.

@@ -24,7 +24,7 @@ from tests.unit.training.support import (
     write_recipe,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_pictures")]
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,8 @@ def test_several_data_sets_with_an_objective_each(folder: Path, model: Path) -> 
     settings["export"] = {"precisions": []}
     output = train(folder, settings)
     notes = json.loads((output / "training.json").read_text())
-    assert notes["stages"][0]["examples"] == 240 + 100 + 90
-    assert notes["stages"][0]["steps"] == 2 * (30 + 13 + 12)
+    assert notes["stages"][0]["examples"] == 128 + 100 + 90
+    assert notes["stages"][0]["steps"] == 2 * (16 + 13 + 12)
 
 
 def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, model: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, mode
                  for what in ("the sea", "a song", "the news", "a friend", "the train")]  # fmt: skip
     rows = [{"en": text, "xx": " ".join(word[::-1] for word in text.split())} for text in sentences]
     (folder / "parallel.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    settings = recipe(student, epochs=40)
+    settings = recipe(student, epochs=20)
     settings["stages"][0] |= {
         "data": [{"path": "parallel.jsonl", "columns": {"source": "en", "target": ["xx"]}}],
         "objective": {"kind": "vector-distillation", "teacher": str(model)},

@@ -36,7 +36,7 @@ from tests.unit.training.support import (
     write_recipe,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_pictures")]
 
 
 # Ends its own process by SIGKILL when it begins a step: at the same place on any machine, however fast.
@@ -74,13 +74,17 @@ def test_a_killed_run_resumes_to_the_same_weights(folder: Path, model: Path) -> 
     settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
     train_here(path, folder / "whole")
+    # Of 16 steps: after the first checkpoint, and once more before the last.
     arguments = ["train", path, "-o", folder / "killed", "--device", "cpu"]
-    for resume, step in (([], 7), (["--resume"], 29)):  # of 30: after the first checkpoint, and before the last
-        command = [sys.executable, "-c", _KILLED, str(step), *map(str, arguments), *resume]
-        killed = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        assert last_complete(folder / "killed/training/pairs") is not None
-        assert not (folder / "killed/modules.json").exists()
+    command = [sys.executable, "-c", _KILLED, "5", *map(str, arguments)]
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    first = last_complete(folder / "killed/training/pairs")
+    with cut_at(15):
+        train_here(path, folder / "killed", resume=True)
+    assert first != last_complete(folder / "killed/training/pairs")
+    assert first is not None
+    assert not (folder / "killed/modules.json").exists()
     train_here(path, folder / "killed", resume=True)
     assert same_model(folder / "whole", folder / "killed")
 
@@ -137,25 +141,27 @@ def test_what_is_said_of_a_stage_stands_there_before_its_model(
         with pytest.raises(Cut):
             train_here(path, folder / "out")
     train_here(path, folder / "out", resume=True)
-    assert [stage["steps"] for stage in read_json(folder / "out/training.json")["stages"]] == [6]
+    assert [stage["steps"] for stage in read_json(folder / "out/training.json")["stages"]] == [4]
 
 
 def test_an_interrupted_save_is_passed_over(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=2, checkpoints_per_epoch=3)
     settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
-    with cut_at(25):
+    with cut_at(17):
         train_here(path, folder / "out")
     stage = folder / "out/training/pairs"
     # What a kill in the middle of the next save would have left: newer, cut short, without its marker.
     broken = stage / "checkpoint-9999"
-    shutil.copytree(stage / "checkpoint-20", broken)
+    whole = last_complete(stage)
+    assert whole is not None
+    shutil.copytree(whole, broken)
     (broken / "complete").unlink()
     (broken / "model.safetensors").write_bytes(b"cut short")
     said: list[str] = []
     train_here(path, folder / "out", resume=True, report=said.append)
     assert not broken.exists()
-    assert "step 60 of 60" in said[-1]
+    assert "step 32 of 32" in said[-1]
     assert not any("step 0 of" in line for line in said)  # it went on, it did not start again
 
 
@@ -164,14 +170,14 @@ def test_a_full_disk_leaves_the_checkpoint_before(folder: Path, model: Path) -> 
     settings = recipe(model, epochs=2, dev=None)
     settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
-    with cut_at(31):
+    with cut_at(17):
         train_here(path, folder / "out")
     stage = folder / "out/training/pairs"
-    kept = {file.name: file.read_bytes() for file in (stage / "checkpoint-30").iterdir()}
+    kept = {file.name: file.read_bytes() for file in (stage / "checkpoint-16").iterdir()}
     with file_size_limit(max(map(len, kept.values())) // 2), pytest.raises(OutputError, match="written") as caught:
         train_here(path, folder / "out", resume=True)
     assert "--resume" in caught.value.remedy
-    assert {file.name: file.read_bytes() for file in (stage / "checkpoint-30").iterdir()} == kept
+    assert {file.name: file.read_bytes() for file in (stage / "checkpoint-16").iterdir()} == kept
     train_here(path, folder / "out", resume=True)
 
 
