@@ -17,6 +17,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.gateway.embedding.served import ModelSettings
 from es_sbert.gateway.serve import server as gateway_server
 from es_sbert.gateway.settings import GatewaySettings, Limits
+from es_sbert.gateway.wire.protocol import protocol
 
 # Generous: a server that has not started by then never will.
 _SECONDS = 120
@@ -35,18 +36,22 @@ def served(app: Starlette | Any, *, host: str = "127.0.0.1") -> Iterator[str]:
 
 
 @contextmanager
-def gateway(upstream: str, model: Path | str, **limits: Any) -> Iterator[str]:
+def gateway(upstream: str, model: Path | str, *, head_seconds: float | None = None, **limits: Any) -> Iterator[str]:
     """The whole gateway as `es-sbert serve` runs it, in front of `upstream`, until the block ends; its address.
 
     Args:
         model: The only one it serves.
+        head_seconds: How long the head of a request may take, where that is not `idle_seconds`.
         limits: Fields of `Limits`.
     """
     settings = GatewaySettings(
         upstream=EngineSettings(url=upstream), limits=Limits(**limits),
         models=ModelSettings(models=(str(model),), threads=1),
     )  # fmt: skip
-    with running(gateway_server(settings)) as url:
+    server = gateway_server(settings)
+    if head_seconds is not None:
+        server.config.http_protocol_class = protocol(head_seconds)
+    with running(server) as url:
         yield url
 
 

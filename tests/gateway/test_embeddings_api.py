@@ -26,6 +26,7 @@ from tests.gateway import patient
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.embedding_app import embedding_app
 from tests.gateway.serving import served
+from tests.gateway.wire import talk
 from tests.unit.gateway.encoders import TellingEncoder
 
 TEXTS = ["A man plays guitar.", "The cat sleeps on the mat.", "cat"]
@@ -185,23 +186,32 @@ def test_limits(strict_url: str) -> None:
 def test_a_body_that_never_ends_is_given_up(tiny: Path) -> None:
     api = EmbeddingsApiSettings(body_seconds=0.1)
     with served(embedding_app(tiny_settings(tiny), api)) as url:
-        address = httpx.URL(url)
-        with socket.create_connection((address.host, address.port or 80), timeout=60) as connection:
-            head = ["POST /v1/embeddings HTTP/1.1", "Host: x", "Content-Type: application/json", "Content-Length: 9"]
-            connection.sendall("\r\n".join([*head, "", "{"]).encode())
-            answer = connection.recv(65536)
+        head = ["POST /v1/embeddings HTTP/1.1", "Host: x", "Content-Type: application/json", "Content-Length: 9",
+                "Connection: close"]  # fmt: skip
+        answer = talk(url, "\r\n".join([*head, "", "{"]).encode())
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"did not arrive within 0.1 seconds" in answer
 
 
-def test_too_much_at_once_answers_429_and_says_when_to_come_again(tiny: Path) -> None:
+@pytest.fixture
+def telling(monkeypatch: pytest.MonkeyPatch) -> TellingEncoder:
+    """In place of every model: runs when the test lets it."""
+    encoder = TellingEncoder()
+    encoder.may_run.clear()
+    monkeypatch.setattr("es_sbert.gateway.embedding.models.load_encoder", lambda model, **options: encoder)
+    return encoder
+
+
+def test_too_much_at_once_answers_429_and_says_when_to_come_again(tiny: Path, telling: TellingEncoder) -> None:
     few = EmbeddingSettings(waiting_texts=30, batch_texts=1, cached_vectors=0)
-    with served(embedding_app(tiny_settings(tiny), embedding=few)) as url, ThreadPoolExecutor(8) as pool:
-        bodies = [json.dumps({"input": [f"cat {number}"] * 20}) for number in range(40)]
-        answers = list(pool.map(lambda body: _post(url, body), bodies))
-        statuses = {answer.status_code for answer in answers}
-        assert statuses == {200, 429}
-        refused = next(answer for answer in answers if answer.status_code == 429)
+    body = json.dumps({"input": ["cat"] * 20})
+    with served(embedding_app(tiny_settings(tiny), embedding=few)) as url, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(_post, url, body)
+        assert telling.started.wait(60)
+        refused = _post(url, body)
+        telling.may_run.set()
+        assert refused.status_code == 429
+        assert first.result().status_code == 200
         assert refused.headers["retry-after"] == "1"
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
         # OpenAI's client tries again by itself.
@@ -240,13 +250,10 @@ def _until_shown(url: str, metric: str) -> str:
     return shown
 
 
-def test_texts_of_a_caller_who_goes_away_are_not_embedded(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = TellingEncoder()
-    encoder.may_run.clear()
-    monkeypatch.setattr("es_sbert.gateway.embedding.models.load_encoder", lambda model, **options: encoder)
+def test_texts_of_a_caller_who_goes_away_are_not_embedded(tiny: Path, telling: TellingEncoder) -> None:
     with served(embedding_app(tiny_settings(tiny))) as url, ThreadPoolExecutor(1) as pool:
         first = pool.submit(_post, url, b'{"input": "first"}')
-        assert encoder.started.wait(60)
+        assert telling.started.wait(60)
         body = json.dumps({"input": ["gone"] * 7})
         head = ["POST /v1/embeddings HTTP/1.1", "Host: x", "Content-Type: application/json",
                 f"Content-Length: {len(body)}"]  # fmt: skip
@@ -256,7 +263,7 @@ def test_texts_of_a_caller_who_goes_away_are_not_embedded(tiny: Path, monkeypatc
             _until_shown(url, "es_sbert_gateway_texts_waiting 8.0")
         shown = _until_shown(url, 'requests_total{kind="embeddings",status="499"} 1.0')
         assert "es_sbert_gateway_texts_waiting 1.0" in shown
-        encoder.may_run.set()
+        telling.may_run.set()
         assert first.result().status_code == 200
         assert _post(url, b'{"input": "second"}').status_code == 200
-    assert encoder.batches == [1, 1]
+    assert telling.batches == [1, 1]

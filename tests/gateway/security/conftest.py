@@ -32,13 +32,6 @@ def url(echo: Echo, tiny: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="session")
-def impatient_url(echo: Echo, tiny: Path) -> Iterator[str]:
-    """Waits 2 seconds for each part of a request; on a loaded machine, callers who mean no harm may be slower."""
-    with gateway(echo.url, tiny, idle_seconds=2.0) as address:
-        yield address
-
-
 @pytest.fixture(autouse=True)
 def _a_new_start(echo: Echo) -> None:
     echo.start_anew()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
@@ -14,6 +16,7 @@ from es_sbert.gateway.wire.protocol import LONGEST_HEAD
 from tests.gateway.echo import OK, Echo, Received, raw
 from tests.gateway.recorded import Request
 from tests.gateway.security.support import MOST_BYTES, MOST_REQUESTS, assert_error, status_of
+from tests.gateway.serving import gateway
 from tests.gateway.wire import send, talk
 
 
@@ -30,15 +33,18 @@ def test_heads_have_a_limit(url: str, echo: Echo, data: bytes) -> None:
     assert echo.received == []
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET", b"GET /a HTTP/1.1\r\nhost: x\r\nx-a"], ids=["nothing", "line", "head"])
-def test_a_head_that_does_not_come_ends_the_connection(impatient_url: str, begun: bytes) -> None:
-    assert status_of(talk(impatient_url, begun)) == 408
+def test_a_head_that_does_not_come_ends_the_connection(echo: Echo, tiny: Path) -> None:
+    begun = [b"", b"GET", b"GET /a HTTP/1.1\r\nhost: x\r\nx-a"]
+    # Long enough for what does come to be there before.
+    with gateway(echo.url, tiny, idle_seconds=2.0) as impatient, ThreadPoolExecutor(len(begun)) as callers:
+        assert [status_of(said) for said in callers.map(lambda head: talk(impatient, head), begun)] == [408] * 3
 
 
-def test_a_body_that_does_not_come_ends_the_request(impatient_url: str, echo: Echo) -> None:
-    said = talk(impatient_url, b"PUT /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 100\r\n\r\nabc")
+def test_a_body_that_does_not_come_ends_the_request(echo: Echo, tiny: Path) -> None:
+    with gateway(echo.url, tiny, idle_seconds=0.2, head_seconds=120.0) as impatient:
+        said = talk(impatient, b"PUT /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 100\r\n\r\nabc")
     assert status_of(said) == 400
-    assert b"nothing of the request's body came for 2 seconds" in said
+    assert b"nothing of the request's body came for 0.2 seconds" in said
     assert echo.received == []
 
 
