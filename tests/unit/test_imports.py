@@ -40,33 +40,32 @@ def _needs_torch(name: str) -> bool:
     return name in _NOT_LIGHT or (name.startswith(_TORCH) and not name.startswith(_LIGHT))
 
 
-def _imported_by(statement: str) -> set[str]:
-    """Names of the top-level packages that a fresh interpreter has loaded after a statement."""
-    code = f"import sys\n{statement}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+def _imported_by(*statements: str) -> list[set[str]]:
+    """Names of the top-level packages that a fresh interpreter has loaded after each of some statements."""
+    tell = "print(*{name.partition('.')[0] for name in sys.modules})"
+    code = "\n".join(["import sys", *(f"{statement}\n{tell}" for statement in statements)])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
-def test_only_training_and_tracing_import_torch() -> None:
+def test_nothing_is_loaded_before_it_is_needed() -> None:
+    """Neither by the help, nor by a load, nor by all that is neither training nor tracing."""
     light = [name for name in [*_ALL, "es_sbert.exporters.export"] if not _needs_torch(name)]
     assert len(light) > 100
-    loaded = _imported_by("\n".join(f"import {name}" for name in light))
-    assert {"onnxruntime", "elasticsearch", "opensearchpy"} <= loaded
-    assert not loaded & {"torch", "transformers", "sentence_transformers"}
+    by_help, by_ingest, by_all = _imported_by(
+        "from click.testing import CliRunner\nfrom es_sbert.cli.main import cli\n"
+        "assert CliRunner().invoke(cli, ['--help']).exit_code == 0",
+        "import es_sbert.ingest.run, es_sbert.ingest.plan",
+        "\n".join(f"import {name}" for name in light),
+    )
+    assert not by_help & {"onnxruntime", "onnx", "numpy", "elasticsearch", "opensearchpy", "torch"}
+    # The libraries of the extras of a load.
+    assert not by_ingest & {"pyarrow", "s3fs", "aiohttp", "sqlalchemy", "psycopg"}
+    assert {"onnxruntime", "elasticsearch", "opensearchpy"} <= by_all
+    assert not by_all & {"torch", "transformers", "sentence_transformers"}
 
 
 def test_training_and_exporters_know_no_engine() -> None:
-    loaded = _imported_by("import es_sbert.training.run, es_sbert.exporters.export, es_sbert.exporters.reranker")
+    [loaded] = _imported_by("import es_sbert.training.run, es_sbert.exporters.export, es_sbert.exporters.reranker")
     assert "torch" in loaded
     assert not loaded & {"elasticsearch", "opensearchpy"}
-
-
-def test_help_loads_nothing_heavy() -> None:
-    loaded = _imported_by("from click.testing import CliRunner\nfrom es_sbert.cli.main import cli\n"
-                          "assert CliRunner().invoke(cli, ['--help']).exit_code == 0")  # fmt: skip
-    assert not loaded & {"onnxruntime", "onnx", "numpy", "elasticsearch", "opensearchpy", "torch"}
-
-
-def test_ingest_loads_the_libraries_of_its_extras_only_where_they_are_needed() -> None:
-    loaded = _imported_by("import es_sbert.ingest.run, es_sbert.ingest.plan")
-    assert not loaded & {"pyarrow", "s3fs", "aiohttp", "sqlalchemy", "psycopg"}
