@@ -20,16 +20,19 @@ def gateway_url(engine_url: str, tiny: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", scenarios())
-def test_answers_are_those_of_the_engine(engine_url: str, gateway_url: str, name: str) -> None:
+def test_answers_are_those_of_the_engine(
+    request: pytest.FixtureRequest, engine_url: str, gateway_url: str, name: str
+) -> None:
     prefix = f"rq{uuid.uuid4().hex[:8]}"
     answers = []
     # OpenSearch warns of some things once in its life: a first run takes these warnings, and is compared with nothing.
-    for url in (engine_url, engine_url, gateway_url):
+    first = [engine_url] if request.node.callspec.params["engine_url"] == "opensearch" else []
+    for url in (*first, engine_url, gateway_url):
         try:
             answers.append(run(url, scenarios()[name], prefix))
         finally:
             clean(engine_url, prefix)
-    _, directly, through = answers
+    *_, directly, through = answers
     for (asked, expected), (_, got) in zip(directly, through, strict=True):
         assert got == expected, asked
     # A scenario that only fails would show little.
