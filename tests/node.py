@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -39,4 +40,5 @@ def serve_node_app(folder: Path, host: str, index: str) -> AbstractContextManage
         Gives the application's address.
     """
     environment = {"ELASTICSEARCH_HOST": host, "ELASTICSEARCH_INDEX": index, "PORT": "0"}
-    return server([program("node"), "server.js"], folder=folder, environment=environment, log=folder / "server.log")
+    log = folder / f"server-{uuid.uuid4().hex}.log"  # several may run at the same time
+    return server([program("node"), "server.js"], folder=folder, environment=environment, log=log)

@@ -1,4 +1,4 @@
-"""The applications, installed and built once."""
+"""The applications, installed and built once for all processes of a test run."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from es_sbert.locks import file_lock
 from tests.gateway.apps.pages import AppPage
 from tests.node import EXAMPLES, install_node_project
+from tests.shared import folder_of_run
 
 Build = Callable[[type[AppPage]], Path]
 
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """A function from an application to the folder where it was installed and built, once."""
-    built: dict[str, Path] = {}
+    """A function from an application to the folder where it was installed and built, by whoever came first."""
 
     def folder_of(kind: type[AppPage]) -> Path:
-        if kind.app not in built:
-            folder = tmp_path_factory.mktemp("apps") / kind.app
-            built[kind.app] = install_node_project(EXAMPLES / kind.app, folder, build=True)
-        return built[kind.app]
+        folder = folder_of_run(tmp_path_factory) / f"app-{kind.app}"
+        built = folder.with_suffix(".built")
+        with file_lock(folder.with_suffix(".lock"), lambda: None):
+            if not built.exists():
+                install_node_project(EXAMPLES / kind.app, folder, build=True)
+                built.touch()
+        return folder
 
     return folder_of

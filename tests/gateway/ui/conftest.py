@@ -19,7 +19,7 @@ from tests.gateway.ui.search_page import SearchPage
 OpenPage = Callable[..., SearchPage]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def dated_index(es9_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An index of the articles with dates."""
     yield from _index(es9_url, dated_articles(), tmp_path_factory)
@@ -47,7 +47,7 @@ def _index(url: str, documents: list[dict[str, object]], factory: pytest.TempPat
         delete_index(url, name)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def gateway(es9_url: str) -> Iterator[str]:
     """Address of a gateway in front of Elasticsearch."""
     with served(create_app(GatewaySettings(upstream=EngineSettings(url=es9_url)))) as url:
