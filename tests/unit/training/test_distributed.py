@@ -71,11 +71,15 @@ def test_a_run_of_two_processes_ends_where_one_process_ends(trained: Path) -> No
     start = torch.cat([tensor.flatten() for _, tensor in sorted(_weights(trained / "model").items())])
     moved = (one - start).norm()
     assert moved > 0.01
-    # Adam divides by the size of a gradient: where that is rounding alone, the sign of a step is too.
+    # Adam divides by the size of a gradient: where that is little more than rounding, so is the sign of a step.
     assert (one - two).norm() < 0.05 * moved
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
-    return {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if "pooler" not in name}
+    # A softmax over keys does not see what is added to all of them: the gradient of their bias is rounding alone, which
+    # Adam makes whole steps of, in other directions with every run.
+    no_gradient = ("pooler", "key.bias")
+    stored = load_file(folder / "model.safetensors").items()
+    return {name: tensor for name, tensor in stored if not any(part in name for part in no_gradient)}
