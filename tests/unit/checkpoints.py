@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ TRACED_ARCHITECTURES = ("xlnet", "modernbert")  # whose graphs are traced, not b
 _BERT_TOKENS = ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]")
 _ROBERTA_TOKENS = ("<s>", "</s>", "<pad>", "<unk>", "<mask>")
 _XLNET_TOKENS = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>")
+
+_VOCABULARY = 600  # pieces
 
 # As their own classes of tokenizers do; the general one, which is written here, forgets it otherwise.
 _WITH_TYPES = ["input_ids", "token_type_ids", "attention_mask"]
@@ -175,27 +179,23 @@ def _tokenizer(architecture: str, max_tokens: int) -> transformers.PreTrainedTok
     begin, end, padding, unknown, mask = _ROBERTA_TOKENS if roberta_like else _BERT_TOKENS
     special = [begin, padding, end, unknown, mask] if roberta_like else [padding, unknown, begin, end, mask]
     texts = parity_sentences(max_tokens)
-    trainer: Any
     if architecture == "roberta":
         tokenizer = tokenizers.Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=special, show_progress=False,
+        trainer = trainers.BpeTrainer(vocab_size=_VOCABULARY, special_tokens=special, show_progress=False,
                                       initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
+        tokenizer.train_from_iterator(texts, trainer)
     elif architecture == "xlm-roberta":
-        tokenizer = tokenizers.Tokenizer(models.Unigram())
-        tokenizer.normalizer = normalizers.NFKC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer = _unigram(texts, special, unknown)
         tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=600, special_tokens=special, unk_token=unknown,
-                                          show_progress=False)  # fmt: skip
     else:
         tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=unknown))
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(vocab_size=600, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
+        tokenizer.model = models.WordPiece(_word_pieces(tokenizer, texts, special), unk_token=unknown)
+        tokenizer.add_special_tokens(special)
     ids = {token: tokenizer.token_to_id(token) for token in special}
     if architecture == "roberta":
         tokenizer.post_processor = processors.RobertaProcessing((end, ids[end]), (begin, ids[begin]))
@@ -212,15 +212,41 @@ def _tokenizer(architecture: str, max_tokens: int) -> transformers.PreTrainedTok
     )  # fmt: skip
 
 
-def _xlnet_tokenizer(max_tokens: int) -> transformers.PreTrainedTokenizerFast:
-    """XLNet's: special tokens at the end, the last of a type of its own, padding on the left."""
-    unknown, begin, end, classify, separate, padding, mask = _XLNET_TOKENS
+def _word_pieces(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], special: Sequence[str]) -> dict[str, int]:
+    """Piece → id: letters, and the words that stand in texts most often.
+
+    The library's trainer would choose among pieces of the same frequency by chance: another model in every run.
+    """
+    words = Counter(
+        word
+        for text in texts
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+    )
+    letters = sorted({letter for word in words for letter in word})
+    frequent = sorted((word for word in words if len(word) > 1), key=lambda word: (-words[word], word))
+    pieces = [*special, *letters, *(f"##{letter}" for letter in letters), *frequent]
+    return {piece: number for number, piece in enumerate(pieces[:_VOCABULARY])}
+
+
+def _unigram(texts: Sequence[str], special: Sequence[str], unknown: str) -> tokenizers.Tokenizer:
+    """Trained on texts, with the same ids and scores in every run, which the library's trainer does not give."""
     tokenizer = tokenizers.Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=600, special_tokens=list(_XLNET_TOKENS), unk_token=unknown,
+    trainer = trainers.UnigramTrainer(vocab_size=_VOCABULARY, special_tokens=list(special), unk_token=unknown,
                                       show_progress=False)  # fmt: skip
-    tokenizer.train_from_iterator(parity_sentences(max_tokens), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
+    pieces = [(piece, round(score, 2)) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
+    first, rest = pieces[: len(special)], pieces[len(special) :]
+    rest.sort(key=lambda piece: (-piece[1], piece[0]))
+    tokenizer.model = models.Unigram([*first, *rest], special.index(unknown))
+    return tokenizer
+
+
+def _xlnet_tokenizer(max_tokens: int) -> transformers.PreTrainedTokenizerFast:
+    """XLNet's: special tokens at the end, the last of a type of its own, padding on the left."""
+    unknown, begin, end, classify, separate, padding, mask = _XLNET_TOKENS
+    tokenizer = _unigram(parity_sentences(max_tokens), _XLNET_TOKENS, unknown)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A:0 {separate}:0 {classify}:2",
         pair=f"$A:0 {separate}:0 $B:1 {separate}:1 {classify}:2",

@@ -210,7 +210,7 @@ def test_resuming_another_recipe_or_other_data_or_models_is_refused(folder: Path
     with pytest.raises(UsageError, match="is not empty") as caught:
         train_here(path, folder / "out")
     assert "--resume" in caught.value.remedy
-    write_pairs(folder / "train.tsv", 240)
+    write_pairs(folder / "train.tsv", 128)
     (base / "model.safetensors").write_bytes(b"other weights")
     with pytest.raises(CheckpointInvalid, match=f"another model under the name {base}"):
         train_here(path, folder / "out", resume=True)
