@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from es_sbert.engines.protocol import Json
 from es_sbert.index.meta import VectorFieldMeta
 
@@ -36,6 +38,12 @@ def has_vector(field: str, meta: VectorFieldMeta, name: str | None = None) -> Js
         return {"exists": {"field": field, **named}}
     inner: Json = {"exists": {"field": vector_path(field, meta)}}
     return {"nested": {"path": field, "query": inner, **named}}
+
+
+def vectors_by_name(fields: Iterable[tuple[str, VectorFieldMeta]]) -> Json:
+    """Query for all documents; `matched_queries` of a hit holds the numbers of the fields that have a vector."""
+    should = [has_vector(field, meta, str(number)) for number, (field, meta) in enumerate(fields)]
+    return {"bool": {"must": [{"match_all": {}}], "should": should}}
 
 
 def passages_property(vector: Json) -> Json:

@@ -68,6 +68,17 @@ def texts_of(fields: Mapping[str, Any], targets: Targets) -> tuple[str, ...]:
     return tuple(_text_of(fields, target) for target in targets)
 
 
+def text_in(source: Mapping[str, Any], target: Target) -> str | None:
+    """The text that a document of the index has for a target; empty where there is nothing to embed.
+
+    None where a field of the text is not a string, which no document of a source has.
+    """
+    try:
+        return _text_of(source, target)
+    except NoText:
+        return None if target.filled else ""
+
+
 def _text_of(fields: Mapping[str, Any], target: Target) -> str:
     if target.template.is_missing(fields):
         return ""

@@ -6,6 +6,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from es_sbert.errors import UsageError
@@ -84,7 +85,7 @@ class TextTemplate:
                 )
         return cls.parse("\n".join(f"{{{field}}}" for field in fields))
 
-    @property
+    @cached_property
     def fields(self) -> tuple[str, ...]:
         """The fields named, each once."""
         return tuple(dict.fromkeys(field for _, field in self.parts if field is not None))

@@ -10,7 +10,7 @@ from es_sbert.engines.hits import Key
 from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Json, Slice
 from es_sbert.errors import EngineError
-from es_sbert.index.layout import has_vector
+from es_sbert.index.layout import has_vector, vectors_by_name
 from es_sbert.index.meta import DocumentMeta, is_current, stored_meta
 from es_sbert.index.targets import Targets, texts_of
 from es_sbert.index.text import NoText
@@ -32,8 +32,7 @@ def scan_query(targets: Targets, *, only_lacking: bool = False) -> Json:
     Args:
         only_lacking: Only documents that lack a vector in one of them.
     """
-    should = [has_vector(target.field, target.meta, str(number)) for number, target in enumerate(targets)]
-    query: Json = {"bool": {"must": [{"match_all": {}}], "should": should}}
+    query = vectors_by_name((target.field, target.meta) for target in targets)
     if only_lacking:
         complete = [has_vector(target.field, target.meta) for target in targets]
         query["bool"]["must_not"] = [{"bool": {"filter": complete}}]

@@ -96,8 +96,7 @@ def read_documents(
     """Documents worth loading; all others are entered in `outcomes` with the reason.
 
     A repetition of a document met before is skipped. The same id with another content is a dead letter: which of the
-    two is meant cannot be known. Documents without text come too: the index may hold them with one. What the engine
-    acknowledged before the load was killed is left alone.
+    two is meant cannot be known. Documents without text come too: the index may hold them with one.
     """
     for group in windows(_sound(records, rules, outcomes), _MEETINGS, _MEETING_BYTES):
         known = memory.meet([Meeting(doc.id, doc.document_hash or "", doc.origin) for doc in group])

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from functools import partial
 
-from es_sbert.engines.protocol import Engine, Json
+from es_sbert.engines.hits import Key
+from es_sbert.engines.look_up import look_up
+from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.index.filled import FilledField
-from es_sbert.index.meta import DocumentMeta, stored_meta
-from es_sbert.index.targets import Targets
+from es_sbert.index.layout import vectors_by_name
+from es_sbert.index.meta import stored_meta
+from es_sbert.index.targets import Targets, text_in
 from es_sbert.index.text import MISSING, find_field
 from es_sbert.index.vectors import sent_again
 from es_sbert.ingest.actions import Action, index_action
-from es_sbert.ingest.documents import Document
+from es_sbert.ingest.documents import Document, windows
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.load import Sorted, Task
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.retry import Patience
-from es_sbert.ingest.triage import Sorting, Verdict, chunks, triage
+from es_sbert.ingest.triage import Sorting, StoredVector, Verdict, chunks, is_kept_in_source, triage
 
-# Ids of one lookup: each answer holds the objects beside the vectors, a quarter of a kilobyte each.
-_LOOKUP = 1000
+# Documents of one lookup. The answer holds their texts and the metadata of their vectors.
+_LOOKUP = 2000
+_LOOKUP_BYTES = 4 << 20
 # Vectors of one lookup: as text they are some kilobytes each.
 _VECTOR_LOOKUP = 250
 
@@ -30,20 +33,29 @@ class ChangeDetection:
     """Finds out what of a window the index already has.
 
     Args:
+        index: The index at the beginning of the load.
+        name: The name that the load was given; an alias may have a routing.
         targets: The load's vector fields.
         patiently: Asks the engine with the load's patience.
         empty_index: Whether the index held nothing when the load began, so that nothing need be looked up.
+        refresh: Whether to refresh the index before each lookup: other processes' writes of a moment ago then count.
     """
 
-    def __init__(self, engine: Engine, index: str, targets: Targets, outcomes: Outcomes, *, patiently: Patience,
-                 empty_index: bool) -> None:  # fmt: skip
+    def __init__(self, engine: Engine, index: IndexState, name: str, targets: Targets, outcomes: Outcomes, *,
+                 patiently: Patience, empty_index: bool, refresh: bool = False) -> None:  # fmt: skip
         self._engine = engine
-        self._index = index
+        self._index = index.name
+        self._name = name
         self._targets = targets
         self._filled = tuple(number for number, target in enumerate(targets) if target.filled)
+        # Which texts can be compared with those of the index.
+        self._comparable = tuple(
+            all(is_kept_in_source(index.mappings, field) for field in target.template.fields) for target in targets
+        )
         self._outcomes = outcomes
         self._patiently = patiently
         self._empty_index = empty_index
+        self._refresh = refresh
 
     def __call__(self, documents: list[Document]) -> Sorted:
         """Sort a window; documents to which nothing need be done are entered in the outcomes.
@@ -58,16 +70,13 @@ class ChangeDetection:
             with_text = [document for document in documents if self._wanted(document)]
             self._outcomes.empty(len(documents) - len(with_text))
             return Sorted([Task(document, self._wanted(document)) for document in with_text])
-        fields = [target.meta_field for target in self._targets]
-        stored = self._look_up([document.id for document in documents], fields)
-        metas = {key: [stored_meta(source, field) for field in fields] for key, source in stored.items()}
-        none: list[DocumentMeta | None] = [None] * len(fields)
-        sortings = [triage(document, metas.get(document.id, none), self._targets) for document in documents]
+        stored = self._stored(documents)
+        sortings = [triage(document, stored[number], self._targets) for number, document in enumerate(documents)]
         vectors = self._kept_vectors(documents, sortings)
         result = Sorted([])
         for document, sorting in zip(documents, sortings, strict=True):
             if sorting.verdict in (Verdict.WRITE, Verdict.CLEAR):
-                self._write(document, sorting, metas.get(document.id, none), vectors.get(document.id, {}), result)
+                self._write(document, sorting, vectors.get(document.id, {}), result)
                 self._outcomes.drop(self._targets[number].field for number in sorting.dropped)
         self._enter(documents, sortings)
         return result
@@ -75,14 +84,48 @@ class ChangeDetection:
     def _wanted(self, document: Document) -> tuple[int, ...]:
         return tuple(number for number in self._filled if document.texts[number])
 
-    def _write(self, document: Document, sorting: Sorting, metas: Sequence[DocumentMeta | None], source: Json,
-               result: Sorted) -> None:  # fmt: skip
-        """Add a document that is to be written, with the vectors that it keeps."""
+    def _stored(self, documents: list[Document]) -> list[list[StoredVector]]:
+        """What the index holds of each document, one entry a target."""
+        if self._refresh:
+            self._patiently(partial(self._engine.refresh, self._index))
+        # A search, not a lookup by id: it alone tells whether there is a vector without bringing it along.
+        query = vectors_by_name((target.field, target.meta) for target in self._targets)
+        texts = [field for target in self._targets for field in target.template.fields]
+        includes = list(dict.fromkeys([*texts, *(target.meta_field for target in self._targets)]))
+        hits: dict[Key, Json] = {}
+        for some in windows(documents, _LOOKUP, _LOOKUP_BYTES):
+            ids = [document.id for document in some]
+            hits |= self._patiently(
+                partial(look_up, self._engine, self._index, ids, query=query, source={"includes": includes})
+            )
+        return [self._stored_vectors(document, hits.get((document.id, document.routing))) for document in documents]
+
+    def _stored_vectors(self, document: Document, hit: Json | None) -> list[StoredVector]:
+        if hit is None:
+            return [StoredVector()] * len(self._targets)
+        source, names = hit.get("_source") or {}, hit.get("matched_queries", [])
+        return [
+            StoredVector(
+                exists=str(number) in names,
+                meta=stored_meta(source, target.meta_field),
+                text_changed=self._comparable[number] and text_in(source, target) != document.texts[number],
+            )
+            for number, target in enumerate(self._targets)
+        ]
+
+    def _write(self, document: Document, sorting: Sorting, source: Json, result: Sorted) -> None:
+        """Add a document that is to be written, with the vectors that it keeps.
+
+        Args:
+            source: The vectors that the index holds, and their metadata, both as they are now.
+        """
         wanted, kept = list(sorting.wanted), []
         for number in sorting.kept:
-            target, meta = self._targets[number], metas[number]
-            value = find_field(source, target.field)
-            if meta is not None and value is not MISSING and value is not None:
+            target = self._targets[number]
+            value, meta = find_field(source, target.field), stored_meta(source, target.meta_field)
+            exists = value is not MISSING and value is not None
+            stored = StoredVector(exists, meta)
+            if meta is not None and stored.is_current(document.texts[number], target.meta.fingerprint):
                 renewed = meta.model_copy(update={"document_hash": document.document_hash})
                 kept.append(FilledField(target.field, sent_again(self._engine.info, value), renewed))
             elif target.filled:
@@ -105,18 +148,17 @@ class ChangeDetection:
         self._outcomes.empty(counts[Verdict.EMPTY])
 
     def _kept_vectors(self, documents: list[Document], sortings: list[Sorting]) -> dict[str, Json]:
-        """id → vector fields of the documents that keep one."""
+        """id → vector fields of the documents that keep one, and their metadata."""
         writing = [
             (document.id, sorting.kept)
             for document, sorting in zip(documents, sortings, strict=True)
             if sorting.verdict in (Verdict.WRITE, Verdict.CLEAR) and sorting.kept
         ]
-        fields = sorted({self._targets[number].field for _, kept in writing for number in kept})
-        return self._look_up([key for key, _ in writing], fields, vectors=True)
-
-    def _look_up(self, ids: list[str], fields: list[str], *, vectors: bool = False) -> dict[str, Json]:
+        targets = [self._targets[number] for number in sorted({number for _, kept in writing for number in kept})]
+        fields = [name for target in targets for name in (target.field, target.meta_field)]
         found: dict[str, Json] = {}
-        for some in chunks(ids, _VECTOR_LOOKUP if vectors else _LOOKUP):
-            ask = partial(self._engine.get_documents, self._index, some, source_includes=fields, vectors=vectors)
-            found |= self._patiently(ask)
+        for some in chunks([key for key, _ in writing], _VECTOR_LOOKUP):
+            found |= self._patiently(
+                partial(self._engine.get_documents, self._name, some, source_includes=fields, vectors=True)
+            )
         return found

@@ -37,9 +37,11 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
     assert context.memory is not None, "a load of files remembers what it met"
     settings, outcomes, control = context.plan.settings, context.outcomes, context.control
     detect = ChangeDetection(
-        context.engine, settings.index, context.targets, outcomes, patiently=partial(patiently, context),
+        context.engine, context.index, settings.index, context.targets, outcomes, patiently=partial(patiently, context),
         # Where there are other vector fields, another load may be filling them just now.
         empty_index=empty_index and all(target.filled for target in context.targets),
+        # A letter gives way to a later version of its document, also to one that was written a moment ago.
+        refresh=settings.retry is not None,
     )  # fmt: skip
     reserved = tuple(name for target in context.targets for name in (target.field, target.meta_field))
     routing = context.index.routing_of(settings.index)

@@ -31,8 +31,8 @@ class LoadIdentity:
 class Met(Enum):
     """What a load knows of a document that comes out of its source."""
 
-    NEW = auto()  # not met before, or with another content before the load was killed
-    ACKNOWLEDGED = auto()  # the engine has taken it, before the load was killed
+    NEW = auto()  # not seen in this run; what an earlier run has seen is looked up in the index again
+    ACKNOWLEDGED = auto()  # acknowledged in this run, and read again since the worker that read it first was lost
     REPEATED = auto()  # the very document was met earlier in this source
     CONTRADICTED = auto()  # its id was met earlier in this source, with another content
 

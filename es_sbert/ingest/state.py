@@ -1,8 +1,9 @@
-"""What a load has met and what the engine has acknowledged, on disk, so that a killed load goes on.
+"""The checkpoint of a load: the records it has seen and those the engine has acknowledged, in one SQLite file.
 
-One SQLite file a load. It is removed when the load comes to its end; what it says is only ever trusted for the same
-index (by its UUID), model, text and id field, and a document counts as acknowledged only with the very content that
-the source has now. Losing the file costs time, never a document: without it everything is looked up in the index.
+It tells duplicates and contradictions within the source, and keeps a load that is resumed from writing its dead letters
+twice. It never stands in for the index: a resumed load looks every document up again, because documents that were
+acknowledged may have been deleted, changed or lost since. It is removed when the load ends, and is only used for the
+same index (by UUID), model, text and id field.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ _CACHE_KIB = 8 * 1024
 # Documents met between two commits while nothing is acknowledged.
 _COMMIT_EVERY = 4096
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
+# Keys of one query; SQLite allows 999 parameters or more.
+_LOOKUP = 256
+_FIND = f"SELECT * FROM documents WHERE pass = ? AND id IN ({', '.join('?' * _LOOKUP)})"
+
+# key, content, source, line, pass, acknowledged
+_Row = tuple[bytes, bytes, int, int, int, int]
 
 
 def default_state(index: str, sources: Sequence[Source]) -> Path:
@@ -109,28 +116,44 @@ class LoadState:
         return db, None
 
     def meet(self, meetings: Sequence[Meeting]) -> list[tuple[Met, Origin]]:
+        keys = [_key(meeting.id) for meeting in meetings]
         with self._explained():
-            return [self._meet(meeting) for meeting in meetings]
+            seen = self._seen_in_this_pass(keys)
+            entered: list[_Row] = []
+            answers = []
+            for key, meeting in zip(keys, meetings, strict=True):
+                content = bytes.fromhex(meeting.content)
+                row = seen.get(key)
+                if row is not None:
+                    answers.append(self._seen_before(row, content, meeting.origin))
+                    continue
+                row = (key, content, self._source_number(meeting.origin.source), meeting.origin.line, self._pass, 0)
+                seen[key] = row
+                entered.append(row)
+                answers.append((Met.NEW, meeting.origin))
+            self._db.executemany("REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?)", entered)
+            self._pending += len(entered)
+            if self._pending >= _COMMIT_EVERY:
+                self._commit()
+        return answers
 
-    def _meet(self, meeting: Meeting) -> tuple[Met, Origin]:
-        origin = meeting.origin
-        key, content = _key(meeting.id), bytes.fromhex(meeting.content)
-        place = (self._source_number(origin.source), origin.line, self._pass)
-        row = self._db.execute(
-            "SELECT content, source, line, pass, acknowledged FROM documents WHERE id = ?", (key,)
-        ).fetchone()
-        if row is not None and row[3] == self._pass:
-            first = Origin(self._names[row[1]], row[2])
-            if self._rereads and row[0] == content and (first == origin or not row[4]):
-                # Whoever met it first may be lost and never have sent it; sent twice, it still stands there once.
-                return (Met.ACKNOWLEDGED if row[4] else Met.NEW), origin
-            return (Met.REPEATED if row[0] == content else Met.CONTRADICTED), first
-        acknowledged = row is not None and row[0] == content and bool(row[4])
-        self._db.execute("REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?)", (key, content, *place, int(acknowledged)))
-        self._pending += 1
-        if self._pending >= _COMMIT_EVERY:
-            self._commit()
-        return (Met.ACKNOWLEDGED if acknowledged else Met.NEW), origin
+    def _seen_in_this_pass(self, keys: Sequence[bytes]) -> dict[bytes, _Row]:
+        """Rows by their keys."""
+        found: dict[bytes, _Row] = {}
+        for start in range(0, len(keys), _LOOKUP):
+            some: list[bytes | None] = list(keys[start : start + _LOOKUP])
+            # Always the same number of parameters, so that SQLite compiles the statement once.
+            some += [None] * (_LOOKUP - len(some))
+            found |= {row[0]: row for row in self._db.execute(_FIND, [self._pass, *some])}
+        return found
+
+    def _seen_before(self, row: _Row, content: bytes, origin: Origin) -> tuple[Met, Origin]:
+        _, known, source, line, _, acknowledged = row
+        first = Origin(self._names[source], line)
+        if self._rereads and known == content and (first == origin or not acknowledged):
+            # The worker that read it first may be lost and never have sent it; indexing it twice is harmless.
+            return (Met.ACKNOWLEDGED if acknowledged else Met.NEW), origin
+        return (Met.REPEATED if known == content else Met.CONTRADICTED), first
 
     def _source_number(self, name: str) -> int:
         """What stands for a source's name in the file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from es_sbert.index.meta import DocumentMeta, is_current
@@ -24,6 +25,31 @@ class Verdict(Enum):
     EMPTY = auto()  # no text, and the index holds no vector of it
 
 
+@dataclass(frozen=True, slots=True)
+class StoredVector:
+    """What the index holds of a document for one vector field.
+
+    Attributes:
+        exists: Whether there is a vector. Its metadata does not prove it: on Elasticsearch 9.2 and later `_source`
+            hides vectors, so an application that writes back what it has read drops them and keeps the metadata.
+        meta: The metadata of the vector; None where there is none.
+        text_changed: Whether the text that the document has in the index is known to differ from the source's.
+    """
+
+    exists: bool = False
+    meta: DocumentMeta | None = None
+    text_changed: bool = False
+
+    def is_current(self, text: str, fingerprint: str) -> bool:
+        """Whether it is the vector that a model gives this text."""
+        return self.exists and is_current(self.meta, text, fingerprint)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether anything is left to remove."""
+        return self.exists or self.meta is not None
+
+
 @dataclass(frozen=True)
 class Sorting:
     """A document compared with what the index holds of it.
@@ -41,35 +67,39 @@ class Sorting:
     dropped: tuple[int, ...] = ()
 
 
-def triage(document: Document, stored: Sequence[DocumentMeta | None], targets: Targets) -> Sorting:
-    """Compare a document with the objects beside its vectors in the index.
+def triage(document: Document, stored: Sequence[StoredVector], targets: Targets) -> Sorting:
+    """Compare a document of the source with what the index holds of it.
+
+    The source wins: a document whose text was changed in the index is written again, with the vectors that belong to
+    the text of the source. Other fields that were changed in the index stay as they are until the source changes.
 
     Args:
-        stored: One a target; None where the index has none.
+        stored: One a target.
     """
     numbers = range(len(targets))
     current = {
         number
         for number in numbers
-        if is_current(stored[number], document.texts[number], targets[number].meta.fingerprint)
+        if stored[number].is_current(document.texts[number], targets[number].meta.fingerprint)
     }
     filled = [number for number in numbers if targets[number].filled]
-    right = all(number in current if document.texts[number] else stored[number] is None for number in filled)
-    known = [meta for number in filled if (meta := stored[number]) is not None]
-    if right and known and all(meta.document_hash == document.document_hash for meta in known):
+    right = all(number in current if document.texts[number] else not stored[number].is_left for number in filled)
+    same_text = not any(one.text_changed for one in stored)
+    metas = [meta for number in filled if (meta := stored[number].meta) is not None]
+    if right and same_text and metas and all(meta.document_hash == document.document_hash for meta in metas):
         return Sorting(Verdict.UNCHANGED)
-    if any(is_superseded(document, meta) for meta in stored):
+    if any(is_superseded(document, one.meta) for one in stored):
         return Sorting(Verdict.SUPERSEDED)
     wanted = tuple(number for number in filled if document.texts[number] and number not in current)
     kept = tuple(number for number in numbers if number in current)
     dropped = tuple(
-        number
-        for number in numbers
-        if not targets[number].filled and stored[number] is not None and number not in current
+        number for number in numbers if not targets[number].filled and stored[number].is_left and number not in current
     )
     if any(document.texts[number] for number in filled):
         return Sorting(Verdict.WRITE, wanted, kept, dropped)
-    return Sorting(Verdict.CLEAR, (), kept, dropped) if known else Sorting(Verdict.EMPTY)
+    if any(stored[number].is_left for number in filled):
+        return Sorting(Verdict.CLEAR, (), kept, dropped)
+    return Sorting(Verdict.EMPTY)
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -101,3 +131,23 @@ def lost_fields(mappings: Mapping[str, Any], made: Collection[str]) -> str | Non
         return f"fields in its _source but {', '.join(source['includes'])}"
     missing = [name for name in source.get("excludes", []) if name not in made]
     return f"{', '.join(missing)} in its _source" if missing else None
+
+
+def is_kept_in_source(mappings: Mapping[str, Any], field: str) -> bool:
+    """Whether an index keeps a field in `_source`, so that its documents can be compared by it.
+
+    Args:
+        field: Dotted for nested ones.
+    """
+    source = mappings.get("_source", {})
+    includes, excludes = source.get("includes", []), source.get("excludes", [])
+    if source.get("enabled", True) is False or (includes and not _matches(field, includes)):
+        return False
+    return not _matches(field, excludes)
+
+
+def _matches(field: str, patterns: Collection[str]) -> bool:
+    """Whether a pattern of `_source` filtering covers a field: by its name, or by that of an object around it."""
+    parts = field.split(".")
+    paths = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return any(fnmatchcase(path, pattern) for path in paths for pattern in patterns)

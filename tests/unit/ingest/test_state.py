@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import es_sbert.ingest.state as state_module
 from es_sbert.errors import OutputError, UsageError
@@ -58,7 +56,8 @@ def test_repetitions_are_told_from_contradictions_and_say_where_they_stood_first
         assert meet_at(state, "id 2000", A, Origin("file 0", 3)) == (Met.REPEATED, Origin("file 1", 2000))
 
 
-def test_what_was_acknowledged_is_known_afterwards_with_this_content_alone(tmp_path: Path) -> None:
+def test_a_resumed_load_looks_everything_up_again(tmp_path: Path) -> None:
+    """What was acknowledged may have been deleted, changed or lost since."""
     with opened(tmp_path / "state") as state:
         assert not state.resumed
         run = state.run
@@ -67,15 +66,31 @@ def test_what_was_acknowledged_is_known_afterwards_with_this_content_alone(tmp_p
         state.acknowledge(["in", "changed"])
     with opened(tmp_path / "state") as state:
         assert (state.resumed, state.run, state.note) == (True, run, None)
-        assert meet(state, "in", line=7) is Met.ACKNOWLEDGED
+        assert meet(state, "in", line=7) is Met.NEW
         assert meet(state, "changed", B) is Met.NEW
-        assert meet(state, "unsent") is Met.NEW
         assert meet(state, "new") is Met.NEW
         assert meet_at(state, "in", A, Origin("f", 9)) == (Met.REPEATED, Origin("f", 7))
         assert meet(state, "in", B) is Met.CONTRADICTED
+        assert state.holds(["in", "changed", "unsent", "new"]) == {"in", "changed", "new"}
+
+
+def test_a_part_that_is_read_again_is_known_by_what_was_acknowledged_of_it(tmp_path: Path) -> None:
+    state = LoadState(tmp_path / "state", IDENTITY, rereads=True)
+    for line, document in enumerate(("in", "unsent"), 1):
+        assert meet(state, document, line=line) is Met.NEW
+    state.acknowledge(["in"])
+    assert [meet(state, "in", line=1), meet(state, "unsent", line=2)] == [Met.ACKNOWLEDGED, Met.NEW]
+    assert [meet(state, "in", line=9), meet(state, "in", B, line=1)] == [Met.REPEATED, Met.CONTRADICTED]
+    state.close()
+
+
+def test_one_group_of_records_is_told_apart_like_several(tmp_path: Path) -> None:
+    group = [Meeting(f"id {number % 700}", A if number < 1000 else B, Origin("f", number)) for number in range(1200)]
     with opened(tmp_path / "state") as state:
-        assert [meet(state, name, B) for name in ("changed", "in")] == [Met.NEW, Met.NEW]
-        assert state.holds(["in", "unsent"]) == {"in"}
+        together = state.meet(group)
+    with opened(tmp_path / "other") as state:
+        assert [found for one in group for found in state.meet([one])] == together
+    assert [met for met, _ in together] == [Met.NEW] * 700 + [Met.REPEATED] * 300 + [Met.CONTRADICTED] * 200
 
 
 def test_the_end_of_a_load_leaves_nothing(tmp_path: Path) -> None:
@@ -86,7 +101,7 @@ def test_the_end_of_a_load_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_is_killed_leaves_what_was_acknowledged(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     path = tmp_path / "state"
     script = (
         "import os, signal, sys\n"
@@ -94,6 +109,7 @@ def test_a_process_that_is_killed_leaves_what_was_acknowledged(tmp_path: Path) -
         "from tests.unit.ingest.test_state import IDENTITY, meet\n"
         "from es_sbert.ingest.state import LoadState\n"
         "state = LoadState(Path(sys.argv[1]), IDENTITY)\n"
+        "state.remember_letters([b'a' * 16])\n"
         "for number in range(300):\n"
         "    meet(state, str(number))\n"
         "    if number < 200: state.acknowledge([str(number)])\n"
@@ -102,39 +118,10 @@ def test_a_process_that_is_killed_leaves_what_was_acknowledged(tmp_path: Path) -
     done = subprocess.run([sys.executable, "-c", script, path], cwd=Path(__file__).parents[3])
     assert done.returncode == -signal.SIGKILL
     with opened(path) as state:
-        assert state.resumed
-        found = [meet(state, str(number)) for number in range(300)]
-    assert found == [Met.ACKNOWLEDGED] * 200 + [Met.NEW] * 100
-
-
-@settings(max_examples=30)  # each opens files, and waits for the disk
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([A, B]), st.sampled_from(["meet", "ack", "again"]))))
-def test_a_document_counts_as_acknowledged_only_as_it_was_when_it_was(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str]]
-) -> None:
-    path = tmp_path_factory.mktemp("state") / "state"
-    state = LoadState(path, IDENTITY)
-    met: dict[str, str] = {}  # in this pass
-    taken: dict[str, str] = {}  # id → content that the engine acknowledged
-    entered: dict[str, str] = {}  # the last content entered, in whichever pass
-    for document, content, what in steps:
-        if what == "meet":
-            known = meet(state, document, content)
-            if document in met:
-                assert known is (Met.REPEATED if met[document] == content else Met.CONTRADICTED)
-                continue
-            right = taken.get(document) == content and entered.get(document) == content
-            assert known is (Met.ACKNOWLEDGED if right else Met.NEW)
-            if not right:
-                taken.pop(document, None)
-            met[document] = entered[document] = content
-        elif what == "ack" and document in met:
-            state.acknowledge([document])
-            taken[document] = met[document]
-        elif what == "again":
-            state.close()
-            state, met = LoadState(path, IDENTITY), {}
-    state.close()
+        assert (state.resumed, state.note) == (True, None)
+        assert state.has_letter(b"a" * 16)
+        assert state.holds(["1", "299"]) == set()
+        assert meet(state, "1") is Met.NEW
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,234 @@
+"""Other programs change documents between two loads of a source: afterwards no vector is missing or stale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine, Json
+from es_sbert.index.vectors import stored_vectors
+from es_sbert.loading import load_encoder
+from tests.engine.ingest_support import Interposed, contents, load, same_vectors, write_jsonl
+from tests.tiny import write_tiny_bert
+
+WORDS = ("man", "guitar", "cat", "mat", "query", "passage")
+COUNT = 20
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    folder = tmp_path_factory.mktemp("tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
+        with load_encoder(str(write_tiny_bert(folder / "model")), precision="fp32", threads=1) as encoder:
+            yield encoder
+
+
+def documents(count: int = COUNT) -> list[Json]:
+    return [
+        {
+            "id": f"d{number}",
+            "title": f"a {WORDS[number % 6]}",
+            "text": " ".join(WORDS[(number + step) % 6] for step in range(2 + number)),
+            "rank": number,
+        }
+        for number in range(count)
+    ]
+
+
+class Loaded:
+    """A file of documents, the index that it is loaded into, and the loads."""
+
+    def __init__(self, engine: Engine, url: str, index: str, encoder: Encoder, folder: Path, **options: Any) -> None:
+        self.engine, self.url, self.index, self.encoder, self.options = engine, url, index, encoder, options
+        self.documents = documents()
+        self.path = write_jsonl(folder / "docs.jsonl", self.documents)
+        self.dead = folder / "dead"
+        assert self.load()["indexed"] == COUNT
+
+    def load(self) -> Json:
+        summary = load(self.url, self.encoder, self.index, self.path, dead=self.dead, id_field="id", **self.options)
+        assert (summary.exit_code, summary.dead) == (0, 0)
+        return {"indexed": summary.indexed, "updated": summary.updated, "unchanged": summary.unchanged}
+
+    def write_back(self, ids: list[str]) -> None:
+        """Replace documents with what a plain GET returns of each, as applications do to change a field."""
+        for document_id in ids:
+            found = self.engine._request("GET", f"/{self.index}/_doc/{document_id}")  # type: ignore[attr-defined]
+            self.engine._request("PUT", f"/{self.index}/_doc/{document_id}", body=found["_source"])  # type: ignore[attr-defined]
+
+    def write_without(self, ids: list[str], *fields: str) -> None:
+        """Replace documents with themselves, without some fields."""
+        found = self.engine.get_documents(self.index, ids, source_includes=["*"], vectors=True)
+        lines = b"".join(
+            orjson.dumps({"index": {"_id": document_id}})
+            + b"\n"
+            + orjson.dumps({name: value for name, value in source.items() if name not in fields})
+            + b"\n"
+            for document_id, source in found.items()
+        )
+        assert all(result.ok for result in self.engine.bulk(self.index, lines))
+
+    def update(self, ids: list[str], **changed: Any) -> None:
+        """Partial updates."""
+        lines = b"".join(
+            orjson.dumps({"update": {"_id": document_id}}) + b"\n" + orjson.dumps({"doc": changed}) + b"\n"
+            for document_id in ids
+        )
+        assert all(result.ok for result in self.engine.bulk(self.index, lines))
+
+    def assert_holds_the_source(self, fields: dict[str, str]) -> None:
+        """Every document is the source's, and each vector is that of the text that it has.
+
+        Args:
+            fields: Vector field → field of its text.
+        """
+        found = contents(self.url, self.index)
+        assert set(found) == {document["id"] for document in self.documents}
+        for document in self.documents:
+            there = found[document["id"]]
+            assert {name: there[name] for name in document} == document
+            for field, text_field in fields.items():
+                text = document[text_field]
+                vectors = stored_vectors(there[field], len(text))
+                expected = self.encoder.encode([text[start:end] for start, end, _ in vectors], "document").vectors
+                assert all(same_vectors(one, two) for (_, _, one), two in zip(vectors, expected, strict=True))
+                # All of the text has a vector.
+                assert (vectors[0][0], vectors[-1][1]) == (0, len(text))
+
+
+@pytest.fixture
+def loaded(engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> Loaded:
+    return Loaded(engine, engine_url, index_name, tiny, tmp_path)
+
+
+def ids(begin: int, end: int) -> list[str]:
+    return [f"d{number}" for number in range(begin, end)]
+
+
+def test_documents_written_back_as_read_get_their_vectors_again(loaded: Loaded) -> None:
+    loaded.write_back(ids(0, 10))
+    lost = 10 if loaded.engine.info.hides_vectors_in_source else 0
+    assert loaded.load() == {"indexed": lost, "updated": 0, "unchanged": COUNT - lost}
+    loaded.assert_holds_the_source({"embedding": "text"})
+    assert loaded.load()["unchanged"] == COUNT
+
+
+def test_a_vector_that_is_gone_is_made_again_with_or_without_its_metadata(loaded: Loaded) -> None:
+    loaded.write_without(ids(0, 5), "embedding")
+    loaded.write_without(ids(5, 10), "embedding_meta")
+    loaded.write_without(ids(10, 15), "embedding", "embedding_meta")
+    assert loaded.load() == {"indexed": 15, "updated": 0, "unchanged": 5}
+    loaded.assert_holds_the_source({"embedding": "text"})
+
+
+def test_a_vector_without_metadata_is_removed_from_a_document_that_lost_its_text(loaded: Loaded) -> None:
+    loaded.write_without(ids(0, 1), "embedding_meta")
+    loaded.documents[0]["text"] = ""
+    write_jsonl(loaded.path, loaded.documents)
+    assert loaded.load() == {"indexed": 0, "updated": 0, "unchanged": COUNT - 1}
+    assert "embedding" not in contents(loaded.url, loaded.index)["d0"]
+
+
+def test_text_changed_by_others_gives_way_to_the_source_and_the_vector_is_kept(loaded: Loaded) -> None:
+    before = contents(loaded.url, loaded.index)
+    loaded.update(ids(0, 10), text="the cat sleeps")
+    assert loaded.load() == {"indexed": 0, "updated": 10, "unchanged": 10}
+    loaded.assert_holds_the_source({"embedding": "text"})
+    after = contents(loaded.url, loaded.index)
+    assert all(after[name]["embedding_meta"] == before[name]["embedding_meta"] for name in ids(0, COUNT))
+    assert loaded.load()["unchanged"] == COUNT
+
+
+def test_a_text_that_others_replaced_by_a_list_gives_way_to_the_source(loaded: Loaded) -> None:
+    loaded.update(ids(0, 10), text=["the cat", "sleeps"])
+    assert loaded.load() == {"indexed": 0, "updated": 10, "unchanged": 10}
+    loaded.assert_holds_the_source({"embedding": "text"})
+
+
+def test_fields_that_others_added_stay_while_the_source_is_unchanged(loaded: Loaded) -> None:
+    loaded.update(ids(0, 10), clicks=7)
+    assert loaded.load()["unchanged"] == COUNT
+    assert contents(loaded.url, loaded.index)["d3"]["clicks"] == 7
+
+
+def test_text_and_vector_changed_by_others_give_way_to_the_source(loaded: Loaded) -> None:
+    """A load in place, or the gateway, embeds the changed text: its vector is right, but the source has another text."""
+    loaded.update(ids(0, 10), text="the cat sleeps")
+    load(loaded.url, loaded.encoder, loaded.index, dead=loaded.dead)
+    assert loaded.load() == {"indexed": 10, "updated": 0, "unchanged": 10}
+    loaded.assert_holds_the_source({"embedding": "text"})
+
+
+def test_passages_that_are_gone_or_of_another_text_are_made_again(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    loaded = Loaded(engine, engine_url, index_name, tiny, tmp_path, passages=("8",), passage_overlap=0)
+    loaded.write_without(ids(0, 5), "embedding")
+    loaded.update(ids(5, 10), text="the cat sleeps")
+    loaded.write_back(ids(10, 15))
+    lost = 10 if engine.info.hides_vectors_in_source else 5
+    assert loaded.load() == {"indexed": lost, "updated": 5, "unchanged": COUNT - 5 - lost}
+    loaded.assert_holds_the_source({"embedding": "text"})
+    assert loaded.load()["unchanged"] == COUNT
+
+
+def test_each_of_several_vector_fields_is_looked_at(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    both = ("title_vector={title}", "text_vector={text}")
+    loaded = Loaded(engine, engine_url, index_name, tiny, tmp_path, vectors=both)
+    loaded.write_without(ids(0, 5), "title_vector")
+    loaded.write_without(ids(5, 10), "text_vector")
+    loaded.update(ids(10, 15), title="the cat sleeps")
+    assert loaded.load() == {"indexed": 10, "updated": 5, "unchanged": 5}
+    loaded.assert_holds_the_source({"title_vector": "title", "text_vector": "text"})
+
+
+def test_a_vector_of_another_load_is_dropped_where_others_changed_its_text(loaded: Loaded) -> None:
+    load(loaded.url, loaded.encoder, loaded.index, dead=loaded.dead, vectors=("title_vector={title}",))
+    loaded.update(ids(0, 10), title="the cat sleeps")
+    # Its vectors still belong to the title that the source has, which comes back.
+    assert loaded.load() == {"indexed": 0, "updated": 10, "unchanged": 10}
+    loaded.assert_holds_the_source({"embedding": "text", "title_vector": "title"})
+
+
+def test_an_index_that_keeps_no_text_in_its_source_is_compared_by_the_rest(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    engine.create_index(index_name, {"mappings": {"_source": {"excludes": ["text"]}}})
+    loaded = Loaded(engine, engine_url, index_name, tiny, tmp_path)
+    assert loaded.load()["unchanged"] == COUNT
+
+
+def test_a_resumed_load_believes_the_index_and_not_its_checkpoint(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    wanted = documents()
+    path = write_jsonl(tmp_path / "docs.jsonl", wanted)
+    options: dict[str, Any] = {"dead": tmp_path / "dead", "id_field": "id", "batch_window": 5}
+
+    def die(window: int) -> None:
+        if window == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        load(engine_url, Interposed(tiny, die), index_name, path, **options)
+    engine.refresh(index_name)
+    done = engine.count(index_name)
+    assert done >= 5
+    loaded = object.__new__(Loaded)
+    loaded.engine, loaded.url, loaded.index, loaded.encoder = engine, engine_url, index_name, tiny
+    loaded.documents = wanted
+    engine.bulk(index_name, b'{"delete":{"_id":"d0"}}\n{"delete":{"_id":"d1"}}\n')
+    loaded.write_without(ids(2, 3), "embedding")
+    loaded.update(ids(3, 4), text="the cat sleeps")
+    summary = load(engine_url, tiny, index_name, path, **options)
+    assert summary.resumed
+    assert (summary.indexed, summary.updated, summary.unchanged) == (COUNT - done + 3, 1, done - 4)
+    loaded.assert_holds_the_source({"embedding": "text"})
