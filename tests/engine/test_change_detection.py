@@ -158,7 +158,7 @@ def test_fields_that_others_added_stay_while_the_source_is_unchanged(loaded: Loa
 
 
 def test_text_and_vector_changed_by_others_give_way_to_the_source(loaded: Loaded) -> None:
-    """A load in place, or the gateway, embeds the changed text: its vector is right, but the source has another text."""
+    """A load in place, or the gateway, embeds the changed text: the vector is right, but the source has another."""
     loaded.update(ids(0, 10), text="the cat sleeps")
     load(loaded.url, loaded.encoder, loaded.index, dead=loaded.dead)
     assert loaded.load() == {"indexed": 10, "updated": 0, "unchanged": 10}
