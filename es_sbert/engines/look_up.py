@@ -9,18 +9,21 @@ from es_sbert.engines.protocol import Engine, Json
 
 # Documents of one id and several routings stand in different shards, and engines make no index of more.
 _MOST_SHARDS = 1024
+# Hits that a search may return, unless the index has another `index.max_result_window`.
+_RESULT_WINDOW = 10_000
 
 
 def look_up(engine: Engine, name: str, ids: Iterable[str], *, query: Json | None = None, source: Json | bool = False,
-            shards: bool = False) -> dict[Key, Json]:  # fmt: skip
+            shards: bool = False, result_window: int = _RESULT_WINDOW) -> dict[Key, Json]:  # fmt: skip
     """The documents of these ids as the last refresh left them, with `_seq_no` and `_primary_term`.
 
     Args:
         name: Index or alias.
-        ids: At most 8,000.
+        ids: Fewer than `result_window`.
         query: What they have to match besides.
         source: What of `_source` they bring.
         shards: Let them tell their `_shard`.
+        result_window: The index's `index.max_result_window`.
 
     Raises:
         EngineError: the engine failed.
@@ -31,16 +34,18 @@ def look_up(engine: Engine, name: str, ids: Iterable[str], *, query: Json | None
         "_source": source,
         "seq_no_primary_term": True,
         "explain": shards,  # the only way to be told the shard
-        "size": len(wanted) + _MOST_SHARDS,
+        "size": min(len(wanted) + _MOST_SHARDS, result_window),
         "track_total_hits": False,
     }
     hits: list[Json] = engine.search(name, body)["hits"]["hits"]
-    if len(hits) < body["size"]:
+    if len(hits) < body["size"] or len(wanted) == 1:
         return {key_of(hit): hit for hit in hits}
     half = len(wanted) // 2
     parts = (wanted[:half], wanted[half:])
     return {
         key: hit
         for part in parts
-        for key, hit in look_up(engine, name, part, query=query, source=source, shards=shards).items()
+        for key, hit in look_up(
+            engine, name, part, query=query, source=source, shards=shards, result_window=result_window
+        ).items()
     }

@@ -52,6 +52,7 @@ class ChangeDetection:
         self._comparable = tuple(
             all(is_kept_in_source(index.mappings, field) for field in target.template.fields) for target in targets
         )
+        self._result_window = int(index.settings.get("index.max_result_window", 10_000))
         self._outcomes = outcomes
         self._patiently = patiently
         self._empty_index = empty_index
@@ -93,11 +94,13 @@ class ChangeDetection:
         texts = [field for target in self._targets for field in target.template.fields]
         includes = list(dict.fromkeys([*texts, *(target.meta_field for target in self._targets)]))
         hits: dict[Key, Json] = {}
-        for some in windows(documents, _LOOKUP, _LOOKUP_BYTES):
-            ids = [document.id for document in some]
-            hits |= self._patiently(
-                partial(look_up, self._engine, self._index, ids, query=query, source={"includes": includes})
-            )
+        most = max(1, min(_LOOKUP, self._result_window // 2))
+        for some in windows(documents, most, _LOOKUP_BYTES):
+            ask = partial(
+                look_up, self._engine, self._index, [document.id for document in some], query=query,
+                source={"includes": includes}, result_window=self._result_window,
+            )  # fmt: skip
+            hits |= self._patiently(ask)
         return [self._stored_vectors(document, hits.get((document.id, document.routing))) for document in documents]
 
     def _stored_vectors(self, document: Document, hit: Json | None) -> list[StoredVector]:

@@ -206,6 +206,15 @@ def test_an_index_that_keeps_no_text_in_its_source_is_compared_by_the_rest(
     assert loaded.load()["unchanged"] == COUNT
 
 
+def test_an_index_that_returns_few_hits_at_a_time_is_compared_whole(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    engine.create_index(index_name, {"settings": {"index.max_result_window": 7, "number_of_shards": 2}})
+    loaded = Loaded(engine, engine_url, index_name, tiny, tmp_path)
+    loaded.write_without(ids(0, 5), "embedding")
+    assert loaded.load() == {"indexed": 5, "updated": 0, "unchanged": COUNT - 5}
+
+
 def test_a_resumed_load_believes_the_index_and_not_its_checkpoint(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
