@@ -1,14 +1,13 @@
-"""The checkpoint of a load: the records it has seen and those the engine has acknowledged, in one SQLite file.
+"""The checkpoint of a load, in one SQLite file: which load it is, and which dead letters it has written.
 
-It tells duplicates and contradictions within the source, and keeps a load that is resumed from writing its dead letters
-twice. It never stands in for the index: a resumed load looks every document up again, because documents that were
-acknowledged may have been deleted, changed or lost since. It is removed when the load ends, and is only used for the
-same index (by UUID), model, text and id field.
+It lets a load that is resumed write no dead letter twice, and keeps two processes from loading the same source. It
+never stands in for the index: a resumed load looks every document up again, because documents that were acknowledged
+may have been deleted, changed or lost since. It is removed when the load ends, and is only used for the same index (by
+UUID), model, text and id field.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sqlite3
 import threading
@@ -24,20 +23,12 @@ from es_sbert.errors import OutputError, UsageError
 from es_sbert.ingest.dead_letters import safe_name
 from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
 from es_sbert.ingest.records import Origin
+from es_sbert.ingest.seen_records import SeenRecords
 from es_sbert.ingest.sources.source import Source
 
-_FORMAT = 1
-# The system's own cache holds the rest of the file: more here would only grow with the source.
-_CACHE_KIB = 8 * 1024
-# Documents met between two commits while nothing is acknowledged.
-_COMMIT_EVERY = 4096
+_FORMAT = 2
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
-# Keys of one query; SQLite allows 999 parameters or more.
-_LOOKUP = 256
-_FIND = f"SELECT * FROM documents WHERE pass = ? AND id IN ({', '.join('?' * _LOOKUP)})"
-
-# key, content, source, line, pass, acknowledged
-_Row = tuple[bytes, bytes, int, int, int, int]
+_SEEN = "-seen"
 
 
 def default_state(index: str, sources: Sequence[Source]) -> Path:
@@ -71,24 +62,22 @@ class LoadState:
         self.path = path
         self.note: str | None = None
         self._lock = threading.Lock()
-        self._names: list[str] = []
-        self._numbers: dict[str, int] = {}
-        self._pending = 0
         self._finished = False
-        self._rereads = rereads
         with self._explained():
-            self._db, known = self._opened(identity)
-            self.resumed = known is not None
-            self.run, passes = known or (now(), 0)
-            self._pass = passes + 1
-            self._db.execute(
-                "REPLACE INTO load VALUES (?, ?, ?, ?)", (_FORMAT, _packed(identity), self.run, self._pass)
-            )
-            self._db.execute("COMMIT")
-            self._db.execute("BEGIN")
+            self._db, run = self._opened(identity)
+            self.resumed = run is not None
+            self.run = run or now()
+            self._db.execute("REPLACE INTO load VALUES (?, ?, ?)", (_FORMAT, _packed(identity), self.run))
+            self._commit()
+            try:
+                # Now that the lock is held, no other process has such a file open.
+                self._records = SeenRecords(self.path.with_name(f"{self.path.name}{_SEEN}"), rereads=rereads)
+            except BaseException:
+                self._db.close()
+                raise
 
-    def _opened(self, identity: LoadIdentity) -> tuple[sqlite3.Connection, tuple[str, int] | None]:
-        """The database in a transaction, and run and passes of the load that it goes on with."""
+    def _opened(self, identity: LoadIdentity) -> tuple[sqlite3.Connection, str | None]:
+        """The database in a transaction, and when the load that it resumes was first started."""
         try:
             db = _connected(self.path)
             row = _load_row(db)
@@ -102,80 +91,26 @@ class LoadState:
             self.note = f"The state file {self.path} was broken ({error}) and is {broken.name} now: begun anew"
             db, row = _connected(self.path), None
         if row is not None and row[:2] == (_FORMAT, _packed(identity)):
-            return db, row[2:]
+            return db, row[2]
         if row is not None:
             self.note = f"The state file {self.path} was of another index, model, text or id field: begun anew"
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
-        db.execute("CREATE TABLE load (format INTEGER PRIMARY KEY, identity BLOB, run TEXT, passes INTEGER)")
-        db.execute(
-            "CREATE TABLE documents (id BLOB PRIMARY KEY, content BLOB, source INTEGER, line INTEGER, pass INTEGER, "
-            "acknowledged INTEGER) WITHOUT ROWID"
-        )
+        db.execute("CREATE TABLE load (format INTEGER PRIMARY KEY, identity BLOB, run TEXT)")
         db.execute("CREATE TABLE letters (key BLOB PRIMARY KEY) WITHOUT ROWID")
         return db, None
 
     def meet(self, meetings: Sequence[Meeting]) -> list[tuple[Met, Origin]]:
-        keys = [_key(meeting.id) for meeting in meetings]
         with self._explained():
-            seen = self._seen_in_this_pass(keys)
-            entered: list[_Row] = []
-            answers = []
-            for key, meeting in zip(keys, meetings, strict=True):
-                content = bytes.fromhex(meeting.content)
-                row = seen.get(key)
-                if row is not None:
-                    answers.append(self._seen_before(row, content, meeting.origin))
-                    continue
-                row = (key, content, self._source_number(meeting.origin.source), meeting.origin.line, self._pass, 0)
-                seen[key] = row
-                entered.append(row)
-                answers.append((Met.NEW, meeting.origin))
-            self._db.executemany("REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?)", entered)
-            self._pending += len(entered)
-            if self._pending >= _COMMIT_EVERY:
-                self._commit()
-        return answers
-
-    def _seen_in_this_pass(self, keys: Sequence[bytes]) -> dict[bytes, _Row]:
-        """Rows by their keys."""
-        found: dict[bytes, _Row] = {}
-        for start in range(0, len(keys), _LOOKUP):
-            some: list[bytes | None] = list(keys[start : start + _LOOKUP])
-            # Always the same number of parameters, so that SQLite compiles the statement once.
-            some += [None] * (_LOOKUP - len(some))
-            found |= {row[0]: row for row in self._db.execute(_FIND, [self._pass, *some])}
-        return found
-
-    def _seen_before(self, row: _Row, content: bytes, origin: Origin) -> tuple[Met, Origin]:
-        _, known, source, line, _, acknowledged = row
-        first = Origin(self._names[source], line)
-        if self._rereads and known == content and (first == origin or not acknowledged):
-            # The worker that read it first may be lost and never have sent it; indexing it twice is harmless.
-            return (Met.ACKNOWLEDGED if acknowledged else Met.NEW), origin
-        return (Met.REPEATED if known == content else Met.CONTRADICTED), first
-
-    def _source_number(self, name: str) -> int:
-        """What stands for a source's name in the file."""
-        if name not in self._numbers:
-            self._numbers[name] = len(self._names)
-            self._names.append(name)
-        return self._numbers[name]
+            return self._records.meet(meetings)
 
     def acknowledge(self, document_ids: Sequence[str]) -> None:
-        keys = [(_key(document_id),) for document_id in document_ids]
         with self._explained():
-            self._db.executemany("UPDATE documents SET acknowledged = 1 WHERE id = ?", keys)
-            self._commit()
+            self._records.acknowledge(document_ids)
 
     def holds(self, document_ids: Sequence[str]) -> set[str]:
-        find = "SELECT 1 FROM documents WHERE id = ? AND pass = ?"
         with self._explained():
-            return {
-                document_id
-                for document_id in document_ids
-                if self._db.execute(find, (_key(document_id), self._pass)).fetchone() is not None
-            }
+            return self._records.holds(document_ids)
 
     def remember_letters(self, keys: Iterable[bytes]) -> None:
         with self._explained():
@@ -189,6 +124,7 @@ class LoadState:
     def close(self) -> None:
         with self._explained():
             if not self._finished:
+                self._records.close()
                 if self._db.in_transaction:  # a full disk ends it
                     self._db.execute("COMMIT")
                 self._db.close()
@@ -196,6 +132,7 @@ class LoadState:
     def finish(self) -> None:
         with self._explained():
             self._finished = True
+            self._records.close()
             # While it is locked: afterwards it may be another load's. What stands in it last goes last.
             for suffix in reversed(_SUFFIXES):
                 Path(f"{self.path}{suffix}").unlink(missing_ok=True)
@@ -204,7 +141,6 @@ class LoadState:
     def _commit(self) -> None:
         self._db.execute("COMMIT")
         self._db.execute("BEGIN")
-        self._pending = 0
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -251,8 +187,7 @@ def _locked(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
     try:
         # A write-ahead log: a commit is one write, and a cut anywhere leaves the commits before it.
-        for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL",
-                       f"cache_size = -{_CACHE_KIB}"):  # fmt: skip
+        for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL"):
             db.execute(f"PRAGMA {pragma}")
         db.execute("BEGIN IMMEDIATE")
         [(verdict,), *_] = db.execute("PRAGMA quick_check(1)").fetchall()
@@ -264,18 +199,14 @@ def _locked(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _load_row(db: sqlite3.Connection) -> tuple[int, bytes, str, int] | None:
-    """(format, identity, run, passes) of the load that the file is of; None where it is of none."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'load'").fetchone():
+def _load_row(db: sqlite3.Connection) -> tuple[int, bytes, str] | None:
+    """(format, identity, run) of the load that the file is of; None where it is of none, or of another version."""
+    columns = [row[1] for row in db.execute("PRAGMA table_info(load)")]
+    if columns != ["format", "identity", "run"]:
         return None
-    row: tuple[int, bytes, str, int] | None = db.execute("SELECT * FROM load").fetchone()
+    row: tuple[int, bytes, str] | None = db.execute("SELECT * FROM load").fetchone()
     return row
 
 
 def _packed(identity: LoadIdentity) -> bytes:
     return orjson.dumps(asdict(identity), option=orjson.OPT_SORT_KEYS)
-
-
-def _key(document_id: str) -> bytes:
-    # A digest keeps the file small; 128 bits do not collide by chance.
-    return hashlib.blake2b(document_id.encode(), digest_size=16).digest()

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import es_sbert.ingest.state as state_module
 from es_sbert.errors import OutputError, UsageError
@@ -124,6 +126,31 @@ def test_a_process_that_is_killed_leaves_a_checkpoint_to_resume_from(tmp_path: P
         assert meet(state, "1") is Met.NEW
 
 
+@settings(max_examples=30)  # each opens files
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([A, B]), st.sampled_from(["meet", "ack", "again"]))))
+def test_a_record_is_new_once_in_each_run(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str]]
+) -> None:
+    path = tmp_path_factory.mktemp("state") / "state"
+    state = LoadState(path, IDENTITY)
+    met: dict[str, str] = {}
+    for document, content, what in steps:
+        if what == "meet":
+            known = meet(state, document, content)
+            if document in met:
+                assert known is (Met.REPEATED if met[document] == content else Met.CONTRADICTED)
+            else:
+                assert known is Met.NEW
+                met[document] = content
+        elif what == "ack" and document in met:
+            state.acknowledge([document])
+        elif what == "again":
+            state.close()
+            state, met = LoadState(path, IDENTITY), {}
+        assert state.holds("abcd") == set(met)
+    state.close()
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -150,9 +177,7 @@ def test_the_state_of_another_load_is_not_believed(tmp_path: Path, change: dict[
 def test_a_broken_file_is_put_aside_and_said(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "state"
     with opened(path) as state:
-        for number in range(2000):
-            meet(state, str(number))
-        state.acknowledge(str(number) for number in range(2000))
+        state.remember_letters(number.to_bytes(16, "big") for number in range(2000))
     data = path.read_bytes()
     broken = {
         "no database": b"not a database at all, but long enough to be taken for one" * 100,
@@ -165,6 +190,29 @@ def test_a_broken_file_is_put_aside_and_said(tmp_path: Path, kind: str) -> None:
         assert "was broken" in (state.note or "")
         assert meet(state, "1") is Met.NEW
     assert (tmp_path / "state.broken").read_bytes() == broken
+
+
+def test_a_file_of_an_earlier_version_is_begun_anew(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "state")) as db:
+        db.execute("CREATE TABLE load (format INTEGER PRIMARY KEY, identity BLOB, run TEXT, passes INTEGER)")
+        db.execute("INSERT INTO load VALUES (1, x'', 'then', 1)")
+        db.execute("CREATE TABLE documents (id BLOB PRIMARY KEY)")
+        db.commit()
+    for resumed in (False, True):
+        with opened(tmp_path / "state") as state:
+            assert (state.resumed, state.note) == (resumed, None)
+            assert meet(state, "x") is Met.NEW
+
+
+def test_what_a_killed_load_has_read_is_not_taken_for_read(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as state:
+        meet(state, "x")
+        left = (tmp_path / "state-seen").read_bytes()
+    assert not (tmp_path / "state-seen").exists()
+    for leftover in (left, b"noise"):
+        (tmp_path / "state-seen").write_bytes(leftover)
+        with opened(tmp_path / "state") as state:
+            assert meet(state, "x") is Met.NEW
 
 
 def test_an_empty_file_is_a_load_that_never_began(tmp_path: Path) -> None:
