@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,12 @@ class TokenizedTexts:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @classmethod
+    def joined(cls, parts: Sequence[TokenizedTexts], max_tokens: int) -> TokenizedTexts:
+        """The texts of all parts, one part after another."""
+        tokens = np.concatenate([np.empty(0, dtype=np.int64), *(part.tokens for part in parts)])  # (texts,)
+        return cls([row for part in parts for row in part.ids], tokens, max_tokens)
 
     @property
     def truncated(self) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
 from es_sbert.ingest.bulk import BulkWriter
-from es_sbert.ingest.context import LoadContext, patiently
+from es_sbert.ingest.context import LoadContext, patiently_unless_halted
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
@@ -37,7 +37,8 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
     assert context.memory is not None, "a load of files remembers what it met"
     settings, outcomes, control = context.plan.settings, context.outcomes, context.control
     detect = ChangeDetection(
-        context.engine, settings.index, context.targets, outcomes, patiently=partial(patiently, context),
+        context.engine, settings.index, context.targets, outcomes,
+        patiently=partial(patiently_unless_halted, context),
         # Where there are other vector fields, another load may be filling them just now.
         empty_index=empty_index and all(target.filled for target in context.targets),
     )  # fmt: skip

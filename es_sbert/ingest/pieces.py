@@ -66,6 +66,10 @@ class WindowVectors:
         self._embedded_at = embedded_at
         self._next = 0
 
+    def skip(self, pieces: Sequence[Piece]) -> None:
+        """Pass over the next pieces, of which not all were embedded."""
+        self._next += sum(len(piece.texts) for piece in pieces)
+
     def field_of(self, document: Document, piece: Piece) -> tuple[FilledField, int]:
         """The vector field of the next piece, and how many tokens of its text the model did not read."""
         rows = slice(self._next, self._next + len(piece.texts))

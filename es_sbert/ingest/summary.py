@@ -40,7 +40,8 @@ class Summary(BaseModel):
         unchanged: Left alone: in the index as they are.
         skipped: Left out on purpose.
         dead: In the dead-letter file.
-        left: Read but not sent, because the engine was lost: the same command goes on with them.
+        left: Read but not sent, because the engine was lost or the user stopped the load: the same command goes on with
+            them.
         dead_letters: That file; None where nothing was written to it.
         truncated: Of the indexed, documents whose text is longer than the model reads.
         lost_tokens: Tokens cut off in them.
