@@ -28,7 +28,7 @@ def switch_off(context: LoadContext) -> tuple[Before | None, list[str]]:
     """
     engine, name = context.engine, context.index.name
     try:
-        require(engine, name, LOAD_SETTINGS)
+        patiently(context, lambda: require(engine, name, LOAD_SETTINGS))
         # Looked at anew: whatever another process has written into the mapping meanwhile would be overwritten.
         before = patiently(context, lambda: begin_load(engine, read_index(engine, name)))
     except AccessDenied as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 
 from es_sbert.clock import Clock
 from es_sbert.engines.protocol import Engine, IndexState
@@ -38,6 +39,7 @@ from es_sbert.ingest.quiet_index import still_changed, switch_back, switch_off, 
 from es_sbert.ingest.retry import RetryPolicy
 from es_sbert.ingest.runner import Runner
 from es_sbert.ingest.sources.letters import taken_aside
+from es_sbert.ingest.startup import wait_for_engine
 from es_sbert.ingest.summary import Summary
 from es_sbert.ingest.throttle import Throttle
 
@@ -62,12 +64,13 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         OutputError: the dead letters or the state cannot be written.
     """
     settings = wanted.settings
-    fields = _ensure_fields(engine, runner, wanted)
+    wait = partial(wait_for_engine, seconds=settings.retry_seconds, no_waiting=control.no_waiting)
+    fields = wait(lambda: _ensure_fields(engine, runner, wanted))
     begin = time.monotonic()
     pruned = 0
     with ExitStack() as stack:
         stack.enter_context(closing(meter))
-        index = read_index(engine, settings.index)
+        index = wait(lambda: read_index(engine, settings.index))
         targets = _targets(wanted, fields, index)
         memory = None
         if wanted.state_file is not None:

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,6 +90,7 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
     from es_sbert.ingest.report import prepare_reports, write_report
     from es_sbert.ingest.run import run
     from es_sbert.ingest.sources.local import STDIN
+    from es_sbert.ingest.startup import wait_for_engine
 
     where = engine_settings(**{name: given.pop(name) for name in list(given) if name in EngineSettings.model_fields})
     settings = ingest_settings(index=index, files=files, **given)
@@ -101,10 +103,12 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
     control = Control()
     with ExitStack() as stack:
         observer = stack.enter_context(_observed(metrics)) if metrics is not None else None
-        engine = stack.enter_context(closing(connect(where)))
-        wanted = plan(engine, settings)
+        # Until the load begins, Ctrl-C ends these waits as it ends any command.
+        wait = partial(wait_for_engine, seconds=settings.retry_seconds)
+        engine = stack.enter_context(closing(wait(lambda: connect(where))))
+        wanted = wait(lambda: plan(engine, settings))
         if report_index is not None:
-            prepare_reports(engine, report_index)
+            wait(lambda: prepare_reports(engine, report_index))
         encoder = {"device": device, "precision": precision, "threads": threads}
         name = model or wanted.model
         runner = stack.enter_context(

@@ -38,6 +38,7 @@ from es_sbert.ingest.progress import Silent
 from es_sbert.ingest.records import Origin, Reject
 from es_sbert.ingest.retry import RetryPolicy
 from es_sbert.ingest.sources.source import ByteCounter
+from es_sbert.ingest.startup import wait_for_engine
 from es_sbert.ingest.throttle import Throttle
 from es_sbert.loading import load_encoder
 
@@ -165,7 +166,7 @@ class PartLoader:
                 )
             self._encoder = encoder
         if self._engine is None:
-            self._engine = connect(job.engine)
+            self._engine = wait_for_engine(lambda: connect(job.engine), job.plan.settings.retry_seconds)
         return self._engine, self._encoder
 
     def _context(self, part: Part, engine: Engine, letters: CollectedLetters) -> LoadContext:
