@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.index.layout import nested_limit
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
 from es_sbert.ingest.bulk import BulkWriter
@@ -110,6 +111,7 @@ def _loader(context: LoadContext, encoder: Encoder, sort_out: Callable[[list[Doc
     return Loader(
         context.engine, encoder, context.targets, throttle=context.throttle, sort_out=sort_out, writer=writer,
         outcomes=context.outcomes, control=context.control, observer=context.observer, clock=context.clock,
+        nested_limit=nested_limit(context.index),
     )  # fmt: skip
 
 

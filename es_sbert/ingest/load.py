@@ -29,7 +29,7 @@ from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.observer import Observer
 from es_sbert.ingest.outcomes import Outcomes
-from es_sbert.ingest.pieces import Cutter, WindowVectors
+from es_sbert.ingest.pieces import Cutter, WindowVectors, too_many_passages
 from es_sbert.ingest.threads import Stages
 from es_sbert.ingest.throttle import Throttle
 
@@ -37,10 +37,11 @@ from es_sbert.ingest.throttle import Throttle
 WRITERS = 4
 # A window may hold this much text; with the channels below, a dozen windows at most are on their way.
 WINDOW_BYTES = 16 << 20
-# Documents or texts that are cut or tokenised at a time, and characters of them: a load that is halted waits for one
-# group. The libraries spread each over the processors.
+# Documents that are cut, or texts that are tokenised, at a time, and characters of them: a load that is halted waits
+# for one group, of about a second. The libraries spread each over the processors.
 _GROUP = 256
-_GROUP_SIZE = 1 << 20
+_CUT_SIZE = 1 << 17
+_TOKENIZED_SIZE = 1 << 20
 
 T = TypeVar("T")
 
@@ -96,6 +97,7 @@ class Loader:
         writer: Takes groups of actions.
         throttle: Says how large a group may be.
         clock: Gives the vectors their times.
+        nested_limit: Nested objects that the index takes of a document.
 
     Raises:
         UsageError: rules for passages that do not go with the model.
@@ -103,7 +105,7 @@ class Loader:
 
     def __init__(self, engine: Engine, encoder: Encoder, targets: Targets, *, throttle: Throttle,
                  sort_out: Callable[[list[Document]], Sorted], writer: BulkWriter, outcomes: Outcomes,
-                 control: Control, observer: Observer, clock: Clock) -> None:  # fmt: skip
+                 control: Control, observer: Observer, clock: Clock, nested_limit: int) -> None:  # fmt: skip
         self._engine = engine
         self._encoder = encoder
         self._targets = targets
@@ -115,6 +117,7 @@ class Loader:
         self._control = control
         self._observer = observer
         self._clock = clock
+        self._nested_limit = nested_limit
 
     def run(self, windows: Iterable[list[Document]], tick: Callable[[], None]) -> None:
         """Load all windows; returns when every document has come to an end.
@@ -170,16 +173,28 @@ class Loader:
         Raises:
             Halted: between two groups.
         """
+        tasks: list[Task] = []
         pieces: list[list[Piece]] = []
-        for tasks in _groups(window.embed, lambda task: task.document.size):
+        refused: list[tuple[Document, str]] = []
+        for some in _groups(window.embed, lambda task: task.document.size, _CUT_SIZE):
             self._control.check()
-            pieces += self._cut([(task.document, task.wanted) for task in tasks])
+            for task, own in zip(some, self._cut([(task.document, task.wanted) for task in some]), strict=True):
+                problem = too_many_passages(own, task.kept, self._nested_limit)
+                if problem is None:
+                    tasks.append(task)
+                    pieces.append(own)
+                else:
+                    refused.append((task.document, problem))
         texts = [text for own in pieces for piece in own for text in piece.texts]
         parts: list[TokenizedTexts] = []
-        for some in _groups(texts, len):
+        for part in _groups(texts, len, _TOKENIZED_SIZE):
             self._control.check()
-            parts.append(self._encoder.tokenize(some, "document"))
-        return _Tokenized(window, pieces, TokenizedTexts.joined(parts, self._encoder.info.max_tokens))
+            parts.append(self._encoder.tokenize(part, "document"))
+        for document, problem in refused:
+            partial = document.version is not None
+            self._outcomes.dead(document.origin, problem, document.source, document.id, partial=partial)
+        tokenized = TokenizedTexts.joined(parts, self._encoder.info.max_tokens)
+        return _Tokenized(Sorted(tasks, window.actions), pieces, tokenized)
 
     def _embed(self, source: Iterable[_Tokenized], out: Channel[_Embedded]) -> None:
         for entry in source:
@@ -224,11 +239,11 @@ class Loader:
         return update_action(document, fields, cleared_fields(document, self._targets))
 
 
-def _groups(items: Sequence[T], size: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """Slices of at most `_GROUP` items and about `_GROUP_SIZE`."""
+def _groups(items: Sequence[T], size: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
+    """Slices of at most `_GROUP` items and at most `most` characters; an item that is larger goes alone."""
     first = held = 0
     for number, item in enumerate(items):
-        if number - first == _GROUP or (number > first and held + size(item) > _GROUP_SIZE):
+        if number - first == _GROUP or (number > first and held + size(item) > most):
             yield items[first:number]
             first, held = number, 0
         held += size(item)

@@ -9,6 +9,7 @@ from es_sbert.encoder.passages import PassageSplitter
 from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import EngineInfo
 from es_sbert.index.filled import FilledField, Origins, Piece, filled_field
+from es_sbert.index.layout import NESTED_LIMIT
 from es_sbert.index.targets import Targets
 from es_sbert.ingest.documents import Document
 
@@ -47,6 +48,24 @@ class Cutter:
             [cut.get((row, number)) or Piece(self._targets[number], document.texts[number]) for number in targets]
             for row, (document, targets) in enumerate(wanted)
         ]
+
+
+def too_many_passages(pieces: Sequence[Piece], kept: Sequence[FilledField], limit: int) -> str | None:
+    """Why an index would refuse a document with so many passages; None where it would not.
+
+    Args:
+        pieces: What is embedded of the document.
+        kept: Vector fields that it keeps.
+        limit: Nested objects that the index takes of a document, those of its other fields included.
+    """
+    passages = sum(len(piece.spans) for piece in pieces if piece.spans is not None)
+    passages += sum(field.meta.passages or 0 for field in kept)
+    if passages <= limit:
+        return None
+    return (
+        f"its text is cut into {passages:,} passages, but the index takes {limit:,} nested objects a document "
+        f"({NESTED_LIMIT}): raise the setting, or use larger passages"
+    )
 
 
 class WindowVectors:

@@ -44,7 +44,7 @@ class Summary(BaseModel):
             them.
         dead_letters: That file; None where nothing was written to it.
         truncated: Of the indexed, documents whose text is longer than the model reads.
-        lost_tokens: Tokens cut off in them.
+        lost_tokens: Tokens cut off in them, estimated for texts of more than 100,000 characters.
         retries: Requests and documents sent again.
         seconds: Time of the load, model loading left out.
         documents_per_second: `read` over `seconds`.
@@ -147,7 +147,7 @@ class Summary(BaseModel):
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
         if self.truncated:
             lines.append(
-                f"  {self.truncated:,} texts are longer than the model reads: {self.lost_tokens:,} tokens were cut off"
+                f"  {self.truncated:,} texts are longer than the model reads: about {self.lost_tokens:,} tokens were cut off"
             )
         if self.retries:
             lines.append(f"  {self.retries:,} requests or documents had to be sent again")

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from es_sbert.errors import first_line
+from es_sbert.ingest.blocking import BlockingCalls
 from es_sbert.ingest.retry import Backoff, RetryPolicy
 from es_sbert.ingest.sources.addresses import without_secrets
-from es_sbert.ingest.sources.blocking import BlockingCalls
 from es_sbert.ingest.sources.source import Reading, ReadingStopped, SourceLost
 from es_sbert.streams.lines import StreamBroken
 

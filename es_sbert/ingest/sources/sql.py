@@ -12,9 +12,9 @@ from pydantic import SecretStr
 
 from es_sbert.errors import SourceError, UsageError, first_line
 from es_sbert.extras import require
+from es_sbert.ingest.blocking import BlockingCalls
 from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.retry import Backoff, RetryPolicy
-from es_sbert.ingest.sources.blocking import BlockingCalls
 from es_sbert.ingest.sources.json_values import json_value
 from es_sbert.ingest.sources.rows import check_columns, row_record
 from es_sbert.ingest.sources.source import Reading, ReadingStopped, Source, SourceLost, WantedColumns

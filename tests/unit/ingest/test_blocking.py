@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from es_sbert.ingest.blocking import BlockingCalls
 from es_sbert.ingest.records import Record, Reject
-from es_sbert.ingest.sources.blocking import BlockingCalls
 from es_sbert.ingest.sources.formats import Format
 from es_sbert.ingest.sources.read import read_records
 from es_sbert.ingest.sources.remote import RemoteFile
