@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
+import threading
 import time
 import uuid
 from contextlib import closing
@@ -24,6 +25,7 @@ from typing import Any
 import click
 import numpy as np
 import ray
+from numpy.typing import NDArray
 
 from benchmarks.acceptance import delete
 from benchmarks.common import machine, read_jsonl, table
@@ -63,11 +65,12 @@ class Accelerator:
         self.splitter = encoder.splitter
         self._rate = rate
 
-    def embed(self, texts: TokenizedTexts) -> Vectors:
-        """*Shape:* ``(texts, dimensions)`` float32, of length one."""
+    def embed_until(self, texts: TokenizedTexts, stop: threading.Event) -> tuple[Vectors, NDArray[np.bool_]]:
+        """*Shapes:* ``(texts, dimensions)`` float32, of length one, and ``(texts,)`` bool, all True."""
         time.sleep(len(texts) / self._rate)
         vectors = np.random.default_rng(len(texts)).normal(size=(len(texts), self.info.dimensions))
-        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors.astype(np.float32), np.ones(len(texts), np.bool_)
 
 
 class SimulatedLoader(PartLoader):

@@ -11,6 +11,8 @@
     ├── DeviceError                the device asked for is not the one that would run
     ├── EngineError
     │   ├── EngineUnreachable      nothing answers at the address
+    │   │   ├── HostUnknown        no such host name
+    │   │   └── TlsFailed          a certificate that is not trusted, or no TLS there
     │   ├── AccessDenied           401 or 403
     │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch, or a version too old
     │   ├── RequestFailed          the engine answered with an error
@@ -100,6 +102,14 @@ class EngineError(EsSbertError):
 
 class EngineUnreachable(EngineError):
     """Nothing answers at the address."""
+
+
+class HostUnknown(EngineUnreachable):
+    """The address names a host that nobody knows."""
+
+
+class TlsFailed(EngineUnreachable):
+    """The server's certificate is not trusted, or the server does not speak TLS."""
 
 
 class AccessDenied(EngineError):

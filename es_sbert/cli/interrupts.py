@@ -1,8 +1,10 @@
-"""SIGINT and SIGTERM during a long command."""
+"""SIGINT and SIGTERM during a long command: the first one ends it in order, the second at once."""
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,14 +14,33 @@ if TYPE_CHECKING:
     from es_sbert.ingest.control import Control
 
 
+# Seconds that the last line may take: another thread may hold the lock of the messages, or nobody reads them.
+_LAST_LINE_SECONDS = 1.0
+_STOPPING = "Stopping: vectors that are finished are sent, the rest is left for the next run; once more to end at once."
+INTERRUPTED = 130  # exit code of a command that the user stopped
+
+
 @contextmanager
-def interruptible(control: Control, say: Callable[[str], None]) -> Iterator[None]:
-    """Let the signals finish what is in flight; whoever sends one twice does not want to wait."""
+def interruptible(control: Control, say: Callable[[str], None], left_behind: Callable[[], str] = str) -> Iterator[None]:
+    """Stop the command in order by the first signal, and end the process by the second.
+
+    The second one is as harmless as `kill -9`, and for the same reasons: what is on the disk and in the engine is whole
+    at every moment. No thread is waited for, be it one that hangs in a request.
+
+    Args:
+        say: Shows a line.
+        left_behind: What the user must know when the process ends at once; empty for nothing.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.default_int_handler)
+        if control.interrupted:
+            line = " ".join(filter(None, ["Stopped at once: the same command goes on where it was.", left_behind()]))
+            last = threading.Thread(target=say, args=(line,), daemon=True)
+            last.start()
+            last.join(_LAST_LINE_SECONDS)
+            os._exit(INTERRUPTED)
         control.interrupt()
-        say("Finishing what is in flight; once more to give it up.")
+        say(_STOPPING)
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

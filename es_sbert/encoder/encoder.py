@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -101,20 +102,29 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         Returns:
             *Shape:* ``(texts, dimensions)`` float32, in the order of the texts.
         """
-        vectors = np.empty((len(tokenized), self._dimensions), dtype=np.float32)  # (texts, dimensions)
+        return self.embed_until(tokenized, threading.Event())[0]
+
+    def embed_until(self, tokenized: TokenizedTexts, stop: threading.Event) -> tuple[Vectors, NDArray[np.bool_]]:
+        """As `embed`, until `stop` is set: the batches that run then are finished, and no other is begun.
+
+        Returns:
+            Vectors of *shape* ``(texts, dimensions)`` float32, and which of them were made, of *shape* ``(texts,)``
+            bool; the other rows hold no vector.
+        """
         if not len(tokenized):
-            return vectors
+            return np.empty((0, self._dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
         firsts, where = distinct(tokenized.ids)
         rows = [tokenized.ids[first] for first in firsts]
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (distinct texts,)
         kinds = np.empty((len(rows), self._dimensions), dtype=np.float32)  # (distinct texts, dimensions)
+        made = np.zeros(len(rows), dtype=np.bool_)  # (distinct texts,)
 
         def run_batch(session: onnxruntime.InferenceSession, members: NDArray[np.int64]) -> None:
             kinds[members] = run(session, *pad([rows[member] for member in members]))
+            made[members] = True
 
-        self._workers.run(plan_batches(lengths, self._budget), run_batch)
-        np.take(kinds, where, axis=0, out=vectors)
-        return vectors
+        self._workers.run(plan_batches(lengths, self._budget), run_batch, stop)
+        return kinds[where], made[where]
 
     def encode(self, texts: Sequence[str], kind: PromptKind | None = None) -> Encoded:
         """Sentence vectors of texts.

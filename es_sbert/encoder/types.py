@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,8 @@ class TokenizedTexts:
 
     Attributes:
         ids: One int64 array of shape (tokens,) a text, special tokens included, cut to the model's maximum.
-        tokens: *Shape:* ``(texts,)`` int64, tokens of each text before any cut, special tokens included.
+        tokens: *Shape:* ``(texts,)`` int64, tokens of each text before any cut, special tokens included; of a text of more
+            than 100,000 characters an estimate, which is above `max_tokens` where the text was cut.
         max_tokens: The model's maximum.
     """
 
@@ -26,6 +28,12 @@ class TokenizedTexts:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @classmethod
+    def joined(cls, parts: Sequence[TokenizedTexts], max_tokens: int) -> TokenizedTexts:
+        """The texts of all parts, one part after another."""
+        tokens = np.concatenate([np.empty(0, dtype=np.int64), *(part.tokens for part in parts)])  # (texts,)
+        return cls([row for part in parts for row in part.ids], tokens, max_tokens)
 
     @property
     def truncated(self) -> NDArray[np.bool_]:
@@ -39,7 +47,7 @@ class Encoded:
 
     Attributes:
         vectors: *Shape:* ``(texts, dimensions)`` float32.
-        tokens: *Shape:* ``(texts,)`` int64, tokens before any cut.
+        tokens: *Shape:* ``(texts,)`` int64, tokens before any cut, as in `TokenizedTexts`.
         truncated: *Shape:* ``(texts,)`` bool.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,12 +46,14 @@ class Workers:
         self,
         batches: Iterable[NDArray[np.int64]],
         run_batch: Callable[[onnxruntime.InferenceSession, NDArray[np.int64]], None],
+        stop: threading.Event | None = None,
     ) -> None:
         """Run all batches and wait for them; what one of them raised is raised here.
 
         Args:
             batches: Indices of each batch's members.
             run_batch: Called in a worker thread with a session and a batch.
+            stop: Once set, no further batch is begun; those that run are waited for.
 
         Raises:
             UsageError: after `close`.
@@ -62,6 +65,8 @@ class Workers:
             )
 
         def with_session(members: NDArray[np.int64]) -> None:
+            if stop is not None and stop.is_set():
+                return
             with self._sessions.session() as session:
                 run_batch(session, members)
 

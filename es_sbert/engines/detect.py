@@ -103,6 +103,13 @@ def _identify(get: Callable[[str], Answer], url: str) -> EngineInfo:
             "Give the user or API key the cluster privilege monitor, or wait until the server is ready.",
             nodes.status,
         )
+    if answer.status == 429 or answer.status >= 500:
+        # A proxy whose engine is away, or an engine that is not ready to say what it is.
+        raise RequestFailed(
+            f"{url} is not ready: GET / gave {answer.status}",
+            "Wait until the engine has started; if a proxy stands in front of it, look at its log.",
+            answer.status,
+        )
     raise UnsupportedEngine(
         f"what answers at {url} is neither Elasticsearch nor OpenSearch (GET / gave {answer.status})",
         "Check host, port and path of the address; Kibana and Dashboards (5601) are not the engine (9200).",

@@ -79,9 +79,8 @@ class ElasticsearchEngine(RestEngine):
     """
 
     def __init__(self, info: EngineInfo, client: Client, timeout: float | None) -> None:
-        super().__init__(info)
+        super().__init__(info, timeout)
         self._client = client
-        self._timeout = timeout
         self._warned: set[str] = set()
         # They are logged here, once each; as Python warnings they would show a line of this file.
         warnings.filterwarnings("ignore", category=ElasticsearchWarning, module=re.escape(__name__))

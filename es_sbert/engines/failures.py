@@ -6,7 +6,15 @@ import re
 import ssl
 from typing import Any
 
-from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, IndexMissing, RequestFailed
+from es_sbert.errors import (
+    AccessDenied,
+    EngineUnreachable,
+    EsSbertError,
+    HostUnknown,
+    IndexMissing,
+    RequestFailed,
+    TlsFailed,
+)
 
 CREDENTIALS_REMEDY = (
     "Check ES_SBERT_USERNAME and ES_SBERT_PASSWORD, or ES_SBERT_API_KEY, or ES_SBERT_TOKEN: an expired or mistyped one "
@@ -45,16 +53,18 @@ def unreachable(url: str, error: BaseException, timeout: float | None, *, nobody
     text = " ".join(str(cause) for cause in causes).lower()
     if any(isinstance(cause, ssl.SSLError) for cause in causes) or "certificate" in text or "ssl" in text:
         if "wrong_version_number" in text or "wrong version number" in text or "record layer" in text:
-            return EngineUnreachable(
+            return TlsFailed(
                 f"{url} does not speak TLS", "Write http:// in front of the address, or switch TLS on in the engine."
             )
         if "fingerprint" in text:
-            return EngineUnreachable(
+            return TlsFailed(
                 f"the certificate of {url} is not the one with the fingerprint given",
                 "If the engine has a new certificate, take its fingerprint on the engine's own machine; if it has not, "
                 "somebody stands in between.",
             )
-        return EngineUnreachable(
+        # A connection that breaks during the handshake may be a server that starts.
+        kind = EngineUnreachable if any(isinstance(cause, ssl.SSLEOFError) for cause in causes) else TlsFailed
+        return kind(
             f"the TLS connection to {url} failed: {_tls_reason(causes)}",
             "Give --ca-certs the certificate authority that signed the engine's certificate, "
             "and use the host name that stands in the certificate.",
@@ -66,7 +76,7 @@ def unreachable(url: str, error: BaseException, timeout: float | None, *, nobody
             f"Check the host, its firewall and its load (`GET _nodes/hot_threads`), or raise {raised}.",
         )
     if any(word in text for word in ("name or service not known", "nodename nor servname", "getaddrinfo", "resolve")):
-        return EngineUnreachable(f"the host of {url} is not known", "Check the spelling of the address and the DNS.")
+        return HostUnknown(f"the host of {url} is not known", "Check the spelling of the address and the DNS.")
     if "refused" in text or any(isinstance(cause, ConnectionRefusedError) for cause in causes):
         return EngineUnreachable(f"nothing listens at {url}", nobody)
     return EngineUnreachable(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
+from urllib.parse import urlencode
 
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConnectionError as ClientConnectionError
@@ -53,8 +54,12 @@ def exchange(transport: Transport, method: str, path: str, *, url: str, timeout:
         EngineUnreachable: no answer came, or none in JSON.
     """
     headers = {"content-type": "application/x-ndjson" if ndjson else "application/json"}
+    params = dict(params or {})
+    if "timeout" in params:
+        # The client would take it for its own limit, and not send it.
+        path, params = f"{path}?{urlencode(params)}", {}
     try:
-        answer = transport.perform_request(method, path, params=dict(params or {}), headers=headers, body=body)
+        answer = transport.perform_request(method, path, params=params, headers=headers, body=body)
     except ClientConnectionError as error:
         raise unreachable(url, error, timeout) from error
     except TransportError as error:
@@ -77,9 +82,8 @@ class OpenSearchEngine(RestEngine):
     """
 
     def __init__(self, info: EngineInfo, transport: Transport, timeout: float | None) -> None:
-        super().__init__(info)
+        super().__init__(info, timeout)
         self._transport = transport
-        self._timeout = timeout
 
     @classmethod
     def at(cls, info: EngineInfo, address: Address) -> OpenSearchEngine:

@@ -212,8 +212,12 @@ class Engine(Protocol):
     def sequence_numbers(self, name: str) -> list[SequenceNumbers]:
         """How far the writes of each primary shard are, shards in order."""
 
-    def bulk(self, name: str, body: bytes) -> list[ItemResult]:
+    def bulk(self, name: str, body: bytes, *, timeout: float | None = None) -> list[ItemResult]:
         """Send newline-delimited actions, already encoded; results are in the order of the actions.
+
+        Args:
+            timeout: Seconds that the engine itself waits for a shard that is not active, at most what the client waits
+                for the answer; None for the engine's own minute.
 
         Raises:
             RequestFailed: the whole request was refused (`status` 413, 429, 503, …; 0: the connection broke).

@@ -20,6 +20,11 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE = "30m"
 # What an engine answers for an API of a module that it was built without, or that is switched off.
 _NO_SUCH_API = frozenset({400, 404, 405})
+# Seconds that an engine waits for a shard by default, and the fewest that it is given: it also waits that long for a
+# new field of the mapping, which every cluster takes a moment for.
+_LONGEST_WAIT, _SHORTEST_WAIT = 60.0, 1.0
+# Part of the client's own limit: the engine is to say what it waited for before the client breaks the request off.
+_ANSWERED_BEFORE = 0.8
 # What is read of an item of a bulk answer.
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
 
@@ -29,10 +34,12 @@ class RestEngine(IndexUpkeep):
 
     Args:
         info: What answers at the address.
+        timeout: Seconds that the client waits for an answer; None where it alone knows.
     """
 
-    def __init__(self, info: EngineInfo) -> None:
+    def __init__(self, info: EngineInfo, timeout: float | None) -> None:
         self._info = info
+        self._timeout = timeout
 
     @property
     def info(self) -> EngineInfo:
@@ -108,8 +115,10 @@ class RestEngine(IndexUpkeep):
         self._check_shards(answer, name)
         return int(answer["count"])
 
-    def bulk(self, name: str, body: bytes) -> list[ItemResult]:
+    def bulk(self, name: str, body: bytes, *, timeout: float | None = None) -> list[ItemResult]:
         params = {"filter_path": ",".join(f"items.*.{key}" for key in _ITEM_FIELDS)}
+        if timeout is not None:
+            params["timeout"] = f"{engine_wait(timeout, self._timeout) * 1000:.0f}ms"
         try:
             answer = self._request("POST", f"/{quoted(name)}/_bulk", params, body)
         except EngineUnreachable as error:
@@ -232,6 +241,17 @@ class RestEngine(IndexUpkeep):
                 "and try again when all shards are active.",
                 503,
             )
+
+
+def engine_wait(asked: float, client: float | None) -> float:
+    """Seconds that an engine may wait for what a request needs.
+
+    Args:
+        asked: Seconds that the caller would wait.
+        client: Seconds after which the client breaks the request off; None where it alone knows.
+    """
+    most = _LONGEST_WAIT if client is None else min(_LONGEST_WAIT, _ANSWERED_BEFORE * client)
+    return min(most, max(_SHORTEST_WAIT, asked))
 
 
 def _encoded(body: Json) -> bytes:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from es_sbert.engines.protocol import Json
+from es_sbert.engines.protocol import IndexState, Json
 from es_sbert.index.meta import VectorFieldMeta
 
 # Names inside the nested object of a passage. Offsets are in characters of the document's text, the end not included.
 PASSAGE_VECTOR = "vector"
 PASSAGE_START = "start"
 PASSAGE_END = "end"
+
+
+# Setting of an index: nested objects that a document may hold, and what both engines take without it.
+NESTED_LIMIT = "index.mapping.nested_objects.limit"
+_NESTED_LIMIT_DEFAULT = 10_000
+
+
+def nested_limit(index: IndexState) -> int:
+    """Nested objects, such as passages, that the index takes of a document."""
+    return int(index.settings.get(NESTED_LIMIT, _NESTED_LIMIT_DEFAULT))
 
 
 def vector_path(field: str, meta: VectorFieldMeta) -> str:

@@ -81,7 +81,8 @@ class DocumentMeta(BaseModel):
         text_hash: Hash of the text that was embedded, prompt left out.
         document_hash: Hash of the whole document as read from the source; None for documents that were
             embedded where they stood.
-        tokens: Tokens that stand for the text, special tokens included, before any cut; of all passages together.
+        tokens: Tokens of the text, special tokens included, before any cut; of all passages together. Of a text of more
+            than 100,000 characters, an estimate from its beginning.
         truncated: Whether the text, or one of its passages, was longer than the model reads.
         embedded_at: When, in UTC, ISO 8601.
         passages: How many passages the text was cut into; None where it has one vector.

@@ -118,14 +118,14 @@ class IndexReader:
     def again(self, conflicts: Mapping[Key, Action]) -> Iterator[Document]:
         """The documents of these actions as they are now; they are not counted as read a second time.
 
-        What cannot be read, since the engine is lost, is left to the next run.
+        What cannot be read, since the engine is lost or the user stopped the load, is left for the next run.
         """
         left, source = len(conflicts), {"includes": self.includes}
         try:
-            if self._control.lost is None:
+            if not self._control.halted.is_set():
                 patiently(self._context, partial(self._engine.refresh, self._index))
             for keys in chunks(list(conflicts), PAGE):
-                if self._control.lost is not None:
+                if self._control.halted.is_set():
                     break
                 look = partial(
                     look_up, self._engine, self._index, [document_id for document_id, _ in keys],
@@ -142,7 +142,8 @@ class IndexReader:
                     else:
                         yield from self._lacking(hit)
         except EngineError as error:
-            self._control.lose(f"reading the index failed: {error.message}")
+            if not self._control.halted.is_set():
+                self._control.lose(f"reading the index failed: {error.message}")
         self._outcomes.left(left)
 
     @property

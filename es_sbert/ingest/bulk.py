@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -89,7 +90,8 @@ class BulkWriter:
         policy: How long transient failures are waited out.
         throttle: How much is sent at a time.
         outcomes: Where each document's end is entered.
-        control: Told when the engine is lost; after that, nothing is sent any more.
+        control: Told when the engine is lost; after that, nothing is sent any more. Once the load is interrupted, a
+            request that fails is not sent again, and nothing is sent after it.
         on_conflict: Takes the action of a document that was written since it was read.
         observer: Sees each request.
     """
@@ -104,14 +106,16 @@ class BulkWriter:
         self._control = control
         self._on_conflict = on_conflict
         self._observer = observer
+        self._given_up = threading.Event()
 
     def send(self, actions: list[Action]) -> None:
         """Send a group; when this returns, every document of it has come to an end."""
         waiting = [actions]
-        backoff = Backoff(self._policy, self._control.aborted)
+        # Also where another thread has lost the engine: what waits is left then.
+        backoff = Backoff(self._policy, self._control.halted)
         while waiting:
             group = waiting.pop()
-            if self._control.lost is not None:
+            if self._is_over():
                 self._outcomes.left(len(group))
                 continue
             if len(group) > 1 and sum(len(action.body) for action in group) > self._throttle.body_bytes:
@@ -119,7 +123,10 @@ class BulkWriter:
                 waiting.extend(reversed(halves(group)))
                 continue
             with self._throttle.request():
-                refused = self._attempt(group, waiting)
+                if self._is_over():  # since this group waits for its turn
+                    self._outcomes.left(len(group))
+                    continue
+                refused = self._attempt(group, waiting, backoff.left)
             if refused.overloaded:
                 self._throttle.overloaded()
             if not refused.actions:
@@ -138,6 +145,11 @@ class BulkWriter:
                     "retry", f"{len(refused.actions):,} documents are sent again: {refused.reason}",
                     documents=len(refused.actions), reason=refused.reason,
                 )  # fmt: skip
+            elif self._control.halted.is_set():
+                self._outcomes.left(len(refused.actions))
+                if not refused.answered:
+                    self._given_up.set()  # each further request might take as long to fail
+                continue
             elif refused.stumbled:
                 for action in refused.actions:
                     self._give_up(action, f"the engine fails on it, for {self._policy.budget:g} s: {refused.reason}")
@@ -150,12 +162,20 @@ class BulkWriter:
             else:
                 waiting.append(refused.actions)
 
-    def _attempt(self, group: list[Action], waiting: list[list[Action]]) -> _Refused:
-        """One request; what is too large for it goes back to `waiting` in halves."""
+    def _is_over(self) -> bool:
+        """Whether nothing is sent any more."""
+        return self._control.lost is not None or self._given_up.is_set()
+
+    def _attempt(self, group: list[Action], waiting: list[list[Action]], seconds: float) -> _Refused:
+        """One request; what is too large for it goes back to `waiting` in halves.
+
+        Args:
+            seconds: How long the engine itself may wait for a shard.
+        """
         body = b"".join(action.body for action in group)
         try:
             with self._observer.bulk(len(body)):
-                results = self._engine.bulk(self._index, body)
+                results = self._engine.bulk(self._index, body, timeout=seconds)
         except EngineError as error:
             status = error.status if isinstance(error, RequestFailed) else 0
             if is_transient(error) or status == _BLOCKED_STATUS:

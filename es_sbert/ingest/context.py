@@ -59,9 +59,19 @@ def patiently(context: LoadContext, call: Callable[[], T]) -> T:
         context.control.waits(error.message)
         context.outcomes.ledger.add_retries(1)
 
-    answer = with_retries(call, context.policy, context.control.aborted, tell)
+    answer = with_retries(call, context.policy, context.control.no_waiting, tell)
     context.control.goes_on()
     return answer
+
+
+def patiently_unless_halted(context: LoadContext, call: Callable[[], T]) -> T:
+    """As `patiently`, for work that is left for the next run once the load is halted.
+
+    Raises:
+        Halted: it is.
+    """
+    context.control.check()
+    return patiently(context, call)
 
 
 def refresh(context: LoadContext) -> None:

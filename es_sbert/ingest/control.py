@@ -13,19 +13,31 @@ from es_sbert.events import record
 WORTH_TELLING = 5.0
 
 
+class Halted(Exception):
+    """No further request is begun for a document that has no vector yet: it is left for the next run."""
+
+
 class Control:
-    """Three kinds of stop, from gentle to hard. Thread-safe.
+    """How a load is stopped, from gentle to hard. Thread-safe.
 
     Attributes:
-        stop: Set: no more is read; what was read is finished. (Ctrl-C, or the engine is lost.)
+        stop: Set: no more is read; what was read is finished. (A source gave up, or any of the following.)
+        halted: Set: nothing more is compared, tokenised or embedded; vectors that exist are sent, and all else is left
+            for the next run. (The user interrupted the load, or any of the following.)
+        no_waiting: Set: a request that fails is not tried again. (Ctrl-C, or a thread failed.)
         aborted: Set: every thread ends at once, because one of them failed.
+        interrupted: Whether the user stopped the load.
+        left_behind: What a process that ends at once leaves behind, as a sentence; empty for nothing.
     """
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer
         self.stop = threading.Event()
+        self.halted = threading.Event()
+        self.no_waiting = threading.Event()
         self.aborted = threading.Event()
         self.interrupted = False
+        self.left_behind = ""
         self._lost: str | None = None
         self._cut_short: str | None = None
         self._waiting: str | None = None
@@ -46,6 +58,7 @@ class Control:
             self._lost = self._lost or reason
         if first:
             record("engine_lost", reason, logging.ERROR, text="", reason=reason)
+        self.halted.set()
         self.stop.set()
 
     @property
@@ -89,11 +102,24 @@ class Control:
             record("waiting_ended", message, logging.WARNING, seconds=round(seconds, 3))
 
     def interrupt(self) -> None:
-        """The user wants to stop: finish what is in flight."""
+        """The user wants to stop: send the vectors that exist, and leave the rest for the next run."""
         self.interrupted = True
+        self.no_waiting.set()
+        self.halted.set()
         self.stop.set()
+
+    def check(self) -> None:
+        """Make sure that documents are still to be worked on.
+
+        Raises:
+            Halted: they are not.
+        """
+        if self.halted.is_set():
+            raise Halted
 
     def abort(self) -> None:
         """End all threads."""
         self.aborted.set()
+        self.no_waiting.set()
+        self.halted.set()
         self.stop.set()

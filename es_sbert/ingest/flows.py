@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.index.layout import nested_limit
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
 from es_sbert.ingest.bulk import BulkWriter
-from es_sbert.ingest.context import LoadContext, patiently
+from es_sbert.ingest.context import LoadContext, patiently_unless_halted
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
@@ -37,7 +38,8 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
     assert context.memory is not None, "a load of files remembers what it met"
     settings, outcomes, control = context.plan.settings, context.outcomes, context.control
     detect = ChangeDetection(
-        context.engine, context.index, settings.index, context.targets, outcomes, patiently=partial(patiently, context),
+        context.engine, context.index, settings.index, context.targets, outcomes,
+        patiently=partial(patiently_unless_halted, context),
         # Where there are other vector fields, another load may be filling them just now.
         empty_index=empty_index and all(target.filled for target in context.targets),
         # A letter gives way to a later version of its document, also to one that was written a moment ago.
@@ -111,6 +113,7 @@ def _loader(context: LoadContext, encoder: Encoder, sort_out: Callable[[list[Doc
     return Loader(
         context.engine, encoder, context.targets, throttle=context.throttle, sort_out=sort_out, writer=writer,
         outcomes=context.outcomes, control=context.control, observer=context.observer, clock=context.clock,
+        nested_limit=nested_limit(context.index),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ class Outcome(StrEnum):
     SUPERSEDED = "superseded"  # a dead letter of which the index holds a later version
     DELETED = "deleted"  # removed from the index while it was embedded
     DEAD = "dead"  # in the dead-letter file
-    LEFT = "left"  # not sent, because the engine was lost: the same command goes on with it
+    LEFT = "left"  # not sent, because the engine was lost or the load interrupted: the same command goes on with it
 
 
 class LedgerError(RuntimeError):

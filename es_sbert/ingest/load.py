@@ -6,8 +6,12 @@ Tokenising, the model and the network release Python's lock; the stages really o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from es_sbert.clock import Clock
 from es_sbert.encoder.encoder import Encoder
@@ -20,12 +24,12 @@ from es_sbert.index.targets import Targets
 from es_sbert.ingest.actions import Action, index_action, update_action
 from es_sbert.ingest.bulk import BulkWriter
 from es_sbert.ingest.channel import Channel
-from es_sbert.ingest.control import Control
+from es_sbert.ingest.control import Control, Halted
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.observer import Observer
 from es_sbert.ingest.outcomes import Outcomes
-from es_sbert.ingest.pieces import Cutter, WindowVectors
+from es_sbert.ingest.pieces import Cutter, WindowVectors, too_many_passages
 from es_sbert.ingest.threads import Stages
 from es_sbert.ingest.throttle import Throttle
 
@@ -33,6 +37,13 @@ from es_sbert.ingest.throttle import Throttle
 WRITERS = 4
 # A window may hold this much text; with the channels below, a dozen windows at most are on their way.
 WINDOW_BYTES = 16 << 20
+# Documents that are cut, or texts that are tokenised, at a time, and characters of them: a load that is halted waits
+# for one group, of about a second. The libraries spread each over the processors.
+_GROUP = 256
+_CUT_SIZE = 1 << 17
+_TOKENIZED_SIZE = 1 << 20
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,7 @@ class _Tokenized:
 class _Embedded:
     tokenized: _Tokenized
     vectors: Vectors  # (texts, dimensions)
+    made: NDArray[np.bool_]  # (texts,), False where the load was halted before the text was embedded
 
 
 class Loader:
@@ -85,6 +97,7 @@ class Loader:
         writer: Takes groups of actions.
         throttle: Says how large a group may be.
         clock: Gives the vectors their times.
+        nested_limit: Nested objects that the index takes of a document.
 
     Raises:
         UsageError: rules for passages that do not go with the model.
@@ -92,7 +105,7 @@ class Loader:
 
     def __init__(self, engine: Engine, encoder: Encoder, targets: Targets, *, throttle: Throttle,
                  sort_out: Callable[[list[Document]], Sorted], writer: BulkWriter, outcomes: Outcomes,
-                 control: Control, observer: Observer, clock: Clock) -> None:  # fmt: skip
+                 control: Control, observer: Observer, clock: Clock, nested_limit: int) -> None:  # fmt: skip
         self._engine = engine
         self._encoder = encoder
         self._targets = targets
@@ -104,6 +117,7 @@ class Loader:
         self._control = control
         self._observer = observer
         self._clock = clock
+        self._nested_limit = nested_limit
 
     def run(self, windows: Iterable[list[Document]], tick: Callable[[], None]) -> None:
         """Load all windows; returns when every document has come to an end.
@@ -131,18 +145,56 @@ class Loader:
 
     def _tokenise(self, source: Iterable[list[Document]], out: Channel[_Tokenized]) -> None:
         for window in source:
-            try:
-                wanted = self._sort_out(window) if self._control.lost is None else None
-            except EngineError as error:
-                # The lookup has its own retries: the engine is gone.
-                self._control.lose(error.message)
-                wanted = None
+            wanted = self._sorted(window)
             if wanted is None:
                 self._outcomes.left(len(window))
                 continue
-            pieces = self._cut([(task.document, task.wanted) for task in wanted.embed])
-            texts = [text for own in pieces for piece in own for text in piece.texts]
-            out.put(_Tokenized(wanted, pieces, self._encoder.tokenize(texts, "document")))
+            try:
+                out.put(self._tokenized(wanted))
+            except Halted:
+                self._outcomes.left(len(wanted.embed) + len(wanted.actions))
+
+    def _sorted(self, window: list[Document]) -> Sorted | None:
+        """A window after change detection; None where it is left for the next run."""
+        try:
+            self._control.check()
+            return self._sort_out(window)
+        except Halted:
+            return None
+        except EngineError as error:
+            if not self._control.halted.is_set():
+                # The lookup has its own retries: the engine is gone.
+                self._control.lose(error.message)
+            return None
+
+    def _tokenized(self, window: Sorted) -> _Tokenized:
+        """The token ids of a window, made in groups: a window may be a minute's work.
+
+        Raises:
+            Halted: between two groups.
+        """
+        tasks: list[Task] = []
+        pieces: list[list[Piece]] = []
+        refused: list[tuple[Document, str]] = []
+        for some in _groups(window.embed, lambda task: task.document.size, _CUT_SIZE):
+            self._control.check()
+            for task, own in zip(some, self._cut([(task.document, task.wanted) for task in some]), strict=True):
+                problem = too_many_passages(own, task.kept, self._nested_limit)
+                if problem is None:
+                    tasks.append(task)
+                    pieces.append(own)
+                else:
+                    refused.append((task.document, problem))
+        texts = [text for own in pieces for piece in own for text in piece.texts]
+        parts: list[TokenizedTexts] = []
+        for part in _groups(texts, len, _TOKENIZED_SIZE):
+            self._control.check()
+            parts.append(self._encoder.tokenize(part, "document"))
+        for document, problem in refused:
+            partial = document.version is not None
+            self._outcomes.dead(document.origin, problem, document.source, document.id, partial=partial)
+        tokenized = TokenizedTexts.joined(parts, self._encoder.info.max_tokens)
+        return _Tokenized(Sorted(tasks, window.actions), pieces, tokenized)
 
     def _embed(self, source: Iterable[_Tokenized], out: Channel[_Embedded]) -> None:
         for entry in source:
@@ -151,8 +203,9 @@ class Loader:
                 self._outcomes.left(len(entry.window.embed) + len(entry.window.actions))
                 continue
             with self._observer.embed():
-                vectors = self._encoder.embed(entry.texts)  # (texts, dimensions)
-            out.put(_Embedded(entry, vectors))
+                # vectors: (texts, dimensions), made: (texts,)
+                vectors, made = self._encoder.embed_until(entry.texts, self._control.halted)
+            out.put(_Embedded(entry, vectors, made))
 
     def _pack(self, source: Iterable[_Embedded], out: Channel[list[Action]]) -> None:
         for entry in source:
@@ -167,7 +220,14 @@ class Loader:
         tokenized, embedded_at = entry.tokenized, self._clock.now()
         yield from tokenized.window.actions
         vectors = WindowVectors(self._engine.info, tokenized.texts, entry.vectors, embedded_at)
+        first = 0
         for task, pieces in zip(tokenized.window.embed, tokenized.pieces, strict=True):
+            end = first + sum(len(piece.texts) for piece in pieces)
+            whole, first = bool(entry.made[first:end].all()), end
+            if not whole:
+                vectors.skip(pieces)
+                self._outcomes.left(1)
+                continue
             made = [vectors.field_of(task.document, piece) for piece in pieces]
             body = self._body(task, [filled for filled, _ in made])
             yield Action(task.document, body, Outcome.INDEXED, sum(lost for _, lost in made), embedded_at)
@@ -177,6 +237,18 @@ class Loader:
         if document.version is None:
             return index_action(document, [*task.kept, *fields])
         return update_action(document, fields, cleared_fields(document, self._targets))
+
+
+def _groups(items: Sequence[T], size: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
+    """Slices of at most `_GROUP` items and at most `most` characters; an item that is larger goes alone."""
+    first = held = 0
+    for number, item in enumerate(items):
+        if number - first == _GROUP or (number > first and held + size(item) > most):
+            yield items[first:number]
+            first, held = number, 0
+        held += size(item)
+    if first < len(items):
+        yield items[first:]
 
 
 def cleared_fields(document: Document, targets: Targets) -> list[str]:

@@ -9,6 +9,7 @@ from es_sbert.encoder.passages import PassageSplitter
 from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import EngineInfo
 from es_sbert.index.filled import FilledField, Origins, Piece, filled_field
+from es_sbert.index.layout import NESTED_LIMIT
 from es_sbert.index.targets import Targets
 from es_sbert.ingest.documents import Document
 
@@ -49,6 +50,24 @@ class Cutter:
         ]
 
 
+def too_many_passages(pieces: Sequence[Piece], kept: Sequence[FilledField], limit: int) -> str | None:
+    """Why an index would refuse a document with so many passages; None where it would not.
+
+    Args:
+        pieces: What is embedded of the document.
+        kept: Vector fields that it keeps.
+        limit: Nested objects that the index takes of a document, those of its other fields included.
+    """
+    passages = sum(len(piece.spans) for piece in pieces if piece.spans is not None)
+    passages += sum(field.meta.passages or 0 for field in kept)
+    if passages <= limit:
+        return None
+    return (
+        f"its text is cut into {passages:,} passages, but the index takes {limit:,} nested objects a document "
+        f"({NESTED_LIMIT}): raise the setting, or use larger passages"
+    )
+
+
 class WindowVectors:
     """The vectors of a window, handed out piece by piece in the order in which the pieces were embedded.
 
@@ -65,6 +84,10 @@ class WindowVectors:
         self._vectors = vectors
         self._embedded_at = embedded_at
         self._next = 0
+
+    def skip(self, pieces: Sequence[Piece]) -> None:
+        """Pass over the next pieces, of which not all were embedded."""
+        self._next += sum(len(piece.texts) for piece in pieces)
 
     def field_of(self, document: Document, piece: Piece) -> tuple[FilledField, int]:
         """The vector field of the next piece, and how many tokens of its text the model did not read."""

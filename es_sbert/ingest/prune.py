@@ -109,15 +109,15 @@ class Pruner:
 
     def _delete(self, hits: list[Json]) -> int:
         removed = 0
-        backoff = Backoff(self._policy, self._control.aborted)
+        backoff = Backoff(self._policy, self._control.no_waiting)
         while hits:
             body = b"".join(_delete_action(hit) for hit in hits)
-            send, number = partial(self._engine.bulk, self._index, body), len(hits)
+            send, number = partial(self._engine.bulk, self._index, body, timeout=backoff.left), len(hits)
 
             def count(error: EngineError, number: int = number) -> None:
                 self._on_retry(number)
 
-            results = with_retries(send, self._policy, self._control.aborted, count)
+            results = with_retries(send, self._policy, self._control.no_waiting, count)
             again, conflicts = [], []
             for hit, result in zip(hits, results, strict=True):
                 if result.ok:
@@ -137,7 +137,7 @@ class Pruner:
                     )
             if conflicts:
                 # Where an answer got lost, the next try meets documents that are no longer there.
-                there = with_retries(partial(self._standing, conflicts), self._policy, self._control.aborted, count)
+                there = with_retries(partial(self._standing, conflicts), self._policy, self._control.no_waiting, count)
                 removed += sum(key_of(hit) not in there for hit in conflicts)
             if again and not backoff.wait():
                 raise RequestFailed(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from es_sbert.errors import AccessDenied, EngineError
 from es_sbert.events import record
 from es_sbert.index.load_settings import LOAD_SETTINGS as SETTINGS
-from es_sbert.index.load_settings import begin_load, put_back
+from es_sbert.index.load_settings import begin_load, left_behind, put_back
 from es_sbert.index.privileges import LOAD_SETTINGS, require
 from es_sbert.ingest.context import LoadContext, patiently, read_index
 from es_sbert.ingest.settings import IngestSettings, LoadSettings
@@ -28,10 +28,12 @@ def switch_off(context: LoadContext) -> tuple[Before | None, list[str]]:
     """
     engine, name = context.engine, context.index.name
     try:
-        require(engine, name, LOAD_SETTINGS)
+        patiently(context, lambda: require(engine, name, LOAD_SETTINGS))
         # Looked at anew: whatever another process has written into the mapping meanwhile would be overwritten.
         before = patiently(context, lambda: begin_load(engine, read_index(engine, name)))
     except AccessDenied as error:
+        if left_behind(context.index) is None:
+            context.control.left_behind = ""
         return None, [f"Refreshes and replicas stay as they are during the load: {error.message}"]
     changed = {setting: SETTINGS[setting] for setting in before}
     record("settings_changed", "refreshes and replicas are off until the load ends", settings=changed)
@@ -47,11 +49,17 @@ def switch_back(context: LoadContext, before: Before | None) -> list[str]:
     name = context.plan.settings.index
     try:
         settings = patiently(context, lambda: put_back(context.engine, name, before))
+        context.control.left_behind = ""
         if settings:
             record("settings_put_back", "refreshes and replicas are as they were before the load", settings=settings)
     except EngineError as error:
-        return [
-            f"Refreshes and replicas of {name} are still as they were for the load ({error.message}): the next load "
-            f"puts them back, or `es-sbert index repair {name}`"
-        ]
+        return [still_changed(name, f" ({error.message})")]
     return []
+
+
+def still_changed(name: str, why: str = "") -> str:
+    """What must be said of an index whose settings were not put back."""
+    return (
+        f"Refreshes and replicas of {name} are still as they were for the load{why}: the next load puts them back, or "
+        f"`es-sbert index repair {name}`"
+    )

@@ -40,17 +40,17 @@ class Backoff:
 
     Args:
         policy: How long to wait.
-        aborted: Set when nothing is worth waiting for any more.
+        no_waiting: Ends a wait, and every later one, once it is set.
     """
 
-    def __init__(self, policy: RetryPolicy, aborted: threading.Event) -> None:
+    def __init__(self, policy: RetryPolicy, no_waiting: threading.Event) -> None:
         self._policy = policy
-        self._aborted = aborted
+        self._no_waiting = no_waiting
         self._failures = 0
         self._deadline = 0.0
 
     def wait(self) -> bool:
-        """Wait after a failure; False where the budget is spent or the load was aborted."""
+        """Wait after a failure; False where the budget is spent or nothing is waited for any more."""
         now = time.monotonic()
         if not self._failures:
             self._deadline = now + self._policy.budget
@@ -59,7 +59,12 @@ class Backoff:
             return False
         # Full jitter: clients that failed together must not come back together.
         pause = random.uniform(0, self._policy.longest_wait(self._failures))
-        return not self._aborted.wait(min(pause, self._deadline - now))
+        return not self._no_waiting.wait(min(pause, self._deadline - now))
+
+    @property
+    def left(self) -> float:
+        """Seconds of the budget that are left; all of it before the first failure."""
+        return max(0.0, self._deadline - time.monotonic()) if self._failures else self._policy.budget
 
     def succeeded(self) -> None:
         """Something went through: the budget starts anew with the next failure."""
@@ -84,17 +89,18 @@ class Patience(Protocol):
     def __call__(self, call: Callable[[], T]) -> T: ...
 
 
-def with_retries(call: Callable[[], T], policy: RetryPolicy, aborted: threading.Event,
+def with_retries(call: Callable[[], T], policy: RetryPolicy, no_waiting: threading.Event,
                  on_retry: Callable[[EngineError], None]) -> T:  # fmt: skip
     """The call's answer; transient failures are waited out.
 
     Args:
+        no_waiting: Once set, a failure is not waited out.
         on_retry: Told of each failure before the call is tried again.
 
     Raises:
         EngineError: a failure that does not pass, or one that outlasted the budget.
     """
-    backoff = Backoff(policy, aborted)
+    backoff = Backoff(policy, no_waiting)
     while True:
         try:
             return call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 
 from es_sbert.clock import Clock
 from es_sbert.engines.protocol import Engine, IndexState
@@ -34,10 +35,11 @@ from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter
 from es_sbert.ingest.prune import Confirm, prune
-from es_sbert.ingest.quiet_index import switch_back, switch_off, wants_load_settings
+from es_sbert.ingest.quiet_index import still_changed, switch_back, switch_off, wants_load_settings
 from es_sbert.ingest.retry import RetryPolicy
 from es_sbert.ingest.runner import Runner
 from es_sbert.ingest.sources.letters import taken_aside
+from es_sbert.ingest.startup import wait_for_engine
 from es_sbert.ingest.summary import Summary
 from es_sbert.ingest.throttle import Throttle
 
@@ -62,12 +64,13 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         OutputError: the dead letters or the state cannot be written.
     """
     settings = wanted.settings
-    fields = _ensure_fields(engine, runner, wanted)
+    wait = partial(wait_for_engine, seconds=settings.retry_seconds, no_waiting=control.no_waiting)
+    fields = wait(lambda: _ensure_fields(engine, runner, wanted))
     begin = time.monotonic()
     pruned = 0
     with ExitStack() as stack:
         stack.enter_context(closing(meter))
-        index = read_index(engine, settings.index)
+        index = wait(lambda: read_index(engine, settings.index))
         targets = _targets(wanted, fields, index)
         memory = None
         if wanted.state_file is not None:
@@ -83,6 +86,9 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         )  # fmt: skip
         fast = wants_load_settings(settings, created=any(field.outcome is FieldOutcome.CREATED for field in fields))
         changed = fast or left_behind(index) is not None
+        if changed:
+            # Before the first request that changes them.
+            control.left_behind = f"{still_changed(settings.index)}."
         notes = [memory.note] if memory is not None and memory.note is not None else []
         before = None
         try:
@@ -93,7 +99,8 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
             if wanted.sources:
                 observe_index(context)
             info = runner.load(context)
-            if control.lost is None:
+            # After an interrupt the next run does all of it: a refresh may have to build a graph first.
+            if control.lost is None and not _is_interrupted(control, wanted):
                 refresh(context)
                 notes += done_by_others(context, check_index(context), began)
                 if settings.prune and not control.stop.is_set():

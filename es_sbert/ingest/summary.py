@@ -40,10 +40,11 @@ class Summary(BaseModel):
         unchanged: Left alone: in the index as they are.
         skipped: Left out on purpose.
         dead: In the dead-letter file.
-        left: Read but not sent, because the engine was lost: the same command goes on with them.
+        left: Read but not sent, because the engine was lost or the user stopped the load: the same command goes on with
+            them.
         dead_letters: That file; None where nothing was written to it.
         truncated: Of the indexed, documents whose text is longer than the model reads.
-        lost_tokens: Tokens cut off in them.
+        lost_tokens: Tokens cut off in them, estimated for texts of more than 100,000 characters.
         retries: Requests and documents sent again.
         seconds: Time of the load, model loading left out.
         documents_per_second: `read` over `seconds`.
@@ -146,7 +147,7 @@ class Summary(BaseModel):
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
         if self.truncated:
             lines.append(
-                f"  {self.truncated:,} texts are longer than the model reads: {self.lost_tokens:,} tokens were cut off"
+                f"  {self.truncated:,} texts are longer than the model reads: about {self.lost_tokens:,} tokens were cut off"
             )
         if self.retries:
             lines.append(f"  {self.retries:,} requests or documents had to be sent again")

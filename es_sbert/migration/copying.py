@@ -51,7 +51,8 @@ class Transfer:
 
     @property
     def aborted(self) -> threading.Event:
-        return self.control.aborted
+        """Set when no failed request is tried again: the user stopped the migration."""
+        return self.control.no_waiting
 
     def send(self, writes: list[Write]) -> dict[Key, Version]:
         """Write into the new index; what was written."""

@@ -116,7 +116,7 @@ def test_standard_input_may_be_compressed(engine_url: str, index_name: str, mode
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_finishes_what_is_in_flight_and_sums_up(
+def test_a_signal_leaves_what_is_not_embedded_and_sums_up(
     es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     index = fresh_index(es9_url)
@@ -137,13 +137,14 @@ def test_a_signal_finishes_what_is_in_flight_and_sums_up(
     out, err = _output(process)
     assert process.returncode == 130, err
     summary = orjson.loads(out)
-    assert (summary["read"], summary["indexed"], summary["dead"], summary["interrupted"]) == (5, 5, 0, True)
-    assert "Finishing what is in flight" in err
+    assert (summary["read"], summary["left"], summary["dead"], summary["interrupted"]) == (5, 5, 0, True)
+    assert "Stopping: vectors that are finished are sent" in err
+    assert "the same command goes on where it was" in err
     assert "Traceback" not in err
-    assert len(contents(es9_url, index)) == 5
+    assert not contents(es9_url, index)
 
 
-def test_a_second_signal_gives_up_even_where_the_engine_hangs(
+def test_a_second_signal_ends_the_process_even_where_the_engine_hangs(
     es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
 ) -> None:
     released = threading.Event()
@@ -161,16 +162,18 @@ def test_a_second_signal_gives_up_even_where_the_engine_hangs(
             process.send_signal(signal.SIGINT)
             # Two signals that come before the process has its turn are one to it.
             assert process.stderr is not None
-            assert any(b"Finishing what is in flight" in line for line in process.stderr)
+            assert any(b"Stopping: vectors that are finished" in line for line in process.stderr)
             with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(1.5)  # the first one waits for what is in flight
+                process.wait(1.5)  # the first one waits for the request that holds finished vectors
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=120)
         finally:
             process.kill()
             released.set()
     assert process.returncode == 130
-    assert err.decode().splitlines()[-1] == "Interrupted."
+    last = err.decode().splitlines()[-1]
+    assert last.startswith("Stopped at once: the same command goes on where it was. Refreshes and replicas of ")
+    assert "`es-sbert index repair " in last
     assert "Traceback" not in err.decode()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
@@ -56,12 +58,12 @@ class Interposed:
 
     def __init__(self, encoder: Encoder, before: Callable[[int], None]) -> None:
         self._encoder, self._before, self._windows = encoder, before, 0
-        self.info, self.tokenize = encoder.info, encoder.tokenize
+        self.info, self.tokenize, self.splitter = encoder.info, encoder.tokenize, encoder.splitter
 
-    def embed(self, texts: TokenizedTexts) -> Vectors:
+    def embed_until(self, texts: TokenizedTexts, stop: threading.Event) -> tuple[Vectors, NDArray[np.bool_]]:
         self._before(self._windows)
         self._windows += 1
-        return self._encoder.embed(texts)
+        return self._encoder.embed_until(texts, stop)
 
 
 def open_engine(url: str) -> closing[Engine]:

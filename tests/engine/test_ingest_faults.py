@@ -13,9 +13,8 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineUnreachable, IndexMismatch, OutputError
-from es_sbert.ingest.control import Control
 from es_sbert.ingest.progress import Snapshot
-from tests.engine.ingest_support import Interposed, contents, letters, load, sentences, write_jsonl
+from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
 COUNT = 40
@@ -279,39 +278,6 @@ def test_an_update_whose_answer_got_lost_is_not_taken_for_a_conflict(
     summary = load(proxy.url, encoder, index_name, dead=tmp_path / "dead", batch_window=8, retry_seconds=60)
     assert (summary.read, summary.indexed, summary.unchanged, summary.dead) == (COUNT, COUNT, 0, 0)
     assert_all_in_once(engine_url, index_name)
-
-
-@each_client
-def test_an_interrupt_finishes_what_is_in_flight(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    control = Control()
-    documents = sentences(COUNT)
-    docs = tmp_path / "docs.jsonl"
-
-    class Impatient:
-        def show(self, snapshot: Snapshot) -> None:
-            if snapshot.done:
-                control.interrupt()
-
-        def close(self) -> None: ...
-
-    def hold(window: int) -> None:
-        """The rest is not embedded before the interrupt, so that no more is read than the pipeline holds."""
-        assert window < 3 or control.stop.wait(PATIENCE)
-
-    slow = Interposed(encoder, hold)
-    # More than a chunk each: a small file would be read to its end before the first document is in.
-    write_jsonl(docs, [document | {"filler": "x" * 70_000} for document in documents])
-    summary = load(
-        engine_url, slow, index_name, docs, dead=tmp_path / "dead", id_field="id", control=control,
-        meter=Impatient(), batch_window=1,
-    )  # fmt: skip
-    assert (summary.interrupted, summary.exit_code, summary.dead) == (True, 130, 0)
-    assert 0 < summary.indexed == summary.read < COUNT
-    assert len(contents(engine_url, index_name)) == summary.indexed
-    again = load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id")
-    assert (again.unchanged, again.indexed) == (summary.indexed, COUNT - summary.indexed)
 
 
 @each_client

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
@@ -19,6 +20,7 @@ from es_sbert.index.describe import describe_index
 from es_sbert.loading import load_encoder
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import (
+    Interposed,
     contents,
     letters,
     load,
@@ -235,3 +237,41 @@ def test_other_rules_are_refused_with_the_way_out(
     load(es9_url, encoder, index, path, vectors=("whole={text}",), **options)
     with pytest.raises(IndexMismatch, match="holds one vector a document, not passages of 32"):
         load(es9_url, encoder, index, path, vectors=("whole",), passages=("32",), **options)
+
+
+def test_a_text_of_more_passages_than_the_index_takes_is_a_dead_letter_before_it_is_embedded(
+    engine_url: str, index_name: str, other_encoder: Encoder, tmp_path: Path
+) -> None:
+    limit = "index.mapping.nested_objects.limit"
+    with open_engine(engine_url) as engine:
+        engine.create_index(index_name, {"settings": {limit: "4"}})
+    text = "The cat sleeps on the mat. A man plays the guitar. " * 8
+    [spans] = other_encoder.splitter(16, 2, "document")([text])
+    texts = {"short": "The cat sleeps.", "long": text, "several": text[:60]}
+    path = write_jsonl(tmp_path / "docs.jsonl", [{"id": key, "text": text} for key, text in texts.items()])
+    tokenized: list[str] = []
+    counting = Interposed(other_encoder, lambda window: None)
+    counting.tokenize = lambda texts, kind: (tokenized.extend(texts), other_encoder.tokenize(texts, kind))[1]  # type: ignore[assignment]
+    options: dict[str, Any] = {"dead": tmp_path / "dead", "passages": ("16",), "passage_overlap": 2}
+    summary = load(engine_url, counting, index_name, path, id_field="id", **options)
+    assert (summary.indexed, summary.dead, summary.exit_code) == (2, 1, 1)
+    [letter] = letters(tmp_path / "dead")
+    assert (letter["id"], letter["document"]) == ("long", {"id": "long", "text": text})
+    assert letter["reason"] == (
+        f"its text is cut into {len(spans)} passages, but the index takes 4 nested objects a document ({limit}): "
+        "raise the setting, or use larger passages"
+    )
+    assert len(spans) > 4
+    others = other_encoder.splitter(16, 2, "document")([texts["short"], texts["several"]])
+    assert len(tokenized) == sum(map(len, others))
+    # Where the document stands in the index, it is the same.
+    with open_engine(engine_url) as engine:
+        [result] = engine.bulk(index_name, b'{"index":{"_id":"late"}}\n' + orjson.dumps({"text": text}) + b"\n")
+        assert result.ok
+        summary = load(engine_url, other_encoder, index_name, **options)
+        assert (summary.unchanged, summary.indexed, summary.dead) == (2, 0, 1)
+        assert letters(tmp_path / "dead")[-1]["id"] == "late"
+        # What the message names is what helps.
+        engine.put_settings(index_name, {limit: str(len(spans))})
+    summary = load(engine_url, other_encoder, index_name, **options)
+    assert (summary.unchanged, summary.indexed, summary.dead) == (2, 1, 0)

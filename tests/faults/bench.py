@@ -234,10 +234,10 @@ class Bench:
             load.end(-signal.SIGKILL)
 
     def terminate_in_the_middle(self) -> Load:
-        """Start the command, and SIGTERM it once something is in; it ends when what is in flight is finished."""
+        """Start the command, and SIGTERM it once something is in; it ends when the vectors that are finished are in."""
         with self.held() as (load, hold):
             load.send(signal.SIGTERM)
-            load.wait_until(lambda: "Finishing what is in flight" in load.messages)
+            load.wait_until(lambda: "Stopping: vectors that are finished are sent" in load.messages)
             hold.release()
             load.end(130)
         return load

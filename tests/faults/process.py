@@ -30,7 +30,7 @@ def killed_ten_times(bench: Bench) -> dict[str, Any]:
 
 
 def terminated(bench: Bench) -> dict[str, Any]:
-    """SIGTERM: what is in flight is finished, and the next command goes on behind it."""
+    """SIGTERM: the vectors that are finished are sent, and the next command goes on behind them."""
     load = bench.terminate_in_the_middle()
     if "the same command goes on where it was" not in load.messages:
         raise WrongEnd(f"it does not say how to go on: {load.messages}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from es_sbert.cli.index.types import INDEX_TYPES
-from es_sbert.cli.interrupts import interruptible
+from es_sbert.cli.interrupts import INTERRUPTED, interruptible
 from es_sbert.cli.options import Number, connection_options, encoder_options, engine_settings, vector_field_option
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def _ask(leaving: Leaving) -> bool:
 
 
 def _migrate(engine: Engine, alias: str, say: Any, **given: Any) -> int:
+    from es_sbert.errors import EngineError
     from es_sbert.index.ensure import read_vector_field
     from es_sbert.ingest.control import Control
     from es_sbert.ingest.progress import meter_for
@@ -131,11 +132,19 @@ def _migrate(engine: Engine, alias: str, say: Any, **given: Any) -> int:
     )
 
     load = partial(load_encoder, device=given["device"], precision=given["precision"], threads=given["threads"])
-    with load(given["model"] or stored, report=say) as encoder, interruptible(control, say):
-        result = migrate(
-            engine, encoder, wanted, Watch(control, lambda: meter_for(sys.stderr, quiet=given["quiet"]), say),
-            dead_letters=given["dead_letters"], retry_seconds=given["retry_seconds"],
-        )  # fmt: skip
+    blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
+    with load(given["model"] or stored, report=say) as encoder, interruptible(control, say, lambda: blocked):
+        try:
+            result = migrate(
+                engine, encoder, wanted, Watch(control, lambda: meter_for(sys.stderr, quiet=given["quiet"]), say),
+                dead_letters=given["dead_letters"], retry_seconds=given["retry_seconds"],
+            )  # fmt: skip
+        except EngineError as error:
+            if not control.interrupted:
+                raise
+            # The interrupt ended a wait for the engine.
+            say(f"Interrupted: {error.message}; the same command goes on where it was.")
+            return INTERRUPTED
     for line in result.lines():
         say(line)
     if given["as_json"]:

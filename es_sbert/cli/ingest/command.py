@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +18,7 @@ from es_sbert.cli.ingest.options import (
     source_options,
     vector_options,
 )
-from es_sbert.cli.interrupts import interruptible
+from es_sbert.cli.interrupts import INTERRUPTED, interruptible
 from es_sbert.cli.logs import is_json, log_format_option, only_errors
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
@@ -80,14 +82,15 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
       es-sbert ingest --index docs --retry docs.dead-letters.jsonl
     """
     from es_sbert.engines.connect import connect
-    from es_sbert.errors import UsageError
-    from es_sbert.events import say
+    from es_sbert.errors import ClusterError, EngineError, UsageError
+    from es_sbert.events import record, say
     from es_sbert.ingest.control import Control
     from es_sbert.ingest.plan import plan
     from es_sbert.ingest.progress import meter_for
     from es_sbert.ingest.report import prepare_reports, write_report
     from es_sbert.ingest.run import run
     from es_sbert.ingest.sources.local import STDIN
+    from es_sbert.ingest.startup import wait_for_engine
 
     where = engine_settings(**{name: given.pop(name) for name in list(given) if name in EngineSettings.model_fields})
     settings = ingest_settings(index=index, files=files, **given)
@@ -100,10 +103,12 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
     control = Control()
     with ExitStack() as stack:
         observer = stack.enter_context(_observed(metrics)) if metrics is not None else None
-        engine = stack.enter_context(closing(connect(where)))
-        wanted = plan(engine, settings)
+        # Until the load begins, Ctrl-C ends these waits as it ends any command.
+        wait = partial(wait_for_engine, seconds=settings.retry_seconds)
+        engine = stack.enter_context(closing(wait(lambda: connect(where))))
+        wanted = wait(lambda: plan(engine, settings))
         if report_index is not None:
-            prepare_reports(engine, report_index)
+            wait(lambda: prepare_reports(engine, report_index))
         encoder = {"device": device, "precision": precision, "threads": threads}
         name = model or wanted.model
         runner = stack.enter_context(
@@ -111,9 +116,16 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
             if ray is None
             else _on_ray(ray, name, where, count=ray_workers, part_bytes=ray_part_bytes, **encoder)
         )
-        stack.enter_context(interruptible(control, say))
+        stack.enter_context(interruptible(control, say, lambda: control.left_behind))
         meter = meter_for(sys.stderr, quiet=quiet, events=is_json())
-        summary = run(engine, runner, wanted, control, meter, _always if yes else _ask, observer)
+        try:
+            summary = run(engine, runner, wanted, control, meter, _always if yes else _ask, observer)
+        except (EngineError, ClusterError) as error:
+            if not control.interrupted:
+                raise
+            # The interrupt ended a wait for the engine outside the pipeline.
+            record("interrupted", error.message, logging.WARNING, text=f"Interrupted: {error.message}")
+            return INTERRUPTED
         if report_index is not None:
             write_report(engine, report_index, summary)
     if as_json:

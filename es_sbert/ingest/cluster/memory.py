@@ -50,9 +50,14 @@ class Keeper:
     def stopped(self) -> bool:
         return self._stopped
 
-    def report(self, part: int, read: int, done: int) -> None:
-        """How far a part is; the last word counts, since a part may be begun anew elsewhere."""
+    def report(self, part: int, read: int, done: int) -> bool:
+        """How far a part is; the last word counts, since a part may be begun anew elsewhere.
+
+        Returns:
+            Whether the load is to stop.
+        """
         self._progress[part] = (read, done)
+        return self._stopped
 
     def progress(self) -> tuple[int, int]:
         """Documents read and done, of all parts."""

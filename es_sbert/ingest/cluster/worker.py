@@ -25,6 +25,7 @@ from es_sbert.index.targets import Targets
 from es_sbert.ingest.backfill import IndexReader
 from es_sbert.ingest.cluster.memory import RemoteMemory
 from es_sbert.ingest.cluster.parts import Part
+from es_sbert.ingest.cluster.session import fetched
 from es_sbert.ingest.context import LoadContext
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.flows import embed_in_place, load_sources
@@ -37,6 +38,7 @@ from es_sbert.ingest.progress import Silent
 from es_sbert.ingest.records import Origin, Reject
 from es_sbert.ingest.retry import RetryPolicy
 from es_sbert.ingest.sources.source import ByteCounter
+from es_sbert.ingest.startup import wait_for_engine
 from es_sbert.ingest.throttle import Throttle
 from es_sbert.loading import load_encoder
 
@@ -164,14 +166,14 @@ class PartLoader:
                 )
             self._encoder = encoder
         if self._engine is None:
-            self._engine = connect(job.engine)
+            self._engine = wait_for_engine(lambda: connect(job.engine), job.plan.settings.retry_seconds)
         return self._engine, self._encoder
 
     def _context(self, part: Part, engine: Engine, letters: CollectedLetters) -> LoadContext:
         job, control = self._job, Control()
         memory = None
         if part.source is not None:
-            memory = RemoteMemory(job.keeper, (job.plan.dead_letters, "", False, None), control.stop.set)
+            memory = RemoteMemory(job.keeper, (job.plan.dead_letters, "", False, None), control.interrupt)
         outcomes = Outcomes(Ledger(), letters, memory)
         plan = replace(job.plan, sources=[] if part.source is None else [part.source])
         policy = RetryPolicy(plan.settings.retry_seconds)
@@ -197,13 +199,15 @@ class PartLoader:
             nonlocal last
             if time.monotonic() - last >= _REPORT_SECONDS:
                 last = time.monotonic()
-                self._tell(part, context)
+                if fetched(self._tell(part, context)):
+                    context.control.interrupt()
 
         return tick
 
-    def _tell(self, part: Part, context: LoadContext) -> None:
+    def _tell(self, part: Part, context: LoadContext) -> Any:
+        """Tell the keeper how far a part is; its answer, by reference: whether the load is to stop."""
         ledger = context.outcomes.ledger
-        self._job.keeper.report.remote(part.number, ledger.read, ledger.done)
+        return self._job.keeper.report.remote(part.number, ledger.read, ledger.done)
 
 
 def _check_at_hand(part: Part) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from es_sbert.errors import first_line
+from es_sbert.ingest.blocking import BlockingCalls
 from es_sbert.ingest.retry import Backoff, RetryPolicy
 from es_sbert.ingest.sources.addresses import without_secrets
 from es_sbert.ingest.sources.source import Reading, ReadingStopped, SourceLost
@@ -76,6 +78,7 @@ class RemoteReader(io.RawIOBase):
         self._file = file
         self._stop = reading.stop
         self._backoff = Backoff(RetryPolicy(reading.settings.retry_seconds), reading.stop)
+        self._calls = BlockingCalls(reading.stop)
         self._handle: Any = None
         self._offset = 0
         self._sought = False
@@ -110,7 +113,8 @@ class RemoteReader(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        self._drop()
+        if not self.closed:
+            self._calls.close(self._drop)
         super().close()
 
     def _read(self, count: int) -> bytes:
@@ -122,9 +126,7 @@ class RemoteReader(io.RawIOBase):
             if self._stop.is_set():
                 raise ReadingStopped
             try:
-                if self._handle is None:
-                    self._handle = self._opened()
-                data: bytes = self._handle.read(count)
+                data = self._calls(partial(self._from_handle, count))
                 if not data and self._file.size is not None:
                     raise EOFError(f"it gives {self._offset:,} of {self._file.size:,} bytes")
             except (StreamBroken, ReadingStopped):
@@ -137,6 +139,12 @@ class RemoteReader(io.RawIOBase):
             self._backoff.succeeded()
             self._offset += len(data)
             return data
+
+    def _from_handle(self, count: int) -> bytes:
+        if self._handle is None:
+            self._handle = self._opened()
+        data: bytes = self._handle.read(count)
+        return data
 
     def _opened(self) -> Any:
         """The file from the offset on, and of the version that was read so far."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from es_sbert.errors import SourceError, UsageError, first_line
 from es_sbert.extras import require
+from es_sbert.ingest.blocking import BlockingCalls
 from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.retry import Backoff, RetryPolicy
 from es_sbert.ingest.sources.json_values import json_value
@@ -69,22 +70,32 @@ class SqlSource:
         return [self]
 
     def records(self, reading: Reading) -> Iterator[Record | Reject]:
+        calls = BlockingCalls(reading.stop)
+        fetched = self._fetched(reading)
+        number = 0
+        try:
+            while rows := calls(lambda: next(fetched, None)):
+                for values in rows:
+                    if reading.stop.is_set():
+                        raise ReadingStopped
+                    number += 1
+                    row = {name: json_value(value) for name, value in values.items()}
+                    yield row_record(row, Origin(self.name, number), reading.settings.max_bytes)
+        finally:
+            calls.close(fetched.close)
+
+    def _fetched(self, reading: Reading) -> Generator[list[dict[str, Any]], None, None]:
+        """Rows by column, some at a time, as the database gives them."""
         from sqlalchemy.exc import SQLAlchemyError
 
         with self._connected(reading) as connection:
             try:
                 with self._executed(connection) as result:
-                    yield from self._rows(result, reading)
+                    columns = list(result.keys())
+                    for rows in result.partitions(_ROWS):
+                        yield [dict(zip(columns, values, strict=True)) for values in rows]
             except SQLAlchemyError as error:
                 raise self._failure(error) from None
-
-    def _rows(self, result: CursorResult[Any], reading: Reading) -> Iterator[Record | Reject]:
-        columns = list(result.keys())
-        for number, values in enumerate(result, 1):
-            if reading.stop.is_set():
-                raise ReadingStopped
-            row = {name: json_value(value) for name, value in zip(columns, values, strict=True)}
-            yield row_record(row, Origin(self.name, number), reading.settings.max_bytes)
 
     @contextmanager
     def _connected(self, reading: Reading) -> Iterator[Connection]:

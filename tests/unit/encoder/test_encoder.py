@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import es_sbert.encoder.encoder as encoder_module
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.session import run
 from es_sbert.errors import DeviceError, ModelNotFound, UsageError
 from es_sbert.loading import load_encoder
 from tests.tiny import HIDDEN, WORDS, write_tiny_bert
@@ -119,3 +122,27 @@ def test_a_closed_encoder_says_so(folder: Path) -> None:
     with pytest.raises(UsageError, match="the model is closed") as caught:
         closed.embed_query("a man")
     assert "with block" in caught.value.remedy
+
+
+def test_embedding_ends_between_two_batches_and_the_encoder_stays_usable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, begun = threading.Event(), []
+    with load_encoder(str(folder), device="cpu", precision="fp32", threads=1, budget=64) as encoder:
+        tokenized = encoder.tokenize(TEXTS)
+        expected = encoder.embed(tokenized)
+
+        def stopping(session: object, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+            begun.append(len(ids))
+            if len(begun) == 3:
+                stop.set()
+            return run(session, ids, mask)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(encoder_module, "run", stopping)
+        vectors, made = encoder.embed_until(tokenized, stop)
+        assert len(begun) == 3
+        assert 0 < made.sum() < len(TEXTS)
+        np.testing.assert_array_equal(vectors[made], expected[made])
+        assert not encoder.embed_until(tokenized, stop)[1].any()
+        assert len(begun) == 3
+        np.testing.assert_array_equal(encoder.embed(tokenized), expected)

@@ -1,15 +1,18 @@
 """Tokens are the tokenizer's own; cuts keep the special tokens and are counted."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+import es_sbert.encoder.tokenizer as tokenizer_module
 from es_sbert.bundle.checkpoint import read_model
-from es_sbert.encoder.tokenizer import SentenceTokenizer, cut
+from es_sbert.bundle.model import PromptKind
+from es_sbert.encoder.tokenizer import COUNTED_CHARACTERS, SentenceTokenizer, cut
 from es_sbert.errors import BundleInvalid, UsageError
 from tests.tiny import WORDS, write_tiny_bert
 
@@ -74,3 +77,97 @@ def test_cut_keeps_head_and_special_end(length: int, maximum: int, suffix: int) 
     assert len(result) == min(length, maximum)
     assert result[: maximum - suffix].tolist() == row[: maximum - suffix].tolist()
     assert result[len(result) - suffix :].tolist() == row[len(row) - suffix :].tolist()
+
+
+def _byte_level() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(WORDS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet,
+                                                             special_tokens=["[UNK]", "[SEP]"]))  # fmt: skip
+    return tokenizer
+
+
+def _unigram(*, splits: bool = True) -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram([("[UNK]", 0.0), *((f"▁{word}", -2.0) for word in WORDS), ("▁", -3.0),
+                                          *((letter, -4.0) for letter in "aceghilmnopqrsty12e[]")], 0))  # fmt: skip
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=splits)
+    tokenizer.add_special_tokens(["[UNK]", "[SEP]"])
+    return tokenizer
+
+
+_FRAGMENTS = [
+    *WORDS,
+    " ",
+    "  ",
+    "\n\n",
+    "\t",
+    "[SEP]",
+    "[SE",
+    "中文",
+    "e\u0301",
+    "\u0301",
+    "１２",
+    "12",
+    "ﬁ",
+    "-",
+    "x" * 130,
+]
+
+
+@pytest.fixture(scope="module", params=["WordPiece", "BPE of bytes", "Unigram of words", "Unigram of whole texts"])
+def any_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SentenceTokenizer:
+    folder = write_tiny_bert(tmp_path_factory.mktemp("m") / "tiny", max_tokens=12, prompts={"query": "query: "})
+    made = {
+        "BPE of bytes": _byte_level,
+        "Unigram of words": _unigram,
+        "Unigram of whole texts": partial(_unigram, splits=False),
+    }
+    if request.param in made:
+        made[request.param]().save(str(folder / "tokenizer.json"))
+    return SentenceTokenizer(read_model(folder))
+
+
+@given(
+    st.lists(st.sampled_from(_FRAGMENTS), max_size=200), st.sampled_from(["", " "]), st.sampled_from([None, "query"])
+)
+@settings(deadline=None, max_examples=300)
+def test_the_beginning_of_a_long_text_gives_the_ids_of_the_whole_text(
+    any_tokenizer: SentenceTokenizer, fragments: list[str], between: str, kind: PromptKind | None
+) -> None:
+    text = between.join(fragments)
+    [whole] = any_tokenizer([text], kind).ids
+    exact = any_tokenizer([text], kind).tokens
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("COUNTED_CHARACTERS", 40), ("_BEGINNING", 20), ("_BEGINNING_PER_TOKEN", 1),
+                            ("_WHITE_SPACE_WITHIN", 8), ("_GROWTH", 2)):  # fmt: skip
+            patch.setattr(tokenizer_module, name, value)
+        begun = any_tokenizer(["a cat", text, "a"], kind)
+    np.testing.assert_array_equal(begun.ids[1], whole)
+    assert begun.truncated[1] == (exact[0] > 12)
+    assert begun.tokens.tolist()[::2] == any_tokenizer(["a cat", "a"], kind).tokens.tolist()
+
+
+def test_a_text_of_megabytes_is_not_tokenised_to_its_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = SentenceTokenizer(read_model(folder))
+    text = "the cat sleeps on the mat . " * 100_000
+    seen: list[int] = []
+
+    class Counting:
+        def encode(self, text: str) -> Encoding:
+            seen.append(len(text))
+            return inner.encode(text)
+
+        def encode_batch_fast(self, texts: list[str]) -> list[Encoding]:
+            seen.extend(map(len, texts))
+            return inner.encode_batch_fast(texts)
+
+    inner = tokenizer._tokenizer
+    monkeypatch.setattr(tokenizer, "_tokenizer", Counting())
+    tokenized = tokenizer([text])
+    assert sum(seen) < len(text) / 100
+    assert tokenized.tokens[0] == pytest.approx(700_002, rel=0.01)
+    # Below the limit every token is counted.
+    counted = text[:COUNTED_CHARACTERS].rstrip()
+    assert tokenizer([counted]).tokens[0] == len(counted.split()) + 2

@@ -63,7 +63,6 @@ ELASTIC = {"x-elastic-product": "Elasticsearch"}
         (200, b'{"name": "couchdb", "version": {"number": "3.3.1"}}'),
         (404, b"not found"),
         (302, b""),
-        (502, b"Bad Gateway"),
     ],
 )
 def test_another_web_server_is_named_as_such(status: int, body: bytes) -> None:
@@ -71,6 +70,14 @@ def test_another_web_server_is_named_as_such(status: int, body: bytes) -> None:
     assert isinstance(error, UnsupportedEngine)
     assert "neither Elasticsearch nor OpenSearch" in error.message
     assert "9200" in error.remedy
+
+
+@pytest.mark.parametrize(("status", "body"), [(502, b"Bad Gateway"), (503, b"OpenSearch Security not initialized.")])
+def test_what_is_not_ready_yet_may_pass(status: int, body: bytes) -> None:
+    error = error_of(status, body)
+    assert isinstance(error, RequestFailed)
+    assert error.status == status
+    assert f"is not ready: GET / gave {status}" in error.message
 
 
 @pytest.mark.parametrize(

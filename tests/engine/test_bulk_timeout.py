@@ -1,0 +1,86 @@
+"""How long an engine itself waits within a bulk request is bounded by the load's retry budget."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connect
+from es_sbert.loading import load_encoder
+from tests.engine.ingest_support import load, sentences, write_jsonl
+from tests.faulty_proxy import Exchange, FaultyProxy
+from tests.tiny import write_tiny_bert
+
+# No node has this name, so the primary shard is never active.
+NOWHERE = b'{"settings": {"index.routing.allocation.require._name": "nobody"}}'
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
+    with load_encoder(str(folder), device="cpu", precision="fp32", threads=1) as encoder:
+        yield encoder
+
+
+def test_an_engine_without_the_primary_shard_answers_within_the_retry_budget(
+    engine_url: str, index_name: str, small: Encoder, tmp_path: Path
+) -> None:
+    waits: list[float] = []
+
+    def note(exchange: Exchange) -> tuple[int, bytes]:
+        if not waits:
+            lose_the_shard()
+        waits.append(waited(exchange))
+        return exchange.forward()
+
+    def lose_the_shard() -> None:
+        for method, query, body in (("DELETE", "", None), ("PUT", "?wait_for_active_shards=0", NOWHERE)):
+            request = urllib.request.Request(
+                f"{engine_url}/{index_name}{query}", body, {"content-type": "application/json"}, method=method
+            )
+            with urllib.request.urlopen(request, timeout=60) as response:
+                assert response.status == 200
+
+    docs = write_jsonl(tmp_path / "docs.jsonl", sentences(2))
+    with FaultyProxy(engine_url, always=note) as proxy:
+        summary = load(
+            proxy.url, small, index_name, docs, dead=tmp_path / "dead", id_field="id", retry_seconds=5,
+            load_settings="keep",
+        )  # fmt: skip
+    assert (summary.indexed, summary.left, summary.dead) == (0, 2, 0)
+    # The engine's own words: it was asked to wait for less than its own minute.
+    assert re.search(r"primary shard is not active Timeout: \[[1-5](\.\d+)?s\]", str(summary.stopped))
+    assert waits[0] == 5
+    assert all(1 <= wait <= 5 for wait in waits)
+
+
+@pytest.mark.parametrize(("asked", "client", "sent"), [(300, 60, "48000ms"), (300, 600, "60000ms"), (0, 60, "1000ms")])
+def test_an_engine_is_asked_to_wait_less_than_the_client_does(
+    engine_url: str, index_name: str, asked: float, client: float, sent: str
+) -> None:
+    paths: list[str] = []
+
+    def note(exchange: Exchange) -> tuple[int, bytes]:
+        paths.append(exchange.path)
+        return 200, orjson.dumps({"items": []})
+
+    with FaultyProxy(engine_url, always=note) as proxy:
+        engine = connect(EngineSettings(url=proxy.url, timeout=client))
+        engine.bulk(index_name, b"{}\n", timeout=asked)
+        engine.bulk(index_name, b"{}\n")
+        engine.close()
+    assert [f"timeout={sent}" in path for path in paths] == [True, False]
+    assert all("filter_path=items" in path for path in paths)
+
+
+def waited(exchange: Exchange) -> float:
+    """Seconds that a bulk request lets the engine wait."""
+    found = re.search(r"[?&]timeout=(\d+)ms", exchange.path)
+    return float(found[1]) / 1000 if found else 60.0

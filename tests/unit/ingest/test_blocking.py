@@ -1,0 +1,107 @@
+"""Sources that block do not hold up the end of a load."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from es_sbert.ingest.blocking import BlockingCalls
+from es_sbert.ingest.records import Record, Reject
+from es_sbert.ingest.sources.formats import Format
+from es_sbert.ingest.sources.read import read_records
+from es_sbert.ingest.sources.remote import RemoteFile
+from es_sbert.ingest.sources.source import ByteCounter, Reading, ReadingStopped, ReadSettings, Source
+from es_sbert.ingest.sources.sql import SqlSource
+from es_sbert.ingest.sources.textual import TextSource
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Silent:
+    """A filesystem whose server sends a line and then stays silent until the test is over."""
+
+    protocol = ("test",)
+
+    def __init__(self, silence: threading.Event, over: threading.Event) -> None:
+        self._silence, self._over, self._sent = silence, over, False
+
+    def invalidate_cache(self, path: str) -> None: ...
+
+    def _parent(self, path: str) -> str:
+        return ""
+
+    def info(self, path: str) -> dict[str, Any]:
+        return {}
+
+    def open(self, path: str, mode: str, block_size: int) -> Silent:
+        return self
+
+    def read(self, count: int) -> bytes:
+        if not self._sent:
+            self._sent = True
+            return b'{"text": "a"}\n' * 2
+        self._silence.set()
+        self._over.wait()
+        return b""
+
+    def close(self) -> None: ...
+
+
+class SilentSql(SqlSource):
+    """A database that gives two rows and computes the others until the test is over."""
+
+    silence, over = threading.Event(), threading.Event()
+
+    def _fetched(self, reading: Reading) -> Iterator[list[dict[str, Any]]]:  # type: ignore[override]
+        yield [{"text": "a"}, {"text": "b"}]
+        self.silence.set()
+        self.over.wait()
+
+
+@pytest.mark.parametrize("kind", ["remote", "sql"])
+def test_a_source_that_blocks_is_not_waited_for(kind: str) -> None:
+    silence, over, stop = threading.Event(), threading.Event(), threading.Event()
+    source: Source
+    if kind == "remote":
+        source = TextSource(RemoteFile("test://docs", Silent(silence, over), "docs", None), Format.JSONL)
+    else:
+        source = SilentSql("SELECT 1", SecretStr("sqlite://"))
+        SilentSql.silence, SilentSql.over = silence, over
+    read: list[Record | Reject] = []
+
+    def stop_in_the_silence() -> None:
+        silence.wait()
+        stop.set()
+
+    threading.Thread(target=stop_in_the_silence, daemon=True).start()
+    try:
+        settings = ReadSettings(1000, plain_field="text", retry_seconds=3600)
+        read.extend(read_records([source], settings, ByteCounter(), stop, pytest.fail))
+        assert not over.is_set()  # the source still blocks
+    finally:
+        over.set()
+    assert len(read) == 2
+
+
+def test_calls_run_in_one_thread_in_their_order_and_pass_on_what_they_raise() -> None:
+    calls, closed = BlockingCalls(threading.Event()), threading.Event()
+    threads = {calls(threading.get_ident) for _ in range(3)}
+    assert len(threads) == 1
+    assert threads != {threading.get_ident()}
+    with pytest.raises(ZeroDivisionError):
+        calls(lambda: 1 / 0)
+    with pytest.raises(TimeoutError, match="its own"):
+        calls(lambda: (_ for _ in ()).throw(TimeoutError("its own")))
+    calls.close(closed.set)
+    assert closed.is_set()
+
+
+def test_nothing_is_called_once_it_is_stopped() -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(ReadingStopped):
+        BlockingCalls(stop)(pytest.fail)

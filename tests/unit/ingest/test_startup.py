@@ -1,0 +1,80 @@
+"""An engine that is not there yet is waited for; what will not pass fails at once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from es_sbert.errors import (
+    AccessDenied,
+    EngineError,
+    EngineUnreachable,
+    HostUnknown,
+    RequestFailed,
+    TlsFailed,
+    UnsupportedEngine,
+)
+from es_sbert.ingest.startup import wait_for_engine
+
+
+class Starting:
+    """Fails until it was called so many times."""
+
+    def __init__(self, error: EngineError, failures: int) -> None:
+        self.error, self.failures, self.calls = error, failures, 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error
+        return "ready"
+
+
+@pytest.mark.parametrize(
+    "error", [EngineUnreachable("nothing listens", "start it"), RequestFailed("not ready", "wait", 503)]
+)
+def test_an_engine_that_is_starting_is_waited_for_and_that_is_said_at_once(
+    error: EngineError, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Starting(error, 2)
+    with caplog.at_level(logging.INFO, "es_sbert"):
+        assert wait_for_engine(engine, 300) == "ready"
+    assert engine.calls == 3
+    first, last = [record.getMessage() for record in caplog.records]
+    assert first == f"Waiting for the engine, up to 300 s: {error.message} (--retry-seconds 0 fails at once)"
+    assert last.startswith("The engine answers after")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AccessDenied("401", "key"), HostUnknown("who", "dns"), TlsFailed("certificate", "ca"),
+        UnsupportedEngine("a shop", "port"), RequestFailed("bad", "mend", 400),
+    ],
+)  # fmt: skip
+def test_what_does_not_pass_fails_at_once(error: EngineError, caplog: pytest.LogCaptureFixture) -> None:
+    engine = Starting(error, 1)
+    with pytest.raises(type(error)):
+        wait_for_engine(engine, 300)
+    assert engine.calls == 1
+    assert not caplog.records
+
+
+def test_nothing_is_waited_for_without_a_budget(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Starting(EngineUnreachable("nothing listens", "start it"), 1)
+    with pytest.raises(EngineUnreachable, match=r"^nothing listens\n"):
+        wait_for_engine(engine, 0)
+    assert (engine.calls, caplog.records) == (1, [])
+
+
+def test_a_wait_ends_with_its_budget_or_when_it_is_told() -> None:
+    with pytest.raises(EngineUnreachable, match=r"nothing listens \(waited for \d+ s\)"):
+        wait_for_engine(Starting(EngineUnreachable("nothing listens", "start it"), 10**9), 0.05)
+    told = threading.Event()
+    told.set()
+    engine = Starting(EngineUnreachable("nothing listens", "start it"), 10**9)
+    with pytest.raises(EngineUnreachable):
+        wait_for_engine(engine, 3600, told)
+    assert engine.calls == 1
