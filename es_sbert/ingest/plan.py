@@ -16,7 +16,7 @@ from es_sbert.ingest.fields import PlannedField, planned_fields
 from es_sbert.ingest.settings import IngestSettings, LoadSettings
 from es_sbert.ingest.sources.check import check_sources
 from es_sbert.ingest.sources.find import find_sources, letters_source
-from es_sbert.ingest.sources.source import Source
+from es_sbert.ingest.sources.source import ReadSettings, Source
 from es_sbert.ingest.sources.sql import SqlSource
 from es_sbert.ingest.state import default_state
 from es_sbert.ingest.triage import lost_fields
@@ -53,6 +53,15 @@ class Plan:
         return tuple(dict.fromkeys(name for field in self.fields for name in field.template.fields))
 
     @property
+    def reading(self) -> ReadSettings:
+        """How the sources are read."""
+        settings = self.settings
+        return ReadSettings(
+            settings.max_document_bytes, plain_field=self.text_fields[0], index=settings.index,
+            retry_seconds=settings.retry_seconds,
+        )  # fmt: skip
+
+    @property
     def source(self) -> str:
         """`files`, `sql` or `index`: where the documents come from."""
         if self.settings.sql is not None:
@@ -85,8 +94,11 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
         raise UsageError("--watch goes on for ever, so the settings of a load would stay", "Leave out --load-settings.")
     if not sources and settings.id_field is not None:
         raise UsageError("--id-field is for documents from elsewhere", "Leave it out: documents of the index have ids.")
+    if settings.replace_text_template:
+        check_replaces_text(settings, sources)
     letters = settings.dead_letters or default_path(settings.index)
-    check_letters(letters)
+    if settings.dry_run is None:
+        check_letters(letters)
     state = engine.get_index(settings.index)
     fields = planned_fields(settings, vector_fields(state.mappings, state.name) if state else {})
     if not sources:
@@ -101,7 +113,9 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
             )
     elif state is not None:
         check_takes_files(state, settings.index)
-    if state is None:
+    if settings.dry_run is not None:
+        pass  # nothing is written, so no privilege to write is asked for
+    elif state is None:
         require(engine, settings.index, CREATE)
     else:
         require(engine, state.name, PRUNE if settings.prune else LOAD)
@@ -110,6 +124,23 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
     if settings.retry is None:
         check_sources(sources, settings.max_document_bytes, wanted.text_fields, settings.id_field)
     return wanted
+
+
+def check_replaces_text(settings: IngestSettings, sources: Sequence[Source]) -> None:
+    """Refuse options that do not go with --replace-text-template.
+
+    Raises:
+        UsageError: documents from elsewhere, or no text.
+    """
+    if sources:
+        raise UsageError(
+            "--replace-text-template embeds all documents that the index holds",
+            "Leave FILE, --sql and --retry out, and load them afterwards by a command without --replace-text-template.",
+        )
+    if not (settings.text_fields or settings.text_template or any("=" in given for given in settings.vectors)):
+        raise UsageError(
+            "--replace-text-template needs the new text", "Add --text-template '{title}. {body}' or --text-field FIELD."
+        )
 
 
 def check_takes_files(state: IndexState, name: str) -> None:

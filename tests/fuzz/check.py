@@ -81,7 +81,7 @@ def check_jsonl(url: str, index: str, source: Path, found: list[Any], tally: Tal
             tally.complain(f"{where} is neither usable nor a dead letter")
         elif isinstance(document, dict):
             identity = str(document["id"])
-            if document["text"].strip():
+            if (document.get("text") or "").strip():
                 wanted.setdefault(identity, document)
             ended.setdefault(identity, document)
     stored = dict(_stored(url, index))
@@ -113,7 +113,7 @@ def _usable(line: bytes) -> dict[str, Any] | str | None:
         json.dumps(value, ensure_ascii=False).encode()  # lone surrogates cannot be stored
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
+    if not isinstance(value, dict) or not isinstance(value.get("text"), str | None):
         return None
     identity = value.get("id")
     if isinstance(identity, bool) or not isinstance(identity, str | int) or not 0 < len(str(identity).encode()) <= 512:
