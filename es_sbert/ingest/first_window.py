@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -19,6 +19,7 @@ from es_sbert.ingest.control import Control
 from es_sbert.ingest.documents import DocumentRules
 from es_sbert.ingest.fields import PlannedField
 from es_sbert.ingest.plan import Plan
+from es_sbert.ingest.retry import RetryPolicy, with_retries
 from es_sbert.ingest.source_diagnosis import Window, is_bulk_action, nothing_loadable, wrong_format
 from es_sbert.ingest.sources.find import waiting_letters
 from es_sbert.ingest.sources.source import FileSource, Source
@@ -53,20 +54,27 @@ def check_first_window(engine: Engine, wanted: Plan, control: Control) -> Record
     if wanted.settings.only_lacking:
         return None  # a migration: what is wrong with the index must not stop it
     if not wanted.sources:
-        _check_index(engine, wanted)
+        _patiently(wanted, control, lambda: _check_index(engine, wanted))
         return None
     if wanted.settings.retry is not None:
-        _check_letters(engine, wanted)
+        _patiently(wanted, control, lambda: _check_letters(engine, wanted))
         return None
     stream = RecordStream(wanted.sources, wanted.reading, control)
     try:
         window = read_window(wanted, stream.peek(), control)
         if not control.stop.is_set():
-            check_window(engine, wanted, window)
+            _patiently(wanted, control, lambda: check_window(engine, wanted, window))
     except BaseException:
         stream.close()
         raise
     return stream
+
+
+def _patiently(wanted: Plan, control: Control, check: Callable[[], None]) -> None:
+    """Run a check, again where the engine fails in a way that passes."""
+    policy = RetryPolicy(wanted.settings.retry_seconds)
+    with_retries(check, policy, control.stop, lambda error: control.waits(error.message))
+    control.goes_on()
 
 
 def planned_rules(wanted: Plan) -> DocumentRules:

@@ -139,7 +139,7 @@ def test_a_template_is_remembered_by_the_index(
     # Without options the index's own template is used, so nothing is embedded anew.
     assert load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id").unchanged == 2
     assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").unchanged == 2
-    with pytest.raises(IndexMismatch, match="stand for the text"):
+    with pytest.raises(IndexMismatch, match="were made from the text"):
         load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_fields=("body",))
 
 
