@@ -9,7 +9,7 @@ from pathlib import Path
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import UsageError, VectorIndexError
 from es_sbert.index.ensure import missing_index
-from es_sbert.index.privileges import CREATE, LOAD, PRUNE, require
+from es_sbert.index.privileges import CREATE, LOAD, PRUNE, SEARCH, require
 from es_sbert.index.schema import vector_fields
 from es_sbert.ingest.dead_letters import check_letters, default_path
 from es_sbert.ingest.fields import PlannedField, planned_fields
@@ -113,17 +113,22 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
             )
     elif state is not None:
         check_takes_files(state, settings.index)
-    if settings.dry_run is not None:
-        pass  # nothing is written, so no privilege to write is asked for
-    elif state is None:
-        require(engine, settings.index, CREATE)
-    else:
-        require(engine, state.name, PRUNE if settings.prune else LOAD)
+    _require_privileges(engine, settings, state)
     state_file = (settings.state or default_state(settings.index, sources)) if sources else None
     wanted = Plan(settings, sources, fields, state, letters, state_file)
     if settings.retry is None:
         check_sources(sources, settings.max_document_bytes, wanted.text_fields, settings.id_field)
     return wanted
+
+
+def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexState | None) -> None:
+    if state is None:
+        if settings.dry_run is None:
+            require(engine, settings.index, CREATE)
+    elif settings.dry_run is not None:
+        require(engine, state.name, SEARCH)
+    else:
+        require(engine, state.name, PRUNE if settings.prune else LOAD)
 
 
 def check_replaces_text(settings: IngestSettings, sources: Sequence[Source]) -> None:

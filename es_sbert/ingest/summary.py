@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.ingest.ledger import Ledger, Outcome
@@ -72,7 +72,7 @@ class Summary(BaseModel):
     dead_letters: str | None
     truncated: int
     lost_tokens: int
-    missing_fields: dict[str, int]
+    missing_fields: dict[str, int] = Field(default_factory=dict)
     retries: int
     seconds: float
     documents_per_second: float

@@ -143,6 +143,8 @@ def test_a_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Don
         pytest.param(None, b"", ["-"], "the format of standard input is not known", id="stdin"),
         pytest.param("a.json", b'[{"text": "x"}]', ["a.json"], "holds a JSON array", id="array"),
         pytest.param("a.csv", b"id,body\n1,x", ["a.csv"], "its columns are: id, body", id="column"),
+        pytest.param("b.csv", b"id,txet\n1,x", ["b.csv"], "Did you mean txet?", id="misspelt column"),
+        pytest.param("c.csv", b'{"id": 1, "text": "x"}', ["c.csv"], "c.csv looks like JSON Lines", id="JSON as CSV"),
         pytest.param("a.jsonl", "\ufeff{}".encode("utf-16"), ["a.jsonl"], "UTF-16", id="UTF-16"),
         pytest.param("a.jsonl.gz", b"{}", ["a.jsonl.gz"], "does not hold gzip data", id="not gzip"),
         pytest.param("a.parquet", b"PAR1", ["a.parquet"], "the Parquet data is damaged", id="not Parquet"),

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import SourceError
+from es_sbert.ingest.error_limit import NO_LIMIT
 from es_sbert.ingest.summary import Summary
 from tests.engine.ingest_support import letters, load, open_engine
 from tests.fuzz.lines import LONGEST
@@ -46,11 +48,20 @@ class Tally:
 def load_fuzzed(url: str, encoder: Encoder, index: str, source: Path, tally: Tally, **options: Any) -> list[Any]:
     """Load a source; its dead letters. Letters, index and summary must agree.
 
+    A source of which nothing can be loaded is refused, and then nothing may have been written.
+
     Raises:
         Exception: whatever the load raises: nothing in a source may.
     """
     dead = source.with_name(f"{source.name}.dead")
-    summary = load(url, encoder, index, source, dead=dead, max_document_bytes=LONGEST, **options)
+    given: dict[str, Any] = {"dead": dead, "max_document_bytes": LONGEST, "max_errors": NO_LIMIT, **options}
+    try:
+        summary = load(url, encoder, index, source, **given)
+    except SourceError as error:
+        with open_engine(url) as engine:
+            if dead.exists() or engine.get_index(index) is not None:
+                tally.complain(f"{source.name}: refused ({error}), yet something was written")
+        return []
     tally.add(summary)
     found = letters(dead)
     tally.refused += sum(letter["reason"].startswith("refused by the engine") for letter in found)
