@@ -61,6 +61,7 @@ class Encoder(EmbedsTexts, OwnsWorkers):
     ) -> None:
         self._workers = Workers(bundle.variant_file(variant), device, threads)
         self._tokenizer = SentenceTokenizer(bundle.model)
+        self._prompt = bundle.model.prompt
         self._budget = budget or BUDGET[device.kind]
         self._dimensions = bundle.model.dimensions
         self.info = EncoderInfo(
@@ -83,6 +84,10 @@ class Encoder(EmbedsTexts, OwnsWorkers):
             UsageError: a text is not valid Unicode.
         """
         return self._tokenizer(texts, kind)
+
+    def prompt(self, kind: PromptKind | None = None) -> str:
+        """What the model puts in front of a text of this kind; empty for nothing."""
+        return self._prompt(kind)
 
     def splitter(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> PassageSplitter:
         """What cuts long texts into passages that the model reads whole.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 
-from es_sbert.engines.protocol import Engine, Flavour, IndexState
+from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.engines.protocol import Engine, Flavour, IndexState, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.layout import has_vector
 from es_sbert.index.meta import PassageRules, VectorFieldMeta, document_meta_field
@@ -49,7 +51,8 @@ class VectorField:
 def ensure_vector_field(engine: Engine, index: str, *, vector_field: str, fingerprint: str, model_name: str,
                         dimensions: int, index_type: str | None = None, text: str | None = None,
                         passages: PassageRules | None = None, create: bool = True, shards: int | None = None,
-                        replicas: int | None = None) -> VectorField:  # fmt: skip
+                        replicas: int | None = None, text_options: str | None = None,
+                        replace_text: bool = False) -> VectorField:  # fmt: skip
     """Make sure that an index has a vector field which this model may fill.
 
     A missing index is created, a missing field is added, a field of the same model is left as it is. The text
@@ -63,6 +66,9 @@ def ensure_vector_field(engine: Engine, index: str, *, vector_field: str, finger
         passages: For a new field: cut texts by these rules. Given for an existing field, they must be the field's own.
         create: Whether a missing index may be created.
         shards, replicas: For a new index.
+        text_options: The options of `ingest` by which the text was given, for messages.
+        replace_text: Whether the text may change although documents have vectors: these no longer count as current
+            then, and the caller embeds them anew.
 
     Raises:
         IndexMissing: there is no such index, and `create` is False.
@@ -71,12 +77,9 @@ def ensure_vector_field(engine: Engine, index: str, *, vector_field: str, finger
         UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
         EngineError: the engine failed.
     """
-    check_field_name(vector_field)
-    chosen = None if index_type is None else read_index_type(index_type, engine.info, dimensions)
-    wanted = VectorFieldMeta(
-        fingerprint=fingerprint, model=model_name, dimensions=dimensions,
-        index_type=chosen or read_index_type(DEFAULT_INDEX_TYPE, engine.info, dimensions), text=text,
-        passages=passages,
+    wanted, chosen = wanted_field(
+        engine, vector_field, fingerprint=fingerprint, model_name=model_name, dimensions=dimensions,
+        index_type=index_type, text=text, passages=passages,
     )  # fmt: skip
     state = engine.get_index(index)
     if state is None:
@@ -97,9 +100,70 @@ def ensure_vector_field(engine: Engine, index: str, *, vector_field: str, finger
             f"the index {state.name} exists already, so its shards and replicas cannot be chosen",
             "Leave --shards and --replicas out, or create an index of another name.",
         )
+    change = mapping_change(
+        engine, state, vector_field, wanted, chosen, name=index, text_options=text_options, replace_text=replace_text
+    )
+    if change.body is not None:
+        engine.put_mapping(state.name, change.body)
+    return change.field
+
+
+def wanted_field(engine: Engine, vector_field: str, *, fingerprint: str, model_name: str, dimensions: int,
+                 index_type: str | None, text: str | None,
+                 passages: PassageRules | None) -> tuple[VectorFieldMeta, IndexType | None]:  # fmt: skip
+    """What `_meta` would say of a new field, and the index type where one was asked for.
+
+    Raises:
+        UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
+    """
+    check_field_name(vector_field)
+    chosen = None if index_type is None else read_index_type(index_type, engine.info, dimensions)
+    wanted = VectorFieldMeta(
+        fingerprint=fingerprint, model=model_name, dimensions=dimensions,
+        index_type=chosen or read_index_type(DEFAULT_INDEX_TYPE, engine.info, dimensions), text=text,
+        passages=passages,
+    )  # fmt: skip
+    return wanted, chosen
+
+
+@dataclass(frozen=True)
+class MappingChange:
+    """What an index needs so that a model may fill a vector field.
+
+    Attributes:
+        field: The field afterwards.
+        body: Body of `PUT /index/_mapping`; None where the mapping is as it must be.
+    """
+
+    field: VectorField
+    body: Json | None
+
+
+def mapping_change(engine: Engine, state: IndexState, vector_field: str, wanted: VectorFieldMeta,
+                   chosen: IndexType | None, *, name: str | None = None, text_options: str | None = None,
+                   replace_text: bool = False) -> MappingChange:  # fmt: skip
+    """What must change in the mapping of an existing index; nothing is written.
+
+    Args:
+        wanted, chosen: See `wanted_field`.
+        name: The index or alias as the user calls it, for messages.
+        text_options, replace_text: See `ensure_vector_field`.
+
+    Raises:
+        IndexMismatch: see `ensure_vector_field`.
+        EngineError: the engine failed.
+    """
     if vector_field not in state.mappings.get("properties", {}):
-        return _add(engine, state, vector_field, wanted, chosen)
-    return _check(engine, state, vector_field, wanted, chosen)
+        return _addition(engine, state, vector_field, wanted, chosen)
+    field = _check(engine, state, vector_field, wanted, chosen)
+    stored, new = field.meta, wanted.text
+    if new is None or new == stored.text:
+        return MappingChange(field, None)
+    if stored.text is not None and not replace_text and engine.count(state.name, has_vector(vector_field, stored)):
+        raise _other_text(name or state.name, field, new, text_options)
+    meta = stored.model_copy(update={"text": new})
+    body = {"_meta": merged_meta(state.mappings.get("_meta", {}), vector_field, meta)}
+    return MappingChange(VectorField(state.name, vector_field, meta, Outcome.PRESENT), body)
 
 
 def read_vector_field(engine: Engine, index: str, vector_field: str) -> VectorField:
@@ -143,8 +207,8 @@ def check_model(field: VectorField, fingerprint: str, model_name: str) -> None:
         )
 
 
-def _add(engine: Engine, state: IndexState, vector_field: str, wanted: VectorFieldMeta,
-         chosen: IndexType | None) -> VectorField:  # fmt: skip
+def _addition(engine: Engine, state: IndexState, vector_field: str, wanted: VectorFieldMeta,
+              chosen: IndexType | None) -> MappingChange:  # fmt: skip
     flavour = engine.info.flavour
     if flavour is Flavour.OPENSEARCH:
         knn = state.settings.get("index.knn") == "true"
@@ -168,8 +232,7 @@ def _add(engine: Engine, state: IndexState, vector_field: str, wanted: VectorFie
             WAY_OUT,
         )
     addition = mapping_addition(flavour, vector_field, wanted, state.mappings.get("_meta", {}))
-    engine.put_mapping(state.name, addition)
-    return VectorField(state.name, vector_field, wanted, Outcome.ADDED)
+    return MappingChange(VectorField(state.name, vector_field, wanted, Outcome.ADDED), addition)
 
 
 def _check(engine: Engine, state: IndexState, vector_field: str, wanted: VectorFieldMeta,
@@ -193,16 +256,20 @@ def _check(engine: Engine, state: IndexState, vector_field: str, wanted: VectorF
             f"{state.name}.{vector_field} holds {meta.passages or 'one vector a document'}, not {wanted.passages}",
             "Leave --passages out, or use another --vector-field or index.",
         )
-    if wanted.text is None or wanted.text == meta.text:
-        return field
-    if meta.text is not None and engine.count(state.name, has_vector(vector_field, meta)):
-        raise IndexMismatch(
-            f"the vectors in {state.name}.{vector_field} stand for the text {meta.text!r}, not {wanted.text!r}",
-            "Give the same --text-field as before, or another --vector-field.",
-        )
-    meta = meta.model_copy(update={"text": wanted.text})
-    engine.put_mapping(state.name, {"_meta": merged_meta(state.mappings.get("_meta", {}), vector_field, meta)})
-    return VectorField(state.name, vector_field, meta, Outcome.PRESENT)
+    return field
+
+
+def _other_text(name: str, field: VectorField, wanted: str, text_options: str | None) -> IndexMismatch:
+    """The error for a text that is not the one from which a field's vectors were made."""
+    named = "" if field.name == DEFAULT_VECTOR_FIELD else f" --vector-field {field.name}"
+    options = text_options or f"--text-template {shlex.quote(wanted)}{named}"
+    option = options.partition(" ")[0]
+    return IndexMismatch(
+        f"the vectors in {field.index}.{field.name} were made from the text {field.meta.text!r}, not from {wanted!r}",
+        f"Leave {option} out to go on with that text. To embed all documents from the new one: "
+        f"`es-sbert ingest --index {name} --replace-text-template {options}` in place, or "
+        f"`es-sbert index migrate {name} {options}` for searches that never see vectors of both.",
+    )
 
 
 def _our_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFieldMeta:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
-from es_sbert.index.text import NoText, TextTemplate
+from es_sbert.index.text import MISSING, NoText, TextTemplate, find_field
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,11 @@ def kept_targets(fields: Mapping[str, VectorFieldMeta], filled_fields: Sequence[
 
 
 def texts_of(fields: Mapping[str, Any], targets: Targets) -> tuple[str, ...]:
-    """A document's text for each target, in their order; empty where there is nothing to embed.
+    """A document's text for each target, in their order; empty where its fields are all missing, null or blank.
 
     Raises:
-        NoText: no field of any text is there, or one that the load fills is not a string.
+        NoText: a field of a text that the load fills is neither a string nor null.
     """
-    wanted = filled(targets)
-    if all(target.template.is_missing(fields) for target in wanted):
-        problems = [problem for target in wanted for problem in target.template.problems(fields)]
-        raise NoText("; ".join(dict.fromkeys(problems)))
     return tuple(_text_of(fields, target) for target in targets)
 
 
@@ -77,6 +73,12 @@ def text_in(source: Mapping[str, Any], target: Target) -> str | None:
         return _text_of(source, target)
     except NoText:
         return None if target.filled else ""
+
+
+def lacking_fields(fields: Mapping[str, Any], targets: Targets) -> list[str]:
+    """Fields of the texts that the load fills which a document lacks, or in which it has null; each once."""
+    names = dict.fromkeys(name for target in filled(targets) for name in target.template.fields)
+    return [name for name in names if find_field(fields, name) in (MISSING, None)]
 
 
 def _text_of(fields: Mapping[str, Any], target: Target) -> str:

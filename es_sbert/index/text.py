@@ -103,7 +103,7 @@ class TextTemplate:
             raise NoText("; ".join(self.problems(document)))
         values = {field: self._value(document, field) for field in self.fields}
         missing = [field for field, value in values.items() if value is None]
-        if not any(values.values()):
+        if not any(value and not value.isspace() for value in values.values()):
             # The template's own words are no text of the document's.
             return ""
         text = "".join(literal + ((values[field] or "") if field else "") for literal, field in self.parts)

@@ -12,7 +12,7 @@ from es_sbert.engines.protocol import Json, Slice
 from es_sbert.errors import EngineError
 from es_sbert.index.layout import has_vector, vectors_by_name
 from es_sbert.index.meta import DocumentMeta, is_current, stored_meta
-from es_sbert.index.targets import Targets, texts_of
+from es_sbert.index.targets import Targets, lacking_fields, texts_of
 from es_sbert.index.text import NoText
 from es_sbert.ingest.actions import Action, update_action
 from es_sbert.ingest.context import LoadContext, patiently, replaced
@@ -109,6 +109,7 @@ class IndexReader:
             for page in pages:
                 for hit in page:
                     self._outcomes.read()
+                    self._count_lacking(hit)
                     yield from self._lacking(hit)
                 if self._control.stop.is_set():
                     return
@@ -181,7 +182,11 @@ class IndexReader:
             found = self._examined(hit)
             if not isinstance(found, Outcome):
                 self._outcomes.read()
+                self._count_lacking(hit)
                 yield from self._entered(hit, found)
+
+    def _count_lacking(self, hit: Json) -> None:
+        self._outcomes.lacking(lacking_fields(hit.get("_source") or {}, self._targets))
 
     def _lacking(self, hit: Json) -> Iterator[Document]:
         yield from self._entered(hit, self._examined(hit))

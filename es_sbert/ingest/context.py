@@ -20,6 +20,7 @@ from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Meter
 from es_sbert.ingest.retry import RetryPolicy, with_retries
+from es_sbert.ingest.stream import RecordStream
 from es_sbert.ingest.throttle import Throttle
 
 T = TypeVar("T")
@@ -36,6 +37,8 @@ class LoadContext:
         throttle: How much is sent at a time.
         observer: Sees the load from outside.
         clock: Gives letters and vectors their times.
+        stream: The records of the sources, where the first were looked at already; None where they are to be read
+            from the beginning.
     """
 
     engine: Engine
@@ -50,6 +53,7 @@ class LoadContext:
     throttle: Throttle
     observer: Observer
     clock: Clock
+    stream: RecordStream | None = None
 
 
 def patiently(context: LoadContext, call: Callable[[], T]) -> T:

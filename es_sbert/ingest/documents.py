@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from es_sbert.index.meta import document_hash
-from es_sbert.index.targets import Targets, texts_of
+from es_sbert.index.targets import Targets, lacking_fields, texts_of
 from es_sbert.index.text import MISSING, NoText, find_field
 from es_sbert.ingest.ids import BadId, document_id
 from es_sbert.ingest.memory import LoadMemory, Meeting, Met
@@ -65,6 +65,12 @@ class DocumentRules:
     id_field: str | None
     reserved: tuple[str, ...]
     routing: str | None = None
+
+    @classmethod
+    def of(cls, targets: Targets, id_field: str | None, routing: str | None) -> DocumentRules:
+        """Rules of a load with these targets."""
+        reserved = tuple(name for target in targets for name in (target.field, target.meta_field))
+        return cls(targets, id_field, reserved, routing)
 
 
 def document_of(record: Record, rules: DocumentRules) -> Document | Reject:
@@ -127,6 +133,7 @@ def _sound(records: Iterable[Record | Reject], rules: DocumentRules, outcomes: O
         if isinstance(document, Reject):
             outcomes.reject(document)
         else:
+            outcomes.lacking(lacking_fields(record.fields, rules.targets))
             yield document
 
 

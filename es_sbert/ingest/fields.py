@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.errors import UsageError
 from es_sbert.index.meta import PassageRules, VectorFieldMeta, document_meta_field
 from es_sbert.index.schema import check_field_name
@@ -23,12 +25,15 @@ class PlannedField:
         template: The text of its vectors.
         passages: Rules that were asked for; None leaves them to the index.
         stored: What the mapping says of it; None where it is new.
+        text_options: The options by which the text was given, for messages; None where the index or the default says
+            it.
     """
 
     field: str
     template: TextTemplate
     passages: PassageRules | None
     stored: VectorFieldMeta | None
+    text_options: str | None = None
 
 
 def planned_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> tuple[PlannedField, ...]:
@@ -44,8 +49,23 @@ def planned_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMet
     _check_own_names(texts, settings.id_field)
     passages = _passages(settings, list(texts))
     return tuple(
-        PlannedField(field, template, passages.get(field), stored.get(field)) for field, template in texts.items()
+        PlannedField(field, template, passages.get(field), stored.get(field), _text_options(settings, field))
+        for field, template in texts.items()
     )
+
+
+def _text_options(settings: IngestSettings, field: str) -> str | None:
+    """The options by which a field's text was given, as `ingest` and `index migrate` take them for this field alone."""
+    named = "" if field == DEFAULT_VECTOR_FIELD else f" --vector-field {field}"
+    for given in settings.vectors:
+        name, _, template = given.partition("=")
+        if name == field and template:
+            return f"--text-template {shlex.quote(template)}{named}"
+    if settings.text_template is not None:
+        return f"--text-template {shlex.quote(settings.text_template)}{named}"
+    if settings.text_fields:
+        return " ".join(f"--text-field {shlex.quote(name)}" for name in settings.text_fields) + named
+    return None
 
 
 def _texts(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> dict[str, TextTemplate]:

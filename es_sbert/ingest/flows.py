@@ -16,19 +16,18 @@ from es_sbert.ingest.documents import Document, DocumentRules, read_documents, w
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
 from es_sbert.ingest.progress import Snapshot, fraction_done
-from es_sbert.ingest.sources.read import read_records
-from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
+from es_sbert.ingest.stream import RecordStream
 
 # How often documents that other writers keep changing are read and embedded anew.
 CONFLICT_ROUNDS = 3
 
 
-def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, tick: Callable[[], None], *,
+def load_sources(context: LoadContext, encoder: Encoder, stream: RecordStream, tick: Callable[[], None], *,
                  empty_index: bool) -> None:  # fmt: skip
     """Bring every document of the plan's sources to its end.
 
     Args:
-        counter: Told how much of the sources was read.
+        stream: Their records.
         tick: Called several times a second.
         empty_index: Whether the index held nothing when the load began.
 
@@ -36,7 +35,7 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
         EsSbertError: a stage failed (never because of a single document).
     """
     assert context.memory is not None, "a load of files remembers what it met"
-    settings, outcomes, control = context.plan.settings, context.outcomes, context.control
+    settings, outcomes = context.plan.settings, context.outcomes
     detect = ChangeDetection(
         context.engine, context.index, settings.index, context.targets, outcomes,
         patiently=partial(patiently_unless_halted, context),
@@ -45,15 +44,8 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
         # A letter gives way to a later version of its document, also to one that was written a moment ago.
         refresh=settings.retry is not None,
     )  # fmt: skip
-    reserved = tuple(name for target in context.targets for name in (target.field, target.meta_field))
-    routing = context.index.routing_of(settings.index)
-    rules = DocumentRules(context.targets, settings.id_field, reserved, routing)
-    reading = ReadSettings(
-        settings.max_document_bytes, plain_field=context.plan.text_fields[0], index=settings.index,
-        retry_seconds=settings.retry_seconds,
-    )  # fmt: skip
-    records = read_records(context.plan.sources, reading, counter, control.stop, control.cut)
-    documents = read_documents(records, rules, context.memory, outcomes)
+    rules = DocumentRules.of(context.targets, settings.id_field, context.index.routing_of(settings.index))
+    documents = read_documents(stream, rules, context.memory, outcomes)
     loader = _loader(context, encoder, detect, _no_conflict)
     loader.run(windows(documents, settings.batch_window, WINDOW_BYTES), tick)
 

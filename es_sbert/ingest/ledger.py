@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -34,6 +35,7 @@ class Ledger:
         truncated: Documents written whose text was longer than the model reads.
         lost_tokens: Tokens that were cut off in them.
         retries: Requests and documents that were sent again.
+        lacking: Field of a text → documents that lack it, or have null in it.
     """
 
     def __init__(self) -> None:
@@ -43,6 +45,7 @@ class Ledger:
         self.truncated = 0
         self.lost_tokens = 0
         self.retries = 0
+        self.lacking: Counter[str] = Counter()
 
     def add_read(self, count: int = 1) -> None:
         with self._lock:
@@ -60,6 +63,11 @@ class Ledger:
                 self.truncated += 1
                 self.lost_tokens += lost_tokens
 
+    def add_lacking(self, fields: Iterable[str]) -> None:
+        """A document lacks these fields of its text."""
+        with self._lock:
+            self.lacking.update(fields)
+
     def add_retries(self, count: int) -> None:
         with self._lock:
             self.retries += count
@@ -72,6 +80,7 @@ class Ledger:
             self.truncated += other.truncated
             self.lost_tokens += other.lost_tokens
             self.retries += other.retries
+            self.lacking.update(other.lacking)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
@@ -89,6 +98,12 @@ class Ledger:
         """Documents whose end is known."""
         with self._lock:
             return self._counts.total()
+
+    @property
+    def dead(self) -> int:
+        """Documents that could not be loaded."""
+        with self._lock:
+            return self._counts[Outcome.DEAD]
 
     def verify(self) -> None:
         """Check that every record read has come to an end.

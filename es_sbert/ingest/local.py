@@ -14,8 +14,8 @@ from es_sbert.ingest.memory import LoadIdentity, LoadMemory
 from es_sbert.ingest.milestones import begin
 from es_sbert.ingest.runner import ModelIdentity
 from es_sbert.ingest.sources.letters import take_aside
-from es_sbert.ingest.sources.source import ByteCounter
 from es_sbert.ingest.state import LoadState
+from es_sbert.ingest.stream import RecordStream
 from es_sbert.ingest.watch import Changes
 
 
@@ -56,11 +56,11 @@ class LocalRunner:
             take_aside(settings.retry)
         # Of the index itself: an alias may have a filter.
         empty = patiently(context, lambda: context.engine.count(context.index.name)) == 0
-        counter = ByteCounter()
+        stream = context.stream or RecordStream(context.plan.sources, context.plan.reading, context.control)
         sizes = [source.size for source in context.plan.sources]
         total = None if None in sizes else sum(size or 0 for size in sizes)
-        tick = ticker(context, lambda: counter.bytes / total if total else None)
-        load_sources(context, self._encoder, counter, tick, empty_index=empty)
+        tick = ticker(context, lambda: stream.counter.bytes / total if total else None)
+        load_sources(context, self._encoder, stream, tick, empty_index=empty)
 
     def _load_index(self, context: LoadContext, reader: IndexReader) -> None:
         # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.

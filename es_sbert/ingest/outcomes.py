@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from es_sbert.ingest.dead_letters import Letters
+from es_sbert.ingest.error_limit import ErrorMonitor
 from es_sbert.ingest.ledger import Ledger, Outcome
 from es_sbert.ingest.memory import LoadMemory
 from es_sbert.ingest.records import Origin, Reject
@@ -18,6 +19,7 @@ class Outcomes:
         ledger: Counts.
         letters: Where documents go that cannot be loaded.
         memory: Remembers what the index holds; None where the index itself is the source.
+        errors: Stops the load when too many documents fail; None where nothing does.
 
     Attributes:
         rejected: Records that are no documents.
@@ -25,15 +27,33 @@ class Outcomes:
             load does not fill.
     """
 
-    def __init__(self, ledger: Ledger, letters: Letters, memory: LoadMemory | None = None) -> None:
+    def __init__(self, ledger: Ledger, letters: Letters, memory: LoadMemory | None = None,
+                 errors: ErrorMonitor | None = None) -> None:  # fmt: skip
         self.ledger = ledger
         self.letters = letters
         self._memory = memory
+        self._errors = errors
         self.rejected = 0  # records that are no documents: which one of the index stands for them is not known
         self.dropped: Counter[str] = Counter()
 
     def read(self) -> None:
         self.ledger.add_read()
+        self.check_errors()
+
+    def lacking(self, fields: Iterable[str]) -> None:
+        """A document lacks these fields of its text."""
+        self.ledger.add_lacking(fields)
+
+    def check_errors(self, reasons: Iterable[str] = ()) -> None:
+        """Stop the load if too many documents have failed.
+
+        Args:
+            reasons: Why further ones have failed.
+        """
+        if self._errors is not None:
+            for reason in reasons:
+                self._errors.add(reason)
+            self._errors.check(self.ledger.read, self.ledger.dead)
 
     def acknowledged(self, document_ids: Sequence[str]) -> None:
         """The index holds these documents as they stand in the source."""
@@ -71,6 +91,7 @@ class Outcomes:
         """A document that could not be loaded; `partial`: what is at hand of it is not the whole."""
         self.letters.write(origin, reason, document=document, document_id=document_id, partial=partial)
         self.ledger.enter(Outcome.DEAD)
+        self.check_errors([reason])
 
     def reject(self, reject: Reject) -> None:
         """Input that is not a document."""
@@ -80,3 +101,4 @@ class Outcomes:
             raw=reject.raw, size=reject.size, partial=reject.partial,
         )  # fmt: skip
         self.ledger.enter(Outcome.DEAD)
+        self.check_errors([reject.reason])

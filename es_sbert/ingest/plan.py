@@ -9,14 +9,14 @@ from pathlib import Path
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import UsageError, VectorIndexError
 from es_sbert.index.ensure import missing_index
-from es_sbert.index.privileges import CREATE, LOAD, PRUNE, require
+from es_sbert.index.privileges import CREATE, LOAD, PRUNE, SEARCH, require
 from es_sbert.index.schema import vector_fields
 from es_sbert.ingest.dead_letters import check_letters, default_path
 from es_sbert.ingest.fields import PlannedField, planned_fields
 from es_sbert.ingest.settings import IngestSettings, LoadSettings
 from es_sbert.ingest.sources.check import check_sources
 from es_sbert.ingest.sources.find import find_sources, letters_source
-from es_sbert.ingest.sources.source import Source
+from es_sbert.ingest.sources.source import ReadSettings, Source
 from es_sbert.ingest.sources.sql import SqlSource
 from es_sbert.ingest.state import default_state
 from es_sbert.ingest.triage import lost_fields
@@ -53,6 +53,15 @@ class Plan:
         return tuple(dict.fromkeys(name for field in self.fields for name in field.template.fields))
 
     @property
+    def reading(self) -> ReadSettings:
+        """How the sources are read."""
+        settings = self.settings
+        return ReadSettings(
+            settings.max_document_bytes, plain_field=self.text_fields[0], index=settings.index,
+            retry_seconds=settings.retry_seconds,
+        )  # fmt: skip
+
+    @property
     def source(self) -> str:
         """`files`, `sql` or `index`: where the documents come from."""
         if self.settings.sql is not None:
@@ -85,8 +94,11 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
         raise UsageError("--watch goes on for ever, so the settings of a load would stay", "Leave out --load-settings.")
     if not sources and settings.id_field is not None:
         raise UsageError("--id-field is for documents from elsewhere", "Leave it out: documents of the index have ids.")
+    if settings.replace_text_template:
+        check_replaces_text(settings, sources)
     letters = settings.dead_letters or default_path(settings.index)
-    check_letters(letters)
+    if settings.dry_run is None:
+        check_letters(letters)
     state = engine.get_index(settings.index)
     fields = planned_fields(settings, vector_fields(state.mappings, state.name) if state else {})
     if not sources:
@@ -101,15 +113,39 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
             )
     elif state is not None:
         check_takes_files(state, settings.index)
-    if state is None:
-        require(engine, settings.index, CREATE)
-    else:
-        require(engine, state.name, PRUNE if settings.prune else LOAD)
+    _require_privileges(engine, settings, state)
     state_file = (settings.state or default_state(settings.index, sources)) if sources else None
     wanted = Plan(settings, sources, fields, state, letters, state_file)
     if settings.retry is None:
         check_sources(sources, settings.max_document_bytes, wanted.text_fields, settings.id_field)
     return wanted
+
+
+def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexState | None) -> None:
+    if state is None:
+        if settings.dry_run is None:
+            require(engine, settings.index, CREATE)
+    elif settings.dry_run is not None:
+        require(engine, state.name, SEARCH)
+    else:
+        require(engine, state.name, PRUNE if settings.prune else LOAD)
+
+
+def check_replaces_text(settings: IngestSettings, sources: Sequence[Source]) -> None:
+    """Refuse options that do not go with --replace-text-template.
+
+    Raises:
+        UsageError: documents from elsewhere, or no text.
+    """
+    if sources:
+        raise UsageError(
+            "--replace-text-template embeds all documents that the index holds",
+            "Leave FILE, --sql and --retry out, and load them afterwards by a command without --replace-text-template.",
+        )
+    if not (settings.text_fields or settings.text_template or any("=" in given for given in settings.vectors)):
+        raise UsageError(
+            "--replace-text-template needs the new text", "Add --text-template '{title}. {body}' or --text-field FIELD."
+        )
 
 
 def check_takes_files(state: IndexState, name: str) -> None:

@@ -25,6 +25,8 @@ from es_sbert.ingest.context import (
     refresh,
 )
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.error_limit import ErrorMonitor
+from es_sbert.ingest.first_window import check_first_window
 from es_sbert.ingest.ledger import Ledger, Outcome
 from es_sbert.ingest.load import WRITERS
 from es_sbert.ingest.meanwhile import done_by_others
@@ -59,16 +61,20 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
 
     Raises:
         UsageError: another process is loading the same source into the same index.
+        SourceError: the first documents cannot be loaded, or lack a field of the text; nothing was written then.
         IndexMismatch: the index holds another model's vectors, or others than asked for, or was deleted meanwhile.
         EngineError: the engine failed before the first document was sent.
         OutputError: the dead letters or the state cannot be written.
     """
     settings = wanted.settings
     wait = partial(wait_for_engine, seconds=settings.retry_seconds, no_waiting=control.no_waiting)
-    fields = wait(lambda: _ensure_fields(engine, runner, wanted))
-    begin = time.monotonic()
     pruned = 0
     with ExitStack() as stack:
+        stream = check_first_window(engine, wanted, control)
+        if stream is not None:
+            stack.enter_context(closing(stream))
+        fields = wait(lambda: _ensure_fields(engine, runner, wanted))
+        begin = time.monotonic()
         stack.enter_context(closing(meter))
         index = wait(lambda: read_index(engine, settings.index))
         targets = _targets(wanted, fields, index)
@@ -79,10 +85,11 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         clock = Clock()
         letters = open_letters(wanted, memory, clock)
         stack.enter_context(closing(letters))
-        outcomes = Outcomes(Ledger(), letters, memory)
+        errors = ErrorMonitor(settings.error_limit, control.cut, str(wanted.dead_letters))
+        outcomes = Outcomes(Ledger(), letters, memory, errors)
         context = LoadContext(
             engine, wanted, targets, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index, memory,
-            Throttle(settings.bulk_bytes, WRITERS), observer or Unobserved(), clock,
+            Throttle(settings.bulk_bytes, WRITERS), observer or Unobserved(), clock, stream,
         )  # fmt: skip
         fast = wants_load_settings(settings, created=any(field.outcome is FieldOutcome.CREATED for field in fields))
         changed = fast or left_behind(index) is not None
@@ -144,6 +151,7 @@ def _ensure_fields(engine: Engine, runner: Runner, wanted: Plan) -> list[VectorF
             engine, settings.index, vector_field=field.field, fingerprint=model.fingerprint,
             model_name=model.name, dimensions=model.dimensions, index_type=settings.index_type,
             text=field.template.template, passages=field.passages, create=bool(wanted.sources),
+            text_options=field.text_options, replace_text=settings.replace_text_template,
         )
         for field in wanted.fields
     ]  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.ingest.error_limit import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit
 from es_sbert.ingest.sources.formats import Format
 
 MIB = 1 << 20
@@ -51,6 +52,10 @@ class IngestSettings(BaseModel):
         only_lacking: Of documents of the index, read those alone that lack a vector; the vectors of all others are
             known to be current.
         state: File that a killed load goes on from; None puts it beside the first source.
+        max_errors: How many documents may fail before the load stops; None for the default of this kind of load.
+        replace_text_template: With no files: embed the documents anew from another text than their vectors were made
+            from.
+        dry_run: Documents to show as they would be embedded, with nothing written; None for a load.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,3 +84,18 @@ class IngestSettings(BaseModel):
     database: SecretStr | None = None
     only_lacking: bool = False
     state: Path | None = None
+    max_errors: ErrorLimit | None = None
+    replace_text_template: bool = False
+    dry_run: int | None = Field(default=None, ge=1)
+
+    @property
+    def error_limit(self) -> ErrorLimit:
+        """How many documents may fail before the load stops.
+
+        By default none of three kinds of loads stops: dead letters are bad documents to begin with, a watch is a
+        service, and the migration of an index must not depend on what was wrong with its documents before.
+        """
+        if self.max_errors is not None:
+            return self.max_errors
+        unlimited = self.retry is not None or self.watch_seconds is not None or self.only_lacking
+        return NO_LIMIT if unlimited else DEFAULT_LIMIT

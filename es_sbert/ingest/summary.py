@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.ingest.ledger import Ledger, Outcome
@@ -45,6 +45,7 @@ class Summary(BaseModel):
         dead_letters: That file; None where nothing was written to it.
         truncated: Of the indexed, documents whose text is longer than the model reads.
         lost_tokens: Tokens cut off in them, estimated for texts of more than 100,000 characters.
+        missing_fields: Field of a text → documents read that lack it, or have null in it.
         retries: Requests and documents sent again.
         seconds: Time of the load, model loading left out.
         documents_per_second: `read` over `seconds`.
@@ -72,6 +73,7 @@ class Summary(BaseModel):
     dead_letters: str | None
     truncated: int
     lost_tokens: int
+    missing_fields: dict[str, int] = Field(default_factory=dict)
     retries: int
     seconds: float
     documents_per_second: float
@@ -113,7 +115,8 @@ class Summary(BaseModel):
             ),
             dead=counts[Outcome.DEAD], left=counts[Outcome.LEFT],
             dead_letters=dead_letters if counts[Outcome.DEAD] else None,
-            truncated=ledger.truncated, lost_tokens=ledger.lost_tokens, retries=ledger.retries,
+            truncated=ledger.truncated, lost_tokens=ledger.lost_tokens,
+            missing_fields=dict(sorted(ledger.lacking.items())), retries=ledger.retries,
             seconds=round(seconds, 3), documents_per_second=round(ledger.read / seconds, 1) if seconds > 0 else 0.0,
             interrupted=interrupted, stopped=stopped, resumed=resumed, notes=notes,
             pruned=pruned, **encoder,
@@ -145,9 +148,13 @@ class Summary(BaseModel):
             (self.pruned, "removed: no longer in the source"),
         )
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
+        for field, count in self.missing_fields.items():
+            which = "all" if count == self.read else f"{count:,}"
+            lines.append(f"  {which} documents lack the text field {field}, or have null in it")
         if self.truncated:
             lines.append(
-                f"  {self.truncated:,} texts are longer than the model reads: about {self.lost_tokens:,} tokens were cut off"
+                f"  {self.truncated:,} texts are longer than the model reads: "
+                f"about {self.lost_tokens:,} tokens were cut off"
             )
         if self.retries:
             lines.append(f"  {self.retries:,} requests or documents had to be sent again")

@@ -129,6 +129,11 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`ingest FILE…` into a new index": (Desk.fresh, lambda desk, name: desk.ingest(name, "docs.jsonl")),
     "`ingest --prune`": (
         Desk.loaded, lambda desk, name: desk.ingest(name, "fewer.jsonl", "--id-field", "id", "--prune", "--yes")),
+    "`ingest --dry-run`": (Desk.plain, lambda desk, name: desk.ingest(name, "--dry-run")),
+    "`ingest --replace-text-template`": (
+        Desk.loaded,
+        lambda desk, name: desk.ingest(name, "--replace-text-template", "--text-template", "{id} {text}", "--yes"),
+    ),
     "`ingest --load-settings fast`": (
         Desk.loaded, lambda desk, name: desk.ingest(name, "docs.jsonl", "--load-settings", "fast")),
     "`index create`": (Desk.fresh, Desk.create),

@@ -194,7 +194,7 @@ def test_text_is_set_by_the_first_load_and_then_stays(engine: Engine, index_name
     # Nothing is embedded yet, so nothing contradicts another text.
     assert ensure(engine, index_name, text="{body}").meta.text == "{body}"
     load(engine, index_name, "embedding", random_vectors(1, DIMENSIONS), lambda number: {})
-    with pytest.raises(IndexMismatch, match=r"stand for the text '\{body\}', not '\{title\}'"):
+    with pytest.raises(IndexMismatch, match=r"were made from the text '\{body\}', not from '\{title\}'"):
         ensure(engine, index_name, text="{title}")
     assert read_vector_field(engine, index_name, "embedding").meta.text == "{body}"
 

@@ -113,11 +113,12 @@ def test_only_documents_without_a_current_vector_are_embedded(
         write(engine, index_name, [{"id": "d3", "embedding_meta": {"fingerprint": "0" * 64}}], "update")
         write(engine, index_name, [{"id": "d4", "text": ""}], "update")
         write(engine, index_name, [{"id": "new", "text": "New."}, {"id": "none"}, {"id": "empty", "text": " "}])
+        write(engine, index_name, [{"id": "number", "text": 5}])
         # Engines take half of an emoji, and numbers of any size.
         odd = b'{"index":{"_id":"half"}}\n{"text":"half \\ud83d"}\n{"index":{"_id":"big"}}\n{"text":%d}\n' % 10**30
         assert all(result.ok for result in engine.bulk(index_name, odd))
     summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
-    assert (summary.indexed, summary.unchanged, summary.skipped.empty, summary.dead) == (5, 36, 2, 2)
+    assert (summary.indexed, summary.unchanged, summary.skipped.empty, summary.dead) == (5, 36, 3, 2)
     again = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
     assert (again.indexed, again.unchanged, again.dead) == (0, 41, 2)
     after = contents(engine_url, index_name)
@@ -129,9 +130,12 @@ def test_only_documents_without_a_current_vector_are_embedded(
     assert "embedding" not in after["empty"]
     # Its text is gone, so is its vector: no search may find it by what it said before.
     assert (after["d4"].get("embedding"), after["d4"]["price"]) == (None, 0.5)
-    assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").skipped.empty == 2
+    assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").skipped.empty == 3
+    reasons = {letter["id"]: letter["reason"] for letter in letters(tmp_path / "dead")}
+    assert reasons["number"] == "the text field text is a JSON number, not a string"
+    assert "none" not in reasons
+    assert summary.missing_fields == {"text": 1}
     letter = letters(tmp_path / "dead")[0]
-    assert (letter["id"], letter["reason"]) == ("none", "the text field text is missing")
     assert letter["source"] == f"index {index_name}"
 
 

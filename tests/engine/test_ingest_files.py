@@ -12,6 +12,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.meta import DocumentMeta, document_hash, text_hash
+from es_sbert.index.text import MISSING
 from tests.engine.ingest_support import (
     contents,
     letters,
@@ -138,7 +139,7 @@ def test_a_template_is_remembered_by_the_index(
     # Without options the index's own template is used, so nothing is embedded anew.
     assert load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id").unchanged == 2
     assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").unchanged == 2
-    with pytest.raises(IndexMismatch, match="stand for the text"):
+    with pytest.raises(IndexMismatch, match="were made from the text"):
         load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_fields=("body",))
 
 
@@ -177,13 +178,16 @@ def test_names_that_are_no_index(engine_url: str, encoder: Encoder, tmp_path: Pa
         load(engine_url, encoder, "test-no-such-index", dead=tmp_path / "dead")
 
 
+@pytest.mark.parametrize("lost_text", [" ", None, MISSING], ids=["blank", "null", "missing"])
 def test_a_document_that_lost_its_text_loses_its_vector(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, lost_text: Any
 ) -> None:
     documents = sentences(30)
     path = write_jsonl(tmp_path / "docs.jsonl", documents)
     load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
-    documents[3]["text"] = " "
+    documents[3]["text"] = lost_text
+    if lost_text is MISSING:
+        del documents[3]["text"]
     path = write_jsonl(path, [*documents, {"id": "never had one", "text": ""}])
     summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
     assert (summary.unchanged, summary.skipped.empty, summary.dead) == (29, 2, 0)

@@ -68,7 +68,7 @@ def test_nothing_is_removed_without_consent(
     assert len(contents(engine_url, index_name)) == COUNT + 1
 
 
-@pytest.mark.parametrize("bad", [b'{"id": "d0", "text": "cut o', b'{"id": "d0", "no text": "at all"}'])
+@pytest.mark.parametrize("bad", [b'{"id": "d0", "text": "cut o', b'{"id": "d0", "text": ["no", "string"]}'])
 def test_a_source_with_unusable_records_removes_nothing(
     engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any], bad: bytes
 ) -> None:

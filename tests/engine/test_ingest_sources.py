@@ -19,7 +19,7 @@ from pyarrow import ipc, parquet
 from pydantic import SecretStr
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.ingest import flows
+from es_sbert.ingest import stream
 from es_sbert.ingest.records import Record, Reject
 from es_sbert.ingest.sources import remote
 from es_sbert.ingest.summary import Summary
@@ -88,7 +88,7 @@ def compare(url: str, index: str, wanted: dict[str, dict[str, Any]], encoder: En
 
 def after_records(monkeypatch: pytest.MonkeyPatch, count: int, call: Callable[[], object]) -> None:
     """Do something in the thread that reads, once it has read so many records of the first load that comes."""
-    original = flows.read_records
+    original = stream.read_records
     calls = [call]
 
     def counted(*arguments: Any) -> Iterator[Record | Reject]:
@@ -97,7 +97,7 @@ def after_records(monkeypatch: pytest.MonkeyPatch, count: int, call: Callable[[]
             if number == count and calls:
                 calls.pop()()
 
-    monkeypatch.setattr(flows, "read_records", counted)
+    monkeypatch.setattr(stream, "read_records", counted)
 
 
 @pytest.mark.parametrize("name", ["docs.parquet", "docs.arrow"])

@@ -70,7 +70,11 @@ def corpus(count: int, *, changed: bool = False, filler: int = 0) -> Corpus:
             document["price"] = "not a number"
             dead.add(document["id"])
         elif number % 200 == 7:
-            document["text"] = ""
+            # Missing, null and blank are the same.
+            if number % 600 == 7:
+                del document["text"]
+            else:
+                document["text"] = None if number % 600 == 207 else ""
             empty += 1
         else:
             wanted[document["id"]] = document

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import SourceError
+from es_sbert.ingest.error_limit import NO_LIMIT
 from es_sbert.ingest.summary import Summary
 from tests.engine.ingest_support import letters, load, open_engine
 from tests.fuzz.lines import LONGEST
@@ -46,11 +48,20 @@ class Tally:
 def load_fuzzed(url: str, encoder: Encoder, index: str, source: Path, tally: Tally, **options: Any) -> list[Any]:
     """Load a source; its dead letters. Letters, index and summary must agree.
 
+    A source of which nothing can be loaded is refused, and then nothing may have been written.
+
     Raises:
         Exception: whatever the load raises: nothing in a source may.
     """
     dead = source.with_name(f"{source.name}.dead")
-    summary = load(url, encoder, index, source, dead=dead, max_document_bytes=LONGEST, **options)
+    given: dict[str, Any] = {"dead": dead, "max_document_bytes": LONGEST, "max_errors": NO_LIMIT, **options}
+    try:
+        summary = load(url, encoder, index, source, **given)
+    except SourceError as error:
+        with open_engine(url) as engine:
+            if dead.exists() or engine.get_index(index) is not None:
+                tally.complain(f"{source.name}: refused ({error}), yet something was written")
+        return []
     tally.add(summary)
     found = letters(dead)
     tally.refused += sum(letter["reason"].startswith("refused by the engine") for letter in found)
@@ -81,7 +92,7 @@ def check_jsonl(url: str, index: str, source: Path, found: list[Any], tally: Tal
             tally.complain(f"{where} is neither usable nor a dead letter")
         elif isinstance(document, dict):
             identity = str(document["id"])
-            if document["text"].strip():
+            if (document.get("text") or "").strip():
                 wanted.setdefault(identity, document)
             ended.setdefault(identity, document)
     stored = dict(_stored(url, index))
@@ -113,7 +124,7 @@ def _usable(line: bytes) -> dict[str, Any] | str | None:
         json.dumps(value, ensure_ascii=False).encode()  # lone surrogates cannot be stored
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
+    if not isinstance(value, dict) or not isinstance(value.get("text"), str | None):
         return None
     identity = value.get("id")
     if isinstance(identity, bool) or not isinstance(identity, str | int) or not 0 < len(str(identity).encode()) <= 512:

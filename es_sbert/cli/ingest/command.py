@@ -24,9 +24,12 @@ from es_sbert.cli.options import connection_options, encoder_options, engine_set
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 
 if TYPE_CHECKING:
+    from es_sbert.engines.protocol import Engine
     from es_sbert.ingest.observer import Observer
+    from es_sbert.ingest.plan import Plan
     from es_sbert.ingest.prune import Gone
     from es_sbert.ingest.runner import Runner
+    from es_sbert.ingest.settings import IngestSettings
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -64,8 +67,12 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
     embedded where they lack a current vector; their other fields are left alone.
 
     Documents that are in the index already are not embedded again unless their text changed. Documents that
-    cannot be loaded end in the dead-letter file, with the reason. Documents without text are skipped. A load
-    that was stopped, in whatever way, goes on where it was when the same command is run again.
+    cannot be loaded end in the dead-letter file, with the reason. Documents whose text fields are all missing,
+    null or blank are skipped and counted. A load that was stopped, in whatever way, goes on where it was when the
+    same command is run again.
+
+    The first documents are checked before anything is written: a source of another format, or a field of the text
+    that neither they nor the index have, ends the command. --dry-run shows what would be embedded.
 
     Exit codes: 0 all in, 1 some in the dead-letter file, 2 nothing could be done, 130 interrupted.
 
@@ -80,6 +87,8 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
       es-sbert ingest --index docs articles.jsonl --text-field body --passages 256
       es-sbert ingest --index docs articles.jsonl --vector 'title_vector={title}' --vector 'body_vector={body}'
       es-sbert ingest --index docs --retry docs.dead-letters.jsonl
+      es-sbert ingest --index docs docs.jsonl --text-template '{title}. {body}' --dry-run
+      es-sbert ingest --index docs --replace-text-template --text-template '{title}. {body}'
     """
     from es_sbert.engines.connect import connect
     from es_sbert.errors import ClusterError, EngineError, UsageError
@@ -94,8 +103,15 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
 
     where = engine_settings(**{name: given.pop(name) for name in list(given) if name in EngineSettings.model_fields})
     settings = ingest_settings(index=index, files=files, **given)
-    if settings.prune and not yes and (STDIN in files or not sys.stdin.isatty() or is_json()):
+    if settings.dry_run is not None:
+        return _dry_run(where, settings, model, as_json, device=device, precision=precision, threads=threads)
+    nobody_answers = not yes and (STDIN in files or not sys.stdin.isatty() or is_json())
+    if settings.prune and nobody_answers:
         raise UsageError("--prune asks before it removes documents, and nobody is there to answer", "Add --yes.")
+    if settings.replace_text_template and nobody_answers:
+        raise UsageError(
+            "--replace-text-template asks before it replaces vectors, and nobody is there to answer", "Add --yes."
+        )
     if ray is not None and (settings.watch_seconds is not None or settings.retry is not None):
         raise UsageError("--ray is for files and for whole indices", "Leave out --ray, --watch or --retry.")
     if quiet:
@@ -107,6 +123,8 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
         wait = partial(wait_for_engine, seconds=settings.retry_seconds)
         engine = stack.enter_context(closing(wait(lambda: connect(where))))
         wanted = wait(lambda: plan(engine, settings))
+        if settings.replace_text_template and not yes and not _may_replace(engine, wanted):
+            return 0
         if report_index is not None:
             wait(lambda: prepare_reports(engine, report_index))
         encoder = {"device": device, "precision": precision, "threads": threads}
@@ -131,6 +149,45 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
     if as_json:
         click.echo(summary.model_dump_json())
     return summary.exit_code
+
+
+def _dry_run(where: EngineSettings, settings: IngestSettings, model: str | None, as_json: bool,
+             **encoder: Any) -> int:  # fmt: skip
+    """Show what a load would do. Ray and reports have no part in it, since nothing is written."""
+    from es_sbert.engines.connect import connect
+    from es_sbert.events import say
+    from es_sbert.ingest.dry_run import dry_run
+    from es_sbert.ingest.plan import plan
+    from es_sbert.loading import load_encoder
+
+    assert settings.dry_run is not None
+    with closing(connect(where)) as engine:
+        wanted = plan(engine, settings)
+        with load_encoder(model or wanted.model, report=say, **encoder) as opened:
+            result = dry_run(engine, opened, wanted, settings.dry_run)
+    click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
+    return 0
+
+
+def _may_replace(engine: Engine, wanted: Plan) -> bool:
+    """Whether the user wants the vectors of another text replaced; True where there are none."""
+    from es_sbert.index.layout import has_vector
+    from es_sbert.printable import printable
+
+    assert wanted.state is not None, "--replace-text-template is for documents of an index"
+    for field in wanted.fields:
+        new = field.template.template
+        if field.stored is None or field.stored.text in (None, new):
+            continue
+        count = engine.count(wanted.state.name, has_vector(field.field, field.stored))
+        question = (
+            f"The vectors of {count:,} documents in {wanted.state.name}.{field.field} were made from the text "
+            f"{printable(repr(field.stored.text))}. Replace them by vectors of {printable(repr(new))}? Until the "
+            f"command has ended, searches see vectors of both; `es-sbert index migrate` replaces all at once."
+        )
+        if count and not click.confirm(question, err=True):
+            return False
+    return True
 
 
 @contextmanager

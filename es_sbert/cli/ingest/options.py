@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from es_sbert.ingest.settings import IngestSettings
 
 
+DRY_RUN_DOCUMENTS = 5
+
+
 def source_options(function: F) -> F:
     """What is loaded."""
     return stacked(
@@ -58,6 +61,12 @@ def vector_options(function: F) -> F:
         ),
         click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'."),
         click.option(
+            "--replace-text-template",
+            is_flag=True,
+            help="With no FILE: embed all documents anew from the text given, where their vectors were made from "
+            "another; asks first.",
+        ),
+        click.option(
             "--vector",
             "vectors",
             multiple=True,
@@ -91,6 +100,21 @@ def course_options(function: F) -> F:
     """How the load goes, and what becomes of what it meets."""
     return stacked(
         click.option(
+            "--dry-run",
+            "dry_run",
+            is_flag=False,
+            flag_value=str(DRY_RUN_DOCUMENTS),
+            metavar="[N]",
+            help=f"Write nothing: show the texts of the first N documents ({DRY_RUN_DOCUMENTS}) exactly as they would "
+            "be embedded, and the mapping.",
+        ),
+        click.option(
+            "--max-errors",
+            metavar="N|N%|off",
+            help="Stop once more than this many documents cannot be loaded, or more than this part of those read, "
+            "after the first 1,000.  [default: 10%; off with --retry and --watch]",
+        ),
+        click.option(
             "--dead-letters",
             type=click.Path(path_type=Path),
             help="Documents that cannot be loaded are appended here.  [default: INDEX.dead-letters.jsonl]",
@@ -114,7 +138,11 @@ def course_options(function: F) -> F:
             help="At the end, remove documents that an earlier load wrote and that the source no longer has; asks "
             "first.",
         ),
-        click.option("--yes", is_flag=True, help="Do not ask before --prune removes documents."),
+        click.option(
+            "--yes",
+            is_flag=True,
+            help="Do not ask before --prune removes documents or --replace-text-template replaces vectors.",
+        ),
         click.option(
             "--watch",
             "watch_seconds",
@@ -179,22 +207,35 @@ def cluster_options(function: F) -> F:
 
 
 def ingest_settings(*, format: str, database: str | None, database_file: Path | None, load_settings: str,
+                    files: tuple[str, ...], dry_run: str | None, max_errors: str | None,
                     **given: Any) -> IngestSettings:  # fmt: skip
     """The settings of a load; the other options have the settings' own names.
 
     Raises:
-        UsageError: the file with the database's address cannot be read.
+        UsageError: the file with the database's address cannot be read, or an option cannot.
     """
     from pydantic import SecretStr
 
     from es_sbert.credentials import read_secret_file
+    from es_sbert.errors import UsageError
+    from es_sbert.ingest.error_limit import ErrorLimit
     from es_sbert.ingest.settings import IngestSettings, LoadSettings
     from es_sbert.ingest.sources.formats import Format
 
+    shown = None
+    if dry_run is not None:
+        # What follows the bare option is taken for its value, and may be the first FILE.
+        is_number = dry_run.isascii() and dry_run.isdigit()
+        shown, files = (int(dry_run), files) if is_number else (DRY_RUN_DOCUMENTS, (dry_run, *files))
+        if shown < 1:
+            raise UsageError("--dry-run shows at least one document", "Give --dry-run 1 or more.")
     address = read_secret_file(database_file, "database's address") if database_file else database
     return IngestSettings(
         format=None if format == "auto" else Format(format),
         database=None if address is None else SecretStr(address),
         load_settings=LoadSettings(load_settings),
+        files=files,
+        dry_run=shown,
+        max_errors=None if max_errors is None else ErrorLimit.parse(max_errors),
         **given,
     )

@@ -149,6 +149,8 @@ def _enter(context: LoadContext, report: Report) -> None:
     outcomes.ledger.add(report.ledger)
     outcomes.rejected += report.rejected
     outcomes.dropped.update(report.dropped)
+    # Workers have no limit of their own: a part is not the whole source.
+    outcomes.check_errors(letter.reason for letter in report.letters)
     if report.lost is not None:
         control.lose(report.lost)
     if report.cut is not None:

@@ -37,8 +37,8 @@ from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.progress import Silent
 from es_sbert.ingest.records import Origin, Reject
 from es_sbert.ingest.retry import RetryPolicy
-from es_sbert.ingest.sources.source import ByteCounter
 from es_sbert.ingest.startup import wait_for_engine
+from es_sbert.ingest.stream import RecordStream
 from es_sbert.ingest.throttle import Throttle
 from es_sbert.loading import load_encoder
 
@@ -187,7 +187,8 @@ class PartLoader:
     def _run(self, part: Part, context: LoadContext, encoder: Encoder) -> None:
         tick = self._ticker(part, context)
         if part.slice is None:
-            load_sources(context, encoder, ByteCounter(), tick, empty_index=self._job.empty_index)
+            stream = RecordStream(context.plan.sources, context.plan.reading, context.control)
+            load_sources(context, encoder, stream, tick, empty_index=self._job.empty_index)
             return
         reader = IndexReader(context, part.slice)
         embed_in_place(context, encoder, reader, reader.documents, tick)

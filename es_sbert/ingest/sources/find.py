@@ -93,10 +93,19 @@ def letters_source(file: Path) -> Source:
     Raises:
         SourceError: there is neither.
     """
-    aside = taken_aside(file)
-    for path in (aside, file):
+    size = waiting_letters(file).size
+    return TextSource(LocalFile(str(file), taken_aside(file), size), Format.LETTERS, Compression.NONE)
+
+
+def waiting_letters(file: Path) -> Source:
+    """As `letters_source`, before they are taken aside: where they are now, to be looked at only.
+
+    Raises:
+        SourceError: there are none.
+    """
+    for path in (taken_aside(file), file):
         if path.is_file():
-            letters = LocalFile(str(file), aside, path.stat().st_size)
+            letters = LocalFile(str(file), path, path.stat().st_size)
             return TextSource(letters, Format.LETTERS, Compression.NONE)
     raise SourceError(f"there are no dead letters in {file}", "Give --retry the dead-letter file of an earlier load.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.sources.source import ByteCounter, Reading, ReadingStopped, ReadSettings, Source, SourceLost
@@ -13,11 +13,11 @@ from es_sbert.streams.lines import StreamBroken
 def read_records(
     sources: Sequence[Source], settings: ReadSettings, counter: ByteCounter, stop: threading.Event,
     lost: Callable[[str], None],
-) -> Iterator[Record | Reject]:  # fmt: skip
+) -> Generator[Record | Reject]:  # fmt: skip
     """Records of all sources, one after another, with bounded memory.
 
     A source that breaks off gives its records up to the break and then one reject that says so. Setting `stop`
-    ends the stream at the next chunk.
+    ends the stream at the next record.
 
     Args:
         lost: Told where and why a source stopped answering, which ends the stream: to read it again later gives the
@@ -30,6 +30,8 @@ def read_records(
             for record in source.records(reading):
                 last = record.origin.line
                 yield record
+                if stop.is_set():
+                    return
         except ReadingStopped:
             return
         except SourceLost as reason:

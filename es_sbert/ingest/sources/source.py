@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from es_sbert.errors import SourceError
+from es_sbert.index.field_names import nearest_name
 from es_sbert.ingest.records import Record, Reject
 
 
@@ -84,11 +85,18 @@ class WantedColumns:
         """
         remedy = f"its columns are: {', '.join(columns)}"
         if not any(_has(columns, field, nested) for field in self.text_fields):
+            meant = _meant(self.text_fields, columns)
             raise SourceError(
-                f"{name} has no column {' or '.join(self.text_fields)}", f"Name one with --text-field; {remedy}."
+                f"{name} has no column {' or '.join(self.text_fields)}", f"{meant}Name one with --text-field; {remedy}."
             )
         if self.id_field is not None and not _has(columns, self.id_field, nested):
-            raise SourceError(f"{name} has no column {self.id_field}", f"Name one with --id-field; {remedy}.")
+            meant = _meant([self.id_field], columns)
+            raise SourceError(f"{name} has no column {self.id_field}", f"{meant}Name one with --id-field; {remedy}.")
+
+
+def _meant(names: Sequence[str], columns: Sequence[str]) -> str:
+    near = [meant for name in names if (meant := nearest_name(name, columns)) is not None]
+    return f"Did you mean {' and '.join(dict.fromkeys(near))}? " if near else ""
 
 
 def _has(columns: Sequence[str], field: str, nested: bool) -> bool:

@@ -116,8 +116,15 @@ class TextSource(FileSource):
         lines = split_lines(self._text(max_bytes), max_bytes)
         rows = csv_rows(lines, max_bytes) if self.format is Format.CSV else tsv_rows(lines)
         first = next(islice(rows, 1), None)
-        if first is not None:
-            wanted.check(self.name, header(first[2]))
+        if first is None:
+            return
+        columns = header(first[2])
+        if columns[0].lstrip().startswith("{"):
+            raise SourceError(
+                f"{self.name} looks like JSON Lines, not like {self.format.upper()}",
+                "Add --format jsonl, or name the file .jsonl.",
+            )
+        wanted.check(self.name, columns)
 
 
 def only_here(name: str) -> UsageError:

@@ -79,6 +79,15 @@ def test_empty_texts_come_too_since_the_index_may_hold_them_with_one(outcomes: O
     assert letters(outcomes) == []
 
 
+def test_missing_null_and_blank_text_are_the_same(outcomes: Outcomes) -> None:
+    rules = DocumentRules.of((target(template="{title}. {body}"),), "id", None)
+    none = [{"id": 1}, {"id": 2, "title": None}, {"id": 3, "title": " ", "body": "\n"}, {"id": 4, "body": ""}]
+    documents = load(outcomes, *none, {"id": 5, "title": "x"}, rules=rules)
+    assert [document.texts for document in documents] == [("",)] * 4 + [("x.",)]
+    assert letters(outcomes) == []
+    assert outcomes.ledger.lacking == {"title": 3, "body": 4 - 1}
+
+
 def test_a_repeated_document_is_skipped_a_contradicting_one_is_a_dead_letter(outcomes: Outcomes) -> None:
     documents = load(
         outcomes, {"id": "a", "text": "x"}, {"text": "x", "id": "a"}, {"id": "a", "text": "y"}, {"id": "b", "text": "x"}
@@ -92,15 +101,13 @@ def test_a_repeated_document_is_skipped_a_contradicting_one_is_a_dead_letter(out
 
 
 def test_a_document_that_was_not_loaded_does_not_take_its_id(outcomes: Outcomes) -> None:
-    documents = load(outcomes, {"id": "a"}, {"id": "a", "text": "x"})
+    documents = load(outcomes, {"id": "a", "text": 5}, {"id": "a", "text": "x"})
     assert [document.texts for document in documents] == [("x",)]
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"id": 1}, "the text field text is missing"),
-        ({"id": 1, "text": None}, "the text field text is null"),
         ({"id": 1, "text": 5}, "the text field text is a JSON number, not a string"),
         ({"text": "x"}, "the id field id is missing"),
         ({"id": "x" * 600, "text": "x"}, "the id has 600 bytes; engines take at most 512"),

@@ -1,0 +1,262 @@
+"""`ingest --dry-run`: the first documents as they would be embedded, and the mapping that they would get."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine, IndexState, Json
+from es_sbert.index.ensure import mapping_change, wanted_field
+from es_sbert.index.filled import Piece
+from es_sbert.index.schema import index_body
+from es_sbert.index.targets import Target, Targets, lacking_fields, texts_of
+from es_sbert.index.text import NoText
+from es_sbert.ingest.control import Control
+from es_sbert.ingest.documents import Document, document_of
+from es_sbert.ingest.first_window import check_first_window, planned_rules, sample_hits
+from es_sbert.ingest.pieces import Cutter
+from es_sbert.ingest.plan import Plan
+from es_sbert.ingest.records import Origin, Reject
+from es_sbert.ingest.sources.find import waiting_letters
+from es_sbert.ingest.stream import RecordStream
+from es_sbert.printable import printable, printable_lines
+from es_sbert.streams.json_lines import object_bytes
+
+_NOTHING_WRITTEN = "Nothing was written."
+
+
+class TextPreview(BaseModel):
+    """A text as it would be embedded.
+
+    Attributes:
+        vector_field: The field that its vector would get into.
+        text: What the model reads, its prompt left out.
+        tokens: Of the text, special tokens and prompt included, before any cut.
+        truncated: Whether the model reads only its beginning.
+        chunk: Number of the chunk from 1, where long texts are cut into several; else None.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    vector_field: str
+    text: str
+    tokens: int
+    truncated: bool
+    chunk: int | None
+
+
+class DocumentPreview(BaseModel):
+    """A document as it would be loaded.
+
+    Attributes:
+        id: Its id; None where it could not be taken.
+        origin: Where it is in the source.
+        texts: Its texts; none where it has none, or cannot be loaded.
+        missing_fields: Fields of the texts that it lacks, or in which it has null.
+        problem: Why it would be a dead letter; None where it would not.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str | None
+    origin: str
+    texts: tuple[TextPreview, ...]
+    missing_fields: tuple[str, ...]
+    problem: str | None
+
+
+class DryRun(BaseModel):
+    """What a load would do.
+
+    Attributes:
+        index, engine: Where.
+        model, fingerprint: What would embed.
+        max_tokens: What it reads of a text.
+        prompt: What it puts in front of each text; empty for none.
+        creates_index: Whether the load would create the index.
+        mapping: Body of the request that would create the index or change its mapping; None where it stays as it is.
+        documents: The first documents.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    index: str
+    engine: str
+    model: str
+    fingerprint: str
+    max_tokens: int
+    prompt: str
+    creates_index: bool
+    mapping: dict[str, Any] | None
+    documents: tuple[DocumentPreview, ...]
+
+    def lines(self) -> list[str]:
+        """For people."""
+        prompt = f"puts the prompt {self.prompt!r} in front of each text" if self.prompt else "has no prompt"
+        lines = [
+            f"{self.index} on {self.engine}: a dry run of {len(self.documents):,} documents",
+            f"{self.model} ({self.fingerprint[:12]}) reads {self.max_tokens:,} tokens of a text and {prompt}",
+        ]
+        for document in self.documents:
+            lines += ["", f"{printable(document.origin)}, id {printable(document.id or 'unknown')}"]
+            lines += [f"  {line}" for line in _document_lines(document)]
+        lines.append("")
+        if self.mapping is None:
+            lines.append(f"The mapping of {self.index} would stay as it is.")
+        else:
+            what = f"{self.index} would be created with:" if self.creates_index else "This would change the mapping:"
+            lines.append(what)
+            lines += orjson.dumps(self.mapping, option=orjson.OPT_INDENT_2).decode().splitlines()
+        lines.append(_NOTHING_WRITTEN)
+        return lines
+
+
+def _document_lines(document: DocumentPreview) -> Iterator[str]:
+    if document.problem is not None:
+        yield f"would be a dead letter: {printable(document.problem)}"
+    elif not document.texts:
+        yield "would be skipped: no text"
+    for text in document.texts:
+        chunk = "" if text.chunk is None else f", chunk {text.chunk}"
+        cut = ", cut off where the model stops reading" if text.truncated else ""
+        yield f"{text.vector_field}{chunk}, {text.tokens:,} tokens{cut}:"
+        yield from (f"  {line}" for line in printable_lines(text.text).split("\n"))
+    if document.missing_fields:
+        yield f"missing or null: {', '.join(map(printable, document.missing_fields))}"
+
+
+def dry_run(engine: Engine, encoder: Encoder, wanted: Plan, count: int) -> DryRun:
+    """The first documents of a load and the mapping that it would need. Nothing is written.
+
+    Args:
+        count: How many documents.
+
+    Raises:
+        SourceError: the load would be refused by its first documents.
+        IndexMismatch, IndexMissing, UsageError: the index could not be loaded in this way.
+        EngineError: the engine failed.
+    """
+    control, info = Control(), encoder.info
+    stream = check_first_window(engine, wanted, control)
+    try:
+        found = _of_sources(wanted, control, stream, count) if wanted.sources else _of_index(engine, wanted, count)
+    finally:
+        if stream is not None:
+            stream.close()
+    targets, body = _mapping(engine, encoder, wanted)
+    return DryRun(
+        index=wanted.settings.index, engine=engine.info.label, model=info.model, fingerprint=info.fingerprint,
+        max_tokens=info.max_tokens, prompt=encoder.prompt("document"), creates_index=wanted.state is None,
+        mapping=body, documents=tuple(_previews(encoder, targets, found)),
+    )  # fmt: skip
+
+
+# Each with the fields that it has.
+_Found = list[tuple[Document | Reject, Json]]
+
+
+def _of_sources(wanted: Plan, control: Control, stream: RecordStream | None, count: int) -> _Found:
+    """The first documents of the sources, those that cannot be loaded among them."""
+    if stream is None:
+        assert wanted.settings.retry is not None, "only letters have no stream"
+        stream = RecordStream([waiting_letters(wanted.settings.retry)], wanted.reading, control)
+    rules = planned_rules(wanted)
+    try:
+        return [
+            (record, {}) if isinstance(record, Reject) else (document_of(record, rules), record.fields)
+            for record in islice(stream, count)
+        ]
+    finally:
+        stream.close()
+
+
+def _of_index(engine: Engine, wanted: Plan, count: int) -> _Found:
+    """Some documents of the index."""
+    targets = planned_rules(wanted).targets
+    found: _Found = []
+    origin = Origin(f"index {wanted.settings.index}")
+    for hit in sample_hits(engine, wanted, count):
+        fields = hit.get("_source") or {}
+        try:
+            texts = texts_of(fields, targets)
+        except NoText as error:
+            found.append((Reject(origin, str(error), id=hit["_id"]), fields))
+            continue
+        found.append((Document(origin, hit["_id"], texts, object_bytes(fields), None), fields))
+    return found
+
+
+def _mapping(engine: Engine, encoder: Encoder, wanted: Plan) -> tuple[Targets, Json | None]:
+    """The vector fields as they would be, and the body that makes them."""
+    settings, info, state = wanted.settings, encoder.info, wanted.state
+    targets: list[Target] = []
+    created: Json | None = None
+    addition: Json = {}
+    for field in wanted.fields:
+        if field.passages is not None:
+            encoder.splitter(field.passages.tokens, field.passages.overlap, "document")
+        meta, chosen = wanted_field(
+            engine, field.field, fingerprint=info.fingerprint, model_name=info.model, dimensions=info.dimensions,
+            index_type=settings.index_type, text=field.template.template, passages=field.passages,
+        )  # fmt: skip
+        if state is None:
+            created = index_body(engine.info.flavour, field.field, meta)
+            state = _as_created(settings.index, created)
+            targets.append(Target(field.field, field.template, meta))
+            continue
+        change = mapping_change(
+            engine, state, field.field, meta, chosen, name=settings.index, text_options=field.text_options,
+            replace_text=settings.replace_text_template,
+        )  # fmt: skip
+        targets.append(Target(field.field, field.template, change.field.meta))
+        if change.body is not None:
+            addition = _joined(addition, change.body)
+            state = dataclasses.replace(state, mappings=_joined(state.mappings, change.body))
+    if created is not None:
+        return tuple(targets), created | {"mappings": _joined(created["mappings"], addition)}
+    return tuple(targets), addition or None
+
+
+def _as_created(name: str, body: Json) -> IndexState:
+    """An index that was created with this body."""
+    settings = {key: str(value).lower() for key, value in body["settings"].items()}
+    return IndexState(name, body["mappings"], settings)
+
+
+def _joined(mapping: Json, addition: Json) -> Json:
+    """A mapping after `PUT /index/_mapping`, which replaces `_meta` whole and adds properties."""
+    properties = mapping.get("properties", {}) | addition.get("properties", {})
+    joined = mapping | addition
+    return joined | {"properties": properties} if properties else joined
+
+
+def _previews(encoder: Encoder, targets: Targets, found: _Found) -> Iterator[DocumentPreview]:
+    cut = Cutter(encoder, targets)
+    for document, fields in found:
+        missing = tuple(lacking_fields(fields, targets)) if fields else ()
+        origin = str(document.origin)
+        if isinstance(document, Reject):
+            yield DocumentPreview(
+                id=document.id, origin=origin, texts=(), missing_fields=missing, problem=document.reason
+            )
+            continue
+        # Of all targets, those that the load fills come first.
+        wanted = tuple(number for number in range(len(targets)) if document.texts[number])
+        [pieces] = cut([(document, wanted)])
+        texts = tuple(text for piece in pieces for text in _texts(encoder, piece))
+        yield DocumentPreview(id=document.id, origin=origin, texts=texts, missing_fields=missing, problem=None)
+
+
+def _texts(encoder: Encoder, piece: Piece) -> Iterator[TextPreview]:
+    tokenized = encoder.tokenize(piece.texts, "document")
+    for number, (text, tokens) in enumerate(zip(piece.texts, tokenized.tokens.tolist(), strict=True), 1):
+        yield TextPreview(
+            vector_field=piece.target.field, text=text, tokens=tokens, truncated=tokens > tokenized.max_tokens,
+            chunk=None if piece.spans is None else number,
+        )  # fmt: skip

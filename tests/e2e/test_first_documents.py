@@ -1,0 +1,366 @@
+"""The first documents of a load decide whether it begins: wrong formats and misspelt fields write nothing at all."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.e2e.cli_support import Cli, Done
+from tests.engine.ingest_support import contents, letters, open_engine, vector_of, write_jsonl
+
+DOCUMENTS: list[dict[str, Any]] = [
+    {"id": f"d{number}", "title": f"the cat {number}", "body": "a man plays guitar", "meta": {"lang": "en"}}
+    for number in range(20)
+]
+MISSPELT = ("--text-template", "{titel}. {body}")
+RIGHT = ("--text-template", "{title}. {body}")
+# What does not depend on the engine.
+on_one_engine = pytest.mark.parametrize("engine_url", ["es9"], indirect=True)
+
+
+@pytest.fixture
+def index(engine_url: str, index_name: str) -> str:
+    return index_name
+
+
+@pytest.fixture
+def ingest(cli: Cli, model: Path, engine_url: str, index: str) -> Callable[..., Done]:
+    def call(*arguments: str | Path) -> Done:
+        return cli(
+            "ingest", "--index", index, "--url", engine_url, "--model", model, "--precision", "fp32", "--json",
+            "--dead-letters", "dead.jsonl", *arguments,
+        )  # fmt: skip
+
+    return call
+
+
+def state_of(url: str, index: str) -> Any:
+    with open_engine(url) as engine:
+        state = engine.get_index(index)
+        return None if state is None else (state.mappings, engine.count(index))
+
+
+def write_source(kind: str, documents: Sequence[dict[str, Any]]) -> list[str]:
+    """The documents as a source of this kind; the arguments that load it."""
+    flat = [{name: value for name, value in document.items() if name != "meta"} for document in documents]
+    match kind:
+        case "jsonl":
+            write_jsonl(Path("d.jsonl"), documents)
+            return ["d.jsonl"]
+        case "csv":
+            rows = [",".join(document.values()) for document in flat]
+            Path("d.csv").write_text("\n".join([",".join(flat[0]), *rows]))
+            return ["d.csv"]
+        case "parquet":
+            pq.write_table(pa.Table.from_pylist(flat), "d.parquet")
+            return ["d.parquet"]
+        case _:
+            Path("d.db").unlink(missing_ok=True)
+            with sqlite3.connect("d.db") as database:
+                database.execute("CREATE TABLE t (id TEXT, title TEXT, body TEXT)")
+                database.executemany("INSERT INTO t VALUES (:id, :title, :body)", flat)
+            return ["--sql", "SELECT * FROM t", "--database", "sqlite:///d.db"]
+
+
+@pytest.mark.parametrize("options", [MISSPELT, ("--text-field", "titel"), ("--vector", "embedding={titel}")])
+def test_a_misspelt_field_is_refused_before_anything_is_written(
+    ingest: Callable[..., Done], engine_url: str, index: str, options: tuple[str, ...]
+) -> None:
+    done = ingest(*write_source("jsonl", DOCUMENTS), "--id-field", "id", *options)
+    assert (done.code, done.out) == (2, "")
+    assert "titel" in done.err
+    assert "Did you mean title? The documents have the fields id, title, body, meta.lang." in done.err
+    assert state_of(engine_url, index) is None
+    assert not list(Path().glob("*dead*")) + list(Path().glob("*state*"))
+
+
+@on_one_engine
+@pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
+def test_a_misspelt_field_is_refused_in_every_kind_of_source(
+    ingest: Callable[..., Done], engine_url: str, index: str, kind: str
+) -> None:
+    done = ingest(*write_source(kind, DOCUMENTS), "--id-field", "id", *MISSPELT)
+    assert (done.code, state_of(engine_url, index)) == (2, None)
+    assert "Did you mean title?" in done.err
+    assert ingest(*write_source(kind, DOCUMENTS), "--id-field", "id", *RIGHT).summary["indexed"] == 20
+
+
+def test_a_misspelt_field_is_refused_for_documents_of_the_index(
+    ingest: Callable[..., Done], engine_url: str, index: str
+) -> None:
+    bulk = b"".join(b'{"index":{"_id":"%d"}}\n' % n + orjson.dumps(d) + b"\n" for n, d in enumerate(DOCUMENTS))
+    with open_engine(engine_url) as engine:
+        assert all(result.ok for result in engine.bulk(index, bulk))
+    before = state_of(engine_url, index)
+    done = ingest(*MISSPELT)
+    assert (done.code, done.out) == (2, "")
+    assert "Did you mean title? The documents have the fields body, id, meta.lang, title." in done.err
+    assert state_of(engine_url, index)[0] == before[0]
+    assert ingest(*RIGHT).summary["indexed"] == 20
+    # What has vectors of this text is right: nothing is asked of later documents.
+    assert ingest().summary["unchanged"] == 20
+
+
+@on_one_engine
+def test_a_field_that_the_mapping_has_may_be_missing_in_the_first_documents(
+    ingest: Callable[..., Done], engine_url: str, index: str
+) -> None:
+    with open_engine(engine_url) as engine:
+        engine.create_index(index, {"mappings": {"properties": {"subtitle": {"type": "text"}}}})
+    done = ingest(*write_source("jsonl", DOCUMENTS), "--id-field", "id", "--text-template", "{title} {subtitle}")
+    assert (done.code, done.summary["indexed"]) == (0, 20)
+    assert done.summary["missing_fields"] == {"subtitle": 20}
+    assert "all documents lack the text field subtitle, or have null in it" in done.err
+
+
+@on_one_engine
+def test_a_field_that_some_documents_lack_is_counted(ingest: Callable[..., Done]) -> None:
+    some = [{"id": n, "title": "a cat"} | ({"body": "a man"} if n > 3 else {"body": None}) for n in range(10)]
+    done = ingest(*write_source("jsonl", some), "--id-field", "id", *RIGHT)
+    assert (done.code, done.summary["indexed"], done.summary["missing_fields"]) == (0, 10, {"body": 4})
+    assert "4 documents lack the text field body" in done.err
+
+
+@on_one_engine
+def test_a_field_that_only_the_second_file_has_is_no_misspelling(ingest: Callable[..., Done]) -> None:
+    write_jsonl(Path("a.jsonl"), [{"id": n, "title": "a cat"} for n in range(1200)])
+    write_jsonl(Path("b.jsonl"), [{"id": "b", "title": "a cat", "body": "a man"}])
+    assert ingest("a.jsonl", "b.jsonl", "--id-field", "id", "--dry-run", *RIGHT).code == 0
+
+
+@on_one_engine
+def test_retried_letters_stay_where_they_are_when_a_field_is_misspelt(
+    ingest: Callable[..., Done], engine_url: str, index: str
+) -> None:
+    bad = {"id": "x", "title": ["no", "string"], "body": "a man"}
+    ingest(*write_source("jsonl", [*DOCUMENTS, bad]), "--id-field", "id", *RIGHT)
+    before = Path("dead.jsonl").read_bytes()
+    with open_engine(engine_url) as engine:
+        engine.delete_index(index)
+    done = ingest("--retry", "dead.jsonl", *MISSPELT)
+    assert (done.code, state_of(engine_url, index)) == (2, None)
+    assert "Did you mean title?" in done.err
+    assert Path("dead.jsonl").read_bytes() == before
+    assert not Path("dead.jsonl.retried").exists()
+    # Letters that fail again are letters again.
+    done = ingest("--retry", "dead.jsonl", *RIGHT)
+    assert (done.code, [letter["document"] for letter in letters(Path("dead.jsonl"))]) == (1, [bad])
+
+
+def bulk_body(documents: Sequence[dict[str, Any]], *, ids: bool) -> bytes:
+    lines = []
+    for number, document in enumerate(documents):
+        lines += [{"index": {"_id": f"i{number}"} if ids else {}}, document]
+    return b"".join(orjson.dumps(line) + b"\n" for line in lines)
+
+
+RESPONSE = {"took": 3, "hits": {"hits": [{"_index": "x", "_id": "1", "_source": DOCUMENTS[0]}]}}
+CSV = b"id,title,body\n1,a cat,a man\n2,a dog,a woman\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "cause"),
+    [
+        (bulk_body(DOCUMENTS, ids=True), (), "looks like a _bulk body"),
+        (bulk_body(DOCUMENTS, ids=False), ("--id-field", "id"), "looks like a _bulk body"),
+        (orjson.dumps(RESPONSE), (), "looks like the response to a search"),
+        (orjson.dumps(RESPONSE, option=orjson.OPT_INDENT_2), (), "over several lines"),
+        (orjson.dumps(DOCUMENTS[0], option=orjson.OPT_INDENT_2), (), "over several lines"),
+        (orjson.dumps(DOCUMENTS), (), "holds a JSON array"),
+        (orjson.dumps(DOCUMENTS, option=orjson.OPT_INDENT_2), (), "holds a JSON array"),
+        (b"\n".join(map(orjson.dumps, RESPONSE["hits"]["hits"])), (), "hits of a search"),  # type: ignore[index]
+        (CSV, (), "looks like CSV"),
+        (CSV.replace(b",", b"\t"), (), "looks like TSV"),
+        (b"these are\nnot documents\n", (), "malformed JSON"),
+        (b"".join(orjson.dumps(d) + b"\n" for d in DOCUMENTS), ("--id-field", "ids"), "no document has the id field"),
+        (b'{"text": "a cat", "embedding": [1, 2]}\n', (), "already have the field embedding"),
+        (b'{"title": ["a", "cat"], "body": null}\n' * 3, (), "is a JSON array, not a string"),
+        (b'{"title": null, "body": " "}\n' * 3, (), "is empty in all of them"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_source_without_a_document_that_can_be_loaded_says_why(
+    cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str], data: bytes, options: tuple[str, ...],
+    cause: str,
+) -> None:  # fmt: skip
+    Path("d.jsonl").write_bytes(data)
+    index = fresh_index(es9_url)
+    text = () if b'"text"' in data else RIGHT
+    done = cli("ingest", "--index", index, "--url", es9_url, "--model", model, "d.jsonl", *options, *text)
+    assert (done.code, done.out) == (2, "")
+    assert cause in done.err
+    assert state_of(es9_url, index) is None
+    assert [path.name for path in Path().iterdir()] == ["d.jsonl"]
+
+
+@on_one_engine
+def test_the_documents_of_a_bulk_body_are_loaded_by_the_command_that_is_shown(ingest: Callable[..., Done]) -> None:
+    Path("d.jsonl").write_bytes(bulk_body(DOCUMENTS, ids=False))
+    assert "awk 'NR % 2 == 0' d.jsonl" in ingest("d.jsonl", *RIGHT).err
+    Path("plain.jsonl").write_bytes(b"".join(Path("d.jsonl").read_bytes().splitlines(keepends=True)[1::2]))
+    assert ingest("plain.jsonl", *RIGHT).summary["indexed"] == 20
+
+
+@on_one_engine
+def test_what_can_be_read_only_once_is_read_once(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
+    """A pipe is not opened a second time: the documents that were looked at are loaded too."""
+    os.mkfifo("pipe.jsonl")
+    data = b"".join(orjson.dumps(document) + b"\n" for document in DOCUMENTS)
+    writer = threading.Thread(target=lambda: Path("pipe.jsonl").write_bytes(data))
+    writer.start()
+    done = ingest("pipe.jsonl", "--id-field", "id", *RIGHT)
+    writer.join()
+    assert done.summary["indexed"] == 20
+    assert set(contents(engine_url, index)) == {document["id"] for document in DOCUMENTS}
+
+
+@on_one_engine
+def test_a_misspelt_field_in_a_pipe_is_refused(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
+    os.mkfifo("pipe.jsonl")
+    data = b"".join(orjson.dumps(document) + b"\n" for document in DOCUMENTS)
+    writer = threading.Thread(target=lambda: Path("pipe.jsonl").write_bytes(data))
+    writer.start()
+    done = ingest("pipe.jsonl", "--id-field", "id", *MISSPELT)
+    writer.join()
+    assert (done.code, state_of(engine_url, index)) == (2, None)
+    assert "Did you mean title?" in done.err
+
+
+class TestDryRun:
+    """`--dry-run` shows what would be embedded and writes nothing."""
+
+    @pytest.mark.parametrize("kind", ["jsonl", "sql"])
+    def test_of_a_source(self, ingest: Callable[..., Done], engine_url: str, index: str, kind: str) -> None:
+        some = [*DOCUMENTS[:2], {"id": "d9", "title": "no body", "body": None}, {"id": "e", "title": "", "body": ""}]
+        done = ingest(*write_source(kind, some), "--id-field", "id", *RIGHT, "--dry-run", "4")
+        shown = orjson.loads(done.out)
+        assert done.code == 0
+        assert [document["id"] for document in shown["documents"]] == ["d0", "d1", "d9", "e"]
+        texts = [[text["text"] for text in document["texts"]] for document in shown["documents"]]
+        assert texts == [["the cat 0. a man plays guitar"], ["the cat 1. a man plays guitar"], ["no body."], []]
+        assert shown["documents"][2]["missing_fields"] == ["body"]
+        assert shown["creates_index"]
+        assert state_of(engine_url, index) is None
+        assert not [path for path in Path().iterdir() if path.suffix not in (".jsonl", ".db")]
+        loaded = ingest(*write_source(kind, some), "--id-field", "id", *RIGHT)
+        assert loaded.summary["indexed"] == 3
+        with open_engine(engine_url) as engine:
+            state = engine.get_index(index)
+        assert state is not None
+        assert shown["mapping"]["mappings"]["_meta"] == state.mappings["_meta"]
+        made = shown["mapping"]["mappings"]["properties"]["embedding_meta"]
+        assert made.keys() <= state.mappings["properties"]["embedding_meta"].keys()
+        stored = contents(engine_url, index)
+        for document in shown["documents"][:3]:
+            [text] = document["texts"]
+            assert text["tokens"] == stored[document["id"]]["embedding_meta"]["tokens"]
+
+    @on_one_engine
+    def test_of_chunks_and_long_texts_for_people(
+        self, ingest: Callable[..., Done], cli: Cli, model: Path, engine_url: str, index: str
+    ) -> None:
+        long = {"id": "x", "text": "The cat sleeps on the mat. A man plays guitar. " * 5}
+        write_jsonl(Path("d.jsonl"), [long])
+        done = ingest("d.jsonl", "--passages", "16", "--id-field", "id", "--dry-run")
+        [document] = orjson.loads(done.out)["documents"]
+        chunks = document["texts"]
+        assert [chunk["chunk"] for chunk in chunks] == list(range(1, len(chunks) + 1))
+        assert len(chunks) > 3
+        assert all(chunk["text"] in long["text"] and not chunk["truncated"] for chunk in chunks)
+        arguments = ["ingest", "--index", index, "--url", engine_url, "--model", model, "--id-field", "id"]
+        done = cli(*arguments, "--dry-run", "d.jsonl")
+        assert (done.code, state_of(engine_url, index)) == (0, None)
+        for fact in ("d.jsonl:1, id x", "tokens, cut off where", long["text"].strip(), "would be created with:",
+                     "Nothing was written."):  # fmt: skip
+            assert fact in done.out
+
+    def test_in_place(self, ingest: Callable[..., Done], engine_url: str, index: str) -> None:
+        with open_engine(engine_url) as engine:
+            assert engine.bulk(index, b'{"index":{"_id":"a"}}\n{"text":"a cat"}\n')[0].ok
+        before = state_of(engine_url, index)
+        done = ingest("--dry-run", "3")
+        shown = orjson.loads(done.out)
+        [document] = shown["documents"]
+        assert (document["id"], document["texts"][0]["text"]) == ("a", "a cat")
+        assert not shown["creates_index"]
+        assert "embedding" in shown["mapping"]["properties"]
+        assert state_of(engine_url, index)[0] == before[0]
+        assert ingest().summary["indexed"] == 1
+        assert orjson.loads(ingest("--dry-run").out)["mapping"] is None
+
+    @on_one_engine
+    def test_refuses_what_the_load_would_refuse(self, ingest: Callable[..., Done]) -> None:
+        done = ingest(*write_source("jsonl", DOCUMENTS), *MISSPELT, "--dry-run")
+        assert (done.code, done.out) == (2, "")
+        assert "Did you mean title?" in done.err
+
+
+class TestReplacedText:
+    """The text of vectors that exist already."""
+
+    @pytest.fixture
+    def loaded(self, ingest: Callable[..., Done]) -> list[str]:
+        source = [*write_source("jsonl", DOCUMENTS), "--id-field", "id"]
+        assert ingest(*source, "--text-field", "body").summary["indexed"] == 20
+        return source
+
+    @on_one_engine
+    def test_another_text_is_refused_with_both_ways_out(
+        self, ingest: Callable[..., Done], loaded: list[str], index: str
+    ) -> None:
+        for options, shown in ((RIGHT, "--text-template '{title}. {body}'"), (("--text-field", "title"),) * 2):
+            done = ingest(*loaded, *options)
+            given = shown if isinstance(shown, str) else " ".join(shown)
+            assert (done.code, done.out) == (2, "")
+            assert "were made from the text '{body}', not from" in done.err
+            assert f"Leave {options[0]} out" in done.err
+            assert f"es-sbert ingest --index {index} --replace-text-template {given}" in done.err
+            assert f"es-sbert index migrate {index} {given}" in done.err
+
+    def test_it_is_replaced_in_place(
+        self, ingest: Callable[..., Done], loaded: list[str], engine_url: str, index: str
+    ) -> None:
+        before = contents(engine_url, index)
+        refused = ingest("--replace-text-template", *RIGHT)
+        assert refused.code == 2
+        assert "nobody is there to answer" in refused.err
+        assert contents(engine_url, index) == before
+        done = ingest("--replace-text-template", *RIGHT, "--yes")
+        assert (done.code, done.summary["indexed"]) == (0, 20)
+        after = contents(engine_url, index)
+        assert all((vector_of(after[key]) != vector_of(before[key])).any() for key in before)
+        # The index knows its text from now on.
+        assert ingest(*loaded).summary["read"] == 20
+        assert ingest(*loaded).summary["unchanged"] == 20
+        assert (
+            contents(engine_url, index)["d0"]["embedding_meta"]["text_hash"]
+            == (after["d0"]["embedding_meta"]["text_hash"])
+        )
+
+    @on_one_engine
+    def test_a_misspelt_field_does_not_replace_it(
+        self, ingest: Callable[..., Done], loaded: list[str], engine_url: str, index: str
+    ) -> None:
+        before = state_of(engine_url, index)
+        done = ingest("--replace-text-template", *MISSPELT, "--yes")
+        assert done.code == 2
+        assert "Did you mean title?" in done.err
+        assert state_of(engine_url, index) == before
+
+    @on_one_engine
+    @pytest.mark.parametrize("arguments", [("d.jsonl", *RIGHT), ()])
+    def test_options_that_do_not_go_with_it(
+        self, ingest: Callable[..., Done], loaded: list[str], arguments: tuple[str, ...]
+    ) -> None:
+        done = ingest("--replace-text-template", "--yes", *arguments)
+        assert done.code == 2
+        assert "--replace-text-template" in done.err

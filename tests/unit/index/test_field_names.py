@@ -1,0 +1,37 @@
+"""Names of fields, and what a misspelt one was meant to be."""
+
+from __future__ import annotations
+
+import pytest
+
+from es_sbert.index.field_names import document_names, fields_hint, mapped_names, nearest_name
+
+
+def test_names_that_a_mapping_has_are_those_of_documents() -> None:
+    properties = {
+        "title": {"type": "text", "fields": {"raw": {"type": "keyword"}}},
+        "meta": {"properties": {"lang": {"type": "keyword"}, "author": {"properties": {"name": {"type": "text"}}}}},
+        "other": {"type": "alias", "path": "title"},
+        "free": {"type": "object", "enabled": False},
+    }
+    assert mapped_names(properties) == ["title", "meta.lang", "meta.author.name", "free"]
+
+
+def test_names_that_a_document_has() -> None:
+    assert document_names({"a": 1, "b": {"c": [{"d": 1}], "e": {}}}) == ["a", "b.c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("titel", "title"), ("TITLE", "title"), ("lang", "meta.lang"), ("meta.lnag", "meta.lang"), ("price", None)],
+)
+def test_the_nearest_name(name: str, meant: str | None) -> None:
+    assert nearest_name(name, ["id", "title", "body", "meta.lang"]) == meant
+
+
+def test_hints_list_some_of_many_fields() -> None:
+    names = [f"field{number}" for number in range(1000)]
+    hint = fields_hint(["x"], names, "The documents have")
+    assert hint.startswith("The documents have the fields field0, field1, ")
+    assert hint.endswith("field19 and 980 more.")
+    assert fields_hint(["fiel7"], ["field7"], "They have") == "Did you mean field7? They have the fields field7."

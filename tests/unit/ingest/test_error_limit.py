@@ -1,0 +1,78 @@
+"""How many documents may fail before a load stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_sbert.errors import UsageError
+from es_sbert.ingest.error_limit import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit, ErrorMonitor
+from es_sbert.ingest.settings import IngestSettings
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "shown"),
+    [
+        ("0", ErrorLimit(count=0), "0"),
+        ("1000", ErrorLimit(count=1000), "1,000"),
+        ("5%", ErrorLimit(share=0.05), "5%"),
+        (" 0.5 % ", ErrorLimit(share=0.005), "0.5%"),
+        ("OFF", NO_LIMIT, "off"),
+    ],
+)
+def test_what_can_be_given(text: str, limit: ErrorLimit, shown: str) -> None:
+    assert ErrorLimit.parse(text) == limit
+    assert str(limit) == shown
+
+
+@pytest.mark.parametrize("text", ["", "-1", "101%", "many", "5 percent", "%", "٣"])
+def test_what_cannot(text: str) -> None:
+    with pytest.raises(UsageError, match="neither a number nor a percentage"):
+        ErrorLimit.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("limit", "read", "failed", "exceeded"),
+    [
+        (DEFAULT_LIMIT, 999, 999, False),
+        (DEFAULT_LIMIT, 1000, 100, False),
+        (DEFAULT_LIMIT, 1000, 101, True),
+        (ErrorLimit(count=3), 3, 3, False),
+        (ErrorLimit(count=3), 4, 4, True),
+        (ErrorLimit(count=0), 10, 1, True),
+        (ErrorLimit(share=0.0), 1000, 1, True),
+        (NO_LIMIT, 10**6, 10**6, False),
+    ],
+)
+def test_when_it_is_exceeded(limit: ErrorLimit, read: int, failed: int, exceeded: bool) -> None:
+    assert limit.is_exceeded(read, failed) == exceeded
+
+
+def test_the_load_is_stopped_once_and_told_the_most_frequent_reasons() -> None:
+    told: list[str] = []
+    monitor = ErrorMonitor(ErrorLimit(count=6), told.append, "docs.dead-letters.jsonl")
+    for number in range(4):
+        monitor.add(f"refused by the engine (400): [1:{number}] failed to parse field [price] in document 'd{number}'")
+    for number in range(3):
+        monitor.add(f"the id d{number} stands in a.jsonl:{number} already, with another content")
+    monitor.check(20, 6)
+    assert told == []
+    for _ in range(2):
+        monitor.check(20, 7)
+    assert told == [
+        "7 of the 20 documents read could not be loaded, more than --max-errors 6 allows. Most frequent: "
+        "4 × refused by the engine (400): [1:0] failed to parse field [price] in document 'd0'; "
+        "3 × the id d0 stands in a.jsonl:0 already, with another content. They are in docs.dead-letters.jsonl. "
+        "Correct the source, or add --max-errors off"
+    ]
+
+
+def test_letters_watches_and_migrations_have_no_limit_by_default(tmp_path: Path) -> None:
+    assert IngestSettings(index="docs").error_limit == DEFAULT_LIMIT
+    kinds: list[dict[str, Any]] = [{"retry": tmp_path / "dead"}, {"watch_seconds": 1.0}, {"only_lacking": True}]
+    for options in kinds:
+        assert IngestSettings(index="docs", **options).error_limit == NO_LIMIT
+        own = ErrorLimit(count=1)
+        assert IngestSettings(index="docs", max_errors=own, **options).error_limit == own
