@@ -227,6 +227,27 @@ class Engine(Protocol):
             vectors: Also bring vectors on engines that leave them out of `_source`.
         """
 
+    def read_documents(
+        self, name: str, keys: Sequence[tuple[str, str | None]], *, source_includes: Sequence[str]
+    ) -> list[Json | None]:
+        """Real-time lookup with vectors, in the order of the keys; None where there is no such document.
+
+        Args:
+            keys: Id and routing of each document.
+
+        Returns:
+            `_source`, `_seq_no`, `_primary_term` and, where it has one, `_routing` of each document.
+        """
+
+    def index_uuid(self, name: str) -> str | None:
+        """The UUID of a concrete index, which tells it from another one of the same name; None where there is none."""
+
+    def primary_terms(self, name: str) -> dict[int, int] | None:
+        """Shard → its primary term, which grows when the shard fails over or is recovered after its node was lost.
+
+        None where the engine does not tell this user.
+        """
+
     def search(self, name: str | Sequence[str], body: Json, *, preference: str | None = None,
                named_scores: bool = False) -> Json:  # fmt: skip
         """`_search` as the engine answers it.

@@ -9,7 +9,7 @@ from functools import partial
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.index.filled import FilledField
 from es_sbert.index.meta import DocumentMeta, stored_meta
-from es_sbert.index.targets import Targets
+from es_sbert.index.targets import Target, Targets
 from es_sbert.index.text import MISSING, find_field
 from es_sbert.index.vectors import sent_again
 from es_sbert.ingest.actions import Action, index_action
@@ -33,10 +33,11 @@ class ChangeDetection:
         targets: The load's vector fields.
         patiently: Asks the engine with the load's patience.
         empty_index: Whether the index held nothing when the load began, so that nothing need be looked up.
+        distrusted: Whether vectors of the index may be others than were sent, so that all are made anew.
     """
 
     def __init__(self, engine: Engine, index: str, targets: Targets, outcomes: Outcomes, *, patiently: Patience,
-                 empty_index: bool) -> None:  # fmt: skip
+                 empty_index: bool, distrusted: bool = False) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
         self._targets = targets
@@ -44,6 +45,7 @@ class ChangeDetection:
         self._outcomes = outcomes
         self._patiently = patiently
         self._empty_index = empty_index
+        self._distrusted = distrusted
 
     def __call__(self, documents: list[Document]) -> Sorted:
         """Sort a window; documents to which nothing need be done are entered in the outcomes.
@@ -60,7 +62,7 @@ class ChangeDetection:
             return Sorted([Task(document, self._wanted(document)) for document in with_text])
         fields = [target.meta_field for target in self._targets]
         stored = self._look_up([document.id for document in documents], fields)
-        metas = {key: [stored_meta(source, field) for field in fields] for key, source in stored.items()}
+        metas = {key: [self._meta(source, target) for target in self._targets] for key, source in stored.items()}
         none: list[DocumentMeta | None] = [None] * len(fields)
         sortings = [triage(document, metas.get(document.id, none), self._targets) for document in documents]
         vectors = self._kept_vectors(documents, sortings)
@@ -71,6 +73,12 @@ class ChangeDetection:
                 self._outcomes.drop(self._targets[number].field for number in sorting.dropped)
         self._enter(documents, sortings)
         return result
+
+    def _meta(self, source: Json, target: Target) -> DocumentMeta | None:
+        meta = stored_meta(source, target.meta_field)
+        if meta is not None and self._distrusted:
+            return meta.model_copy(update={"fingerprint": ""})  # of no model: the vector is made anew
+        return meta
 
     def _wanted(self, document: Document) -> tuple[int, ...]:
         return tuple(number for number in self._filled if document.texts[number])
@@ -94,7 +102,7 @@ class ChangeDetection:
         else:
             outcome = Outcome.UPDATED if sorting.verdict is Verdict.WRITE else Outcome.EMPTY
             embedded_at = max((field.meta.embedded_at for field in kept), default="")
-            result.actions.append(Action(document, index_action(document, kept), outcome, 0, embedded_at))
+            result.actions.append(Action(document, index_action(document, kept), outcome, 0, embedded_at, tuple(kept)))
 
     def _enter(self, documents: list[Document], sortings: list[Sorting]) -> None:
         counts = Counter(sorting.verdict for sorting in sortings)

@@ -10,11 +10,12 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
 from es_sbert.ingest.bulk import BulkWriter
-from es_sbert.ingest.context import LoadContext, patiently
+from es_sbert.ingest.context import LoadContext, check_same_index, patiently
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
 from es_sbert.ingest.progress import Snapshot, fraction_done
+from es_sbert.ingest.read_back import ReadBack
 from es_sbert.ingest.sources.read import read_records
 from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
 
@@ -40,6 +41,7 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
         context.engine, settings.index, context.targets, outcomes, patiently=partial(patiently, context),
         # Where there are other vector fields, another load may be filling them just now.
         empty_index=empty_index and all(target.filled for target in context.targets),
+        distrusted=context.memory.is_distrusted(),
     )  # fmt: skip
     reserved = tuple(name for target in context.targets for name in (target.field, target.meta_field))
     routing = context.index.routing_of(settings.index)
@@ -50,8 +52,10 @@ def load_sources(context: LoadContext, encoder: Encoder, counter: ByteCounter, t
     )  # fmt: skip
     records = read_records(context.plan.sources, reading, counter, control.stop, control.cut)
     documents = read_documents(records, rules, context.memory, outcomes)
-    loader = _loader(context, encoder, detect, _no_conflict)
+    read_back = ReadBack(context)
+    loader = _loader(context, encoder, detect, _no_conflict, read_back)
     loader.run(windows(documents, settings.batch_window, WINDOW_BYTES), tick)
+    read_back.check_sample()
 
 
 def embed_in_place(context: LoadContext, encoder: Encoder, reader: IndexReader,
@@ -67,17 +71,19 @@ def embed_in_place(context: LoadContext, encoder: Encoder, reader: IndexReader,
     """
     window = context.plan.settings.batch_window
     conflicts = Conflicts()
-    loader = _loader(context, encoder, Clearing(context.targets), conflicts.add)
+    read_back = ReadBack(context)
+    loader = _loader(context, encoder, Clearing(context.targets), conflicts.add, read_back)
     loader.run(windows(documents(), window, WINDOW_BYTES), tick)
     for _ in range(CONFLICT_ROUNDS):
         changed = conflicts.take()
         if not changed:
-            return
+            break
         loader.run(windows(reader.again(changed), window, WINDOW_BYTES), tick)
     for action in conflicts.take().values():
         reason = "other writers kept changing it while it was being embedded: run again"
         document = action.document
         context.outcomes.dead(document.origin, reason, document.source, document.id, partial=True)
+    read_back.check_sample()
 
 
 def ticker(context: LoadContext, part_read: Callable[[], float | None]) -> Callable[[], None]:
@@ -100,11 +106,11 @@ def ticker(context: LoadContext, part_read: Callable[[], float | None]) -> Calla
 
 
 def _loader(context: LoadContext, encoder: Encoder, sort_out: Callable[[list[Document]], Sorted],
-            on_conflict: Callable[[Action], None]) -> Loader:  # fmt: skip
+            on_conflict: Callable[[Action], None], read_back: ReadBack) -> Loader:  # fmt: skip
     writer = BulkWriter(
         # The index itself: behind an alias that goes over to another model's meanwhile, vectors would be mixed.
         context.engine, context.index.name, context.policy, context.throttle, context.outcomes, context.control,
-        on_conflict, context.observer,
+        on_conflict, context.observer, read_back, partial(check_same_index, context),
     )  # fmt: skip
     return Loader(
         context.engine, encoder, context.targets, throttle=context.throttle, sort_out=sort_out, writer=writer,

@@ -6,7 +6,7 @@ Tokenising, the model and the network release Python's lock; the stages really o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from es_sbert.clock import Clock
@@ -169,13 +169,15 @@ class Loader:
         vectors = WindowVectors(self._engine.info, tokenized.texts, entry.vectors, embedded_at)
         for task, pieces in zip(tokenized.window.embed, tokenized.pieces, strict=True):
             made = [vectors.field_of(task.document, piece) for piece in pieces]
-            body = self._body(task, [filled for filled, _ in made])
-            yield Action(task.document, body, Outcome.INDEXED, sum(lost for _, lost in made), embedded_at)
+            fields = (*task.kept, *(filled for filled, _ in made))
+            lost_tokens = sum(lost for _, lost in made)
+            yield Action(
+                task.document, self._body(task.document, fields), Outcome.INDEXED, lost_tokens, embedded_at, fields
+            )
 
-    def _body(self, task: Task, fields: list[FilledField]) -> bytes:
-        document = task.document
+    def _body(self, document: Document, fields: Sequence[FilledField]) -> bytes:
         if document.version is None:
-            return index_action(document, [*task.kept, *fields])
+            return index_action(document, fields)
         return update_action(document, fields, cleared_fields(document, self._targets))
 
 

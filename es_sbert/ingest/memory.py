@@ -87,6 +87,20 @@ class LoadMemory(Protocol):
             OutputError: the file cannot be read.
         """
 
+    def distrust(self) -> None:
+        """The engine has altered documents of this load: vectors that the index holds may not be those that were sent.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+
+    def is_distrusted(self) -> bool:
+        """Whether this load, or an earlier process of it, has called `distrust`.
+
+        Raises:
+            OutputError: the file cannot be read.
+        """
+
     def remember_letters(self, keys: Iterable[bytes]) -> None:
         """Dead letters that this load has written already.
 

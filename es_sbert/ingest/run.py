@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 
 from es_sbert.clock import Clock
 from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.errors import EsSbertError
+from es_sbert.errors import DocumentsAltered, EsSbertError
 from es_sbert.index.ensure import Outcome as FieldOutcome
 from es_sbert.index.ensure import VectorField, ensure_vector_field
 from es_sbert.index.load_settings import left_behind
@@ -103,6 +103,8 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
             if changed:
                 notes += switch_back(context, before)
         except EsSbertError as error:
+            if memory is not None and isinstance(error, DocumentsAltered):
+                memory.distrust()
             if changed:
                 error.message += "".join(f"; {note}" for note in switch_back(context, before))
             written = sum(outcomes.ledger.counts()[outcome] for outcome in (Outcome.INDEXED, Outcome.UPDATED))

@@ -100,6 +100,7 @@ class LoadState:
             self.note = f"The state file {self.path} was of another index, model, text or id field: begun anew"
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
+        db.execute("PRAGMA user_version = 0")
         db.execute("CREATE TABLE load (format INTEGER PRIMARY KEY, identity BLOB, run TEXT, passes INTEGER)")
         db.execute(
             "CREATE TABLE documents (id BLOB PRIMARY KEY, content BLOB, source INTEGER, line INTEGER, pass INTEGER, "
@@ -153,6 +154,17 @@ class LoadState:
                 for document_id in document_ids
                 if self._db.execute(find, (_key(document_id), self._pass)).fetchone() is not None
             }
+
+    def distrust(self) -> None:
+        with self._explained():
+            self._db.execute("PRAGMA user_version = 1")
+            self._db.execute("UPDATE documents SET acknowledged = 0")
+            self._commit()
+
+    def is_distrusted(self) -> bool:
+        with self._explained():
+            [(version,)] = self._db.execute("PRAGMA user_version").fetchall()
+            return bool(version)
 
     def remember_letters(self, keys: Iterable[bytes]) -> None:
         with self._explained():

@@ -103,6 +103,12 @@ class RemoteMemory:
         found: set[str] = self._call("holds", list(document_ids))
         return found
 
+    def distrust(self) -> None:
+        self._call("distrust")
+
+    def is_distrusted(self) -> bool:
+        return bool(self._call("is_distrusted"))
+
     def remember_letters(self, keys: Iterable[bytes]) -> None:
         self._call("remember_letters", list(keys))
 
