@@ -14,6 +14,7 @@ from es_sbert.index.ensure import VectorField, ensure_vector_field
 from es_sbert.index.load_settings import left_behind
 from es_sbert.index.schema import vector_fields
 from es_sbert.index.targets import Target, Targets, kept_targets
+from es_sbert.ingest.concurrent_changes import read_primary_terms, report_concurrent_changes
 from es_sbert.ingest.context import (
     LoadContext,
     check_index,
@@ -26,7 +27,6 @@ from es_sbert.ingest.context import (
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.ledger import Ledger, Outcome
 from es_sbert.ingest.load import WRITERS
-from es_sbert.ingest.meanwhile import done_by_others
 from es_sbert.ingest.memory import LoadMemory
 from es_sbert.ingest.milestones import record_end
 from es_sbert.ingest.observer import Observer, Unobserved
@@ -64,7 +64,7 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
     settings = wanted.settings
     fields = _ensure_fields(engine, runner, wanted)
     begin = time.monotonic()
-    pruned = 0
+    pruned = missing = 0
     with ExitStack() as stack:
         stack.enter_context(closing(meter))
         index = read_index(engine, settings.index)
@@ -90,13 +90,15 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
                 before, said = switch_off(context)
                 notes += said
             began = clock.now()
+            terms = read_primary_terms(context)
             if wanted.sources:
                 observe_index(context)
             info = runner.load(context)
             if control.lost is None:
                 refresh(context)
-                notes += done_by_others(context, check_index(context), began)
-                if settings.prune and not control.stop.is_set():
+                changes = report_concurrent_changes(context, check_index(context), began, terms)
+                notes, missing = [*notes, *changes.notes], changes.missing
+                if settings.prune and not missing and not control.stop.is_set():
                     meter.close()
                     pruned, note = prune(context, confirm)
                     notes += note
@@ -110,7 +112,7 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
             written = sum(outcomes.ledger.counts()[outcome] for outcome in (Outcome.INDEXED, Outcome.UPDATED))
             error.message += f" (this came after {written:,} documents were written)"
             raise
-        if memory is not None and not control.stop.is_set():
+        if memory is not None and not missing and not control.stop.is_set():
             if settings.retry is not None:
                 # Every letter has come to its end, be it as a new one.
                 taken_aside(settings.retry).unlink()
@@ -121,7 +123,7 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         source=wanted.source, dead_letters=str(wanted.dead_letters),
         seconds=time.monotonic() - begin, interrupted=_is_interrupted(control, wanted),
         stopped=_why_stopped(control, wanted, memory), resumed=memory is not None and memory.resumed,
-        notes=tuple(notes), pruned=pruned,
+        notes=tuple(notes), pruned=pruned, missing=missing,
     )  # fmt: skip
     record_end(summary)
     return summary

@@ -155,6 +155,18 @@ class LoadState:
                 if self._db.execute(find, (_key(document_id), self._pass)).fetchone() is not None
             }
 
+    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
+        with self._explained():
+            if documents is None:
+                count = "SELECT COUNT(*) FROM documents WHERE pass = ? AND acknowledged = 1"
+                return int(self._db.execute(count, (self._pass,)).fetchone()[0])
+            find = "SELECT content FROM documents WHERE id = ? AND pass = ? AND acknowledged = 1"
+            rows = [self._db.execute(find, (_key(key), self._pass)).fetchone() for key, _ in documents]
+            contents = [None if content is None else bytes.fromhex(content) for _, content in documents]
+            return sum(
+                row is not None and content in (None, row[0]) for row, content in zip(rows, contents, strict=True)
+            )
+
     def distrust(self) -> None:
         with self._explained():
             self._db.execute("PRAGMA user_version = 1")

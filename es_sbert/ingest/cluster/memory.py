@@ -103,6 +103,9 @@ class RemoteMemory:
         found: set[str] = self._call("holds", list(document_ids))
         return found
 
+    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
+        return int(self._call("count_acknowledged", documents))
+
     def distrust(self) -> None:
         self._call("distrust")
 

@@ -58,6 +58,31 @@ def test_repetitions_are_told_from_contradictions_and_say_where_they_stood_first
         assert meet_at(state, "id 2000", A, Origin("file 0", 3)) == (Met.REPEATED, Origin("file 1", 2000))
 
 
+def test_acknowledged_documents_of_this_pass_are_counted_by_id_and_content(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as state:
+        for document in ("a", "b", "unsent"):
+            meet(state, document)
+        state.acknowledge(["a", "b"])
+        assert state.count_acknowledged() == 2
+        assert state.count_acknowledged([("a", A), ("b", B), ("unsent", A), ("unknown", A)]) == 1
+        assert state.count_acknowledged([("b", None), ("unsent", None), ("unknown", None)]) == 1
+    with opened(tmp_path / "state") as state:
+        assert state.count_acknowledged() == 0, "nothing was met in this pass"
+
+
+def test_distrust_lasts_until_the_load_ends_and_takes_acknowledgements_back(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as state:
+        meet(state, "a")
+        state.acknowledge(["a"])
+        assert not state.is_distrusted()
+        state.distrust()
+    with opened(tmp_path / "state") as state:
+        assert state.is_distrusted()
+        assert meet(state, "a") is Met.NEW
+    with opened(tmp_path / "state", replace(IDENTITY, index_uuid="other")) as state:
+        assert not state.is_distrusted()
+
+
 def test_what_was_acknowledged_is_known_afterwards_with_this_content_alone(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         assert not state.resumed
