@@ -239,8 +239,12 @@ class Engine(Protocol):
             `_source`, `_seq_no`, `_primary_term` and, where it has one, `_routing` of each document.
         """
 
-    def index_uuid(self, name: str) -> str | None:
-        """The UUID of a concrete index, which tells it from another one of the same name; None where there is none."""
+    def index_uuids(self, name: str) -> dict[str, str]:
+        """Concrete index → UUID, which tells it from another one of the same name; none where there is no such name.
+
+        Args:
+            name: Of an index, an alias or a data stream.
+        """
 
     def primary_terms(self, name: str) -> dict[int, int] | None:
         """Shard → its primary term, which grows when the shard fails over or is recovered after its node was lost.

@@ -83,10 +83,10 @@ class IndexUpkeep(ABC):
             if copy["routing"]["primary"]
         ]
 
-    def index_uuid(self, name: str) -> str | None:
-        answer = self._request("GET", f"/{quoted(name)}", {"filter_path": "*.settings.index.uuid"}, missing_ok=True)
-        found: str | None = None if not answer else answer[name]["settings"]["index"]["uuid"]
-        return found
+    def index_uuids(self, name: str) -> dict[str, str]:
+        params = {"filter_path": "*.settings.index.uuid"}
+        answer = self._request("GET", f"/{quoted(name)}", params, missing_ok=True) or {}
+        return {index: state["settings"]["index"]["uuid"] for index, state in answer.items()}
 
     def primary_terms(self, name: str) -> dict[int, int] | None:
         params = {"filter_path": "metadata.indices.*.primary_terms"}

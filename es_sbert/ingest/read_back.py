@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from es_sbert.events import record
 from es_sbert.index.filled import added_members
 from es_sbert.index.layout import vector_path
 from es_sbert.index.meta import DocumentMeta, stored_meta
+from es_sbert.index.schema import is_in_source
 from es_sbert.index.targets import Target, Targets, texts_of
 from es_sbert.index.text import MISSING, NoText, find_field
 from es_sbert.index.vectors import stored_vectors
@@ -251,19 +251,6 @@ def _pipelines(index: IndexState) -> dict[str, str]:
 
 def _names(target: Target) -> tuple[str, ...]:
     return (*target.template.fields, target.field, target.meta_field)
-
-
-def is_in_source(name: str, mappings: Mapping[str, Any]) -> bool:
-    """Whether the index keeps a field in `_source`."""
-    source = mappings.get("_source", {})
-    if source.get("enabled", True) is False:
-        return False
-
-    def matches(pattern: str) -> bool:
-        return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
-
-    includes = source.get("includes", [])
-    return (not includes or any(map(matches, includes))) and not any(map(matches, source.get("excludes", [])))
 
 
 def _differences(sent: SentDocument, found: Json, targets: Targets, mappings: Mapping[str, Any]) -> list[str]:

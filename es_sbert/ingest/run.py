@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 
 from es_sbert.clock import Clock
 from es_sbert.engines.protocol import Engine, IndexState
@@ -21,10 +22,12 @@ from es_sbert.ingest.context import (
     load_identity,
     observe_index,
     open_letters,
+    patiently,
     read_index,
     refresh,
 )
 from es_sbert.ingest.control import Control
+from es_sbert.ingest.index_fitness import check_created_index, discard_unused_index
 from es_sbert.ingest.ledger import Ledger, Outcome
 from es_sbert.ingest.load import WRITERS
 from es_sbert.ingest.memory import LoadMemory
@@ -69,6 +72,9 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         stack.enter_context(closing(meter))
         index = read_index(engine, settings.index)
         targets = _targets(wanted, fields, index)
+        created = any(field.outcome is FieldOutcome.CREATED for field in fields)
+        if created:
+            check_created_index(engine, index, settings.index, [target.meta_field for target in targets])
         memory = None
         if wanted.state_file is not None:
             memory = runner.open_memory(wanted.state_file, load_identity(wanted, index, targets))
@@ -81,7 +87,7 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
             engine, wanted, targets, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index, memory,
             Throttle(settings.bulk_bytes, WRITERS), observer or Unobserved(), clock,
         )  # fmt: skip
-        fast = wants_load_settings(settings, created=any(field.outcome is FieldOutcome.CREATED for field in fields))
+        fast = wants_load_settings(settings, created=created)
         changed = fast or left_behind(index) is not None
         notes = [memory.note] if memory is not None and memory.note is not None else []
         before = None
@@ -104,6 +110,8 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
                     notes += note
             if changed:
                 notes += switch_back(context, before)
+            if created and control.lost is None and not control.stop.is_set():
+                notes += _discarded(context)
         except EsSbertError as error:
             if memory is not None and isinstance(error, DocumentsAltered):
                 memory.distrust()
@@ -155,6 +163,16 @@ def _targets(wanted: Plan, fields: Sequence[VectorField], index: IndexState) -> 
     if not wanted.sources:
         return own  # partial updates leave other fields alone
     return own + kept_targets(vector_fields(index.mappings, index.name), [target.field for target in own])
+
+
+def _discarded(context: LoadContext) -> list[str]:
+    """Delete the index that this load has created, where it took no document: an export with wrong fields, say."""
+    name = context.index.name
+    if not context.outcomes.ledger.counts()[Outcome.DEAD]:
+        return []  # an empty source is no failure
+    if not patiently(context, partial(discard_unused_index, context.engine, context.index)):
+        return []
+    return [f"the index {name}, which this load created, took no document and was deleted again"]
 
 
 def _dropped(context: LoadContext) -> list[str]:

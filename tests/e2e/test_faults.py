@@ -52,9 +52,9 @@ def server() -> Iterator[Callable[[Mapping[str, str]], OwnServer]]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_nothing_is_lost_and_nothing_doubled(
-    fault: Fault, request: pytest.FixtureRequest, es9_url: str, server: Callable[[Mapping[str, str]], OwnServer], fresh_index: Callable[[str], str],
-    model: Path, tiny: Encoder, tmp_path: Path,
+def test_nothing_is_lost_nothing_doubled_and_nothing_stale(
+    fault: Fault, request: pytest.FixtureRequest, server: Callable[[Mapping[str, str]], OwnServer],
+    fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path,
 ) -> None:  # fmt: skip
     if fault.happen in (disk.full_for_state, disk.full_for_letters) and not disk.can_mount():
         pytest.skip("this user may not mount a small disk")

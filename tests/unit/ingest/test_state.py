@@ -273,7 +273,7 @@ def test_letters_are_remembered(tmp_path: Path) -> None:
 def test_the_state_stands_beside_the_first_file_that_allows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stdin = TextSource(StandardInput(), Format.JSONL)
     file = TextSource(LocalFile("docs.jsonl.gz", tmp_path / "docs.jsonl.gz", None), Format.JSONL)
-    assert default_state("my/docs", [stdin, file]) == tmp_path / "docs.jsonl.gz.my_docs.load-state"
+    assert default_state("my/docs", [stdin, file]) == tmp_path / "docs.jsonl.gz.my%2Fdocs.load-state"
     assert default_state("docs", [stdin]) == Path("docs.load-state")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert default_state("docs", [file]) == Path("docs.load-state")
