@@ -111,7 +111,8 @@ def discard_unused_index(engine: Engine, state: IndexState) -> bool:
     Raises:
         EngineError: the engine failed.
     """
-    if any(numbers.highest >= 0 for numbers in engine.sequence_numbers(state.name)):
+    engine.refresh(state.name)
+    if engine.count(state.name):
         return False
     try:
         engine.delete_index(state.name)

@@ -124,13 +124,13 @@ class ReadBack:
         if self._first_checked:
             self._add_to_sample(taken)
             return
-        sent = [self._sent(action, result.version) for action, result in _fit(taken) if result.version is not None]
-        if not sent:
+        fit = _fit([pair for pair in taken if pair[1].version is not None])
+        if not fit:
             return
         self._add_to_sample(taken)
-        step = max(1, len(sent) // FIRST)
+        chosen = fit[:: max(1, len(fit) // FIRST)][:FIRST]
         try:
-            self._check(sent[::step][:FIRST])
+            self._check([self._sent(action, result.version) for action, result in chosen if result.version])
         except DocumentsAltered:
             self._failed = True
             self._remove_vectors(taken)

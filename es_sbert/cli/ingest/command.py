@@ -65,7 +65,8 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
     cannot be loaded end in the dead-letter file, with the reason. Documents without text are skipped. A load
     that was stopped, in whatever way, goes on where it was when the same command is run again.
 
-    Exit codes: 0 all in, 1 some in the dead-letter file, 2 nothing could be done, 130 interrupted.
+    Exit codes: 0 all in, 1 some in the dead-letter file or missing from the index, 2 nothing could be
+    done, 130 interrupted.
 
     \b
     Examples:
