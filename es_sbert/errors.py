@@ -19,7 +19,8 @@
     │   └── LocalEngineError       `es-sbert engine` cannot fetch, start or stop a server
     ├── VectorIndexError
     │   ├── IndexMissing
-    │   └── IndexMismatch          other dimensions, another model, or no vector field
+    │   ├── IndexMismatch          other dimensions, another model, or no vector field
+    │   └── DocumentsAltered       the engine stores something else than it was sent
     ├── TrainingError
     │   ├── RecipeInvalid          a recipe with unknown or contradictory settings
     │   ├── TrainingDiverged       a loss that is not a number
@@ -149,6 +150,10 @@ class IndexMissing(VectorIndexError):
 
 class IndexMismatch(VectorIndexError):
     """The index holds other dimensions, another model's vectors, or no vector field."""
+
+
+class DocumentsAltered(VectorIndexError):
+    """The engine stores documents otherwise than they were sent, by an ingest pipeline for example."""
 
 
 class TrainingError(EsSbertError):

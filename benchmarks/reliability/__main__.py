@@ -5,7 +5,7 @@
 Each run loads a new index from a new source, makes the fault happen, brings the load to its end and compares index and
 dead letters with what they must hold, document by document, vectors included. Runs are kept in
 `benchmarks/results/reliability`; --write puts the table of all that are kept into docs/reliability.md. Ends with 1
-where anything is lost or doubled. Faults that fill a disk mount a small one, for which they need root.
+where anything is lost, doubled or stale. Faults that fill a disk mount a small one, for which they need root.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run_once(fault: Fault, server: OwnServer, engine: str, encoder: Encoder, mod
         index = f"reliability-{uuid.uuid4().hex[:8]}"
         bench = Bench(engine, server.url, index, model, encoder, Path(folder), corpus(documents), outage, server)
         with closing(bench):
-            bench.create(fault.shards)
+            bench.create(fault.shards, fault.index)
             summary = fault.happen(bench)
         end = compare(bench)
     if end.settings:
@@ -57,7 +57,7 @@ def run_once(fault: Fault, server: OwnServer, engine: str, encoder: Encoder, mod
     return FaultRun(
         bench.commands, *(summary[name] for name in ("read", "indexed", "updated", "unchanged")),
         sum(summary["skipped"].values()), summary["dead"], summary["left"], summary["retries"],
-        end.documents, end.doubled, end.lost, round(time.monotonic() - begin, 1),
+        end.documents, end.doubled, end.lost, round(time.monotonic() - begin, 1), end.stale,
     )  # fmt: skip
 
 

@@ -231,6 +231,31 @@ class Engine(Protocol):
             vectors: Also bring vectors on engines that leave them out of `_source`.
         """
 
+    def read_documents(
+        self, name: str, keys: Sequence[tuple[str, str | None]], *, source_includes: Sequence[str]
+    ) -> list[Json | None]:
+        """Real-time lookup with vectors, in the order of the keys; None where there is no such document.
+
+        Args:
+            keys: Id and routing of each document.
+
+        Returns:
+            `_source`, `_seq_no`, `_primary_term` and, where it has one, `_routing` of each document.
+        """
+
+    def index_uuids(self, name: str) -> dict[str, str]:
+        """Concrete index → UUID, which tells it from another one of the same name; none where there is no such name.
+
+        Args:
+            name: Of an index, an alias or a data stream.
+        """
+
+    def primary_terms(self, name: str) -> dict[int, int] | None:
+        """Shard → its primary term, which grows when the shard fails over or is recovered after its node was lost.
+
+        None where the engine does not tell this user.
+        """
+
     def search(self, name: str | Sequence[str], body: Json, *, preference: str | None = None,
                named_scores: bool = False) -> Json:  # fmt: skip
         """`_search` as the engine answers it.

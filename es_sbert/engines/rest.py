@@ -142,6 +142,21 @@ class RestEngine(IndexUpkeep):
                 )
         return {doc["_id"]: doc.get("_source", {}) for doc in answer["docs"] if doc.get("found")}
 
+    def read_documents(
+        self, name: str, keys: Sequence[tuple[str, str | None]], *, source_includes: Sequence[str]
+    ) -> list[Json | None]:
+        if not keys:
+            return []
+        # A name that holds a comma would be read as two.
+        named = not any("," in field for field in source_includes)
+        params = {"_source_includes": ",".join(source_includes)} if named else {}
+        if self.info.hides_vectors_in_source:
+            params["_source_exclude_vectors"] = "false"
+        docs = [{"_id": key} if routing is None else {"_id": key, "routing": routing} for key, routing in keys]
+        answer = self._request("POST", f"/{quoted(name)}/_mget", params, {"docs": docs})
+        # A document whose shard is not available comes with an error in the place of its content.
+        return [document if document.get("found") else None for document in answer["docs"]]
+
     def search(self, name: str | Sequence[str], body: Json, *, preference: str | None = None,
                named_scores: bool = False) -> Json:  # fmt: skip
         params = {} if preference is None else {"preference": preference}

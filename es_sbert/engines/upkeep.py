@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from es_sbert.engines.failures import root_cause
 from es_sbert.engines.protocol import EngineInfo, Json, SequenceNumbers
-from es_sbert.errors import RequestFailed, UsageError
+from es_sbert.errors import AccessDenied, RequestFailed, UsageError
 
 
 class IndexUpkeep(ABC):
@@ -82,6 +82,20 @@ class IndexUpkeep(ABC):
             for copy in copies
             if copy["routing"]["primary"]
         ]
+
+    def index_uuids(self, name: str) -> dict[str, str]:
+        params = {"filter_path": "*.settings.index.uuid"}
+        answer = self._request("GET", f"/{quoted(name)}", params, missing_ok=True) or {}
+        return {index: state["settings"]["index"]["uuid"] for index, state in answer.items()}
+
+    def primary_terms(self, name: str) -> dict[int, int] | None:
+        params = {"filter_path": "metadata.indices.*.primary_terms"}
+        try:
+            answer = self._request("GET", f"/_cluster/state/metadata/{quoted(name)}", params)
+        except AccessDenied:
+            return None
+        terms = answer.get("metadata", {}).get("indices", {}).get(name, {}).get("primary_terms")
+        return None if terms is None else {int(shard): int(term) for shard, term in terms.items()}
 
     def store_size(self, name: str) -> int:
         answer = self._request("GET", f"/{quoted(name)}/_stats/store")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -121,3 +124,16 @@ def check_field_name(vector_field: str) -> None:
             f"{vector_field!r} is no name for a vector field",
             "Use letters, digits and underscores, with no underscore in front.",
         )
+
+
+def is_in_source(name: str, mappings: Mapping[str, Any]) -> bool:
+    """Whether the index keeps a field in `_source`."""
+    source = mappings.get("_source", {})
+    if source.get("enabled", True) is False:
+        return False
+
+    def matches(pattern: str) -> bool:
+        return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+
+    includes = source.get("includes", [])
+    return (not includes or any(map(matches, includes))) and not any(map(matches, source.get("excludes", [])))

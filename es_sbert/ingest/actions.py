@@ -24,6 +24,7 @@ class Action:
         outcome: How the document ends when the engine takes the action.
         lost_tokens: Tokens of its text that the model does not read.
         embedded_at: `embedded_at` of its vector; empty where it gets none.
+        fields: The vector fields that it writes.
     """
 
     document: Document
@@ -31,6 +32,7 @@ class Action:
     outcome: Outcome
     lost_tokens: int
     embedded_at: str
+    fields: tuple[FilledField, ...] = ()
 
 
 def index_action(document: Document, fields: Sequence[FilledField]) -> bytes:

@@ -16,6 +16,7 @@ from es_sbert.ingest.documents import Document
 from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.observer import Observer
 from es_sbert.ingest.outcomes import Outcomes
+from es_sbert.ingest.read_back import ReadBack
 from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes
 from es_sbert.ingest.throttle import Throttle
 
@@ -94,10 +95,13 @@ class BulkWriter:
             request that fails is not sent again, and nothing is sent after it.
         on_conflict: Takes the action of a document that was written since it was read.
         observer: Sees each request.
+        read_back: Compares what the engine stores with what was sent.
+        check_index: Called right before each request, which would create the index if it were missing.
     """
 
     def __init__(self, engine: Engine, index: str, policy: RetryPolicy, throttle: Throttle, outcomes: Outcomes,
-                 control: Control, on_conflict: Callable[[Action], None], observer: Observer) -> None:  # fmt: skip
+                 control: Control, on_conflict: Callable[[Action], None], observer: Observer, read_back: ReadBack,
+                 check_index: Callable[[], None]) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
         self._policy = policy
@@ -107,6 +111,8 @@ class BulkWriter:
         self._on_conflict = on_conflict
         self._observer = observer
         self._given_up = threading.Event()
+        self._read_back = read_back
+        self._check_index = check_index
 
     def send(self, actions: list[Action]) -> None:
         """Send a group; when this returns, every document of it has come to an end."""
@@ -122,7 +128,7 @@ class BulkWriter:
                 # It was packed when the engine still took more at a time.
                 waiting.extend(reversed(halves(group)))
                 continue
-            with self._throttle.request():
+            with self._throttle.request(), self._read_back.first_request_alone():
                 if self._is_over():  # since this group waits for its turn
                     self._outcomes.left(len(group))
                     continue
@@ -174,6 +180,7 @@ class BulkWriter:
         """
         body = b"".join(action.body for action in group)
         try:
+            self._check_index()
             with self._observer.bulk(len(body)):
                 results = self._engine.bulk(self._index, body, timeout=seconds)
         except EngineError as error:
@@ -192,13 +199,12 @@ class BulkWriter:
                 self._control.lose(error.message + way_out)
                 self._outcomes.left(len(group))
             return _Refused()
-        self._outcomes.acknowledged(
-            [
-                action.document.id
-                for action, result in zip(group, results, strict=True)
-                if result.ok and astray(action.document, result, self._index) is None
-            ]
-        )
+        taken = [
+            (action, result)
+            for action, result in zip(group, results, strict=True)
+            if result.ok and astray(action.document, result, self._index) is None
+        ]
+        self._outcomes.acknowledged([action.document.id for action, _ in taken])
         refused = _Refused(answered=True, stumbled=True)
         for action, result in zip(group, results, strict=True):
             if _may_pass(result):
@@ -217,6 +223,7 @@ class BulkWriter:
                 self._outcomes.left(1)
             else:
                 self._enter(action, result)
+        self._read_back.check_first(taken)
         return refused
 
     def _enter(self, action: Action, result: ItemResult) -> None:

@@ -31,8 +31,15 @@ def default_path(index: str) -> Path:
 
 
 def safe_name(index: str) -> str:
-    """An index's name as part of a file's name: what a file name may not hold is replaced."""
-    return re.sub(r"[^\w.-]", "_", index).lstrip(".") or "index"
+    """An index's name as part of a file's name, another one for each index.
+
+    What a file name may not hold, and a dot in front, is percent-encoded.
+    """
+    return re.sub(r"[^\w.-]|^\.", _percent_encoded, index) or "%"
+
+
+def _percent_encoded(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="surrogatepass"))
 
 
 def check_letters(path: Path) -> None:
@@ -110,14 +117,16 @@ class DeadLetters:
         run: When the load was first started.
         written: Whether a letter with this key was written before the load was killed; it is not written twice.
         clock: Gives the letters their times.
+        index: Index or alias that the documents were meant for.
     """
 
     def __init__(self, path: Path, run: str, written: Callable[[bytes], bool] | None = None,
-                 clock: Clock | None = None) -> None:  # fmt: skip
+                 clock: Clock | None = None, index: str | None = None) -> None:  # fmt: skip
         self.path = path
         self._run = run
         self._written = written
         self._clock = clock or Clock()
+        self._index = index
         self._lock = threading.Lock()
         # Unbuffered: a letter is with the operating system when `write` returns, and closing cannot fail late.
         self._file: FileIO | None = None
@@ -137,8 +146,8 @@ class DeadLetters:
             OutputError: the file cannot be written.
         """
         letter: dict[str, Any] = {
-            "time": self._clock.now(), "run": self._run, "source": origin.source, "line": origin.line or None,
-            "id": document_id,
+            "time": self._clock.now(), "run": self._run, "index": self._index, "source": origin.source,
+            "line": origin.line or None, "id": document_id,
             # A field's name from the command line may hold bytes that are not UTF-8.
             "reason": reason.encode(errors="backslashreplace").decode(),
         }  # fmt: skip

@@ -11,6 +11,7 @@ from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.index.filled import FilledField
 from es_sbert.index.layout import vectors_by_name
 from es_sbert.index.meta import stored_meta
+from es_sbert.index.schema import is_in_source
 from es_sbert.index.targets import Targets, text_in
 from es_sbert.index.text import MISSING, find_field
 from es_sbert.index.vectors import sent_again
@@ -20,7 +21,7 @@ from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.load import Sorted, Task
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.retry import Patience
-from es_sbert.ingest.triage import Sorting, StoredVector, Verdict, chunks, is_kept_in_source, triage
+from es_sbert.ingest.triage import Sorting, StoredVector, Verdict, chunks, triage
 
 # Documents of one lookup. The answer holds their texts and the metadata of their vectors.
 _LOOKUP = 2000
@@ -39,10 +40,12 @@ class ChangeDetection:
         patiently: Asks the engine with the load's patience.
         empty_index: Whether the index held nothing when the load began, so that nothing need be looked up.
         refresh: Whether to refresh the index before each lookup: other processes' writes of a moment ago then count.
+        distrusted: Whether vectors of the index may differ from what was sent, so that all are made again.
     """
 
     def __init__(self, engine: Engine, index: IndexState, name: str, targets: Targets, outcomes: Outcomes, *,
-                 patiently: Patience, empty_index: bool, refresh: bool = False) -> None:  # fmt: skip
+                 patiently: Patience, empty_index: bool, refresh: bool = False,
+                 distrusted: bool = False) -> None:  # fmt: skip
         self._engine = engine
         self._index = index.name
         self._name = name
@@ -50,13 +53,14 @@ class ChangeDetection:
         self._filled = tuple(number for number, target in enumerate(targets) if target.filled)
         # Which texts can be compared with those of the index.
         self._comparable = tuple(
-            all(is_kept_in_source(index.mappings, field) for field in target.template.fields) for target in targets
+            all(is_in_source(field, index.mappings) for field in target.template.fields) for target in targets
         )
         self._result_window = int(index.settings.get("index.max_result_window", 10_000))
         self._outcomes = outcomes
         self._patiently = patiently
         self._empty_index = empty_index
         self._refresh = refresh
+        self._distrusted = distrusted
 
     def __call__(self, documents: list[Document]) -> Sorted:
         """Sort a window; documents to which nothing need be done are entered in the outcomes.
@@ -109,7 +113,7 @@ class ChangeDetection:
         source, names = hit.get("_source") or {}, hit.get("matched_queries", [])
         return [
             StoredVector(
-                exists=str(number) in names,
+                exists=str(number) in names and not self._distrusted,
                 meta=stored_meta(source, target.meta_field),
                 text_changed=self._comparable[number] and text_in(source, target) != document.texts[number],
             )
@@ -140,7 +144,7 @@ class ChangeDetection:
         else:
             outcome = Outcome.UPDATED if sorting.verdict is Verdict.WRITE else Outcome.EMPTY
             embedded_at = max((field.meta.embedded_at for field in kept), default="")
-            result.actions.append(Action(document, index_action(document, kept), outcome, 0, embedded_at))
+            result.actions.append(Action(document, index_action(document, kept), outcome, 0, embedded_at, tuple(kept)))
 
     def _enter(self, documents: list[Document], sortings: list[Sorting]) -> None:
         counts = Counter(sorting.verdict for sorting in sortings)

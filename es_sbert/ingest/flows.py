@@ -11,11 +11,12 @@ from es_sbert.index.layout import nested_limit
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
 from es_sbert.ingest.bulk import BulkWriter
-from es_sbert.ingest.context import LoadContext, patiently_unless_halted
+from es_sbert.ingest.context import LoadContext, check_same_index, patiently_unless_halted
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
 from es_sbert.ingest.progress import Snapshot, fraction_done
+from es_sbert.ingest.read_back import ReadBack
 from es_sbert.ingest.stream import RecordStream
 
 # How often documents that other writers keep changing are read and embedded anew.
@@ -43,11 +44,14 @@ def load_sources(context: LoadContext, encoder: Encoder, stream: RecordStream, t
         empty_index=empty_index and all(target.filled for target in context.targets),
         # A letter gives way to a later version of its document, also to one that was written a moment ago.
         refresh=settings.retry is not None,
+        distrusted=context.memory.is_distrusted(),
     )  # fmt: skip
     rules = DocumentRules.of(context.targets, settings.id_field, context.index.routing_of(settings.index))
     documents = read_documents(stream, rules, context.memory, outcomes)
-    loader = _loader(context, encoder, detect, _no_conflict)
+    read_back = ReadBack(context)
+    loader = _loader(context, encoder, detect, _no_conflict, read_back)
     loader.run(windows(documents, settings.batch_window, WINDOW_BYTES), tick)
+    read_back.check_sample()
 
 
 def embed_in_place(context: LoadContext, encoder: Encoder, reader: IndexReader,
@@ -63,17 +67,19 @@ def embed_in_place(context: LoadContext, encoder: Encoder, reader: IndexReader,
     """
     window = context.plan.settings.batch_window
     conflicts = Conflicts()
-    loader = _loader(context, encoder, Clearing(context.targets), conflicts.add)
+    read_back = ReadBack(context)
+    loader = _loader(context, encoder, Clearing(context.targets), conflicts.add, read_back)
     loader.run(windows(documents(), window, WINDOW_BYTES), tick)
     for _ in range(CONFLICT_ROUNDS):
         changed = conflicts.take()
         if not changed:
-            return
+            break
         loader.run(windows(reader.again(changed), window, WINDOW_BYTES), tick)
     for action in conflicts.take().values():
         reason = "other writers kept changing it while it was being embedded: run again"
         document = action.document
         context.outcomes.dead(document.origin, reason, document.source, document.id, partial=True)
+    read_back.check_sample()
 
 
 def ticker(context: LoadContext, part_read: Callable[[], float | None]) -> Callable[[], None]:
@@ -96,11 +102,11 @@ def ticker(context: LoadContext, part_read: Callable[[], float | None]) -> Calla
 
 
 def _loader(context: LoadContext, encoder: Encoder, sort_out: Callable[[list[Document]], Sorted],
-            on_conflict: Callable[[Action], None]) -> Loader:  # fmt: skip
+            on_conflict: Callable[[Action], None], read_back: ReadBack) -> Loader:  # fmt: skip
     writer = BulkWriter(
         # The index itself: behind an alias that goes over to another model's meanwhile, vectors would be mixed.
         context.engine, context.index.name, context.policy, context.throttle, context.outcomes, context.control,
-        on_conflict, context.observer,
+        on_conflict, context.observer, read_back, partial(check_same_index, context),
     )  # fmt: skip
     return Loader(
         context.engine, encoder, context.targets, throttle=context.throttle, sort_out=sort_out, writer=writer,

@@ -229,13 +229,15 @@ class Loader:
                 self._outcomes.left(1)
                 continue
             made = [vectors.field_of(task.document, piece) for piece in pieces]
-            body = self._body(task, [filled for filled, _ in made])
-            yield Action(task.document, body, Outcome.INDEXED, sum(lost for _, lost in made), embedded_at)
+            fields = (*task.kept, *(filled for filled, _ in made))
+            lost_tokens = sum(lost for _, lost in made)
+            yield Action(
+                task.document, self._body(task.document, fields), Outcome.INDEXED, lost_tokens, embedded_at, fields
+            )
 
-    def _body(self, task: Task, fields: list[FilledField]) -> bytes:
-        document = task.document
+    def _body(self, document: Document, fields: Sequence[FilledField]) -> bytes:
         if document.version is None:
-            return index_action(document, [*task.kept, *fields])
+            return index_action(document, fields)
         return update_action(document, fields, cleared_fields(document, self._targets))
 
 

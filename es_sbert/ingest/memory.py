@@ -87,6 +87,30 @@ class LoadMemory(Protocol):
             OutputError: the file cannot be read.
         """
 
+    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
+        """How many documents of this pass over the source are acknowledged.
+
+        Args:
+            documents: Of these alone: id and content of each, as in a `Meeting`; None for any content.
+
+        Raises:
+            OutputError: the file cannot be read.
+        """
+
+    def distrust(self) -> None:
+        """The engine has altered documents of this load: vectors that the index holds may not be those that were sent.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+
+    def is_distrusted(self) -> bool:
+        """Whether this load, or an earlier process of it, has called `distrust`.
+
+        Raises:
+            OutputError: the file cannot be read.
+        """
+
     def remember_letters(self, keys: Iterable[bytes]) -> None:
         """Dead letters that this load has written already.
 

@@ -9,13 +9,16 @@ from pathlib import Path
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import UsageError, VectorIndexError
 from es_sbert.index.ensure import missing_index
+from es_sbert.index.meta import document_meta_field
 from es_sbert.index.privileges import CREATE, LOAD, PRUNE, SEARCH, require
 from es_sbert.index.schema import vector_fields
 from es_sbert.ingest.dead_letters import check_letters, default_path
 from es_sbert.ingest.fields import PlannedField, planned_fields
+from es_sbert.ingest.index_fitness import check_takes_files, check_takes_vectors, read_target_index
 from es_sbert.ingest.settings import IngestSettings, LoadSettings
 from es_sbert.ingest.sources.check import check_sources
 from es_sbert.ingest.sources.find import find_sources, letters_source
+from es_sbert.ingest.sources.letters import check_index_of_letters
 from es_sbert.ingest.sources.source import ReadSettings, Source
 from es_sbert.ingest.sources.sql import SqlSource
 from es_sbert.ingest.state import default_state
@@ -99,11 +102,14 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
     letters = settings.dead_letters or default_path(settings.index)
     if settings.dry_run is None:
         check_letters(letters)
-    state = engine.get_index(settings.index)
+    state = read_target_index(engine, settings.index, files=bool(sources))
     fields = planned_fields(settings, vector_fields(state.mappings, state.name) if state else {})
+    if settings.retry is not None:
+        check_index_of_letters(settings.retry, {settings.index, *((state.name, *state.aliases) if state else ())})
     if not sources:
         if state is None:
             raise missing_index(settings.index, engine)
+        check_takes_vectors(state)
         # Of several fields, a document may get one and would lose the others.
         lost = lost_fields(state.mappings, [field.field for field in fields] if len(fields) == 1 else [])
         if lost is not None:
@@ -112,7 +118,7 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
                 "Load the documents from files.",
             )
     elif state is not None:
-        check_takes_files(state, settings.index)
+        check_takes_files(state, settings.index, [document_meta_field(field.field) for field in fields])
     _require_privileges(engine, settings, state)
     state_file = (settings.state or default_state(settings.index, sources)) if sources else None
     wanted = Plan(settings, sources, fields, state, letters, state_file)
@@ -145,25 +151,6 @@ def check_replaces_text(settings: IngestSettings, sources: Sequence[Source]) -> 
     if not (settings.text_fields or settings.text_template or any("=" in given for given in settings.vectors)):
         raise UsageError(
             "--replace-text-template needs the new text", "Add --text-template '{title}. {body}' or --text-field FIELD."
-        )
-
-
-def check_takes_files(state: IndexState, name: str) -> None:
-    """Refuse indices that would refuse every document of a file.
-
-    Raises:
-        VectorIndexError: a data stream, or an index whose documents need a routing.
-    """
-    remedy = (
-        f"Let what fills it write the documents, and embed them where they stand: `es-sbert ingest --index {name}`."
-    )
-    if state.data_stream is not None:
-        raise VectorIndexError(
-            f"{name} is a data stream ({state.name}): its documents are added, never written by their ids", remedy
-        )
-    if state.mappings.get("_routing", {}).get("required") and state.routing_of(name) is None:
-        raise VectorIndexError(
-            f"the index {state.name} wants a routing with every document, which files do not have", remedy
         )
 
 

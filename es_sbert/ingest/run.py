@@ -9,27 +9,29 @@ from functools import partial
 
 from es_sbert.clock import Clock
 from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.errors import EsSbertError
+from es_sbert.errors import DocumentsAltered, EsSbertError
 from es_sbert.index.ensure import Outcome as FieldOutcome
 from es_sbert.index.ensure import VectorField, ensure_vector_field
 from es_sbert.index.load_settings import left_behind
 from es_sbert.index.schema import vector_fields
 from es_sbert.index.targets import Target, Targets, kept_targets
+from es_sbert.ingest.concurrent_changes import read_primary_terms, report_concurrent_changes
 from es_sbert.ingest.context import (
     LoadContext,
     check_index,
     load_identity,
     observe_index,
     open_letters,
+    patiently,
     read_index,
     refresh,
 )
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.error_limit import ErrorMonitor
 from es_sbert.ingest.first_window import check_first_window
+from es_sbert.ingest.index_fitness import check_created_index, discard_unused_index
 from es_sbert.ingest.ledger import Ledger, Outcome
 from es_sbert.ingest.load import WRITERS
-from es_sbert.ingest.meanwhile import done_by_others
 from es_sbert.ingest.memory import LoadMemory
 from es_sbert.ingest.milestones import record_end
 from es_sbert.ingest.observer import Observer, Unobserved
@@ -68,7 +70,7 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
     """
     settings = wanted.settings
     wait = partial(wait_for_engine, seconds=settings.retry_seconds, no_waiting=control.no_waiting)
-    pruned = 0
+    pruned = missing = 0
     with ExitStack() as stack:
         stream = check_first_window(engine, wanted, control)
         if stream is not None:
@@ -78,6 +80,9 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         stack.enter_context(closing(meter))
         index = wait(lambda: read_index(engine, settings.index))
         targets = _targets(wanted, fields, index)
+        created = any(field.outcome is FieldOutcome.CREATED for field in fields)
+        if created:
+            check_created_index(engine, index, settings.index, [target.meta_field for target in targets])
         memory = None
         if wanted.state_file is not None:
             memory = runner.open_memory(wanted.state_file, load_identity(wanted, index, targets))
@@ -91,7 +96,7 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
             engine, wanted, targets, control, meter, outcomes, RetryPolicy(settings.retry_seconds), index, memory,
             Throttle(settings.bulk_bytes, WRITERS), observer or Unobserved(), clock, stream,
         )  # fmt: skip
-        fast = wants_load_settings(settings, created=any(field.outcome is FieldOutcome.CREATED for field in fields))
+        fast = wants_load_settings(settings, created=created)
         changed = fast or left_behind(index) is not None
         if changed:
             # Before the first request that changes them.
@@ -103,26 +108,32 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
                 before, said = switch_off(context)
                 notes += said
             began = clock.now()
+            terms = read_primary_terms(context)
             if wanted.sources:
                 observe_index(context)
             info = runner.load(context)
             # After an interrupt the next run does all of it: a refresh may have to build a graph first.
             if control.lost is None and not _is_interrupted(control, wanted):
                 refresh(context)
-                notes += done_by_others(context, check_index(context), began)
-                if settings.prune and not control.stop.is_set():
+                changes = report_concurrent_changes(context, check_index(context), began, terms)
+                notes, missing = [*notes, *changes.notes], changes.missing
+                if settings.prune and not missing and not control.stop.is_set():
                     meter.close()
                     pruned, note = prune(context, confirm)
                     notes += note
             if changed:
                 notes += switch_back(context, before)
+            if created and control.lost is None and not control.stop.is_set():
+                notes += _discarded(context)
         except EsSbertError as error:
+            if memory is not None and isinstance(error, DocumentsAltered):
+                memory.distrust()
             if changed:
                 error.message += "".join(f"; {note}" for note in switch_back(context, before))
             written = sum(outcomes.ledger.counts()[outcome] for outcome in (Outcome.INDEXED, Outcome.UPDATED))
             error.message += f" (this came after {written:,} documents were written)"
             raise
-        if memory is not None and not control.stop.is_set():
+        if memory is not None and not missing and not control.stop.is_set():
             if settings.retry is not None:
                 # Every letter has come to its end, be it as a new one.
                 taken_aside(settings.retry).unlink()
@@ -133,7 +144,7 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         source=wanted.source, dead_letters=str(wanted.dead_letters),
         seconds=time.monotonic() - begin, interrupted=_is_interrupted(control, wanted),
         stopped=_why_stopped(control, wanted, memory), resumed=memory is not None and memory.resumed,
-        notes=tuple(notes), pruned=pruned,
+        notes=tuple(notes), pruned=pruned, missing=missing,
     )  # fmt: skip
     record_end(summary)
     return summary
@@ -166,6 +177,16 @@ def _targets(wanted: Plan, fields: Sequence[VectorField], index: IndexState) -> 
     if not wanted.sources:
         return own  # partial updates leave other fields alone
     return own + kept_targets(vector_fields(index.mappings, index.name), [target.field for target in own])
+
+
+def _discarded(context: LoadContext) -> list[str]:
+    """Delete the index that this load has created, where it took no document: an export with wrong fields, say."""
+    name = context.index.name
+    if not context.outcomes.ledger.counts()[Outcome.DEAD]:
+        return []  # an empty source is no failure
+    if not patiently(context, partial(discard_unused_index, context.engine, context.index)):
+        return []
+    return [f"the index {name}, which this load created, took no document and was deleted again"]
 
 
 def _dropped(context: LoadContext) -> list[str]:

@@ -86,6 +86,22 @@ class SeenRecords:
         seen = self._find([_key(document_id) for document_id in document_ids])
         return {document_id for document_id in document_ids if _key(document_id) in seen}
 
+    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
+        """See `LoadMemory.count_acknowledged`."""
+        if documents is None:
+            [(count,)] = self._db.execute("SELECT COUNT(*) FROM records WHERE acknowledged = 1")
+            return int(count)
+        seen = self._find([_key(document_id) for document_id, _ in documents])
+        rows = ((seen.get(_key(document_id)), content) for document_id, content in documents)
+        return sum(
+            row is not None and bool(row[4]) and (content is None or bytes.fromhex(content) == row[1])
+            for row, content in rows
+        )
+
+    def forget_acknowledged(self) -> None:
+        """No record counts as acknowledged any more."""
+        self._db.execute("UPDATE records SET acknowledged = 0")
+
     def close(self) -> None:
         """Remove the table; does nothing the second time."""
         self._db.close()

@@ -96,6 +96,7 @@ class LoadState:
             self.note = f"The state file {self.path} was of another index, model, text or id field: begun anew"
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
+        db.execute("PRAGMA user_version = 0")
         db.execute("CREATE TABLE load (format INTEGER PRIMARY KEY, identity BLOB, run TEXT)")
         db.execute("CREATE TABLE letters (key BLOB PRIMARY KEY) WITHOUT ROWID")
         return db, None
@@ -111,6 +112,22 @@ class LoadState:
     def holds(self, document_ids: Sequence[str]) -> set[str]:
         with self._explained():
             return self._records.holds(document_ids)
+
+    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
+        with self._explained():
+            return self._records.count_acknowledged(documents)
+
+    def distrust(self) -> None:
+        with self._explained():
+            # Kept with the file: the process that resumes this load must know.
+            self._db.execute("PRAGMA user_version = 1")
+            self._commit()
+            self._records.forget_acknowledged()
+
+    def is_distrusted(self) -> bool:
+        with self._explained():
+            [(version,)] = self._db.execute("PRAGMA user_version").fetchall()
+            return bool(version)
 
     def remember_letters(self, keys: Iterable[bytes]) -> None:
         with self._explained():

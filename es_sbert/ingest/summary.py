@@ -56,6 +56,8 @@ class Summary(BaseModel):
         resumed: Whether it went on where another process ended.
         notes: What else must be said.
         pruned: Documents removed from the index, because the source no longer has them.
+        missing: Documents that the engine acknowledged and that the index does not hold at the end as they were
+            written: it lost writes, or other writers deleted or replaced them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -90,11 +92,12 @@ class Summary(BaseModel):
     resumed: bool
     notes: tuple[str, ...]
     pruned: int
+    missing: int = 0
 
     @classmethod
     def of(cls, ledger: Ledger, info: EncoderInfo, *, index: str, engine: str, source: str, dead_letters: str,
            seconds: float, interrupted: bool, stopped: str | None, resumed: bool,
-           notes: tuple[str, ...], pruned: int) -> Summary:  # fmt: skip
+           notes: tuple[str, ...], pruned: int, missing: int = 0) -> Summary:  # fmt: skip
         """The summary of a ledger that adds up.
 
         Raises:
@@ -119,7 +122,7 @@ class Summary(BaseModel):
             missing_fields=dict(sorted(ledger.lacking.items())), retries=ledger.retries,
             seconds=round(seconds, 3), documents_per_second=round(ledger.read / seconds, 1) if seconds > 0 else 0.0,
             interrupted=interrupted, stopped=stopped, resumed=resumed, notes=notes,
-            pruned=pruned, **encoder,
+            pruned=pruned, missing=missing, **encoder,
         )  # fmt: skip
 
     @property
@@ -129,7 +132,7 @@ class Summary(BaseModel):
             return 130
         if self.stopped is not None and not (self.indexed or self.updated or self.unchanged):
             return 2
-        return 1 if self.dead or self.stopped is not None else 0
+        return 1 if self.dead or self.missing or self.stopped is not None else 0
 
     def lines(self) -> list[str]:
         """The summary in words, one fact a line."""
@@ -145,6 +148,7 @@ class Summary(BaseModel):
             (self.skipped.deleted, "skipped: deleted from the index meanwhile"),
             (self.dead, f"not loaded: see {self.dead_letters}"),
             (self.left, "left for the next run"),
+            (self.missing, "acknowledged by the engine, but missing from the index"),
             (self.pruned, "removed: no longer in the source"),
         )
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from es_sbert.index.meta import DocumentMeta, is_current
@@ -131,23 +130,3 @@ def lost_fields(mappings: Mapping[str, Any], made: Collection[str]) -> str | Non
         return f"fields in its _source but {', '.join(source['includes'])}"
     missing = [name for name in source.get("excludes", []) if name not in made]
     return f"{', '.join(missing)} in its _source" if missing else None
-
-
-def is_kept_in_source(mappings: Mapping[str, Any], field: str) -> bool:
-    """Whether an index keeps a field in `_source`, so that its documents can be compared by it.
-
-    Args:
-        field: Dotted for nested ones.
-    """
-    source = mappings.get("_source", {})
-    includes, excludes = source.get("includes", []), source.get("excludes", [])
-    if source.get("enabled", True) is False or (includes and not _matches(field, includes)):
-        return False
-    return not _matches(field, excludes)
-
-
-def _matches(field: str, patterns: Collection[str]) -> bool:
-    """Whether a pattern of `_source` filtering covers a field: by its name, or by that of an object around it."""
-    parts = field.split(".")
-    paths = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-    return any(fnmatchcase(path, pattern) for path in paths for pattern in patterns)

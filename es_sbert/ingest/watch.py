@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from es_sbert.engines.protocol import Json
-from es_sbert.errors import EngineError
+from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.ingest.backfill import PAGE, IndexReader, scan_query
 from es_sbert.ingest.context import LoadContext, check_index, patiently
 from es_sbert.ingest.documents import Document
+from es_sbert.ingest.index_fitness import in_place_commands
 
 
 class Changes:
@@ -33,6 +34,7 @@ class Changes:
         self._reader = reader
         self._index = context.index.name
         self._name = context.plan.settings.index  # an alias leaves out documents that are not its own
+        self._backing = self._backing_indices()
         self._query: Json = scan_query(context.targets)
         self._seen = self._checkpoints()
         self._there = dict(self._seen)
@@ -41,10 +43,12 @@ class Changes:
         """Whether anything was written that was not looked at. An engine that fails ends the watch.
 
         Raises:
-            IndexMismatch: the index was deleted or made anew, or its alias stands for another one.
+            IndexMismatch: the index was deleted or made anew, its alias stands for another one, or the data stream
+                that it belongs to has rolled over.
         """
         try:
             # Looked at first, and every time: the numbers of another index may well be the same.
+            self._check_stream()
             check_index(self._context)
             self._there = self._checkpoints()
         except EngineError as error:
@@ -62,6 +66,26 @@ class Changes:
                 yield from self._of_shard(shard, up_to)
         except EngineError as error:
             self._lost(error)
+
+    def _backing_indices(self) -> set[str]:
+        """Names of the backing indices of the data stream that the index belongs to; none where it belongs to none."""
+        stream = self._context.index.data_stream
+        return (
+            set()
+            if stream is None
+            else set(patiently(self._context, partial(self._context.engine.index_uuids, stream)))
+        )
+
+    def _check_stream(self) -> None:
+        """New documents of a data stream go to its newest backing index, which this watch would never see."""
+        added = sorted(self._backing_indices() - self._backing)
+        if added:
+            raise IndexMismatch(
+                f"the data stream {self._context.index.data_stream} has rolled over: new documents go to "
+                f"{', '.join(added)} and no longer to {self._index}",
+                f"Embed the last documents of {self._index}: {in_place_commands([self._index])}. Then watch the new "
+                f"backing index: `es-sbert ingest --index {added[-1]} --watch`.",
+            )
 
     def _lost(self, error: EngineError) -> None:
         self._context.control.cut(f"reading the index failed: {error.message}")

@@ -52,20 +52,21 @@ def server() -> Iterator[Callable[[Mapping[str, str]], OwnServer]]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_nothing_is_lost_and_nothing_doubled(
-    fault: Fault, es9_url: str, server: Callable[[Mapping[str, str]], OwnServer], fresh_index: Callable[[str], str],
-    model: Path, tiny: Encoder, tmp_path: Path,
+def test_nothing_is_lost_nothing_doubled_and_nothing_stale(
+    fault: Fault, request: pytest.FixtureRequest, server: Callable[[Mapping[str, str]], OwnServer],
+    fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path,
 ) -> None:  # fmt: skip
     if fault.happen in (disk.full_for_state, disk.full_for_letters) and not disk.can_mount():
         pytest.skip("this user may not mount a small disk")
     own = server(fault.settings or SMALL_REQUESTS) if fault.server else None
-    url = own.url if own else es9_url
+    name = fault.engines[0]
+    url = own.url if own else request.getfixturevalue(f"{name}_url")
     for number in range(TRIES):
         folder = tmp_path / str(number)
         folder.mkdir()
-        bench = Bench("es9", url, fresh_index(url), model, tiny, folder, corpus(COUNT), OUTAGE, own)
+        bench = Bench(name, url, fresh_index(url), model, tiny, folder, corpus(COUNT), OUTAGE, own)
         with closing(bench):
-            bench.create(fault.shards)
+            bench.create(fault.shards, fault.index)
             try:
                 summary = fault.happen(bench)
                 break

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
-from es_sbert.errors import VectorIndexError
-from tests.engine.ingest_support import contents, letters, load, open_engine, sentences, write_jsonl
+from es_sbert.errors import IndexMismatch, VectorIndexError
+from tests.engine.ingest_support import Interposed, contents, letters, load, open_engine, sentences, write_jsonl
 
 
 @pytest.fixture(scope="module", params=["es8", "opensearch"])
@@ -93,3 +94,111 @@ def test_a_vector_that_cannot_be_kept_is_said_to_be_lost(
     lost = not engine.info.hides_vectors_in_source
     assert [note.startswith("1 documents lost their vector in other") for note in summary.notes] == [True] * lost
     assert engine.count(index_name, {"exists": {"field": "other"}}) == 2 - lost
+
+
+@pytest.fixture
+def template(engine: Engine, index_name: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that makes an index template for the index; one of the older kind where it is told so."""
+
+    def put(template: dict[str, Any], *, legacy: bool = False) -> None:
+        body = {"index_patterns": [index_name]}
+        ask(engine, "PUT", f"/_template/{index_name}", body | template | {"order": 1}) if legacy else ask(
+            engine, "PUT", f"/_index_template/{index_name}", body | {"template": template, "priority": 500}
+        )
+
+    yield put
+    for kind in ("_index_template", "_template"):
+        engine._request("DELETE", f"/{kind}/{index_name}", missing_ok=True)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["composable", "legacy"])
+def test_a_routing_that_a_template_requires_is_refused_and_no_index_is_left(
+    engine: Engine, engine_url: str, index_name: str, template: Callable[..., None], encoder: Encoder, tmp_path: Path,
+    legacy: bool,
+) -> None:  # fmt: skip
+    template({"mappings": {"_routing": {"required": True}}}, legacy=legacy)
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
+    with pytest.raises(VectorIndexError, match="wants a routing") as told:
+        load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+    assert "template" in told.value.message
+    assert engine.get_index(index_name) is None
+    assert not dead.exists()
+
+
+def test_an_index_that_takes_no_document_by_its_template_is_not_left_behind(
+    engine: Engine, engine_url: str, index_name: str, template: Callable[..., None], encoder: Encoder, tmp_path: Path
+) -> None:
+    template({"mappings": {"dynamic": "strict", "properties": {"text": {"type": "text"}}}})
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
+    summary = load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+    assert (summary.dead, summary.exit_code) == (3, 1)
+    assert engine.get_index(index_name) is None
+    assert [note for note in summary.notes if "took no document and was deleted again" in note]
+
+
+@pytest.mark.parametrize("mappings", [{"enabled": False}, {"_source": {"enabled": False}}], ids=["enabled", "source"])
+def test_an_index_in_which_no_vector_is_found_or_known_is_refused(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, mappings: dict[str, Any]
+) -> None:
+    engine.create_index(index_name, {"mappings": mappings})
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
+    for files in ([path], []):
+        with pytest.raises(VectorIndexError, match="`enabled: false`|in _source|keeps no _source"):
+            load(engine_url, encoder, index_name, *files, dead=dead, **({"id_field": "id"} if files else {}))
+
+
+@pytest.fixture
+def stream(opensearch_url: str, fresh_index: Callable[[str], str]) -> Iterator[tuple[Engine, str]]:
+    """A data stream with two backing indices and a document in each; the other servers cannot delete one."""
+    index_name = fresh_index(opensearch_url)
+    with open_engine(opensearch_url) as engine:
+        yield from made_stream(engine, index_name)
+
+
+def made_stream(engine: Engine, index_name: str) -> Iterator[tuple[Engine, str]]:
+    body = {"index_patterns": [index_name], "data_stream": {}, "priority": 500}
+    ask(engine, "PUT", f"/_index_template/{index_name}", body)
+    add_to_stream(engine, index_name, "first")
+    ask(engine, "POST", f"/{index_name}/_rollover")
+    add_to_stream(engine, index_name, "second")
+    yield engine, index_name
+    ask(engine, "DELETE", f"/_data_stream/{index_name}")
+    ask(engine, "DELETE", f"/_index_template/{index_name}")
+
+
+def add_to_stream(engine: Engine, stream: str, key: str) -> None:
+    document = b'{"@timestamp":"2026-01-01T00:00:00Z","text":"A river."}'
+    [result] = engine.bulk(stream, b'{"create":{"_id":"%s"}}\n%s\n' % (key.encode(), document))
+    assert result.ok
+
+
+def test_a_data_stream_after_a_rollover_is_embedded_by_the_commands_that_its_refusal_names(
+    stream: tuple[Engine, str], encoder: Encoder, tmp_path: Path
+) -> None:
+    engine, name = stream
+    url = engine.info.url
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
+    for files, options in (([], {}), ([], {"watch_seconds": 1}), ([path], {"id_field": "id"})):
+        with pytest.raises(VectorIndexError, match="is a data stream") as told:
+            load(url, encoder, name, *files, dead=dead, **options)
+        named = re.findall(r"`es-sbert ingest --index (\S+)`", told.value.remedy)
+        assert named == sorted(engine.index_uuids(name))
+    for index in named:
+        assert load(url, encoder, index, dead=dead).indexed == 1
+        with pytest.raises(VectorIndexError, match=f"belongs to the data stream {name}"):
+            load(url, encoder, index, path, dead=dead, id_field="id")
+    engine.refresh(name)
+    assert engine.count(name, {"exists": {"field": "embedding"}}) == 2
+
+
+def test_a_watch_of_a_backing_index_ends_when_its_stream_rolls_over(
+    stream: tuple[Engine, str], encoder: Encoder, tmp_path: Path
+) -> None:
+    engine, name = stream
+    url = engine.info.url
+    newest = sorted(engine.index_uuids(name))[-1]
+    roll = Interposed(encoder, lambda window: ask(engine, "POST", f"/{name}/_rollover") if window == 0 else None)
+    with pytest.raises(IndexMismatch, match=f"the data stream {name} has rolled over") as told:
+        load(url, roll, newest, dead=tmp_path / "dead", watch_seconds=0.1)
+    [third] = set(engine.index_uuids(name)) - {newest, sorted(engine.index_uuids(name))[0]}
+    assert f"`es-sbert ingest --index {third} --watch`" in told.value.remedy

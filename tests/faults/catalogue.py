@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults import disk, engine, process, wire
+from tests.faults import disk, engine, process, wire, writers
 from tests.faults.fault import EVERY_ENGINE, Fault
 
 FAULTS = (
@@ -12,8 +12,16 @@ FAULTS = (
     Fault("two loads of one source at once", process.two_at_once),
     Fault("two loads at once, each with a state of its own", process.two_with_own_states),
     Fault("source changed between kill and resume", process.source_changed),
+    Fault("documents deleted between kill and resume", writers.deleted_before_resume, EVERY_ENGINE),
+    Fault("vectors dropped by an application between two loads", writers.vectors_dropped, EVERY_ENGINE),
+    Fault("texts updated by an application between two loads", writers.texts_updated, EVERY_ENGINE),
+    Fault("texts and vectors changed by a pipeline", writers.altered_by_pipeline, ("es8", "opensearch")),
     Fault("clock set back", process.clock_set_back),
     Fault("engine killed and started again", engine.killed, EVERY_ENGINE, server=True),
+    Fault(
+        "engine killed before it has synced its translog", engine.killed_before_sync, EVERY_ENGINE, server=True,
+        index={"index.translog.durability": "async", "index.translog.sync_interval": "600s"},
+    ),
     Fault("engine restarted", engine.restarted, EVERY_ENGINE, server=True),
     Fault("engine stopped for two minutes", engine.stopped, EVERY_ENGINE, server=True),
     Fault("engine frozen", engine.frozen, EVERY_ENGINE, server=True),

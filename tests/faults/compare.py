@@ -24,17 +24,19 @@ class End:
         doubled: Documents in the index that should not be there, or twice, and letters that were written twice.
         lost: Documents that the index lacks or holds otherwise than the source has them, vector included, and
             letters that are missing.
+        stale: Documents in the index whose vector is not the one of the text that they have now.
         settings: What the load has left in the index's settings.
     """
 
     documents: int
     doubled: int
     lost: int
+    stale: int
     settings: str = ""
 
     @property
     def good(self) -> bool:
-        return not (self.doubled or self.lost or self.settings)
+        return not (self.doubled or self.lost or self.stale or self.settings)
 
 
 def compare(bench: Bench) -> End:
@@ -47,26 +49,35 @@ def compare(bench: Bench) -> End:
         wanted = bench.corpus.wanted
         # Whatever is not wanted, and every further copy of what is.
         doubled = sum(count - (document_id in wanted) for document_id, count in seen.items())
-        lost = sum(_is_lost(engine, bench, part) for part in _parts(sorted(wanted)))
+        ends = [_lost_and_stale(engine, bench, part) for part in _parts(sorted({*wanted, *seen}))]
+        lost, stale = (sum(end[number] for end in ends) for number in range(2))
         index = engine.get_index(bench.index)
         assert index is not None
         changed = left_behind(index) is not None or index.settings.get("index.refresh_interval") != "5s"
         missing, repeated = _letters(bench)
-        return End(len(ids), doubled + repeated, lost + missing, str(index.settings) if changed else "")
+        return End(len(ids), doubled + repeated, lost + missing, stale, str(index.settings) if changed else "")
 
 
 def _parts(ids: list[str]) -> list[list[str]]:
     return [ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE)]
 
 
-def _is_lost(engine: Engine, bench: Bench, ids: list[str]) -> int:
+def _lost_and_stale(engine: Engine, bench: Bench, ids: list[str]) -> tuple[int, int]:
     stored = engine.get_documents(bench.index, ids, source_includes=["*"], vectors=True)
-    documents = [bench.corpus.wanted[document_id] for document_id in ids]
-    vectors = bench.encoder.encode([document["text"] for document in documents], "document").vectors
-    return sum(
-        not _same(document, stored.get(document["id"], {}), vector)
-        for document, vector in zip(documents, vectors, strict=True)
+    wanted = {
+        document_id: bench.corpus.wanted[document_id] for document_id in ids if document_id in bench.corpus.wanted
+    }
+    texts = sorted({document["text"] for document in (*stored.values(), *wanted.values())})
+    vectors = dict(zip(texts, bench.encoder.encode(texts, "document").vectors, strict=True))
+    lost = sum(
+        not _same(document, stored.get(document["id"], {}), vectors[document["text"]]) for document in wanted.values()
     )
+    stale = sum(
+        not same_vectors(vector_of(found), vectors[found["text"]])
+        for found in stored.values()
+        if found.get(DEFAULT_VECTOR_FIELD) is not None
+    )
+    return lost, stale
 
 
 def _same(document: dict[str, Any], found: dict[str, Any], vector: Any) -> bool:

@@ -53,6 +53,36 @@ def _outage(bench: Bench, end: Callable[[], None], begin: Callable[[], None], *,
     return _felt(bench.ended(load))
 
 
+def killed_before_sync(bench: Bench) -> dict[str, Any]:
+    """SIGKILL to an engine that acknowledges writes before they are on the disk, while the loader lives."""
+    load = bench.start()
+    bench.wait_for_part(load)
+    load.send(signal.SIGSTOP)
+    try:
+        before = _count(bench)
+        bench.own.kill()
+        bench.own.start()
+        after = _count(bench)
+    finally:
+        load.send(signal.SIGCONT)
+    if after >= before:
+        raise FaultNotFelt(f"the engine has lost nothing: {before} documents, then {after}")
+    load.end(1)
+    if load.summary["missing"] < before - after or not bench.state.exists():
+        raise WrongEnd(f"{before - after} acknowledged documents were lost: {load.messages}")
+    if "Run the same command again" not in load.messages:
+        raise WrongEnd(f"it does not say how to repair the index: {load.messages}")
+    return bench.finish()
+
+
+def _count(bench: Bench) -> int:
+    """Documents in the index, once its shards are there."""
+    call(bench.url, "GET", f"/_cluster/health/{bench.index}?wait_for_status=yellow&timeout=300s", None)
+    with open_engine(bench.url) as engine:
+        engine.refresh(bench.index)
+        return engine.count(bench.index)
+
+
 def _felt(summary: dict[str, Any]) -> dict[str, Any]:
     if not summary["retries"]:
         raise FaultNotFelt(f"nothing was sent again: {summary}")

@@ -25,6 +25,7 @@ class Fault:
         server: Whether it needs a server that is nobody else's.
         settings: Of that server.
         shards: Of the index.
+        index: Settings of the index.
     """
 
     name: str
@@ -33,3 +34,4 @@ class Fault:
     server: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     shards: int = 1
+    index: Mapping[str, str] = field(default_factory=dict)

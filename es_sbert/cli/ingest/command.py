@@ -74,7 +74,8 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
     The first documents are checked before anything is written: a source of another format, or a field of the text
     that neither they nor the index have, ends the command. --dry-run shows what would be embedded.
 
-    Exit codes: 0 all in, 1 some in the dead-letter file, 2 nothing could be done, 130 interrupted.
+    Exit codes: 0 all in, 1 some in the dead-letter file or missing from the index, 2 nothing could be
+    done, 130 interrupted.
 
     \b
     Examples:

@@ -108,6 +108,15 @@ class RemoteMemory:
         found: set[str] = self._call("holds", list(document_ids))
         return found
 
+    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
+        return int(self._call("count_acknowledged", documents))
+
+    def distrust(self) -> None:
+        self._call("distrust")
+
+    def is_distrusted(self) -> bool:
+        return bool(self._call("is_distrusted"))
+
     def remember_letters(self, keys: Iterable[bytes]) -> None:
         self._call("remember_letters", list(keys))
 

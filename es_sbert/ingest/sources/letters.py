@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from es_sbert.errors import OutputError
+from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.locks import moving
 from es_sbert.streams.json_lines import SPACE, parse_object
@@ -47,6 +47,40 @@ def take_aside(file: Path) -> None:
             f"{file} cannot be renamed to {taken_aside(file).name}: {error.strerror}",
             "Copy it into a folder that this user may write to, and give --retry the copy.",
         ) from error
+
+
+def check_index_of_letters(file: Path, names: Collection[str]) -> None:
+    """Make sure that the letters of a file are of the index that is loaded. Letters that name no index pass.
+
+    Args:
+        names: Of the index: its own and its aliases.
+
+    Raises:
+        UsageError: a letter names another index.
+        SourceError: the file cannot be read.
+    """
+    path = next((path for path in (taken_aside(file), file) if path.is_file()), file)
+    try:
+        with open(path, "rb") as lines:
+            other = next((name for line in lines if (name := _index_of(line)) is not None and name not in names), None)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
+    if other is not None:
+        raise UsageError(
+            f"{path} holds dead letters of the index {other}",
+            f"Give --index {other}. To load them into another index, remove the entry `index` from the letters first: "
+            f"""`sed -i 's/"index":"{other}",//' {path}`.""",
+        )
+
+
+def _index_of(line: bytes) -> str | None:
+    """The index that a letter names; None for a line that is no letter."""
+    try:
+        letter = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    index = letter.get("index") if isinstance(letter, dict) else None
+    return index if isinstance(index, str) else None
 
 
 def last_letters(path: Path) -> dict[bytes, int]:

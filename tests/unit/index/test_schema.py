@@ -12,6 +12,7 @@ from es_sbert.index.meta import PassageRules, VectorFieldMeta
 from es_sbert.index.schema import (
     check_field_name,
     index_body,
+    is_in_source,
     mapping_addition,
     merged_meta,
     stored_dimensions,
@@ -135,3 +136,15 @@ def test_passages_are_as_recorded_and_read_back(flavour: Flavour, index_type: In
 def test_a_nested_object_of_somebody_else_holds_no_vectors() -> None:
     for flavour in Flavour:
         assert stored_dimensions(flavour, {"type": "nested", "properties": {"name": {"type": "keyword"}}}) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [({}, True), ({"enabled": False}, False), ({"excludes": ["a"]}, False), ({"excludes": ["a.b.c"]}, True),
+     ({"excludes": ["*.b"]}, False), ({"includes": ["a"]}, True), ({"includes": ["a.b"]}, True),
+     ({"includes": ["other"]}, False), ({"includes": ["a*"], "excludes": ["a.b"]}, False)],
+)  # fmt: skip
+def test_whether_a_field_is_kept_in_the_source_is_told_by_its_name_and_by_the_objects_around_it(
+    source: dict[str, Any], kept: bool
+) -> None:
+    assert is_in_source("a.b", {"_source": source}) is kept

@@ -22,9 +22,12 @@ from es_sbert.locks import moving
     [
         ("docs", "docs.dead-letters.jsonl"),
         ("docs-2026.11", "docs-2026.11.dead-letters.jsonl"),
-        ("../../etc/passwd", "_.._etc_passwd.dead-letters.jsonl"),
-        ("..", "index.dead-letters.jsonl"),
-        ("a:b*c\x00d", "a_b_c_d.dead-letters.jsonl"),
+        ("a_b", "a_b.dead-letters.jsonl"),
+        ("a+b", "a%2Bb.dead-letters.jsonl"),
+        ("größe", "größe.dead-letters.jsonl"),
+        ("../../etc/passwd", "%2E.%2F..%2Fetc%2Fpasswd.dead-letters.jsonl"),
+        ("..", "%2E..dead-letters.jsonl"),
+        ("a:b*c\x00d", "a%3Ab%2Ac%00d.dead-letters.jsonl"),
     ],
 )
 def test_an_index_name_is_made_safe_for_a_file_name(index: str, name: str) -> None:

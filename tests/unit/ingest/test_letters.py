@@ -8,12 +8,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from es_sbert.errors import OutputError, SourceError
+from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.records import Origin, Record, Reject
 from es_sbert.ingest.sources.find import letters_source
 from es_sbert.ingest.sources.formats import Format
-from es_sbert.ingest.sources.letters import take_aside, taken_aside
+from es_sbert.ingest.sources.letters import check_index_of_letters, take_aside, taken_aside
 from es_sbert.ingest.sources.local import LocalFile
 from es_sbert.ingest.sources.source import ReadSettings
 from es_sbert.ingest.sources.textual import TextSource
@@ -110,3 +110,19 @@ def test_letters_are_taken_aside_once_and_first(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_renamed_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be renamed"):
         take_aside(tmp_path / "missing" / "file")
+
+
+def test_letters_of_another_index_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "dead.jsonl"
+    for index in (None, "docs", "other"):
+        with closing(DeadLetters(path, "run", index=index)) as letters:
+            letters.write(Origin("f", 3), "why", document=b'{"a":1}', document_id="7")
+        if index != "other":
+            check_index_of_letters(path, {"docs", "alias"})
+    with pytest.raises(UsageError, match="holds dead letters of the index other") as told:
+        check_index_of_letters(path, {"docs", "alias"})
+    assert "--index other" in told.value.remedy
+    check_index_of_letters(path, {"docs", "other"})
+    path.rename(taken_aside(path))
+    with pytest.raises(UsageError, match="holds dead letters of the index other"):
+        check_index_of_letters(path, {"docs"})

@@ -58,6 +58,31 @@ def test_repetitions_are_told_from_contradictions_and_say_where_they_stood_first
         assert meet_at(state, "id 2000", A, Origin("file 0", 3)) == (Met.REPEATED, Origin("file 1", 2000))
 
 
+def test_acknowledged_documents_of_this_pass_are_counted_by_id_and_content(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as state:
+        for document in ("a", "b", "unsent"):
+            meet(state, document)
+        state.acknowledge(["a", "b"])
+        assert state.count_acknowledged() == 2
+        assert state.count_acknowledged([("a", A), ("b", B), ("unsent", A), ("unknown", A)]) == 1
+        assert state.count_acknowledged([("b", None), ("unsent", None), ("unknown", None)]) == 1
+    with opened(tmp_path / "state") as state:
+        assert state.count_acknowledged() == 0, "nothing was met in this pass"
+
+
+def test_distrust_lasts_until_the_load_ends_and_takes_acknowledgements_back(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as state:
+        meet(state, "a")
+        state.acknowledge(["a"])
+        assert not state.is_distrusted()
+        state.distrust()
+    with opened(tmp_path / "state") as state:
+        assert state.is_distrusted()
+        assert meet(state, "a") is Met.NEW
+    with opened(tmp_path / "state", replace(IDENTITY, index_uuid="other")) as state:
+        assert not state.is_distrusted()
+
+
 def test_a_resumed_load_looks_everything_up_again(tmp_path: Path) -> None:
     """What was acknowledged may have been deleted, changed or lost since."""
     with opened(tmp_path / "state") as state:
@@ -283,7 +308,7 @@ def test_letters_are_remembered(tmp_path: Path) -> None:
 def test_the_state_stands_beside_the_first_file_that_allows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stdin = TextSource(StandardInput(), Format.JSONL)
     file = TextSource(LocalFile("docs.jsonl.gz", tmp_path / "docs.jsonl.gz", None), Format.JSONL)
-    assert default_state("my/docs", [stdin, file]) == tmp_path / "docs.jsonl.gz.my_docs.load-state"
+    assert default_state("my/docs", [stdin, file]) == tmp_path / "docs.jsonl.gz.my%2Fdocs.load-state"
     assert default_state("docs", [stdin]) == Path("docs.load-state")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert default_state("docs", [file]) == Path("docs.load-state")

@@ -18,7 +18,7 @@ INFO = EncoderInfo(
 
 def summary(
     *, stopped: str | None = None, interrupted: bool = False, resumed: bool = False, notes: tuple[str, ...] = (),
-    pruned: int = 0, **counts: int,
+    pruned: int = 0, missing: int = 0, **counts: int,
 ) -> Summary:  # fmt: skip
     ledger = Ledger()
     for name, count in counts.items():
@@ -27,6 +27,7 @@ def summary(
     return Summary.of(
         ledger, INFO, index="docs", engine="Elasticsearch 9.5.0", source="files", dead_letters="docs.dead",
         seconds=2.0, interrupted=interrupted, stopped=stopped, resumed=resumed, notes=notes, pruned=pruned,
+        missing=missing,
     )  # fmt: skip
 
 
@@ -38,6 +39,7 @@ def summary(
         ({"indexed": 1, "empty": 2, "duplicate": 3, "unchanged": 4}, 0),
         ({"indexed": 3, "dead": 1}, 1),
         ({"dead": 1}, 1),
+        ({"indexed": 3, "missing": 1}, 1),
         ({"indexed": 3, "stopped": "reading the index failed"}, 1),
         ({"indexed": 3, "dead": 2, "stopped": "the engine is gone"}, 1),
         ({"dead": 2, "stopped": "the engine is gone"}, 2),

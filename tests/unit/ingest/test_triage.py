@@ -16,7 +16,6 @@ from es_sbert.ingest.triage import (
     Sorting,
     StoredVector,
     Verdict,
-    is_kept_in_source,
     is_superseded,
     lost_fields,
     triage,
@@ -138,18 +137,6 @@ def test_meta_is_read_back() -> None:
 )  # fmt: skip
 def test_what_is_not_in_the_source_is_named(source: dict[str, Any], lost: str | None) -> None:
     assert lost_fields({"_source": source}, ["embedding"]) == lost
-
-
-@pytest.mark.parametrize(
-    ("source", "kept"),
-    [({}, True), ({"enabled": False}, False), ({"excludes": ["a"]}, False), ({"excludes": ["a.b.c"]}, True),
-     ({"excludes": ["*.b"]}, False), ({"includes": ["a"]}, True), ({"includes": ["a.b"]}, True),
-     ({"includes": ["other"]}, False), ({"includes": ["a*"], "excludes": ["a.b"]}, False)],
-)  # fmt: skip
-def test_whether_a_field_is_kept_in_the_source_is_told_by_its_name_and_by_the_objects_around_it(
-    source: dict[str, Any], kept: bool
-) -> None:
-    assert is_kept_in_source({"_source": source}, "a.b") is kept
 
 
 @pytest.mark.parametrize(("written", "later"), [(None, False), ("mow", True), ("now", False), ("of late", False)])

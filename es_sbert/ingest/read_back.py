@@ -1,0 +1,294 @@
+"""Written documents read back: a load ends with an error where the engine stores something else than it was sent.
+
+An ingest pipeline sees every document that is written as a whole and may change its text or its vector. The engine
+acknowledges such a write like any other. The vector then does not match the text, and every later load finds a
+document that differs from its source.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.look_up import look_up
+from es_sbert.engines.protocol import IndexState, ItemResult, Json
+from es_sbert.errors import DocumentsAltered, EngineError
+from es_sbert.events import record
+from es_sbert.index.filled import added_members
+from es_sbert.index.layout import vector_path
+from es_sbert.index.meta import DocumentMeta, stored_meta
+from es_sbert.index.schema import is_in_source
+from es_sbert.index.targets import Target, Targets, text_in
+from es_sbert.index.text import MISSING, find_field
+from es_sbert.index.vectors import stored_vectors
+from es_sbert.ingest.actions import Action
+from es_sbert.ingest.channel import Aborted
+from es_sbert.ingest.context import LoadContext, patiently
+
+# Documents that are read back of the first bulk request, and at the end of a load.
+FIRST = 8
+SAMPLE = 32
+# Larger documents are read back only where there is no other: an answer with a thousand passages takes megabytes.
+_MOST_BYTES = 64 << 10
+# Quantised storage and the engine's own normalisation stay far above it.
+_LEAST_COSINE = 0.999
+
+PIPELINE_SETTINGS = ("index.default_pipeline", "index.final_pipeline")
+
+
+@dataclass(frozen=True)
+class SentDocument:
+    """A document as it was sent.
+
+    Attributes:
+        id, routing: Its own.
+        version: `_seq_no` and `_primary_term` of the write.
+        texts: One a target.
+        fields: Vector field → its vectors and the object next to them.
+        absent: Vector fields that the document must not have.
+    """
+
+    id: str
+    routing: str | None
+    version: tuple[int, int]
+    texts: tuple[str, ...]
+    fields: Mapping[str, tuple[tuple[Vectors, ...], DocumentMeta]]
+    absent: tuple[str, ...]
+
+    @classmethod
+    def of(cls, action: Action, version: tuple[int, int], targets: Targets) -> SentDocument:
+        document = action.document
+        # Copies: a vector of a window is a view that would keep the vectors of the whole window in memory.
+        fields = {
+            field.field: (tuple(vector.copy() for _, _, vector in stored_vectors(field.value, 0)), field.meta)
+            for field in action.fields
+        }
+        # A partial update leaves the vectors that it does not name.
+        whole = document.version is None
+        absent = tuple(target.field for target in targets if whole and target.field not in fields)
+        return cls(document.id, document.routing, version, document.texts, fields, absent)
+
+
+class ReadBack:
+    """Compares documents of a load with what the engine stores of them. Thread-safe.
+
+    Args:
+        context: The load.
+    """
+
+    def __init__(self, context: LoadContext) -> None:
+        self._context = context
+        self._gate = threading.Lock()
+        self._first_checked = False
+        self._failed = False
+        self._lock = threading.Lock()
+        self._sample: list[SentDocument] = []
+        self._seen = 0
+        self._chance = random.Random()
+
+    @contextmanager
+    def first_request_alone(self) -> Iterator[None]:
+        """Let no second request go until documents of the first one were read back.
+
+        Raises:
+            Aborted: they differ, which another thread has told.
+        """
+        if self._first_checked:
+            yield
+            return
+        with self._gate:
+            if self._failed:
+                raise Aborted
+            yield
+
+    def check_first(self, taken: Sequence[tuple[Action, ItemResult]]) -> None:
+        """Read back some documents of the first request of which the engine takes any.
+
+        Where they differ, the vectors of all documents of the request are removed: they count as not embedded.
+
+        Args:
+            taken: Actions that the engine acknowledged; later ones are candidates for the sample.
+
+        Raises:
+            DocumentsAltered: a document differs from what was sent.
+        """
+        if self._first_checked:
+            self._add_to_sample(taken)
+            return
+        fit = _fit([pair for pair in taken if pair[1].version is not None])
+        if not fit:
+            return
+        self._add_to_sample(taken)
+        chosen = fit[:: max(1, len(fit) // FIRST)][:FIRST]
+        try:
+            self._check([self._sent(action, result.version) for action, result in chosen if result.version])
+        except DocumentsAltered:
+            self._failed = True
+            self._remove_vectors(taken)
+            raise
+        except EngineError:
+            return  # the next request meets the same trouble, and is checked in place of this one
+        self._first_checked = True
+
+    def check_sample(self) -> None:
+        """Read back documents from all over the load, unless its engine is lost.
+
+        Raises:
+            DocumentsAltered: a document differs from what was sent.
+        """
+        if self._context.control.lost is not None:
+            return
+        try:
+            patiently(self._context, partial(self._check, self._sample))
+        except EngineError as error:
+            self._context.control.cut(f"written documents could not be read back: {error.message}")
+
+    def _sent(self, action: Action, version: tuple[int, int]) -> SentDocument:
+        return SentDocument.of(action, version, self._context.targets)
+
+    def _add_to_sample(self, taken: Sequence[tuple[Action, ItemResult]]) -> None:
+        """Reservoir sampling: each document of the load has the same chance."""
+        for action, result in taken:
+            if result.version is None or len(action.body) > _MOST_BYTES:
+                continue
+            with self._lock:
+                self._seen += 1
+                place = len(self._sample) if len(self._sample) < SAMPLE else self._chance.randrange(self._seen)
+                if place < SAMPLE:
+                    self._sample[place : place + 1] = [self._sent(action, result.version)]
+
+    def _check(self, sent: Sequence[SentDocument]) -> None:
+        context = self._context
+        name, mappings = context.index.name, context.index.mappings
+        names = [name for target in context.targets for name in _names(target)]
+        keys = [(document.id, document.routing) for document in sent]
+        stored = context.engine.read_documents(name, keys, source_includes=list(dict.fromkeys(names)))
+        missing = [document for document, found in zip(sent, stored, strict=True) if found is None]
+        for document, found in (*zip(sent, stored, strict=True), *self._elsewhere(missing)):
+            # Missing or written again: by another writer, since the engine has acknowledged this write.
+            if found is None or (found["_seq_no"], found["_primary_term"]) != document.version:
+                continue
+            differences = _differences(document, found, context.targets, mappings)
+            if differences:
+                raise self._altered(document, differences)
+
+    def _elsewhere(self, missing: Sequence[SentDocument]) -> list[tuple[SentDocument, Json]]:
+        """Documents that a search finds, though a lookup by id and routing does not: another shard holds them."""
+        if not missing:
+            return []
+        context = self._context
+        name = context.index.name
+        context.engine.refresh(name)
+        ids = [document.id for document in missing]
+        hits = look_up(context.engine, name, ids, source=context.engine.info.source_with_vectors())
+        return [(document, hit) for document in missing for hit in hits.values() if hit["_id"] == document.id]
+
+    def _altered(self, document: SentDocument, differences: Sequence[str]) -> DocumentsAltered:
+        context = self._context
+        name = context.index.name
+        index = context.engine.get_index(name)
+        what = (
+            f"{name} stores documents otherwise than they were sent: of the document {document.id!r}, "
+            f"{'; '.join(differences)}"
+        )
+        again = "run the same command again: it embeds anew what it wrote"
+        if not context.plan.sources and self._first_checked:
+            # Which other documents of the index are concerned is known to nobody.
+            again = "embed the documents into another --vector-field"
+        pipelines = {} if index is None else _pipelines(index)
+        if pipelines:
+            named = " and ".join(f"{setting} is {pipeline!r}" for setting, pipeline in pipelines.items())
+            unset = orjson.dumps(dict.fromkeys(pipelines, "_none")).decode()
+            return DocumentsAltered(
+                f"{what}. {named}: an ingest pipeline sees every document that is written",
+                f"Remove the processor that does this from the pipeline, or switch the pipeline off "
+                f"(`PUT {name}/_settings` with {unset}), and {again}.",
+            )
+        return DocumentsAltered(
+            f"{what}. The index has no ingest pipeline: a plugin of the engine, or a proxy in front of it, does this",
+            f"Look at `GET _cat/plugins` and `GET {name}/_settings`. Once the cause is removed, {again}.",
+        )
+
+    def _remove_vectors(self, taken: Sequence[tuple[Action, ItemResult]]) -> None:
+        """Leave no vector in the index that may differ from what was sent. Pipelines do not see partial updates."""
+        lines = []
+        for action, result in taken:
+            if result.version is not None and action.fields:
+                sequence, term = result.version
+                head: Json = {"_id": action.document.id, "if_seq_no": sequence, "if_primary_term": term}
+                if action.document.routing is not None:
+                    head["routing"] = action.document.routing
+                partial_document = added_members((), [field.field for field in action.fields])
+                lines += [orjson.dumps({"update": head}), orjson.dumps({"doc": partial_document})]
+        try:
+            if lines:
+                self._context.engine.bulk(self._context.index.name, b"\n".join([*lines, b""]))
+        except EngineError as error:
+            record("vectors_left", f"the vectors of {len(lines) // 2} documents remain: {error.message}")
+
+
+def _fit(taken: Sequence[tuple[Action, ItemResult]]) -> Sequence[tuple[Action, ItemResult]]:
+    """Those that are not large, or else the smallest one."""
+    return [pair for pair in taken if len(pair[0].body) <= _MOST_BYTES] or sorted(
+        taken, key=lambda pair: len(pair[0].body)
+    )[:1]
+
+
+def _pipelines(index: IndexState) -> dict[str, str]:
+    """Setting → name of the ingest pipeline that every written document goes through."""
+    names = ((setting, index.settings.get(setting, "_none")) for setting in PIPELINE_SETTINGS)
+    return {setting: name for setting, name in names if name != "_none"}
+
+
+def _names(target: Target) -> tuple[str, ...]:
+    return (*target.template.fields, target.field, target.meta_field)
+
+
+def _differences(sent: SentDocument, found: Json, targets: Targets, mappings: Mapping[str, Any]) -> list[str]:
+    """What of a stored document is not as it was sent."""
+    source: Json = found.get("_source") or {}
+    told = []
+    if found.get("_routing") != sent.routing:
+        told.append(f"the routing is {found.get('_routing')!r} and not {sent.routing!r}")
+    for target, text in zip(targets, sent.texts, strict=True):
+        if all(is_in_source(name, mappings) for name in target.template.fields) and text_in(source, target) != text:
+            told.append(f"the text {target.template.template!r} is another one")
+        if is_in_source(vector_path(target.field, target.meta), mappings):
+            told += _vector_differences(sent, source, target)
+        wanted = sent.fields.get(target.field)
+        if wanted is not None and is_in_source(target.meta_field, mappings):
+            told += [] if stored_meta(source, target.meta_field) == wanted[1] else [f"{target.meta_field} differs"]
+    return told
+
+
+def _vector_differences(sent: SentDocument, source: Json, target: Target) -> list[str]:
+    field, wanted = target.field, sent.fields.get(target.field)
+    value = find_field(source, field)
+    has_vector = value is not MISSING and value is not None
+    if wanted is None:
+        return [f"{field} has a vector that was not sent"] if has_vector and field in sent.absent else []
+    if not has_vector:
+        return [f"the vector in {field} is missing"]
+    try:
+        stored = [vector for _, _, vector in stored_vectors(value, 0)]
+        if len(stored) != len(wanted[0]):
+            return [f"{field} has {len(stored)} passages and not {len(wanted[0])}"]
+        cosine = min(_cosine(one, two) for one, two in zip(stored, wanted[0], strict=True))
+    except (ValueError, TypeError, KeyError):
+        return [f"{field} does not have a vector of the form that was sent"]
+    return [] if cosine >= _LEAST_COSINE else [f"the vector in {field} has the cosine {cosine:.3f} with the one sent"]
+
+
+def _cosine(one: Vectors, two: Vectors) -> float:
+    """Cosine of two vectors of shape ``(dimensions,)``; minus infinity where one of them is zero."""
+    norms = float(np.linalg.norm(one)) * float(np.linalg.norm(two))
+    return float(np.dot(one, two)) / norms if norms else float("-inf")

@@ -1,0 +1,67 @@
+"""An index that is deleted or replaced while a load runs: the engine must not create it anew without our mapping."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import IndexMismatch
+from tests.engine.ingest_support import Interposed, load, sentences, write_jsonl
+
+
+def wait_for_first_window(engine: Engine, index: str) -> None:
+    """Five documents are in: no request is under way."""
+    deadline = time.monotonic() + 300
+    while len(engine.get_documents(index, [f"d{number}" for number in range(5)], source_includes=["id"])) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_index_deleted_while_a_window_is_embedded_is_not_created_again(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
+
+    def delete(window: int) -> None:
+        if window == 1:
+            wait_for_first_window(engine, index_name)
+            engine.delete_index(index_name)
+
+    with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
+        load(engine_url, Interposed(encoder, delete), index_name, path, dead=tmp_path / "dead", id_field="id",
+             batch_window=5)  # fmt: skip
+    assert engine.get_index(index_name) is None
+
+
+def test_an_index_deleted_while_it_is_embedded_in_place_is_not_created_again(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    lines = [line for document in sentences(10) for line in ({"index": {"_id": document["id"]}}, document)]
+    engine.create_index(index_name, {})
+    engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    meddle = Interposed(encoder, lambda window: engine.delete_index(index_name) if window == 0 else None)
+    with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
+        load(engine_url, meddle, index_name, dead=tmp_path / "dead", batch_window=5)
+    assert engine.get_index(index_name) is None
+
+
+def test_an_index_replaced_while_a_window_is_embedded_gets_no_document(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    def replace(window: int) -> None:
+        if window == 1:
+            wait_for_first_window(engine, index_name)
+            engine.delete_index(index_name)
+            engine.create_index(index_name, {})
+
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
+    with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
+        load(engine_url, Interposed(encoder, replace), index_name, path, dead=tmp_path / "dead", id_field="id",
+             batch_window=5)  # fmt: skip
+    engine.refresh(index_name)
+    assert engine.count(index_name) == 0

@@ -1,0 +1,203 @@
+"""Engines that store something else than they were sent: a load ends with an error that names the pipeline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import DocumentsAltered
+from es_sbert.loading import load_encoder
+from tests.engine.ingest_support import Interposed, contents, load, open_engine, sentences, write_jsonl
+from tests.faulty_proxy import Exchange, FaultyProxy
+from tests.tiny import write_tiny_bert
+
+_NEGATE = (
+    "def v = ctx.embedding; if (v instanceof List) { def n = new ArrayList(); "
+    "for (x in v) { if (x instanceof Map) { def w = new ArrayList(); for (y in x.vector) { w.add(-y); } "
+    "x.vector = w; n.add(x); } else { n.add(-x); } } ctx.embedding = n; }"
+)
+LOWERCASE = {"lowercase": {"field": "text"}}
+NEGATE = {"script": {"source": _NEGATE}}
+REMOVE = {"remove": {"field": "embedding"}}
+HARMLESS = {"set": {"field": "received", "value": "{{{_ingest.timestamp}}}"}}
+REROUTE = {"set": {"field": "_routing", "value": "elsewhere"}}
+
+Piped = Callable[..., str]
+
+
+@pytest.fixture(scope="module", params=["es8", "opensearch"])
+def url(request: pytest.FixtureRequest) -> str:
+    """An engine that has ingest pipelines."""
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    """A small model: what is compared is what the engine does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        model = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
+        with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+            yield encoder
+
+
+@pytest.fixture
+def piped(url: str, fresh_index: Callable[[str], str]) -> Iterator[Piped]:
+    """A function processor, setting → an index whose documents go through it; the pipeline has the index's name."""
+    made = []
+
+    def make(processor: dict[str, Any], setting: str = "index.default_pipeline", shards: int = 1) -> str:
+        index = fresh_index(url)
+        made.append(index)
+        with open_engine(url) as engine:
+            put_pipeline(engine, index, processor)
+            engine.create_index(index, {"settings": {setting: index, "index.number_of_shards": shards}})
+        return index
+
+    yield make
+    with open_engine(url) as engine:
+        for index in made:
+            engine.delete_index(index)
+            engine._request("DELETE", f"/_ingest/pipeline/{index}")  # type: ignore[attr-defined]
+
+
+def put_pipeline(engine: Engine, name: str, processor: dict[str, Any]) -> None:
+    engine._request("PUT", f"/_ingest/pipeline/{name}", body={"processors": [processor]})  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", sentences(20))
+
+
+@pytest.mark.parametrize("setting", ["index.default_pipeline", "index.final_pipeline"])
+@pytest.mark.parametrize(
+    ("processor", "difference"),
+    [
+        (LOWERCASE, "the text '{text}' is another one"),
+        (NEGATE, "the vector in embedding has the cosine -1.000 with the one sent"),
+        (REMOVE, "the vector in embedding is missing"),
+    ],
+    ids=["lowercase", "negate", "remove"],
+)
+def test_a_load_stops_after_its_first_request_where_a_pipeline_changes_text_or_vector(
+    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path, processor: dict[str, Any], setting: str,
+    difference: str,
+) -> None:  # fmt: skip
+    index, state = piped(processor, setting), tmp_path / "state"
+    with pytest.raises(DocumentsAltered) as told:
+        load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", batch_window=2, state=state)
+    assert difference in told.value.message
+    assert f"{setting} is {index!r}" in told.value.message
+    assert "after 2 documents were written" in told.value.message
+    assert f"PUT {index}/_settings" in told.value.remedy
+    assert state.exists()
+    stored = contents(url, index)
+    assert len(stored) == 2, "nothing is sent after the first request"
+    assert all(source.get("embedding") is None for source in stored.values()), "no wrong vector is left"
+
+
+@pytest.mark.parametrize("processor", [NEGATE, REMOVE], ids=["negate", "remove"])
+def test_passages_that_a_pipeline_changes_are_told(
+    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path, processor: dict[str, Any]
+) -> None:
+    index = piped(processor)
+    with pytest.raises(DocumentsAltered, match="the vector in embedding"):
+        load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", passages=("8",))
+
+
+def test_a_routing_that_a_pipeline_sets_is_told(
+    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    index = piped(REROUTE, shards=4)
+    with pytest.raises(DocumentsAltered, match="the routing is 'elsewhere' and not None"):
+        load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id")
+
+
+@pytest.mark.parametrize("passages", [(), ("8",)], ids=["vector", "passages"])
+def test_a_pipeline_that_adds_another_field_is_none_of_our_business(
+    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path, passages: tuple[str, ...]
+) -> None:
+    index = piped(HARMLESS)
+    summary = load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", passages=passages)
+    assert (summary.indexed, summary.exit_code) == (20, 0)
+    assert all("received" in source for source in contents(url, index).values())
+    in_place = load(url, tiny, index, dead=tmp_path / "dead")
+    assert (in_place.unchanged, in_place.exit_code) == (20, 0)
+
+
+def test_a_pipeline_that_comes_in_the_middle_is_found_at_the_end_and_the_same_command_repairs(
+    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    index, state = piped(HARMLESS), tmp_path / "state"
+    options: dict[str, Any] = {"dead": tmp_path / "dead", "id_field": "id", "batch_window": 5, "state": state}
+    with open_engine(url) as engine:
+        meddle = Interposed(tiny, lambda window: put_pipeline(engine, index, NEGATE) if window == 2 else None)
+        with pytest.raises(DocumentsAltered, match="cosine -1.000"):
+            load(url, meddle, index, docs, **options)
+        put_pipeline(engine, index, HARMLESS)
+    assert state.exists()
+    summary = load(url, tiny, index, docs, **options)
+    assert (summary.indexed, summary.exit_code, state.exists()) == (20, 0, False)
+    stored = contents(url, index)
+    texts = [document["text"] for document in sentences(20)]
+    vectors = tiny.encode(texts, "document").vectors
+    for document, vector in zip(sentences(20), vectors, strict=True):
+        assert stored[document["id"]]["embedding"] == pytest.approx(vector.tolist(), abs=1e-5)
+
+
+def test_documents_embedded_in_place_are_read_back(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    """Pipelines do not see partial updates: a proxy drops the vectors here."""
+
+    def drop(exchange: Exchange) -> tuple[int, bytes]:
+        lines = [orjson.loads(line) for line in exchange.body.splitlines()]
+        for line in lines:
+            line.get("doc", {}).pop("embedding", None)
+        exchange.body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+        return exchange.forward()
+
+    lines = [line for document in sentences(4) for line in ({"index": {"_id": document["id"]}}, document)]
+    engine.create_index(index_name, {})
+    engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    with FaultyProxy(engine_url, faults=[drop]) as proxy, pytest.raises(DocumentsAltered) as told:
+        load(proxy.url, tiny, index_name, dead=tmp_path / "dead", batch_window=2)
+    assert "the vector in embedding is missing" in told.value.message
+    assert "The index has no ingest pipeline" in told.value.message
+    assert "after 2 documents were written" in told.value.message
+    again = load(engine_url, tiny, index_name, dead=tmp_path / "dead")
+    assert (again.indexed, again.exit_code) == (4, 0)
+
+
+def test_a_document_that_another_writer_has_changed_is_no_difference(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    def overwrite(window: int) -> None:
+        """Before the last window: documents of the windows before, once they are in."""
+        if window == 3:
+            lines = b"".join(
+                orjson.dumps({"index": {"_id": f"d{number}"}}) + b"\n" + b'{"id":"x","text":"Other."}\n'
+                for number in range(5)
+            )
+            wait_for(lambda: len(engine.get_documents(index_name, ["d0"], source_includes=["id"])) == 1)
+            assert all(result.ok for result in engine.bulk(index_name, lines))
+
+    load(engine_url, Interposed(tiny, overwrite), index_name, docs, dead=tmp_path / "dead", id_field="id",
+         batch_window=5)  # fmt: skip
+    assert contents(engine_url, index_name)["d0"]["text"] == "Other."
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
