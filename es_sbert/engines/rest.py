@@ -49,7 +49,7 @@ class RestEngine(IndexUpkeep):
         """
 
     @abstractmethod
-    def open_point_in_time(self, name: str) -> str: ...
+    def open_point_in_time(self, name: str, *, shard: int | None = None) -> str: ...
 
     @abstractmethod
     def _close_point_in_time(self, pit_id: str) -> None: ...
@@ -232,6 +232,12 @@ class RestEngine(IndexUpkeep):
                 "and try again when all shards are active.",
                 503,
             )
+
+
+def point_in_time_params(shard: int | None) -> dict[str, str]:
+    """Parameters of the request that opens a point in time, of one shard or of all of them."""
+    params = {"keep_alive": KEEP_ALIVE}
+    return params if shard is None else params | {"preference": f"_shards:{shard}"}
 
 
 def _encoded(body: Json) -> bytes:

@@ -50,6 +50,7 @@ class IngestSettings(BaseModel):
         database: Address of the database that is asked; may hold a password.
         only_lacking: Of documents of the index, read those alone that lack a vector; the vectors of all others are
             known to be current.
+        only_ids: Of documents of the index, read those alone that have one of these ids; None reads all. At most 8,000.
         state: File that a killed load goes on from; None puts it beside the first source.
     """
 
@@ -78,4 +79,5 @@ class IngestSettings(BaseModel):
     sql: str | None = None
     database: SecretStr | None = None
     only_lacking: bool = False
+    only_ids: tuple[str, ...] | None = Field(default=None, max_length=8000)
     state: Path | None = None

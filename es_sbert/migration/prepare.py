@@ -32,15 +32,15 @@ class Wanted:
         vector_field: The field whose model is replaced; others that the same model fills go with it.
         name: Name of the new index; None derives it.
         index_type: Of the new fields; None keeps the old ones'.
-        block_writes: Block writes to the old index for the last moment.
-        replace_index: Put the new index, under an alias, in the place of an index that has none.
+        block_writes: Refuse writes to the old index from the last round until the swap, and after it.
+        replace_index: Put the new index, under an alias, in the place of an index that has none; takes `block_writes`.
     """
 
     alias: str
     vector_field: str
     name: str | None = None
     index_type: str | None = None
-    block_writes: bool = False
+    block_writes: bool = True
     replace_index: bool = False
 
 

@@ -32,6 +32,7 @@ class Migration(BaseModel):
         copied: Of each shard of the old index: up to this sequence number, every document has been copied.
         deletions: Whether documents may have been deleted from the old index since they were copied.
         blocked: Whether writes to the old index are blocked by us.
+        permit: The alias that the swap has to remove while writes are blocked.
         boundary: Of each shard of the new index: the highest sequence number that is ours, before other writers came.
     """
 
@@ -46,6 +47,7 @@ class Migration(BaseModel):
     copied: tuple[int, ...]
     deletions: bool = False
     blocked: bool = False
+    permit: str = ""
     boundary: tuple[int, ...] = ()
 
 
