@@ -57,15 +57,16 @@ def held_writes(transfer: Transfer, is_swapped: Callable[[], bool], say: Callabl
     state = transfer.engine.get_index(source)
     if state is None:
         raise IndexMissing(f"the index {source} is gone", "Find out who deleted it.")
-    hold = Hold(f"{transfer.target}.swap-{book.note.run[:12]}")
+    hold = Hold(permit_name(transfer.target, book.note.run))
     is_foreign = state.settings.get(WRITE_BLOCK) == "true"
     book.write(phase=Phase.CLOSING, blocked=not is_foreign, permit=hold.permit)
     transfer.engine.update_aliases([{"add": {"index": transfer.target, "alias": hold.permit, "is_hidden": True}}])
     begin = time.monotonic()
     say(f"Writes to {source} are refused from now until the swap")
     try:
-        # Not retried: writers are refused all the while.
-        transfer.engine.block_writes(source)
+        if not is_foreign:
+            # Not retried: writers are refused all the while.
+            transfer.engine.block_writes(source)
         yield hold
     except BaseException as error:
         left = _end(transfer, hold, is_swapped)
@@ -95,6 +96,11 @@ def _end(transfer: Transfer, hold: Hold, is_swapped: Callable[[], bool]) -> EsSb
         return error
     # Without the permit there was a swap after all, or another process has taken the migration over.
     return None
+
+
+def permit_name(target: str, run: str) -> str:
+    """The alias that one run's swap removes; another run has another one."""
+    return f"{target}.swap-{run[:12]}"
 
 
 def remove_permit(engine: Engine, target: str, permit: str) -> bool:
