@@ -92,10 +92,13 @@ class BulkWriter:
         control: Told when the engine is lost; after that, nothing is sent any more.
         on_conflict: Takes the action of a document that was written since it was read.
         observer: Sees each request.
+        alias_moved: Why it is useless to wait for a blocked index: its alias stands for another one; None where it is
+            not.
     """
 
     def __init__(self, engine: Engine, index: str, policy: RetryPolicy, throttle: Throttle, outcomes: Outcomes,
-                 control: Control, on_conflict: Callable[[Action], None], observer: Observer) -> None:  # fmt: skip
+                 control: Control, on_conflict: Callable[[Action], None], observer: Observer,
+                 alias_moved: Callable[[], str | None] = lambda: None) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
         self._policy = policy
@@ -104,6 +107,7 @@ class BulkWriter:
         self._control = control
         self._on_conflict = on_conflict
         self._observer = observer
+        self._alias_moved = alias_moved
 
     def send(self, actions: list[Action]) -> None:
         """Send a group; when this returns, every document of it has come to an end."""
@@ -132,7 +136,10 @@ class BulkWriter:
                 # Some went through, so the engine lives: the budget is for standstill.
                 backoff.succeeded()
             self._control.waits(refused.reason)
-            if backoff.wait():
+            moved = self._alias_moved() if refused.reason.startswith(_BLOCKED) else None
+            if moved is not None:
+                self._control.lose(moved)
+            elif backoff.wait():
                 self._outcomes.ledger.add_retries(len(refused.actions))
                 record(
                     "retry", f"{len(refused.actions):,} documents are sent again: {refused.reason}",

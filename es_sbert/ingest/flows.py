@@ -10,7 +10,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
 from es_sbert.ingest.bulk import BulkWriter
-from es_sbert.ingest.context import LoadContext, patiently
+from es_sbert.ingest.context import LoadContext, alias_moved, patiently
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
@@ -104,7 +104,7 @@ def _loader(context: LoadContext, encoder: Encoder, sort_out: Callable[[list[Doc
     writer = BulkWriter(
         # The index itself: behind an alias that goes over to another model's meanwhile, vectors would be mixed.
         context.engine, context.index.name, context.policy, context.throttle, context.outcomes, context.control,
-        on_conflict, context.observer,
+        on_conflict, context.observer, partial(alias_moved, context),
     )  # fmt: skip
     return Loader(
         context.engine, encoder, context.targets, throttle=context.throttle, sort_out=sort_out, writer=writer,

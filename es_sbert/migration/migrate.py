@@ -151,7 +151,7 @@ class _Run:
             return False
         hold: Hold | None = None
         try:
-            with held_writes(self._transfer, self._is_swapped, self._watch.say) as hold:
+            with held_writes(self._transfer, self._is_swapped, self._watch.say) as hold, self._book.deferred():
                 wait_for_writes(self._transfer)
                 if not self._short_round():
                     return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -97,7 +99,21 @@ class Notebook:
     def __init__(self, engine: Engine, target: str, note: Migration) -> None:
         self._engine = engine
         self._target = target
+        self._is_deferred = False
         self.note = note
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Keep changes in memory while the block runs; the next one after it is written with them.
+
+        Each is an update of the cluster's state, which takes longer than all else that is done while writes are held.
+        A process that is killed in the block does its steps again.
+        """
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
 
     def write(self, **changed: object) -> None:
         """Change the note.
@@ -105,6 +121,9 @@ class Notebook:
         Raises:
             IndexMismatch: the index is gone, or another process has taken the migration over.
         """
+        if self._is_deferred:
+            self.note = self.note.model_copy(update=changed)
+            return
         state = self._engine.get_index(self._target)
         there = None if state is None else read_migration(state)
         if state is None or there is None or there.run != self.note.run:
