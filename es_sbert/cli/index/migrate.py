@@ -74,7 +74,7 @@ def migrate(alias: str, index_type: str | None, name: str | None, text_fields: t
 
     A new index gets the old one's settings, mapping and documents, embedded with --model. Changes to the old
     one are copied too. Counts, documents and vectors are compared, then the alias (and every other alias of
-    the old index) is swapped in one step. Searches go on all the time. Writes are refused for about a second
+    the old index) is swapped in one step. Searches go on all the time. Writes are refused for a few seconds
     before the swap; writers must retry them (HTTP 403, cluster_block_exception). The old index stays, without
     taking writes, until --drop. A run that was stopped or killed goes on when the same command is run again.
 
