@@ -16,7 +16,7 @@ from es_sbert.engines.address import Address
 from es_sbert.engines.detect import Answer, node_config
 from es_sbert.engines.failures import unreachable
 from es_sbert.engines.protocol import EngineInfo, Json
-from es_sbert.engines.rest import KEEP_ALIVE, RestEngine
+from es_sbert.engines.rest import RestEngine, point_in_time_params
 from es_sbert.engines.upkeep import quoted
 from es_sbert.errors import EngineUnreachable
 from es_sbert.events import record
@@ -108,8 +108,8 @@ class ElasticsearchEngine(RestEngine):
                 self._warned.add(text)
                 record("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
 
-    def open_point_in_time(self, name: str) -> str:
-        answer = self._request("POST", f"/{quoted(name)}/_pit", {"keep_alive": KEEP_ALIVE})
+    def open_point_in_time(self, name: str, *, shard: int | None = None) -> str:
+        answer = self._request("POST", f"/{quoted(name)}/_pit", point_in_time_params(shard))
         return str(answer["id"])
 
     def _close_point_in_time(self, pit_id: str) -> None:

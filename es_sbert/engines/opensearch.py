@@ -14,7 +14,7 @@ from es_sbert.engines.address import Address
 from es_sbert.engines.detect import CONNECTIONS, Answer
 from es_sbert.engines.failures import unreachable
 from es_sbert.engines.protocol import EngineInfo, Json
-from es_sbert.engines.rest import KEEP_ALIVE, RestEngine
+from es_sbert.engines.rest import RestEngine, point_in_time_params
 from es_sbert.engines.upkeep import quoted
 from es_sbert.errors import EngineUnreachable, UnsupportedEngine
 
@@ -105,8 +105,8 @@ class OpenSearchEngine(RestEngine):
         )  # fmt: skip
         return answer.status, answer.body
 
-    def open_point_in_time(self, name: str) -> str:
-        answer = self._request("POST", f"/{quoted(name)}/_search/point_in_time", {"keep_alive": KEEP_ALIVE})
+    def open_point_in_time(self, name: str, *, shard: int | None = None) -> str:
+        answer = self._request("POST", f"/{quoted(name)}/_search/point_in_time", point_in_time_params(shard))
         return str(answer["pit_id"])
 
     def _close_point_in_time(self, pit_id: str) -> None:

@@ -172,6 +172,22 @@ class Engine(Protocol):
     def put_settings(self, name: str, settings: Mapping[str, str | None]) -> None:
         """Change settings by their flat names; None stands for the engine's default."""
 
+    def block_writes(self, name: str) -> None:
+        """Refuse writes to an index from now on; returns when those in flight have ended.
+
+        The setting `index.blocks.write` takes the block away.
+
+        Raises:
+            RequestFailed: they did not end within the engine's own time limit; the block may be there all the same.
+        """
+
+    def flush(self, name: str) -> None:
+        """Put on disk what was written, so that its sequence numbers are final. A translog may be written later.
+
+        Raises:
+            RequestFailed: a shard could not.
+        """
+
     def refresh(self, name: str) -> None:
         """Let searches see what was written.
 
@@ -278,8 +294,12 @@ class Engine(Protocol):
             slice: The part of a point in time to read; None reads all of one of its own.
         """
 
-    def open_point_in_time(self, name: str) -> str:
-        """Its id; it stays for half an hour after each page that is read from it."""
+    def open_point_in_time(self, name: str, *, shard: int | None = None) -> str:
+        """Its id; it stays for half an hour after each page that is read from it.
+
+        Args:
+            shard: The only shard to be seen; None for all of them.
+        """
 
     def close_point_in_time(self, pit_id: str) -> None:
         """Never fails: one that cannot be closed expires by itself."""

@@ -56,7 +56,7 @@ class RestEngine(IndexUpkeep):
         """
 
     @abstractmethod
-    def open_point_in_time(self, name: str) -> str: ...
+    def open_point_in_time(self, name: str, *, shard: int | None = None) -> str: ...
 
     @abstractmethod
     def _close_point_in_time(self, pit_id: str) -> None: ...
@@ -267,6 +267,12 @@ def engine_wait(asked: float, client: float | None) -> float:
     """
     most = _LONGEST_WAIT if client is None else min(_LONGEST_WAIT, _ANSWERED_BEFORE * client)
     return min(most, max(_SHORTEST_WAIT, asked))
+
+
+def point_in_time_params(shard: int | None) -> dict[str, str]:
+    """Parameters of the request that opens a point in time, of one shard or of all of them."""
+    params = {"keep_alive": KEEP_ALIVE}
+    return params if shard is None else params | {"preference": f"_shards:{shard}"}
 
 
 def _encoded(body: Json) -> bytes:

@@ -38,6 +38,18 @@ class IndexUpkeep(ABC):
     def put_settings(self, name: str, settings: Mapping[str, str | None]) -> None:
         self._request("PUT", f"/{quoted(name)}/_settings", body=dict(settings))
 
+    def block_writes(self, name: str) -> None:
+        answer = self._request("PUT", f"/{quoted(name)}/_block/write")
+        if not (answer.get("acknowledged") and answer.get("shards_acknowledged")):
+            raise RequestFailed(
+                f"{self.info.label} cannot say that writes to {name} have ended: a request in flight takes too long, "
+                "or a node does not answer",
+                "Look at `GET _tasks?actions=*write*&detailed` and `GET _cluster/health`, and run the command again.",
+            )
+
+    def flush(self, name: str) -> None:
+        self._check_shards(self._request("POST", f"/{quoted(name)}/_flush"), name, "flushed")
+
     def refresh(self, name: str) -> None:
         self._check_shards(self._request("POST", f"/{quoted(name)}/_refresh"), name, "refreshed")
 

@@ -38,6 +38,9 @@ CREATE = Task("create and load", (*_LOAD, "create_index"))
 PRUNE = Task("prune", (*_LOAD, "delete"))
 # `manage` includes view_index_metadata, maintenance and create_index.
 LOAD_SETTINGS = Task("switch off refreshes and replicas of", ("read", "index", "manage"))
+# Of the old index and its aliases: to block writes, to note how far it is, and to move the aliases.
+MIGRATE_FROM = Task("migrate", ("read", "manage"))
+MIGRATE_TO = Task("create, fill and swap in", ("read", "index", "delete", "manage"))
 TASKS = (SEARCH, LOAD, CREATE, PRUNE, LOAD_SETTINGS)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from es_sbert.engines.hits import Key
@@ -26,13 +26,16 @@ from es_sbert.streams.json_lines import object_bytes
 PAGE = 500
 
 
-def scan_query(targets: Targets, *, only_lacking: bool = False) -> Json:
+def scan_query(targets: Targets, *, only_lacking: bool = False, only_ids: Sequence[str] | None = None) -> Json:
     """All documents, each hit saying by named queries which of the targets have a vector (their numbers).
 
     Args:
         only_lacking: Only documents that lack a vector in one of them.
+        only_ids: Only documents of these ids.
     """
     query = vectors_by_name((target.field, target.meta) for target in targets)
+    if only_ids is not None:
+        query["bool"]["must"] = [{"ids": {"values": list(only_ids)}}]
     if only_lacking:
         complete = [has_vector(target.field, target.meta) for target in targets]
         query["bool"]["must_not"] = [{"bool": {"filter": complete}}]
@@ -95,6 +98,7 @@ class IndexReader:
         self._index = context.plan.settings.index
         self._targets = context.targets
         self._only_lacking = context.plan.settings.only_lacking
+        self._only_ids = context.plan.settings.only_ids
         self._slice = slice
         self._meta_fields = [target.meta_field for target in context.targets]
         self._outcomes = context.outcomes
@@ -103,7 +107,7 @@ class IndexReader:
 
     def documents(self) -> Iterator[Document]:
         """From one point in time. A scan that fails ends early: what was read is still loaded."""
-        query = scan_query(self._targets, only_lacking=self._only_lacking)
+        query = scan_query(self._targets, only_lacking=self._only_lacking, only_ids=self._only_ids)
         pages = self._engine.scan(self._index, query=query, source_includes=self.includes, page=PAGE, slice=self._slice)
         try:
             for page in pages:

@@ -97,11 +97,14 @@ class BulkWriter:
         observer: Sees each request.
         read_back: Compares what the engine stores with what was sent.
         check_index: Called right before each request, which would create the index if it were missing.
+        alias_moved: Why it is useless to wait for a blocked index: its alias stands for another one; None where it is
+            not.
     """
 
     def __init__(self, engine: Engine, index: str, policy: RetryPolicy, throttle: Throttle, outcomes: Outcomes,
                  control: Control, on_conflict: Callable[[Action], None], observer: Observer, read_back: ReadBack,
-                 check_index: Callable[[], None]) -> None:  # fmt: skip
+                 check_index: Callable[[], None],
+                 alias_moved: Callable[[], str | None] = lambda: None) -> None:  # fmt: skip
         self._engine = engine
         self._index = index
         self._policy = policy
@@ -113,6 +116,7 @@ class BulkWriter:
         self._given_up = threading.Event()
         self._read_back = read_back
         self._check_index = check_index
+        self._alias_moved = alias_moved
 
     def send(self, actions: list[Action]) -> None:
         """Send a group; when this returns, every document of it has come to an end."""
@@ -145,7 +149,10 @@ class BulkWriter:
                 # Some went through, so the engine lives: the budget is for standstill.
                 backoff.succeeded()
             self._control.waits(refused.reason)
-            if backoff.wait():
+            moved = self._alias_moved() if refused.reason.startswith(_BLOCKED) else None
+            if moved is not None:
+                self._control.lose(moved)
+            elif backoff.wait():
                 self._outcomes.ledger.add_retries(len(refused.actions))
                 record(
                     "retry", f"{len(refused.actions):,} documents are sent again: {refused.reason}",

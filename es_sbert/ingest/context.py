@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from es_sbert.clock import Clock, iso
 from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.errors import EngineError, IndexMismatch
+from es_sbert.errors import EngineError, EsSbertError, IndexMismatch
 from es_sbert.index.targets import Targets, filled
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.dead_letters import DeadLetters, last_time, letter_keys
@@ -126,6 +126,24 @@ def check_same_index(context: LoadContext) -> None:
     """
     if context.engine.index_uuids(context.index.name).get(context.index.name) != index_uuid(context.index):
         raise replaced(context)
+
+
+def alias_moved(context: LoadContext) -> str | None:
+    """Why an index that takes no writes will not take any again: its alias has moved to another one.
+
+    None where it has not, where the load names the index itself, or where the engine does not say.
+    """
+    name = context.plan.settings.index
+    try:
+        state = None if name == context.index.name else context.engine.get_index(name)
+    except EsSbertError:
+        return None
+    if state is None or state.name == context.index.name:
+        return None
+    return (
+        f"{name} stands for {state.name} now, and {context.index.name} takes no more writes: load into {name} again, "
+        "with the model that `es-sbert index show` names"
+    )
 
 
 def replaced(context: LoadContext) -> IndexMismatch:

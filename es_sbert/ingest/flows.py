@@ -11,7 +11,7 @@ from es_sbert.index.layout import nested_limit
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.backfill import Clearing, Conflicts, IndexReader
 from es_sbert.ingest.bulk import BulkWriter
-from es_sbert.ingest.context import LoadContext, check_same_index, patiently_unless_halted
+from es_sbert.ingest.context import LoadContext, alias_moved, check_same_index, patiently_unless_halted
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
@@ -106,7 +106,7 @@ def _loader(context: LoadContext, encoder: Encoder, sort_out: Callable[[list[Doc
     writer = BulkWriter(
         # The index itself: behind an alias that goes over to another model's meanwhile, vectors would be mixed.
         context.engine, context.index.name, context.policy, context.throttle, context.outcomes, context.control,
-        on_conflict, context.observer, read_back, partial(check_same_index, context),
+        on_conflict, context.observer, read_back, partial(check_same_index, context), partial(alias_moved, context),
     )  # fmt: skip
     return Loader(
         context.engine, encoder, context.targets, throttle=context.throttle, sort_out=sort_out, writer=writer,

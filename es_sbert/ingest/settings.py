@@ -51,6 +51,7 @@ class IngestSettings(BaseModel):
         database: Address of the database that is asked; may hold a password.
         only_lacking: Of documents of the index, read those alone that lack a vector; the vectors of all others are
             known to be current.
+        only_ids: Of documents of the index, read those alone that have one of these ids; None reads all. At most 8,000.
         state: File that a killed load goes on from; None puts it beside the first source.
         max_errors: How many documents may fail before the load stops; None for the default of this kind of load.
         replace_text_template: With no files: embed the documents anew from another text than their vectors were made
@@ -83,6 +84,7 @@ class IngestSettings(BaseModel):
     sql: str | None = None
     database: SecretStr | None = None
     only_lacking: bool = False
+    only_ids: tuple[str, ...] | None = Field(default=None, max_length=8000)
     state: Path | None = None
     max_errors: ErrorLimit | None = None
     replace_text_template: bool = False

@@ -48,6 +48,28 @@ def check(transfer: Transfer, encoder: Encoder, fields: dict[str, VectorFieldMet
     return sum(_check_vectors(transfer, encoder, sample, name, meta) for name, meta in fields.items())
 
 
+def check_equal_counts(transfer: Transfer, *, surplus_ok: bool = False) -> bool:
+    """Compare counts while the old index takes no writes; both can be searched up to the last write afterwards.
+
+    Args:
+        surplus_ok: Whether the new index may still hold documents that were deleted from the old one.
+
+    Returns:
+        Whether they are equal.
+
+    Raises:
+        IndexMismatch: the new index holds too few documents, or too many.
+        EngineError: the engine failed.
+    """
+    engine = transfer.engine
+    engine.refresh(transfer.source)
+    engine.refresh(transfer.target)
+    old, new = engine.count(transfer.source), engine.count(transfer.target)
+    if new < old or (new > old and not surplus_ok):
+        raise _differs(transfer, f"it holds {new:,} documents, {transfer.source} {old:,}")
+    return new == old
+
+
 def _sample(transfer: Transfer, seed: int) -> list[Json]:
     """Documents of the new index taken at random, whole, with vectors."""
     random: Json = {"function_score": {"random_score": {"seed": seed, "field": "_seq_no"}, "boost_mode": "replace"}}
@@ -62,7 +84,9 @@ def _check_documents(transfer: Transfer, sample: list[Json]) -> None:
         return
     copied, dropped = transfer.book.note.copied, ours(transfer.book.note.fields)
     # In one search: between two, a document may be written again.
-    originals = transfer.find(transfer.source, sample, transfer.engine.info.source_with_vectors())
+    originals = transfer.find(
+        transfer.source, [hit["_id"] for hit in sample], transfer.engine.info.source_with_vectors()
+    )
     for hit in sample:
         original = originals.get(key_of(hit))
         if original is None:

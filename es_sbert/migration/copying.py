@@ -20,7 +20,7 @@ from es_sbert.ingest.control import Control
 from es_sbert.ingest.retry import RetryPolicy, with_retries
 from es_sbert.migration.state import Notebook
 from es_sbert.migration.target import ours
-from es_sbert.migration.writes import Version, Write, copy_of, late_copy_of, removal_of, send
+from es_sbert.migration.writes import Version, Write, copy_of, late_copy_of, send
 
 T = TypeVar("T")
 
@@ -64,16 +64,18 @@ class Transfer:
         self.control.goes_on()
         return answer
 
-    def find(self, index: str, hits: Sequence[Json], source: Json | bool = False) -> dict[Key, Json]:
-        """What stands in an index under the ids of these hits, as `look_up` finds it, with `_shard`."""
-        ids = [hit["_id"] for hit in hits]
+    def find(self, index: str, ids: Sequence[str], source: Json | bool = False) -> dict[Key, Json]:
+        """The documents of an index that have these ids, as `look_up` finds them, with `_shard`."""
         return self.patiently(partial(look_up, self.engine, index, ids, source=source, shards=True))
 
 
-def copy_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
+def copy_round(transfer: Transfer, on_copied: Callable[[int], None], keys: set[Key] | None = None) -> int:
     """Copy what has changed in the old index since the last round; everything, in the first.
 
     Only before the swap: nobody else writes into the new index.
+
+    Args:
+        keys: Gets what tells the copied documents apart.
 
     Returns:
         Documents copied.
@@ -81,7 +83,13 @@ def copy_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
     Raises:
         EngineError: an engine that fails for longer than the policy allows, or refuses a document.
     """
-    return _round(transfer, on_copied, lambda page, dropped: transfer.send([copy_of(hit, dropped) for hit in page]))
+
+    def write(page: list[Json], dropped: frozenset[str]) -> None:
+        transfer.send([copy_of(hit, dropped) for hit in page])
+        if keys is not None:
+            keys.update(map(key_of, page))
+
+    return _round(transfer, on_copied, write)
 
 
 def late_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
@@ -94,7 +102,7 @@ def late_round(transfer: Transfer, on_copied: Callable[[int], None]) -> int:
     """
 
     def write(page: list[Json], dropped: frozenset[str]) -> None:
-        there = transfer.find(transfer.target, page)
+        there = transfer.find(transfer.target, [hit["_id"] for hit in page])
         late = []
         for hit in page:
             found = there.get(key_of(hit))
@@ -114,7 +122,7 @@ def _round(transfer: Transfer, on_copied: Callable[[int], None],
     # First the numbers, then the refresh: whatever has one of them can be seen then.
     numbers = transfer.patiently(lambda: engine.sequence_numbers(transfer.source))
     transfer.patiently(lambda: engine.refresh(transfer.source))
-    copied = list(book.note.copied)
+    copied, deletions = list(book.note.copied), False
     count, noted = 0, time.monotonic()
     for shard, number in enumerate(numbers):
         begin, seen = copied[shard], 0
@@ -140,31 +148,11 @@ def _round(transfer: Transfer, on_copied: Callable[[int], None],
                 return count
         copied[shard] = max(number.everywhere, begin)
         # Every number belongs to a document that stands, or to one that was written again or deleted since.
-        deletions = book.note.deletions or (begin >= 0 and seen < copied[shard] - begin)
+        deletions |= begin >= 0 and seen < copied[shard] - begin
+    deletions |= book.note.deletions
+    if (tuple(copied), deletions) != (book.note.copied, book.note.deletions):
         book.write(copied=tuple(copied), deletions=deletions)
     return count
-
-
-def remove_deleted(transfer: Transfer) -> int:
-    """Remove from the new index what the old one no longer has, unless another writer has written it there.
-
-    Returns:
-        Documents removed.
-    """
-    engine = transfer.engine
-    for index in (transfer.source, transfer.target):
-        transfer.patiently(lambda index=index: engine.refresh(index))  # type: ignore[misc]
-    removed = 0
-    for page in engine.scan(transfer.target, query={"match_all": {}}, source_includes=(), page=1000):
-        standing = transfer.find(transfer.source, page)
-        gone = [hit for hit in page if key_of(hit) not in standing]
-        if gone:
-            there = transfer.find(transfer.target, gone)
-            writes = [removal_of(hit) for hit in there.values() if is_ours(transfer, hit)]
-            removed += len(transfer.send(writes))
-    # Only now: one that is killed before has all of it still to do.
-    transfer.book.write(deletions=False)
-    return removed
 
 
 def is_ours(transfer: Transfer, hit: Json) -> bool:

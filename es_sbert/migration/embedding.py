@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from es_sbert.ingest.plan import plan
 from es_sbert.ingest.progress import Meter
 from es_sbert.ingest.run import run
 from es_sbert.ingest.settings import IngestSettings, LoadSettings
+
+_MOST_IDS = 8000
 
 
 @dataclass
@@ -59,17 +61,21 @@ class Embedding:
         self._retry_seconds = retry_seconds
         self.result = Embedded()
 
-    def __call__(self) -> bool:
+    def __call__(self, ids: Collection[str] | None = None) -> bool:
         """Embed; False where it did not come to its end.
+
+        Args:
+            ids: Documents that may lack a vector; None where any may.
 
         Raises:
             EsSbertError: see `run`.
         """
-        if not self._fields:
+        if not self._fields or (ids is not None and not ids):
             return True
+        among = None if ids is None or len(ids) > _MOST_IDS else tuple(ids)
         settings = IngestSettings(
             index=self._target, vectors=self._fields, dead_letters=self._dead_letters, only_lacking=True,
-            load_settings=LoadSettings.KEEP, retry_seconds=self._retry_seconds,
+            only_ids=among, load_settings=LoadSettings.KEEP, retry_seconds=self._retry_seconds,
         )  # fmt: skip
         wanted = plan(self._engine, settings)
         summary = run(self._engine, LocalRunner(self._encoder), wanted, self._control, self._meter())

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import IndexMismatch
+from es_sbert.migration.hold import lift_of
 from es_sbert.migration.prepare import find
 from es_sbert.migration.state import Phase, point, pointed_to, read_migration, with_migration
-
-_WRITE_BLOCK = "index.blocks.write"
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,14 @@ def roll_back(engine: Engine, alias: str) -> str | None:
     target = engine.get_index(name)
     made = None if target is None else read_migration(target)
     if target is not None and made is not None and made.source_uuid == source.settings["index.uuid"]:
-        if engine.aliases(name).get(name):
+        if engine.aliases(name).get(name, {}).keys() - {made.permit}:
             raise IndexMismatch(f"the index {name} has aliases, so somebody uses it", "Take them away first.")
-        if made.blocked:
-            engine.put_settings(source.name, {_WRITE_BLOCK: None})
+        lift_of(engine, source, target)
+        behind = engine.get_index(alias)
+        if behind is None or behind.name != source.name:
+            raise IndexMismatch(
+                f"another process has swapped {alias} a moment ago", "Look with the same command what is left to do."
+            )
         engine.delete_index(name)
     point(engine, source, None)
     return name

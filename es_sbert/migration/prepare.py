@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from shlex import quote
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import EncoderInfo
@@ -12,11 +13,15 @@ from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.ensure import missing_index, read_vector_field
 from es_sbert.index.load_settings import begin_load, left_behind
 from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.privileges import MIGRATE_FROM, MIGRATE_TO, require
 from es_sbert.index.schema import vector_fields
+from es_sbert.index.text import TextTemplate
 from es_sbert.index.types import read_index_type
 from es_sbert.ingest.triage import lost_fields
+from es_sbert.migration.hold import permit_name
 from es_sbert.migration.state import Migration, Notebook, Phase, point, pointed_to, read_migration, with_migration
 from es_sbert.migration.target import ours, target_body, target_name
+from es_sbert.migration.template_fields import check_template_fields
 
 # A deletion is remembered this long, so that a late copy cannot bring the document back.
 _GC_DELETES = "index.gc_deletes"
@@ -32,16 +37,18 @@ class Wanted:
         vector_field: The field whose model is replaced; others that the same model fills go with it.
         name: Name of the new index; None derives it.
         index_type: Of the new fields; None keeps the old ones'.
-        block_writes: Block writes to the old index for the last moment.
-        replace_index: Put the new index, under an alias, in the place of an index that has none.
+        block_writes: Refuse writes to the old index from the last round until the swap, and after it.
+        replace_index: Put the new index, under an alias, in the place of an index that has none; takes `block_writes`.
+        text: Template of the text that is embedded for the vector field; None keeps the old one.
     """
 
     alias: str
     vector_field: str
     name: str | None = None
     index_type: str | None = None
-    block_writes: bool = False
+    block_writes: bool = True
     replace_index: bool = False
+    text: TextTemplate | None = None
 
 
 @dataclass(frozen=True)
@@ -84,27 +91,78 @@ def prepare(engine: Engine, wanted: Wanted, encoder: Encoder) -> Prepared:
     """
     model = encoder.info
     state, note = find(engine, wanted.alias)
-    if note is not None and note.phase is Phase.CLOSING and _is_model(state, note, model):
+    if note is not None and note.phase is Phase.CLOSING:
+        fields = _filled_by(state, note)
+        _check_same_migration(state.name, fields, wanted, model, text=wanted.text)
         return _resume(engine, state, note, engine.get_index(note.source))
-    _check_source(engine, state, wanted, model)
-    name = wanted.name or target_name(wanted.alias, model.fingerprint, state.name)
+    _check_no_stream(state, model)
+    stored = read_vector_field(engine, state.name, wanted.vector_field).meta
     pointer = pointed_to(state)
     begun = None if pointer is None else engine.get_index(pointer)
     note = None if begun is None else _note_of(begun, state)
     if begun is not None and note is not None:
-        if wanted.name not in (None, pointer) or not _is_model(begun, note, model):
-            raise IndexMismatch(
-                f"{state.name} is being migrated to {pointer} already, with another name or model",
-                f"Finish that with the same command, or remove it: `es-sbert index migrate {wanted.alias} --rollback`.",
-            )
+        text = wanted.text or _text_of(stored)
+        _check_same_migration(begun.name, _filled_by(begun, note), wanted, model, text=text)
+        _check_source(engine, state, wanted, model)
         return _resume(engine, begun, note, state)
+    _check_needed(state, stored, wanted, model)
+    _check_source(engine, state, wanted, model)
+    name = wanted.name or target_name(wanted.alias, model.fingerprint, state.name)
     there = engine.get_index(name)
     if there is not None:
         raise IndexMismatch(
             f"the index {there.name}, which the migration would create, is there already",
             "Give another name by --name, or delete that index if it is not needed.",
         )
+    _check_privileges(engine, state.name, wanted.alias, name)
+    if wanted.text is not None:
+        check_template_fields(engine, state, wanted.text)
     return _begin(engine, state, wanted, encoder, name)
+
+
+def _check_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
+    """Make sure that the user may do all of it, the block and the swap included, before anything is done."""
+    for name in dict.fromkeys((source, alias, permit_name(target, "0" * 12))):
+        require(engine, name, MIGRATE_FROM)
+    require(engine, target, MIGRATE_TO)
+
+
+def _check_same_migration(begun: str, fields: dict[str, VectorFieldMeta], wanted: Wanted, model: EncoderInfo, *,
+                          text: TextTemplate | None) -> None:  # fmt: skip
+    """Refuse to go on with a migration that was begun with other options.
+
+    Args:
+        begun: The new index.
+        fields: Its vector fields that the migration fills.
+        text: The text that the vector field is to have; None accepts any.
+
+    Raises:
+        IndexMismatch: name, model, index type or text differ.
+    """
+    there = fields.get(wanted.vector_field)
+    differs = (
+        wanted.name not in (None, begun)
+        or there is None
+        or any(meta.fingerprint != model.fingerprint for meta in fields.values())
+    )
+    if not differs and there is not None:
+        if wanted.index_type not in (None, there.index_type):
+            options = f"with --index-type {there.index_type}"
+        elif text is not None and there.text is not None and text.template != there.text:
+            options = f"with --text-template {quote(there.text)}"
+        else:
+            return
+    else:
+        options = "with another name or model"
+    raise IndexMismatch(
+        f"{wanted.alias} is being migrated to {begun} already, {options}",
+        f"Finish that with the same command, or, as long as it has not been swapped, remove it: `es-sbert index "
+        f"migrate {wanted.alias} --rollback`.",
+    )
+
+
+def _text_of(meta: VectorFieldMeta) -> TextTemplate | None:
+    return None if meta.text is None else TextTemplate.parse(meta.text)
 
 
 def _begin(engine: Engine, source: IndexState, wanted: Wanted, encoder: Encoder, name: str) -> Prepared:
@@ -134,25 +192,34 @@ def _resume(engine: Engine, target: IndexState, note: Migration, source: IndexSt
     book.take_over(target, uuid.uuid4().hex)
     if source is not None and source.settings["index.uuid"] != note.source_uuid:
         source = None
-    fields = {name: meta for name, meta in vector_fields(target.mappings, target.name).items() if name in note.fields}
-    return Prepared(source, target.name, fields, book, resumed=True)
+    return Prepared(source, target.name, _filled_by(target, note), book, resumed=True)
 
 
-def _check_source(engine: Engine, source: IndexState, wanted: Wanted, model: EncoderInfo) -> None:
+def _check_no_stream(source: IndexState, model: EncoderInfo) -> None:
     if source.data_stream is not None:
         raise IndexMismatch(
             f"{source.name} belongs to the data stream {source.data_stream}, which cannot go over to another index",
             f"Give each of its indices a vector field of the new model: `es-sbert ingest --index {source.name} "
             f"--vector-field NAME --model {model.model}`.",
         )
-    field = read_vector_field(engine, source.name, wanted.vector_field)
-    if field.meta.fingerprint == model.fingerprint and wanted.index_type in (None, field.meta.index_type):
+
+
+def _check_needed(source: IndexState, stored: VectorFieldMeta, wanted: Wanted, model: EncoderInfo) -> None:
+    if (
+        stored.fingerprint == model.fingerprint
+        and wanted.index_type in (None, stored.index_type)
+        and (wanted.text is None or wanted.text.template == stored.text)
+    ):
+        of_text = "" if wanted.text is None else f" for the text {wanted.text.template!r}"
         raise IndexMismatch(
-            f"{wanted.alias} stands for {source.name}, which has vectors of {field.meta.model} "
-            f"({model.fingerprint[:12]}) already",
+            f"{wanted.alias} stands for {source.name}, which has vectors of {stored.model} "
+            f"({model.fingerprint[:12]}) already{of_text}",
             f"There is nothing to do; the index before it, if it stands, goes with `es-sbert index migrate "
             f"{wanted.alias} --drop`.",
         )
+
+
+def _check_source(engine: Engine, source: IndexState, wanted: Wanted, model: EncoderInfo) -> None:
     lost = lost_fields(source.mappings, ours(list(_new_fields(engine, source, wanted, model))))
     if lost is not None:
         raise IndexMismatch(
@@ -178,18 +245,22 @@ def _check_source(engine: Engine, source: IndexState, wanted: Wanted, model: Enc
 
 
 def _new_fields(engine: Engine, source: IndexState, wanted: Wanted, model: EncoderInfo) -> dict[str, VectorFieldMeta]:
-    """The vector fields of the old model, as the new one fills them."""
+    """The vector fields of the old model, as the new one fills them.
+
+    Where neither model nor index type changes, vectors of the other fields are copied as they are.
+    """
     stored = vector_fields(source.mappings, source.name)
-    old = stored[wanted.vector_field].fingerprint
+    old = stored[wanted.vector_field]
+    same = old.fingerprint == model.fingerprint and wanted.index_type in (None, old.index_type)
     return {
         name: meta.model_copy(
             update={
                 "fingerprint": model.fingerprint, "model": model.model, "dimensions": model.dimensions,
                 "index_type": read_index_type(wanted.index_type or meta.index_type, engine.info, model.dimensions),
-            }
+            } | ({"text": wanted.text.template} if wanted.text is not None and name == wanted.vector_field else {})
         )
         for name, meta in stored.items()
-        if meta.fingerprint == old
+        if (name == wanted.vector_field if same else meta.fingerprint == old.fingerprint)
     }  # fmt: skip
 
 
@@ -201,9 +272,9 @@ def _note_of(target: IndexState, source: IndexState) -> Migration | None:
     return note
 
 
-def _is_model(target: IndexState, note: Migration, model: EncoderInfo) -> bool:
-    fields = vector_fields(target.mappings, target.name)
-    return all(name in fields and fields[name].fingerprint == model.fingerprint for name in note.fields)
+def _filled_by(target: IndexState, note: Migration) -> dict[str, VectorFieldMeta]:
+    """The vector fields of the new index that the migration fills."""
+    return {name: meta for name, meta in vector_fields(target.mappings, target.name).items() if name in note.fields}
 
 
 def remember_deletions(engine: Engine, target: str) -> None:

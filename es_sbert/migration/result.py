@@ -16,6 +16,7 @@ class MigrationResult(BaseModel):
         copied: Documents copied before the swap, each time they changed.
         removed: Documents removed from the new index because they were deleted from the old one.
         late: Documents that were written in the old index in its last moment, seen to after the swap.
+        writes_refused_seconds: How long writes were refused, from the block to the swap; 0 where they were not.
         embedded: Vectors written.
         compared: Vectors that were computed once more and compared before the swap.
         dead: Documents that were copied but could not be embedded.
@@ -38,6 +39,7 @@ class MigrationResult(BaseModel):
     copied: int
     removed: int
     late: int
+    writes_refused_seconds: float
     embedded: int
     compared: int
     dead: int
@@ -67,6 +69,8 @@ class MigrationResult(BaseModel):
             (self.dead, f"without a vector: see {self.dead_letters}"),
         )
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
+        if self.writes_refused_seconds:
+            lines.append(f"Writes to {self.source} were refused for {self.writes_refused_seconds:.2f} s")
         if not self.finished:
             return [*lines, f"Not finished ({self.stopped}): the same command goes on; --rollback gives it up"]
         lines.append(f"{self.documents:,} documents in {self.target}, {self.seconds:,.1f} s")

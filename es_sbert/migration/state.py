@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -32,6 +34,7 @@ class Migration(BaseModel):
         copied: Of each shard of the old index: up to this sequence number, every document has been copied.
         deletions: Whether documents may have been deleted from the old index since they were copied.
         blocked: Whether writes to the old index are blocked by us.
+        permit: The alias that the swap has to remove while writes are blocked.
         boundary: Of each shard of the new index: the highest sequence number that is ours, before other writers came.
     """
 
@@ -46,6 +49,7 @@ class Migration(BaseModel):
     copied: tuple[int, ...]
     deletions: bool = False
     blocked: bool = False
+    permit: str = ""
     boundary: tuple[int, ...] = ()
 
 
@@ -95,7 +99,21 @@ class Notebook:
     def __init__(self, engine: Engine, target: str, note: Migration) -> None:
         self._engine = engine
         self._target = target
+        self._is_deferred = False
         self.note = note
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Keep changes in memory while the block runs; the next one after it is written with them.
+
+        Each is an update of the cluster's state, which takes longer than all else that is done while writes are held.
+        A process that is killed in the block does its steps again.
+        """
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
 
     def write(self, **changed: object) -> None:
         """Change the note.
@@ -103,6 +121,9 @@ class Notebook:
         Raises:
             IndexMismatch: the index is gone, or another process has taken the migration over.
         """
+        if self._is_deferred:
+            self.note = self.note.model_copy(update=changed)
+            return
         state = self._engine.get_index(self._target)
         there = None if state is None else read_migration(state)
         if state is None or there is None or there.run != self.note.run:

@@ -16,7 +16,7 @@ from es_sbert.index.types import IndexType
 _NOT_COPIED = re.compile(
     r"index\.(uuid|creation_date.*|provided_name|version\..*|history\.uuid|resize\..*|blocks\..*"
     r"|routing\.allocation\.(initial_recovery|require|include|exclude)\._(id|name|ip|host)|shrink\..*|split\..*"
-    r"|verified_before_close|frozen|store\.snapshot\..*|lifecycle\..*)"
+    r"|verified_before_close|verified_read_only|frozen|store\.snapshot\..*|lifecycle\..*)"
 )
 _KEPT_OF_META = ("fields",)
 

@@ -13,6 +13,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.loading import load_encoder
+from es_sbert.migration.hold import WRITE_BLOCK
 from es_sbert.migration.state import Phase, read_migration
 from es_sbert.migration.target import target_name
 from tests.e2e.cli_support import Cli, Done
@@ -52,8 +53,8 @@ def run(cli: Cli, place: Place) -> Run:
     return lambda *options: cli("index", "migrate", place.alias, "--url", place.engine.info.url, *options)
 
 
-def moments(engine: Engine, target: str) -> dict[str, Callable[[], bool]]:
-    """What can be seen of the new index from outside, in the order in which it comes."""
+def moments(engine: Engine, source: str, target: str) -> dict[str, Callable[[], bool]]:
+    """What can be seen of both indices from outside, in the order in which it comes."""
 
     def phase(wanted: Phase) -> bool:
         state = engine.get_index(target)
@@ -66,11 +67,16 @@ def moments(engine: Engine, target: str) -> dict[str, Callable[[], bool]]:
         engine.refresh(target)
         return engine.count(target, {"exists": {"field": "embedding"}})
 
+    def held() -> bool:
+        state = engine.get_index(source)
+        return state is not None and state.settings.get(WRITE_BLOCK) == "true"
+
     return {
         "made": lambda: engine.get_index(target) is not None,
         "embedding": lambda: vectors() > 0,
         "embedded": lambda: vectors() >= COUNT,
         "closing": lambda: phase(Phase.CLOSING),
+        "held": held,
     }
 
 
@@ -95,8 +101,12 @@ def test_killed_at_any_moment_it_goes_on(
     target = target_name(place.alias, second.info.fingerprint, place.index)
     options = ("--model", two_models[1], "--precision", "fp32", "--threads", "1", "--json")
     expected = {str(number): document(number) for number in range(COUNT)}
-    for number, has_come in enumerate(moments(engine, target).values()):
+    for number, (moment, has_come) in enumerate(moments(engine, place.index, target).items()):
         kill_at(has_come, place, *options)
+        if moment == "held":
+            [refused] = engine.bulk(place.alias, b'{"index":{"_id":"x"}}\n{"text":"man"}\n')
+            assert refused.status == 403
+            continue
         # Other writers know nothing of it.
         expected[str(number)] = document(number, version=2)
         expected[f"new-{number}"] = document(5000 + number)
@@ -105,7 +115,9 @@ def test_killed_at_any_moment_it_goes_on(
         del expected[str(100 + number)]
     done = run(*options)
     assert done.code == 0, done.err
+    assert f"{place.index} takes writes again, which an earlier run had blocked" in done.err
     summary = done.summary
+    assert summary["writes_refused_seconds"] > 0
     assert (summary["finished"], summary["resumed"], summary["target"]) == (True, True, target)
     assert place.behind() == target
     place.embed(second, place.alias)
@@ -121,6 +133,10 @@ def test_what_it_says_and_refuses(place: Place, run: Run, two_models: tuple[Path
         (["--drop", "--yes"], 2, "no migration has made"),
         (["--drop", "--rollback"], 2, "exclude each other"),
         (["--rollback"], 0, "no migration of"),
+        (["--replace-index", "--no-block-writes"], 2, "late writes could not be copied"),
+        (["--text-field", "text", "--text-template", "{text}"], 2, "exclude each other"),
+        (["--model", str(first), "--text-field", "txt"], 2, "did you mean text?"),
+        (["--model", str(first), "--text-field", "text"], 2, "There is nothing to do"),
         (["--model", str(first)], 2, "There is nothing to do"),
     ):
         done = run(*options)
@@ -130,4 +146,5 @@ def test_what_it_says_and_refuses(place: Place, run: Run, two_models: tuple[Path
     target = target_name(place.alias, second.info.fingerprint, place.index)
     assert done.code == 0, done.err
     assert f"{place.alias} stands for {target} now" in done.err
+    assert f"Writes to {place.index} were refused for" in done.err
     assert "--drop" in done.err.splitlines()[-1]

@@ -18,7 +18,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import AccessDenied
-from es_sbert.index.privileges import CLUSTER_PRIVILEGE, CREATE, LOAD, LOAD_SETTINGS, PRUNE, SEARCH
+from es_sbert.index.privileges import CLUSTER_PRIVILEGE, CREATE, LOAD, LOAD_SETTINGS, MIGRATE_TO, PRUNE, SEARCH
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.local import LocalRunner
 from es_sbert.ingest.observer import Observer, Unobserved
@@ -51,7 +51,7 @@ class Desk:
         self.server = server
         self._cli = cli
         self._patch = patch
-        self._model = ["--model", str(model), "--precision", "fp32", "--threads", "1"]
+        self.model = ["--model", str(model), "--precision", "fp32", "--threads", "1"]
         patch.setenv("ES_SBERT_URL", server.url)
         patch.setenv("ES_SBERT_CA_CERTS", str(server.ca_certs))
         write_jsonl(Path("docs.jsonl"), sentences(6))
@@ -83,19 +83,19 @@ class Desk:
         return name
 
     def ingest(self, index: str, *more: str) -> Done:
-        return self._cli("ingest", "--index", index, *self._model, *more)
+        return self._cli("ingest", "--index", index, *self.model, *more)
 
     def search(self, index: str) -> Done:
-        return self._cli("search", "--index", index, *self._model, "a storm")
+        return self._cli("search", "--index", index, *self.model, "a storm")
 
     def doctor(self, index: str) -> Done:
-        return self._cli("doctor", "--index", index, *self._model)
+        return self._cli("doctor", "--index", index, *self.model)
 
     def index(self, command: str, name: str, *more: str) -> Done:
         return self._cli("index", command, name, *more)
 
     def create(self, name: str) -> Done:
-        return self.index("create", name, *self._model[:2])
+        return self.index("create", name, *self.model[:2])
 
 
 @pytest.fixture
@@ -112,6 +112,14 @@ def interrupted(desk: Desk) -> str:
         state = engine.get_index(name)
         assert state is not None
         begin_load(engine, state)
+    return name
+
+
+def behind_an_alias(desk: Desk) -> str:
+    """An index with an alias, which is its name and `-alias`."""
+    name = desk.loaded()
+    with desk.admin() as engine:
+        engine.update_aliases([{"add": {"index": name, "alias": f"{name}-alias"}}])
     return name
 
 
@@ -138,6 +146,8 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
         Desk.loaded, lambda desk, name: desk.ingest(name, "docs.jsonl", "--load-settings", "fast")),
     "`index create`": (Desk.fresh, Desk.create),
     "`index repair`": (interrupted, lambda desk, name: desk.index("repair", name)),
+    "`index migrate`": (behind_an_alias, lambda desk, name: desk.index(
+        "migrate", f"{name}-alias", "--index-type", "int8_hnsw", "--name", f"{name}-new", *desk.model)),
 }  # fmt: skip
 
 
@@ -171,6 +181,7 @@ def test_the_code_asks_for_what_the_table_says() -> None:
         "`ingest FILE…` into a new index": CREATE,
         "`ingest --prune`": PRUNE,
         "`ingest --load-settings fast`": LOAD_SETTINGS,
+        "`index migrate`": MIGRATE_TO,
     }.items():
         assert rows[task] == ([CLUSTER_PRIVILEGE], sorted(wanted.privileges, key=rows[task][1].index))
 

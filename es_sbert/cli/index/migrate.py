@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from es_sbert.cli.options import Number, connection_options, encoder_options, en
 
 if TYPE_CHECKING:
     from es_sbert.engines.protocol import Engine
+    from es_sbert.index.text import TextTemplate
     from es_sbert.migration.ending import Leaving
 
 
@@ -24,14 +26,25 @@ if TYPE_CHECKING:
 @click.option("--index-type", help=f"Of the new vectors: {INDEX_TYPES}.  [default: as it was]")
 @click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]")
 @click.option(
-    "--block-writes",
-    is_flag=True,
-    help="Refuse writes to the old index for the last moment, so that not even one needs care after the swap.",
+    "--text-field",
+    "text_fields",
+    multiple=True,
+    help="Embed this field in place of the old text, dotted for nested ones; several are joined, each on its own "
+    "lines.  [default: the text as it was]",
+)
+@click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'.")
+@click.option(
+    "--block-writes/--no-block-writes",
+    default=True,
+    show_default=True,
+    help="Refuse writes to the old index (403) from the last short round until the swap, and after it: nothing is "
+    "lost. Without it nothing is refused, but a write that reaches the old index in the last moment is lost if the "
+    "same document is written in the new one before it is copied.",
 )
 @click.option(
     "--replace-index",
     is_flag=True,
-    help="ALIAS is an index: put an alias of that name in its place. Blocks writes, and deletes it in the same step.",
+    help="ALIAS is an index: put an alias of that name in its place, and delete it in the same step.",
 )
 @click.option("--rollback", is_flag=True, help="Give up a migration that has not been swapped: delete the new index.")
 @click.option("--drop", is_flag=True, help="Delete the old index of a finished migration; asks first.")
@@ -53,16 +66,17 @@ if TYPE_CHECKING:
 @vector_field_option
 @connection_options
 @encoder_options
-def migrate(alias: str, index_type: str | None, name: str | None, block_writes: bool, replace_index: bool,
-            rollback: bool, drop: bool, yes: bool, dead_letters: Path | None, retry_seconds: float, quiet: bool,
-            as_json: bool, vector_field: str, model: str | None, device: str, precision: str, threads: int | None,
-            **connection: Any) -> int:  # fmt: skip
-    """Move the index behind ALIAS to another model while it is in use.
+def migrate(alias: str, index_type: str | None, name: str | None, text_fields: tuple[str, ...],
+            text_template: str | None, block_writes: bool, replace_index: bool, rollback: bool, drop: bool, yes: bool,
+            dead_letters: Path | None, retry_seconds: float, quiet: bool, as_json: bool, vector_field: str,
+            model: str | None, device: str, precision: str, threads: int | None, **connection: Any) -> int:  # fmt: skip
+    """Move the index behind ALIAS to another model, text or index type while it is in use.
 
-    A new index gets the old one's settings, mapping and documents, embedded with --model. What changes in the
-    old one meanwhile is caught up with. Counts, documents and vectors are compared, then the alias (and every
-    other alias of the old index) is swapped in one step. Searches go on all the time; the old index stands
-    until --drop. A run that was stopped or killed goes on when the same command is run again.
+    A new index gets the old one's settings, mapping and documents, embedded with --model. Changes to the old
+    one are copied too. Counts, documents and vectors are compared, then the alias (and every other alias of
+    the old index) is swapped in one step. Searches go on all the time. Writes are refused for a few seconds
+    before the swap; writers must retry them (HTTP 403, cluster_block_exception). The old index stays, without
+    taking writes, until --drop. A run that was stopped or killed goes on when the same command is run again.
 
     Exit codes: 0 done, 1 done but for documents in the dead-letter file, 2 not possible, 130 stopped.
 
@@ -70,6 +84,7 @@ def migrate(alias: str, index_type: str | None, name: str | None, block_writes: 
     Examples:
       es-sbert index migrate docs --model ./my-model
       es-sbert index migrate docs --index-type int8_hnsw
+      es-sbert index migrate docs --text-template '{title}. {body}'
       es-sbert index migrate docs --drop
     """
     from es_sbert.engines.connect import connect
@@ -77,6 +92,13 @@ def migrate(alias: str, index_type: str | None, name: str | None, block_writes: 
 
     if rollback and drop:
         raise UsageError("--rollback and --drop exclude each other", "Give one of the two.")
+    if replace_index and not block_writes:
+        raise UsageError(
+            "--replace-index deletes the old index in the swap, so late writes could not be copied any more",
+            "Leave --no-block-writes out.",
+        )
+    if text_fields and text_template is not None:
+        raise UsageError("--text-field and --text-template exclude each other", "Give one of the two.")
     if (drop or replace_index) and not yes and not sys.stdin.isatty():
         raise UsageError("an index would be deleted, and nobody is there to be asked", "Add --yes.")
     if (
@@ -95,10 +117,10 @@ def migrate(alias: str, index_type: str | None, name: str | None, block_writes: 
             say(_end(engine, alias, rollback=rollback, yes=yes))
             return 0
         return _migrate(
-            engine, alias, say, index_type=index_type, name=name, block_writes=block_writes,
-            replace_index=replace_index, dead_letters=dead_letters, retry_seconds=retry_seconds, quiet=quiet,
-            as_json=as_json, vector_field=vector_field, model=model, device=device, precision=precision,
-            threads=threads,
+            engine, alias, say, index_type=index_type, name=name, text_fields=text_fields,
+            text_template=text_template, block_writes=block_writes, replace_index=replace_index,
+            dead_letters=dead_letters, retry_seconds=retry_seconds, quiet=quiet, as_json=as_json,
+            vector_field=vector_field, model=model, device=device, precision=precision, threads=threads,
         )  # fmt: skip
 
 
@@ -116,20 +138,37 @@ def _ask(leaving: Leaving) -> bool:
     return click.confirm(f"Delete the index {leaving.index} with its {leaving.documents:,} documents?", err=True)
 
 
+def _template(fields: Sequence[str], template: str | None) -> TextTemplate | None:
+    from es_sbert.index.text import TextTemplate
+
+    if template is not None:
+        return TextTemplate.parse(template)
+    return TextTemplate.of_fields(fields) if fields else None
+
+
 def _migrate(engine: Engine, alias: str, say: Any, **given: Any) -> int:
     from es_sbert.errors import EngineError
     from es_sbert.index.ensure import read_vector_field
     from es_sbert.ingest.control import Control
     from es_sbert.ingest.progress import meter_for
     from es_sbert.loading import load_encoder
+    from es_sbert.migration.alone import alone
+    from es_sbert.migration.hold import lift_left_behind
     from es_sbert.migration.migrate import Watch, migrate
     from es_sbert.migration.prepare import Wanted
 
     control = Control()
+    text = _template(given["text_fields"], given["text_template"])
+    with alone(engine.info.url, alias):
+        # Before a model is loaded: writers have waited since the run that blocked them was killed.
+        lifted = lift_left_behind(engine, alias)
+    if lifted is not None:
+        say(f"{lifted} takes writes again, which an earlier run had blocked")
     stored = read_vector_field(engine, alias, given["vector_field"]).meta.model
     wanted = Wanted(
-        alias, given["vector_field"], given["name"], given["index_type"], given["block_writes"], given["replace_index"]
-    )
+        alias, given["vector_field"], given["name"], given["index_type"], given["block_writes"],
+        given["replace_index"], text,
+    )  # fmt: skip
 
     load = partial(load_encoder, device=given["device"], precision=given["precision"], threads=given["threads"])
     blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""

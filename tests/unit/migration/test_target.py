@@ -47,7 +47,8 @@ def test_the_body_is_the_old_index_s_but_for_the_vector_field() -> None:
     old = state(**{
         "index.number_of_shards": "3", "index.refresh_interval": "5s", "index.analysis.analyzer.a.type": "simple",
         "index.uuid": "u", "index.creation_date": "1", "index.creation_date_string": "x", "index.provided_name": "p",
-        "index.version.created": "9", "index.blocks.write": "true", "index.history.uuid": "h",
+        "index.version.created": "9", "index.blocks.write": "true", "index.verified_read_only": "true",
+        "index.history.uuid": "h",
         "index.routing.allocation.initial_recovery._id": "n", "index.routing.allocation.require._name": "n",
         "index.routing.allocation.include._tier_preference": "data_content", "index.lifecycle.name": "policy",
     })  # fmt: skip

@@ -1,0 +1,162 @@
+"""Writes beside migrations: nothing that was acknowledged may be lost, doubled or changed.
+
+    python -m benchmarks.migration --url es9=http://localhost:9200 [--url es8=…] [--write]
+
+An index of small documents is migrated from one tiny model (random weights) to another and back, again and again, while
+threads insert, replace, partially update, update by script (where the engine has scripts) and delete documents by the
+alias. Then every document is compared with what the acknowledged writes say. Results are kept in benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.common import machine, replaced, table
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.migration.ending import drop
+from tests.engine.ingest_support import open_engine
+from tests.engine.migration.support import document, make_place, two_encoders
+from tests.random_writer import RandomWriters, differences, shared_documents
+
+RESULTS = Path(__file__).parent / "results" / "migration"
+PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
+NAME = "migration"
+MAKER = "benchmarks.migration"
+ENGINES = ("es9", "es8", "opensearch")
+_OURS = frozenset({"embedding", "embedding_meta", "_routing"})
+_BETWEEN = 200  # writes from one migration to the next
+
+
+@dataclass(frozen=True)
+class MigrationRun:
+    """Migrations of one index on one engine.
+
+    Attributes:
+        label: The engine.
+        migrations: How many were finished.
+        documents: In the index at the end.
+        operations: Acknowledged writes.
+        scripted: Of these, updates by a script.
+        refused: Answers that refused a write while writes were held.
+        retried: Writes that were refused and taken when they were sent again.
+        not_found: Documents that were not found right after they were written.
+        differences: Documents that are not as the acknowledged writes say.
+        held: Seconds for which writes were refused, one number a migration.
+        seconds: All of it.
+    """
+
+    label: str
+    migrations: int
+    documents: int
+    operations: int
+    scripted: int
+    refused: int
+    retried: int
+    not_found: int
+    differences: int
+    held: list[float]
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        return not self.differences and not self.not_found and self.migrations == len(self.held)
+
+
+def run(name: str, url: str, encoders: tuple[Encoder, Encoder], *, migrations: int, documents: int, threads: int,
+        seed: int) -> MigrationRun:  # fmt: skip
+    """Migrate an index to and fro beside random writers, and compare it."""
+    begin = time.monotonic()
+    with open_engine(url) as engine, tempfile.TemporaryDirectory() as folder:
+        places = make_place(engine, encoders[0], Path(folder) / "dead.jsonl", documents)
+        with closing(places):
+            place = next(places)
+            place.write(shared_documents())
+            scripts = name != "es9"  # its build for tests lacks them
+            writers = RandomWriters(url, place.alias, threads=threads, seed=seed, scripts=scripts)
+            held = []
+            with writers.running():
+                for number in range(migrations):
+                    writers.wait_for(_BETWEEN)
+                    result = place.migrate(encoders[(number + 1) % 2])
+                    held.append(result.writes_refused_seconds)
+                    click.echo(f"{name}: {number + 1} of {migrations}, writes held {held[-1]:.2f} s", err=True)
+                    drop(engine, place.alias, lambda leaving: True)
+                writers.wait_for(_BETWEEN)
+            counts = writers.counts()
+            expected = {str(number): document(number) for number in range(documents)} | writers.expected()
+            found = place.contents()
+            wrong = differences(expected, found, _OURS.__contains__)
+            for line in wrong[:10]:
+                click.echo(f"  {line}", err=True)
+            next(places, None)
+    scripted = counts.acknowledged["script"] + counts.acknowledged["shared script"]
+    return MigrationRun(
+        engine.info.label, migrations, len(found), counts.operations, scripted, counts.refused, counts.retried,
+        counts.missing, len(wrong), held, round(time.monotonic() - begin, 1),
+    )  # fmt: skip
+
+
+def kept() -> dict[str, MigrationRun]:
+    """Engine → the run that is kept of it."""
+    paths = {name: RESULTS / f"{name}.json" for name in ENGINES}
+    return {name: MigrationRun(**json.loads(path.read_text())["run"]) for name, path in paths.items() if path.exists()}
+
+
+def keep(name: str, one: MigrationRun, about: dict[str, Any]) -> None:
+    """Write the run of an engine."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(about | {"run": asdict(one)}, indent=1) + "\n")
+
+
+def section() -> str:
+    """The table of the runs that are kept."""
+    header = ["engine", "migrations", "documents at the end", "operations", "by script", "refused answers",
+              "writes sent again", "not found after a write", "differences", "hold, median s",
+              "hold, longest s"]  # fmt: skip
+    rows = [
+        [name, one.migrations, f"{one.documents:,}", f"{one.operations:,}", f"{one.scripted:,}", f"{one.refused:,}",
+         f"{one.retried:,}", one.not_found, one.differences, f"{statistics.median(one.held):.2f}",
+         f"{max(one.held):.2f}"]
+        for name, one in kept().items()
+    ]  # fmt: skip
+    return table(header, rows)
+
+
+@click.command()
+@click.option("--url", "urls", multiple=True, metavar="ENGINE=URL", help="es9, es8 or opensearch, and its address.")
+@click.option("--migrations", default=10, show_default=True)
+@click.option("--documents", default=5000, show_default=True, help="That nobody writes to.")
+@click.option("--threads", default=4, show_default=True, help="Of the random writer.")
+@click.option("--seed", default=13, show_default=True)
+@click.option("--write", is_flag=True, help="Put the table of what is kept into docs/reliability.md.")
+def main(urls: tuple[str, ...], migrations: int, documents: int, threads: int, seed: int, write: bool) -> None:
+    """Run the migrations and keep what came of them."""
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder, two_encoders(Path(folder)) as encoders:
+        for given in urls:
+            name, _, url = given.partition("=")
+            if name not in ENGINES:
+                raise click.BadParameter(f"{given} does not begin with one of {', '.join(ENGINES)}")
+            one = run(
+                name, url, encoders, migrations=migrations, documents=documents, threads=threads, seed=seed
+            )  # fmt: skip
+            click.echo(f"{name}: {'good' if one.good else 'BAD'} {one}")
+            bad += not one.good
+            keep(name, one, {"documents": documents, "threads": threads, "seed": seed} | machine())
+    if write:
+        PAGE.write_text(replaced(PAGE.read_text(), NAME, section(), maker=MAKER))
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""Writes are held for the swap: what was acknowledged before is in the new index, what comes late is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine, Json
+from es_sbert.errors import EngineUnreachable, IndexMismatch, RequestFailed
+from es_sbert.migration.ending import roll_back
+from es_sbert.migration.hold import WRITE_BLOCK, lift_left_behind
+from tests.engine.migration.support import Overheard, Place, document, everything, make_place
+
+
+def send(engine: Engine, alias: str, action: Json, body: Json | None = None) -> bool:
+    """One write by the alias; False where it is refused by a block on writes. Anything else is an error."""
+    lines = [action] if body is None else [action, body]
+    [result] = engine.bulk(alias, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    assert result.ok or "cluster_block_exception" in result.reason, result
+    return result.ok
+
+
+def is_blocked(place: Place) -> bool:
+    state = place.engine.get_index(place.index)
+    assert state is not None
+    return state.settings.get(WRITE_BLOCK) == "true"
+
+
+def migrate_as(place: Place, engine: Any, encoder: Encoder, **wanted: Any) -> Any:
+    """A migration that sees this engine in place of the real one."""
+    real, place.engine = place.engine, engine
+    try:
+        return place.migrate(encoder, **wanted)
+    finally:
+        place.engine = real
+
+
+def is_swap(actions: list[Json]) -> bool:
+    return len(actions) > 1
+
+
+def test_a_late_partial_update_is_not_lost_beside_one_in_the_new_index(
+    place: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    """One field changes in the last moment before the swap, another one of the same document right after it."""
+    engine, expected = place.engine, everything()
+    late: Json = {"number": 4711}
+    acknowledged: list[bool] = []
+
+    class Swapping(Overheard):
+        def update_aliases(self, actions: list[Json]) -> None:
+            if is_swap(actions):
+                acknowledged.append(send(engine, place.alias, {"update": {"_id": "5"}}, {"doc": late}))
+            self._engine.update_aliases(actions)
+            if is_swap(actions):
+                assert send(engine, place.alias, {"update": {"_id": "5"}}, {"doc": {"version": 1}})
+
+    result = migrate_as(place, Swapping(engine), encoders[1])
+    assert result.writes_refused_seconds > 0
+    if not acknowledged[0]:  # as a writer does that was refused
+        assert send(engine, place.alias, {"update": {"_id": "5"}}, {"doc": late})
+    expected["5"] |= late | {"version": 1}
+    place.assert_holds(expected, encoders[1])
+    # A writer that still has the old index in mind is told.
+    assert not send(engine, place.index, {"index": {"_id": "x"}}, {"text": "man"})
+
+
+def test_all_that_was_acknowledged_before_the_block_is_there_with_its_vector_when_the_aliases_move(
+    place: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    """Writes of all kinds between the last short round and the block; looked at right after the swap."""
+    engine, expected, in_hold = place.engine, everything(), False
+    new = {"fresh": document(1000), "3": document(3, version=1), "27": document(27, version=1)}
+    compared_in_hold: list[str] = []
+
+    class Watching(Overheard):
+        def block_writes(self, name: str) -> None:
+            nonlocal in_hold
+            place.write(new)
+            place.delete("4", "7")
+            self._engine.block_writes(name)
+            in_hold = True
+
+        def update_aliases(self, actions: list[Json]) -> None:
+            self._engine.update_aliases(actions)
+            if is_swap(actions):
+                nonlocal in_hold
+                in_hold = False
+                Place(engine, place.alias, place.index, place.dead).assert_holds(expected, encoders[1])
+
+        def scan(self, name: str, **options: Any) -> object:
+            if in_hold and options["query"] == {"match_all": {}}:
+                compared_in_hold.append(name)
+            return self._engine.scan(name, **options)
+
+    expected |= new
+    for gone in ("4", "7"):
+        del expected[gone]
+    result = migrate_as(place, Watching(engine), encoders[1])
+    assert (result.finished, result.removed, result.late) == (True, 2, 0)
+    # What takes the longer the more documents there are is done before.
+    assert compared_in_hold == []
+    place.assert_holds(expected, encoders[1])
+
+
+def test_writers_are_refused_and_may_go_on_where_the_swap_fails(
+    place: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine = place.engine
+
+    class Failing(Overheard):
+        def update_aliases(self, actions: list[Json]) -> None:
+            if is_swap(actions):
+                assert not send(engine, place.alias, {"index": {"_id": "x"}}, {"text": "man"})
+                raise IndexMismatch("no swap today", "Wait.")
+            self._engine.update_aliases(actions)
+
+    with pytest.raises(IndexMismatch, match="no swap today"):
+        migrate_as(place, Failing(engine), encoders[1])
+    place.write({"x": document(700)})
+    result = place.migrate(encoders[1])
+    assert (result.resumed, result.finished) == (True, True)
+    place.assert_holds(everything() | {"x": document(700)}, encoders[1])
+
+
+def test_a_swap_whose_answer_is_lost_has_taken_place(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    class Forgetful(Overheard):
+        def update_aliases(self, actions: list[Json]) -> None:
+            self._engine.update_aliases(actions)
+            if is_swap(actions):
+                raise EngineUnreachable("the answer is lost", "Wait.")
+
+    result = migrate_as(place9, Forgetful(place9.engine), encoders[1])
+    assert (result.finished, place9.behind()) == (True, result.target)
+    assert is_blocked(place9)
+    place9.assert_holds(everything(), encoders[1])
+
+
+def test_a_swap_that_reaches_the_engine_after_the_block_was_lifted_is_refused(
+    place: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine, on_its_way = place.engine, []
+
+    class Slow(Overheard):
+        def update_aliases(self, actions: list[Json]) -> None:
+            if is_swap(actions):
+                on_its_way.extend(actions)
+                raise EngineUnreachable("no answer in time", "Wait.")
+            self._engine.update_aliases(actions)
+
+    with pytest.raises(EngineUnreachable, match="no answer in time"):
+        migrate_as(place, Slow(engine), encoders[1])
+    assert not is_blocked(place)
+    place.write({"x": document(700)})
+    with pytest.raises(RequestFailed, match="missing"):
+        engine.update_aliases(on_its_way)
+    assert place.behind() == place.index
+    assert place.migrate(encoders[1]).finished
+    place.assert_holds(everything() | {"x": document(700)}, encoders[1])
+
+
+def test_a_process_that_lost_the_migration_to_another_one_does_not_swap(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine = place9.engine
+
+    class Overtaken(Overheard):
+        def update_aliases(self, actions: list[Json]) -> None:
+            if is_swap(actions):
+                assert lift_left_behind(engine, place9.alias) == place9.index
+                place9.engine = engine
+                place9.write({"x": document(700)})
+            self._engine.update_aliases(actions)
+
+    with pytest.raises(IndexMismatch, match="another process has taken over"):
+        migrate_as(place9, Overtaken(engine), encoders[1])
+    assert place9.behind() == place9.index
+    assert place9.migrate(encoders[1]).finished
+    place9.assert_holds(everything() | {"x": document(700)}, encoders[1])
+
+
+@pytest.mark.parametrize("end", ["again", "rollback"])
+def test_a_block_that_could_not_be_lifted_is_named_and_lifted_by_the_next_command(
+    place9: Place, encoders: tuple[Encoder, Encoder], end: str
+) -> None:
+    engine, gone = place9.engine, False
+
+    class Vanishing(Overheard):
+        def block_writes(self, name: str) -> None:
+            nonlocal gone
+            self._engine.block_writes(name)
+            gone = True
+
+    def fail(name: str) -> None:
+        if gone and name not in ("info", "close_point_in_time"):
+            raise RequestFailed("the engine is gone", "Start it.", 400)
+
+    with pytest.raises(RequestFailed, match="the engine is gone; writes to .* are still refused") as caught:
+        migrate_as(place9, Vanishing(engine, fail), encoders[1])
+    assert "--rollback" in caught.value.remedy
+    assert is_blocked(place9)
+    if end == "rollback":
+        assert roll_back(engine, place9.alias) is not None
+    else:
+        assert lift_left_behind(engine, place9.alias) == place9.index
+        assert lift_left_behind(engine, place9.alias) is None
+    assert not is_blocked(place9)
+    place9.write({"x": document(700)})
+    assert place9.migrate(encoders[1]).finished
+    place9.assert_holds(everything() | {"x": document(700)}, encoders[1])
+
+
+def test_an_index_that_is_read_only_already_stays_so(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    """Also Elasticsearch's note that the block was verified, which a new index must not have."""
+    place.engine.block_writes(place.index)
+
+    class Failing(Overheard):
+        def update_aliases(self, actions: list[Json]) -> None:
+            if is_swap(actions):
+                raise IndexMismatch("no swap today", "Wait.")
+            self._engine.update_aliases(actions)
+
+    with pytest.raises(IndexMismatch, match="no swap today"):
+        migrate_as(place, Failing(place.engine), encoders[1])
+    assert is_blocked(place)
+    assert place.migrate(encoders[1]).finished
+    place.assert_holds(everything(), encoders[1])
+    place.write({"x": document(700)})
+
+
+@pytest.fixture
+def relaxed(
+    opensearch_url: str, open_engine: Callable[[str], Engine], encoders: tuple[Encoder, Encoder], tmp_path: Path
+) -> Iterator[Place]:
+    """An index that puts its translog on disk every now and then."""
+    for place in make_place(open_engine(opensearch_url), encoders[0], tmp_path / "dead.jsonl"):
+        place.engine.put_settings(
+            place.index, {"index.translog.durability": "async", "index.translog.sync_interval": "1h"}
+        )
+        yield place
+
+
+def test_a_translog_that_is_written_later_is_not_waited_for(relaxed: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    expected = everything() | {"x": document(700)}
+
+    class Writing(Overheard):
+        def block_writes(self, name: str) -> None:
+            relaxed.write({"x": document(700)}, to=name)
+            self._engine.block_writes(name)
+
+    engine = relaxed.engine
+    overheard: Any = Writing(engine)
+    relaxed.write({"y": document(701)})
+    result = migrate_as(relaxed, overheard, encoders[1])
+    assert result.finished
+    relaxed.assert_holds(expected | {"y": document(701)}, encoders[1])

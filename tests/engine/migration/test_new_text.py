@@ -1,0 +1,112 @@
+"""An index moved to vectors of another text of its documents."""
+
+from __future__ import annotations
+
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.ensure import read_vector_field
+from es_sbert.index.text import TextTemplate
+from es_sbert.index.vectors import read_vector
+from es_sbert.ingest.control import Control
+from es_sbert.migration.ending import roll_back
+from es_sbert.streams.json_lines import object_bytes
+from tests.engine.ingest_support import same_vectors
+from tests.engine.migration.support import COUNT, Overheard, Place
+
+TITLED = TextTemplate.parse("{title}. {text}")
+
+
+def title(number: int) -> str:
+    return ["a man", "the guitar", "a storm"][number % 3]
+
+
+@pytest.fixture
+def titled(place9: Place) -> Place:
+    lines: list[Json] = []
+    for number in range(COUNT):
+        routing = {"routing": "seven"} if str(number).endswith("7") else {}
+        lines += [{"update": {"_id": str(number)} | routing}, {"doc": {"title": title(number)}}]
+    results = place9.engine.bulk(place9.alias, b"".join(object_bytes(line) + b"\n" for line in lines))
+    assert all(result.ok for result in results)
+    place9.engine.refresh(place9.alias)
+    return place9
+
+
+def assert_vectors_of(place: Place, template: TextTemplate, encoder: Encoder) -> None:
+    found = list(place.contents().values())
+    assert len(found) == COUNT
+    wanted = encoder.encode([template.render(source) for source in found], "document").vectors
+    for source, vector in zip(found, wanted, strict=True):
+        assert same_vectors(read_vector(source["embedding"]), vector)
+
+
+def test_the_same_model_embeds_another_text_which_the_new_index_names(
+    titled: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    result = titled.migrate(encoders[0], text=TITLED)
+    assert (result.finished, result.embedded, result.compared) == (True, COUNT, 50)
+    assert read_vector_field(titled.engine, titled.alias, "embedding").meta.text == TITLED.template
+    assert_vectors_of(titled, TITLED, encoders[0])
+    with pytest.raises(IndexMismatch, match="already for the text '{title}. {text}'") as caught:
+        titled.migrate(encoders[0], text=TITLED)
+    assert "nothing to do" in caught.value.remedy
+    titled.migrate(encoders[1], text=TextTemplate.of_fields(["title"]))
+    assert_vectors_of(titled, TextTemplate.parse("{title}"), encoders[1])
+    titled.engine.delete_index(result.target)
+
+
+def test_an_index_whose_vectors_are_of_the_old_text_is_not_swapped(
+    titled: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    """The comparison embeds the new text."""
+    engine = titled.engine
+
+    class Mistaken(Overheard):
+        def create_index(self, name: str, body: Json) -> None:
+            # The load reads the template from the index, the comparison has the one that was asked for.
+            body["mappings"]["_meta"]["es_sbert"]["fields"]["embedding"]["text"] = "{text}"
+            self._engine.create_index(name, body)
+
+    titled.engine = Mistaken(engine)  # type: ignore[assignment]
+    with pytest.raises(IndexMismatch, match="is not the one that"):
+        titled.migrate(encoders[0], text=TITLED)
+    titled.engine = engine
+    assert titled.behind() == titled.index
+
+
+def test_a_migration_goes_on_with_its_own_text_alone(titled: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    control = Control()
+    control.interrupt()
+    stopped = titled.migrate(encoders[0], control=control, text=TITLED)
+    assert not stopped.finished
+    for other in (None, TextTemplate.parse("{title}")):
+        with pytest.raises(IndexMismatch, match="already, with --text-template '{title}. {text}'") as caught:
+            titled.migrate(encoders[0], text=other)
+        assert "--rollback" in caught.value.remedy
+    with pytest.raises(IndexMismatch, match="with --index-type hnsw"):
+        titled.migrate(encoders[0], text=TITLED, index_type="int8_hnsw")
+    again = titled.migrate(encoders[0], text=TITLED)
+    assert (again.resumed, again.finished, again.target) == (True, True, stopped.target)
+    assert_vectors_of(titled, TITLED, encoders[0])
+
+
+@pytest.mark.parametrize(
+    ("template", "said", "remedy"),
+    [
+        ("{titel}. {text}", "has the field titel.*did you mean title", "number, raw"),
+        ("{number}", "no document has a text by '{number}': the text field number is a JSON number", "hold strings"),
+        ("{embedding_meta.text_hash}", "which es-sbert fills itself", "of the documents"),
+    ],
+)
+def test_a_template_that_no_document_has_is_refused_and_nothing_is_changed(
+    titled: Place, encoders: tuple[Encoder, Encoder], template: str, said: str, remedy: str
+) -> None:
+    before = titled.engine.get_index(titled.index)
+    with pytest.raises(UsageError, match=said) as caught:
+        titled.migrate(encoders[0], text=TextTemplate.parse(template))
+    assert remedy in caught.value.remedy
+    assert titled.engine.get_index(titled.index) == before
+    assert roll_back(titled.engine, titled.alias) is None

@@ -1,0 +1,41 @@
+"""Ranges of sequence numbers in which something is gone: found by counts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.migration.deletions import CountRanges, Range, changed_ranges
+
+
+def counted(numbers: set[int], asked: list[int] | None = None) -> CountRanges:
+    def count(ranges: Sequence[Range]) -> list[int]:
+        if asked is not None:
+            asked.append(len(ranges))
+        return [sum(low < number <= high for number in numbers) for low, high in ranges]
+
+    return count
+
+
+@given(st.sets(st.integers(0, 5000), max_size=300), st.data())
+def test_every_number_that_is_gone_is_in_a_range(before: set[int], data: st.DataObject) -> None:
+    now = data.draw(st.sets(st.sampled_from(sorted(before)))) if before else set()
+    up_to = data.draw(st.integers(-1, 5000))
+    found = changed_ranges(up_to, counted(before), counted(now))
+    covered = {number for number in before if any(low < number <= high for low, high in found)}
+    gone = {number for number in before - now if number <= up_to}
+    assert gone <= covered
+    assert all(number <= up_to for number in covered)
+    # No range is there for nothing, and none holds many that are still there.
+    assert all(any(low < number <= high for number in gone) for low, high in found)
+    assert len(covered - gone) <= 16 * len(found)
+
+
+def test_few_changes_in_many_documents_take_few_counts() -> None:
+    asked: list[int] = []
+    before = set(range(200_000))
+    ranges = changed_ranges(199_999, counted(before, asked), counted(before - {7, 150_000}))
+    assert len(ranges) == 2
+    assert sum(asked) < 200
