@@ -17,8 +17,8 @@ class TokenizedTexts:
 
     Attributes:
         ids: One int64 array of shape (tokens,) a text, special tokens included, cut to the model's maximum.
-        tokens: *Shape:* ``(texts,)`` int64, tokens of each text before any cut, special tokens included; of a text of more
-            than 100,000 characters an estimate, which is above `max_tokens` where the text was cut.
+        tokens: *Shape:* ``(texts,)`` int64, tokens of each text before any cut, special tokens included; of a text of
+            more than 100,000 characters an estimate, which is above `max_tokens` where the text was cut.
         max_tokens: The model's maximum.
     """
 

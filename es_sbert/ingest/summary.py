@@ -147,7 +147,8 @@ class Summary(BaseModel):
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
         if self.truncated:
             lines.append(
-                f"  {self.truncated:,} texts are longer than the model reads: about {self.lost_tokens:,} tokens were cut off"
+                f"  {self.truncated:,} texts are longer than the model reads: about {self.lost_tokens:,} tokens were "
+                "cut off"
             )
         if self.retries:
             lines.append(f"  {self.retries:,} requests or documents had to be sent again")
