@@ -115,6 +115,16 @@ def test_a_node_that_is_killed_loses_and_doubles_nothing(cluster: RayCluster, be
         check(bench, bench.ended(load))
 
 
+def test_the_same_command_goes_on_after_it_was_interrupted(bench: Bench) -> None:
+    stopped = bench.terminate_in_the_middle().summary
+    assert stopped["interrupted"]
+    summary = bench.finish()
+    check(bench, summary)
+    assert summary["resumed"]
+    # A record that stands in the source twice may be sent by two workers, and then counts twice.
+    assert 0 < summary["unchanged"] <= stopped["indexed"]
+
+
 def test_the_same_command_goes_on_after_it_was_killed(bench: Bench) -> None:
     with bench.held(0.1) as (load, _):
         load.send(signal.SIGKILL)
