@@ -71,6 +71,7 @@ class LoadState:
         self._rereads = rereads
         with self._explained():
             self._db, known = self._opened(identity)
+            [(self._distrusted,)] = [map(bool, row) for row in self._db.execute("PRAGMA user_version")]
             self.resumed = known is not None
             self.run, passes = known or (now(), 0)
             self._pass = passes + 1
@@ -126,7 +127,8 @@ class LoadState:
                 # Whoever met it first may be lost and never have sent it; sent twice, it still stands there once.
                 return (Met.ACKNOWLEDGED if row[4] else Met.NEW), origin
             return (Met.REPEATED if row[0] == content else Met.CONTRADICTED), first
-        acknowledged = row is not None and row[0] == content and bool(row[4])
+        # What was acknowledged before the documents were found to be altered is written again.
+        acknowledged = row is not None and row[0] == content and bool(row[4]) and not self._distrusted
         self._db.execute("REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?)", (key, content, *place, int(acknowledged)))
         self._pending += 1
         if self._pending >= _COMMIT_EVERY:
@@ -170,13 +172,10 @@ class LoadState:
     def distrust(self) -> None:
         with self._explained():
             self._db.execute("PRAGMA user_version = 1")
-            self._db.execute("UPDATE documents SET acknowledged = 0")
             self._commit()
 
     def is_distrusted(self) -> bool:
-        with self._explained():
-            [(version,)] = self._db.execute("PRAGMA user_version").fetchall()
-            return bool(version)
+        return self._distrusted
 
     def remember_letters(self, keys: Iterable[bytes]) -> None:
         with self._explained():
