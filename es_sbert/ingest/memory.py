@@ -105,11 +105,7 @@ class LoadMemory(Protocol):
         """
 
     def is_distrusted(self) -> bool:
-        """Whether this load, or an earlier process of it, has called `distrust`.
-
-        Raises:
-            OutputError: the file cannot be read.
-        """
+        """Whether an earlier process of this load has called `distrust`."""
 
     def remember_letters(self, keys: Iterable[bytes]) -> None:
         """Dead letters that this load has written already.

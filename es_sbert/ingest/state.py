@@ -65,6 +65,7 @@ class LoadState:
         self._finished = False
         with self._explained():
             self._db, run = self._opened(identity)
+            [(self._distrusted,)] = [map(bool, row) for row in self._db.execute("PRAGMA user_version")]
             self.resumed = run is not None
             self.run = run or now()
             self._db.execute("REPLACE INTO load VALUES (?, ?, ?)", (_FORMAT, _packed(identity), self.run))
@@ -125,9 +126,7 @@ class LoadState:
             self._records.forget_acknowledged()
 
     def is_distrusted(self) -> bool:
-        with self._explained():
-            [(version,)] = self._db.execute("PRAGMA user_version").fetchall()
-            return bool(version)
+        return self._distrusted
 
     def remember_letters(self, keys: Iterable[bytes]) -> None:
         with self._explained():

@@ -22,6 +22,7 @@ from tests.engine.ingest_support import open_engine, same_vectors, vector_of, wr
 from tests.faults.bench import Bench, Load
 from tests.faults.compare import compare
 from tests.faults.corpus import corpus
+from tests.faults.writers import altering_pipeline, refused
 from tests.faulty_proxy import holding
 
 COUNT = 1500
@@ -191,6 +192,18 @@ def test_an_index_is_embedded_in_place_by_slices_also_of_a_node_that_is_killed(
     assert (filled["source"], filled["read"]) == ("index", count)
     assert filled["indexed"] + filled["unchanged"] == count
     check_vectors(bench)
+
+
+def test_a_worker_tells_of_a_pipeline_that_changes_documents_and_the_same_command_repairs(
+    cluster: RayCluster, es8_url: str, fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path
+) -> None:
+    bench = Bench("es8", es8_url, fresh_index(es8_url), model, tiny, tmp_path, corpus(300), outage=0)
+    bench.options = (*bench.options, "--ray", cluster.address, *PARTS)
+    with closing(bench):
+        bench.create(shards=1)
+        with altering_pipeline(bench):
+            refused(bench, bench.start())
+        check(bench, bench.finish())
 
 
 def test_a_cluster_that_is_not_there(

@@ -150,14 +150,14 @@ class Bench:
         assert self.server is not None, "this fault needs a server of its own"
         return self.server
 
-    def create(self, shards: int, more: Mapping[str, str]) -> None:
+    def create(self, shards: int, more: Mapping[str, str] | None = None) -> None:
         """Create the index as somebody who loads into it later would.
 
         Args:
             more: Settings.
         """
         with open_engine(self.url) as engine:
-            settings = {"number_of_shards": shards, "number_of_replicas": 0, "refresh_interval": "5s", **more}
+            settings = {"number_of_shards": shards, "number_of_replicas": 0, "refresh_interval": "5s", **(more or {})}
             engine.create_index(self.index, {"settings": settings, "mappings": MAPPING})
 
     def close(self) -> None:

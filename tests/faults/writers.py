@@ -50,22 +50,27 @@ def texts_updated(bench: Bench) -> dict[str, Any]:
 
 def altered_by_pipeline(bench: Bench) -> dict[str, Any]:
     """A pipeline changes texts and vectors: first from the beginning of a load, then from the middle of one."""
-    with _pipeline(bench):
-        _refused(bench, bench.start())
-    with bench.held() as (load, hold), _pipeline(bench):
+    with altering_pipeline(bench):
+        refused(bench, bench.start())
+    with bench.held() as (load, hold), altering_pipeline(bench):
         hold.release()
-        _refused(bench, load)
+        refused(bench, load)
     return bench.finish()
 
 
-def _refused(bench: Bench, load: Load) -> None:
+def refused(bench: Bench, load: Load) -> None:
+    """Wait for the end of a load that finds out what the pipeline does.
+
+    Raises:
+        WrongEnd: it ends otherwise.
+    """
     said = load.end(2)
     if f"index.default_pipeline is '{bench.index}'" not in said or not bench.state.exists():
         raise WrongEnd(f"it does not name the pipeline: {said}")
 
 
 @contextmanager
-def _pipeline(bench: Bench) -> Iterator[None]:
+def altering_pipeline(bench: Bench) -> Iterator[None]:
     """The index has a default pipeline until the block ends."""
     call(bench.url, "PUT", f"/_ingest/pipeline/{bench.index}", {"processors": _PROCESSORS})
     with open_engine(bench.url) as engine:

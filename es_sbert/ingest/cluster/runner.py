@@ -97,6 +97,9 @@ class RayRunner:
                     info = report.info
                     begin(context, info)
                 _enter(context, report)
+                if report.error is not None:
+                    self._keeper.stop.remote()  # the other workers
+                    raise report.error
         if info is None:
             raise ClusterError(
                 "the load was stopped before a worker of the Ray cluster began",

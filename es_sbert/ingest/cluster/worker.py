@@ -20,7 +20,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.errors import IndexMismatch, SourceError
+from es_sbert.errors import EsSbertError, IndexMismatch, SourceError
 from es_sbert.index.targets import Targets
 from es_sbert.ingest.backfill import IndexReader
 from es_sbert.ingest.cluster.memory import RemoteMemory
@@ -89,6 +89,7 @@ class Report:
         dropped: See `Outcomes.dropped`.
         lost: Why the engine takes no more.
         cut: Why its source was not read to its end.
+        error: What ended it; Ray would tell its text alone, not its class.
     """
 
     part: int
@@ -99,6 +100,7 @@ class Report:
     dropped: Counter[str] = field(default_factory=Counter)
     lost: str | None = None
     cut: str | None = None
+    error: EsSbertError | None = None
 
 
 class CollectedLetters:
@@ -144,12 +146,17 @@ class PartLoader:
         engine, encoder = self._opened()
         letters = CollectedLetters()
         context = self._context(part, engine, letters)
-        self._run(part, context, encoder)
+        failed: EsSbertError | None = None
+        try:
+            self._run(part, context, encoder)
+        except EsSbertError as error:
+            failed = error
         self._tell(part, context)
         outcomes, control = context.outcomes, context.control
         return Report(
             part.number, info=encoder.info, ledger=outcomes.ledger, letters=letters.letters,
             rejected=outcomes.rejected, dropped=outcomes.dropped, lost=control.lost, cut=control.cut_short,
+            error=failed,
         )  # fmt: skip
 
     def _opened(self) -> tuple[Engine, Encoder]:

@@ -76,6 +76,7 @@ def test_distrust_lasts_until_the_load_ends_and_takes_acknowledgements_back(tmp_
         state.acknowledge(["a"])
         assert not state.is_distrusted()
         state.distrust()
+        state.acknowledge(["a"])  # by a worker that has not heard of it
     with opened(tmp_path / "state") as state:
         assert state.is_distrusted()
         assert meet(state, "a") is Met.NEW
