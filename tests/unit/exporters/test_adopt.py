@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from es_sbert.errors import UnsupportedArchitecture
+from es_sbert.encoder.session import session_options
 from es_sbert.exporters.adopt import adopt, einsum_product
 from es_sbert.exporters.graph import FLOAT, OPSET
 from es_sbert.exporters.parity import padded_batches
@@ -33,7 +34,9 @@ def run(traced: onnx.ModelProto, x: Floats, rank: int, *, int8: bool) -> tuple[l
     """Operators of the adopted graph and its result."""
     shape = [f"axis_{number}" for number in range(3)]
     made = adopt(traced, int8=int8).model("m", [("x", FLOAT, shape)], [("y", FLOAT, [f"y_{n}" for n in range(rank)])])
-    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        made.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
+    )
     (y,) = session.run(None, {"x": x})
     return [node.op_type for node in made.graph.node], y
 
