@@ -18,6 +18,7 @@ from es_sbert.index.text import MISSING, NoText, find_field
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.documents import DocumentRules
 from es_sbert.ingest.fields import PlannedField
+from es_sbert.ingest.index_fitness import check_strict_mapping
 from es_sbert.ingest.plan import Plan
 from es_sbert.ingest.retry import RetryPolicy, with_retries
 from es_sbert.ingest.source_diagnosis import Window, is_bulk_action, nothing_loadable, wrong_format
@@ -119,6 +120,7 @@ def check_window(engine: Engine, wanted: Plan, window: Window) -> None:
 
     Raises:
         SourceError: they hold no document that can be loaded, or lack a field of the text.
+        VectorIndexError: the mapping is strict and refuses them.
         EngineError: the engine failed.
     """
     if not window.records:
@@ -126,6 +128,8 @@ def check_window(engine: Engine, wanted: Plan, window: Window) -> None:
     format_problem = wrong_format(window)
     if format_problem is not None:
         raise SourceError(*format_problem)
+    if wanted.state is not None:
+        check_strict_mapping(wanted.state, list(window.objects()))
     if not window.has_text and not _clears_documents(engine, wanted, window):
         _raise_misspelt(engine, wanted, window.absent, window.field_names(), "The documents have", window)
         raise SourceError(*nothing_loadable(window))

@@ -89,15 +89,45 @@ def check_takes_files(state: IndexState, name: str, meta_fields: Collection[str]
         )
 
 
-def check_created_index(engine: Engine, state: IndexState, name: str, meta_fields: Collection[str]) -> None:
-    """Refuse an index that a load has just created, and that an index template has made unfit; it is deleted again.
+def check_strict_mapping(state: IndexState, documents: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse an index whose mapping is strict and refuses all of these documents.
+
+    Args:
+        documents: The first ones of a source, as they are sent.
 
     Raises:
-        VectorIndexError: see `check_takes_files`.
+        VectorIndexError: each of the documents has a field that the mapping lacks.
+    """
+    refused = [unmapped_fields(state.mappings, [document]) for document in documents]
+    if not refused or not all(refused):
+        return
+    fields = ", ".join(dict.fromkeys(name for names in refused for name in names))
+    raise VectorIndexError(
+        f"the mapping of {state.name} has `dynamic: strict` and lacks {fields}: it refuses the documents of the source",
+        f"Add the fields to the mapping (`PUT {state.name}/_mapping`) or to the index template, or leave them out of "
+        "the source.",
+    )
+
+
+def check_created_index(
+    engine: Engine,
+    state: IndexState,
+    name: str,
+    meta_fields: Collection[str],
+    documents: Sequence[Mapping[str, Any]],
+) -> None:
+    """Refuse an index that a load has just created, and that an index template has made unfit; it is deleted again.
+
+    Args:
+        documents: The first ones of the source.
+
+    Raises:
+        VectorIndexError: see `check_takes_files` and `check_strict_mapping`.
         EngineError: the engine failed.
     """
     try:
         check_takes_files(state, name, meta_fields)
+        check_strict_mapping(state, documents)
     except VectorIndexError as error:
         deleted = discard_unused_index(engine, state)
         error.message += " (an index template says so; the index that this load created is empty"

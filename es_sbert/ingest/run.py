@@ -82,7 +82,8 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         targets = _targets(wanted, fields, index)
         created = any(field.outcome is FieldOutcome.CREATED for field in fields)
         if created:
-            check_created_index(engine, index, settings.index, [target.meta_field for target in targets])
+            first = [] if stream is None else stream.peeked
+            check_created_index(engine, index, settings.index, [target.meta_field for target in targets], first)
         memory = None
         if wanted.state_file is not None:
             memory = runner.open_memory(wanted.state_file, load_identity(wanted, index, targets))

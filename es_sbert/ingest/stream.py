@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.records import Record, Reject
@@ -29,6 +30,11 @@ class RecordStream:
             sources, settings, self.counter, control.stop, control.cut
         )
         self._peeked: list[Record | Reject] = []
+
+    @property
+    def peeked(self) -> list[dict[str, Any]]:
+        """The objects among the first records that were looked at; none once the stream is read."""
+        return [record.fields for record in self._peeked if isinstance(record, Record)]
 
     def peek(self) -> Iterator[Record | Reject]:
         """The first records, as many as are taken; iterating over the stream gives them again."""

@@ -135,7 +135,7 @@ def test_what_it_says_and_refuses(place: Place, run: Run, two_models: tuple[Path
         (["--rollback"], 0, "no migration of"),
         (["--replace-index", "--no-block-writes"], 2, "late writes could not be copied"),
         (["--text-field", "text", "--text-template", "{text}"], 2, "exclude each other"),
-        (["--model", str(first), "--text-field", "txt"], 2, "did you mean text?"),
+        (["--model", str(first), "--text-field", "txt"], 2, "Did you mean text?"),
         (["--model", str(first), "--text-field", "text"], 2, "There is nothing to do"),
         (["--model", str(first)], 2, "There is nothing to do"),
     ):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
 from tests.engine.ingest_support import Interposed, contents, letters, load, open_engine, sentences, write_jsonl
 
@@ -128,12 +128,31 @@ def test_a_routing_that_a_template_requires_is_refused_and_no_index_is_left(
 def test_an_index_that_takes_no_document_by_its_template_is_not_left_behind(
     engine: Engine, engine_url: str, index_name: str, template: Callable[..., None], encoder: Encoder, tmp_path: Path
 ) -> None:
-    template({"mappings": {"dynamic": "strict", "properties": {"text": {"type": "text"}}}})
+    template({"mappings": {"properties": {"text": {"type": "text"}, "price": {"type": "boolean"}}}})
     path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
     summary = load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
     assert (summary.dead, summary.exit_code) == (3, 1)
     assert engine.get_index(index_name) is None
     assert [note for note in summary.notes if "took no document and was deleted again" in note]
+
+
+def test_a_strict_mapping_that_refuses_the_first_documents_is_refused_with_its_template_or_without(
+    engine: Engine, engine_url: str, index_name: str, template: Callable[..., None], encoder: Encoder, tmp_path: Path
+) -> None:
+    strict: Json = {"dynamic": "strict", "properties": {"id": {"type": "keyword"}, "text": {"type": "text"}}}
+    template({"mappings": strict})
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
+    with pytest.raises(VectorIndexError, match=r"`dynamic: strict` and lacks price, tags, nested: .*template"):
+        load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+    assert engine.get_index(index_name) is None
+    engine.create_index(index_name, {})
+    before = engine.get_index(index_name)
+    with pytest.raises(VectorIndexError, match="`dynamic: strict` and lacks price, tags, nested"):
+        load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+    assert engine.get_index(index_name) == before
+    write_jsonl(path, [{"id": "1", "text": "A river."}, {"id": "2", "text": "A storm.", "price": 1}])
+    summary = load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+    assert (summary.indexed, summary.dead) == (1, 1)
 
 
 @pytest.mark.parametrize("mappings", [{"enabled": False}, {"_source": {"enabled": False}}], ids=["enabled", "source"])

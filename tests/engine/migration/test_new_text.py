@@ -96,7 +96,11 @@ def test_a_migration_goes_on_with_its_own_text_alone(titled: Place, encoders: tu
 @pytest.mark.parametrize(
     ("template", "said", "remedy"),
     [
-        ("{titel}. {text}", "has the field titel.*did you mean title", "number, raw"),
+        (
+            "{titel}. {text}",
+            "has the field titel, and its mapping",
+            "Did you mean title? The documents have the fields",
+        ),
         ("{number}", "no document has a text by '{number}': the text field number is a JSON number", "hold strings"),
         ("{embedding_meta.text_hash}", "which es-sbert fills itself", "of the documents"),
     ],

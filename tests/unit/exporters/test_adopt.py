@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.encoder.session import session_options
+from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.exporters.adopt import adopt, einsum_product
 from es_sbert.exporters.graph import FLOAT, OPSET
 from es_sbert.exporters.parity import padded_batches
