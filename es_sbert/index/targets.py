@@ -75,19 +75,21 @@ def text_in(source: Mapping[str, Any], target: Target) -> str | None:
         return None if target.filled else ""
 
 
-def lacking_fields(fields: Mapping[str, Any], targets: Targets) -> list[str]:
-    """Fields of the texts that the load fills which a document lacks, or in which it has null; each once."""
-    names = dict.fromkeys(name for target in filled(targets) for name in target.template.fields)
+def text_fields(targets: Targets) -> tuple[str, ...]:
+    """Fields of the texts that the load fills, each once."""
+    return tuple(dict.fromkeys(name for target in filled(targets) for name in target.template.fields))
+
+
+def lacking_fields(fields: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Those of the names that a document lacks, or in which it has null."""
     return [name for name in names if find_field(fields, name) in (MISSING, None)]
 
 
 def _text_of(fields: Mapping[str, Any], target: Target) -> str:
-    if target.template.is_missing(fields):
-        return ""
     try:
-        text = target.template.render(fields)
+        text = target.template.text_of(fields)
     except NoText:
         if target.filled:
             raise
-        return ""  # whatever its vector stands for, it is not this
-    return text if text.strip() else ""
+        return ""  # its vector, if it has one, was made from something else
+    return "" if not text or text.isspace() else text

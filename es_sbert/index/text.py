@@ -99,15 +99,34 @@ class TextTemplate:
         Raises:
             NoText: all fields are missing or null, or one is not a string.
         """
-        if self.is_missing(document):
+        text = self.text_of(document)
+        if text is None:
             raise NoText("; ".join(self.problems(document)))
-        values = {field: self._value(document, field) for field in self.fields}
-        missing = [field for field, value in values.items() if value is None]
-        if not any(value and not value.isspace() for value in values.values()):
+        return text
+
+    def text_of(self, document: Mapping[str, Any]) -> str | None:
+        """As `render`; None where all fields are missing or null.
+
+        Raises:
+            NoText: a field is neither a string nor null.
+        """
+        values = [self._value(document, field) for field in self.fields]
+        present = [value for value in values if value is not None]
+        if not present:
+            return None
+        if not any(value and not value.isspace() for value in present):
             # The template's own words are no text of the document's.
             return ""
-        text = "".join(literal + ((values[field] or "") if field else "") for literal, field in self.parts)
-        return text.strip() if missing else text
+        if self.is_one_field:
+            return present[0]
+        by_name = dict(zip(self.fields, values, strict=True))
+        text = "".join(literal + ((by_name[field] or "") if field else "") for literal, field in self.parts)
+        return text if len(present) == len(values) else text.strip()
+
+    @cached_property
+    def is_one_field(self) -> bool:
+        """Whether the text is that of one field and nothing else."""
+        return len(self.parts) == 1 and self.parts[0][0] == ""
 
     def is_missing(self, document: Mapping[str, Any]) -> bool:
         """Whether every field is missing or null."""
@@ -126,4 +145,4 @@ class TextTemplate:
             return None
         if not isinstance(value, str):
             raise NoText(f"the text field {field} is a JSON {json_type(value)}, not a string")
-        return _SURROGATES.sub("\ufffd", value)
+        return value if value.isascii() else _SURROGATES.sub("\ufffd", value)

@@ -12,7 +12,7 @@ from es_sbert.engines.protocol import Json, Slice
 from es_sbert.errors import EngineError
 from es_sbert.index.layout import has_vector, vectors_by_name
 from es_sbert.index.meta import DocumentMeta, is_current, stored_meta
-from es_sbert.index.targets import Targets, lacking_fields, texts_of
+from es_sbert.index.targets import Targets, lacking_fields, text_fields, texts_of
 from es_sbert.index.text import NoText
 from es_sbert.ingest.actions import Action, update_action
 from es_sbert.ingest.context import LoadContext, patiently, replaced
@@ -100,6 +100,7 @@ class IndexReader:
         self._only_lacking = context.plan.settings.only_lacking
         self._only_ids = context.plan.settings.only_ids
         self._slice = slice
+        self._text_fields = text_fields(context.targets)
         self._meta_fields = [target.meta_field for target in context.targets]
         self._outcomes = context.outcomes
         self._control = context.control
@@ -190,7 +191,7 @@ class IndexReader:
                 yield from self._entered(hit, found)
 
     def _count_lacking(self, hit: Json) -> None:
-        self._outcomes.lacking(lacking_fields(hit.get("_source") or {}, self._targets))
+        self._outcomes.lacking(lacking_fields(hit.get("_source") or {}, self._text_fields))
 
     def _lacking(self, hit: Json) -> Iterator[Document]:
         yield from self._entered(hit, self._examined(hit))

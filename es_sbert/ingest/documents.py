@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from es_sbert.index.meta import document_hash
-from es_sbert.index.targets import Targets, lacking_fields, texts_of
+from es_sbert.index.targets import Targets, lacking_fields, text_fields, texts_of
 from es_sbert.index.text import MISSING, NoText, find_field
 from es_sbert.ingest.ids import BadId, document_id
 from es_sbert.ingest.memory import LoadMemory, Meeting, Met
@@ -65,6 +66,11 @@ class DocumentRules:
     id_field: str | None
     reserved: tuple[str, ...]
     routing: str | None = None
+
+    @cached_property
+    def text_fields(self) -> tuple[str, ...]:
+        """Fields of the texts that the load fills."""
+        return text_fields(self.targets)
 
     @classmethod
     def of(cls, targets: Targets, id_field: str | None, routing: str | None) -> DocumentRules:
@@ -133,7 +139,7 @@ def _sound(records: Iterable[Record | Reject], rules: DocumentRules, outcomes: O
         if isinstance(document, Reject):
             outcomes.reject(document)
         else:
-            outcomes.lacking(lacking_fields(record.fields, rules.targets))
+            outcomes.lacking(lacking_fields(record.fields, rules.text_fields))
             yield document
 
 

@@ -15,7 +15,7 @@ from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.index.ensure import mapping_change, wanted_field
 from es_sbert.index.filled import Piece
 from es_sbert.index.schema import index_body
-from es_sbert.index.targets import Target, Targets, lacking_fields, texts_of
+from es_sbert.index.targets import Target, Targets, lacking_fields, text_fields, texts_of
 from es_sbert.index.text import NoText
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.documents import Document, document_of
@@ -239,7 +239,7 @@ def _joined(mapping: Json, addition: Json) -> Json:
 def _previews(encoder: Encoder, targets: Targets, found: _Found) -> Iterator[DocumentPreview]:
     cut = Cutter(encoder, targets)
     for document, fields in found:
-        missing = tuple(lacking_fields(fields, targets)) if fields else ()
+        missing = tuple(lacking_fields(fields, text_fields(targets))) if fields else ()
         origin = str(document.origin)
         if isinstance(document, Reject):
             yield DocumentPreview(

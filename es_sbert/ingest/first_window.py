@@ -247,7 +247,7 @@ def _check_sample_has_text(engine: Engine, wanted: Plan, rules: DocumentRules, d
     name = wanted.settings.index
     if len(reasons) == len(documents):
         raise SourceError(f"no document of {name} can be embedded: {reasons[0]}", hint)
-    fields = list(dict.fromkeys(name for target in rules.targets if target.filled for name in target.template.fields))
+    fields = rules.text_fields
     some = {"bool": {"should": [{"exists": {"field": field}} for field in fields], "minimum_should_match": 1}}
     if not engine.count(name, some):
         raise SourceError(f"no document of {name} has the text field {' or '.join(fields)}", hint)

@@ -40,9 +40,10 @@ class Outcomes:
         self.ledger.add_read()
         self.check_errors()
 
-    def lacking(self, fields: Iterable[str]) -> None:
+    def lacking(self, fields: Sequence[str]) -> None:
         """A document lacks these fields of its text."""
-        self.ledger.add_lacking(fields)
+        if fields:
+            self.ledger.add_lacking(fields)
 
     def check_errors(self, reasons: Iterable[str] = ()) -> None:
         """Stop the load if too many documents have failed.

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from es_sbert.index.field_names import document_names, fields_hint
-from es_sbert.index.targets import filled
 from es_sbert.index.text import MISSING, find_field
 from es_sbert.ingest.documents import Document, DocumentRules, document_of
 from es_sbert.ingest.error_limit import ErrorReasons
@@ -59,8 +58,7 @@ class Window:
     @property
     def absent(self) -> list[str]:
         """Fields of the texts that no record has; null counts as there."""
-        names = dict.fromkeys(name for target in filled(self.rules.targets) for name in target.template.fields)
-        return [name for name in names if name not in self._present]
+        return [name for name in self.rules.text_fields if name not in self._present]
 
     @property
     def has_text(self) -> bool:
@@ -154,7 +152,7 @@ def nothing_loadable(window: Window) -> tuple[str, str]:
             f"{fields_hint([id_field], names, 'The documents have')} Correct --id-field, or leave it out: ids are then "
             "hashes of the content."
         )
-    texts = list(dict.fromkeys(name for target in filled(window.rules.targets) for name in target.template.fields))
+    texts = window.rules.text_fields
     for name in texts:
         types = {json_type(value) for fields in objects if (value := find_field(fields, name)) not in (MISSING, None)}
         if types and "string" not in types:
@@ -164,7 +162,7 @@ def nothing_loadable(window: Window) -> tuple[str, str]:
             )
     if window.rejects and not window.documents:
         return f"{count}: {_reasons(window)}", "Correct the source and run the command again."
-    if window.absent == texts:
+    if window.absent == list(texts):
         return f"{count}, since no document has the text field {' or '.join(texts)}", (
             f"{fields_hint(texts, names, 'The documents have')} Name the fields of the text with --text-field or "
             "--text-template."
