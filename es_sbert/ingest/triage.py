@@ -75,30 +75,49 @@ def triage(document: Document, stored: Sequence[StoredVector], targets: Targets)
     Args:
         stored: One a target.
     """
-    numbers = range(len(targets))
-    current = {
-        number
-        for number in numbers
-        if stored[number].is_current(document.texts[number], targets[number].meta.fingerprint)
-    }
-    filled = [number for number in numbers if targets[number].filled]
-    right = all(number in current if document.texts[number] else not stored[number].is_left for number in filled)
-    same_text = not any(one.text_changed for one in stored)
-    metas = [meta for number in filled if (meta := stored[number].meta) is not None]
-    if right and same_text and metas and all(meta.document_hash == document.document_hash for meta in metas):
-        return Sorting(Verdict.UNCHANGED)
+    current = [
+        one.is_current(text, target.meta.fingerprint)
+        for one, text, target in zip(stored, document.texts, targets, strict=True)
+    ]
+    if _is_unchanged(document, stored, targets, current):
+        return _UNCHANGED
     if any(is_superseded(document, one.meta) for one in stored):
         return Sorting(Verdict.SUPERSEDED)
-    wanted = tuple(number for number in filled if document.texts[number] and number not in current)
-    kept = tuple(number for number in numbers if number in current)
+    numbers = range(len(targets))
+    filled = [number for number in numbers if targets[number].filled]
+    wanted = tuple(number for number in filled if document.texts[number] and not current[number])
+    kept = tuple(number for number in numbers if current[number])
     dropped = tuple(
-        number for number in numbers if not targets[number].filled and stored[number].is_left and number not in current
+        number for number in numbers if not targets[number].filled and stored[number].is_left and not current[number]
     )
     if any(document.texts[number] for number in filled):
         return Sorting(Verdict.WRITE, wanted, kept, dropped)
     if any(stored[number].is_left for number in filled):
         return Sorting(Verdict.CLEAR, (), kept, dropped)
     return Sorting(Verdict.EMPTY)
+
+
+# Most documents of most loads are unchanged.
+_UNCHANGED = Sorting(Verdict.UNCHANGED)
+
+
+def _is_unchanged(
+    document: Document, stored: Sequence[StoredVector], targets: Targets, current: Sequence[bool]
+) -> bool:
+    """Whether the index holds the document with the vectors of its texts, and no others that the load fills."""
+    is_known = False
+    for one, text, target, is_right in zip(stored, document.texts, targets, current, strict=True):
+        if one.text_changed:
+            return False
+        if not target.filled:
+            continue
+        if not is_right and (text or one.is_left):
+            return False
+        if one.meta is not None:
+            if one.meta.document_hash != document.document_hash:
+                return False
+            is_known = True
+    return is_known
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
