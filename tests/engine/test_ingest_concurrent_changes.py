@@ -207,7 +207,7 @@ def test_documents_embedded_in_place_are_looked_at_again_after_a_failover(
     load(engine_url, encoder, index_name, dead=tmp_path / "dead")
     source = engine.get_documents(index_name, ["d1"], source_includes=["*"], vectors=True)["d1"]
     emptied = {"d1": source | {"text": ""}}
-    engine.bulk(index_name, bulk_body(emptied | {"new": {"text": "A new one."}, "dead": {"title": "No text."}}))
+    engine.bulk(index_name, bulk_body(emptied | {"new": {"text": "A new one."}, "dead": {"text": 7}}))
     summary = FailedOver(encoder, engine, emptied).run(IngestSettings(index=index_name, dead_letters=tmp_path / "dead"))
     assert (summary.indexed, summary.skipped.empty, summary.dead) == (1, 1, 1)
     assert (summary.missing, summary.exit_code) == (1, 1)

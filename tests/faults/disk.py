@@ -68,7 +68,7 @@ def small_disk(folder: Path, size: str) -> Iterator[SmallDisk]:
 
 def full_for_state(bench: Bench) -> dict[str, Any]:
     """The disk of the state file is full; then there is room again."""
-    with small_disk(bench.folder / "disk", "100k") as disk:
+    with small_disk(bench.folder / "disk", "8k") as disk:
         bench.state = bench.folder / "disk" / "load-state"
         _stopped_by_disk(bench.start(prefix=disk.inside), "the state file")
         disk.grow("100m")
@@ -97,7 +97,7 @@ def quota(bench: Bench) -> dict[str, Any]:
     """No file of the process may grow beyond a size; then there is no such limit any more."""
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
 
     _stopped_by_disk(bench.start(preexec=limit), "cannot be written")
     return bench.finish()

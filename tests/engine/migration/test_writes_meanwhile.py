@@ -84,9 +84,9 @@ def test_what_is_written_to_the_old_index_again_between_two_late_rounds_is_copie
             self._engine.update_aliases(actions)
             rounds = 1
 
-        def bulk(self, name: str, body: bytes) -> object:
+        def bulk(self, name: str, body: bytes, **options: object) -> object:
             nonlocal rounds
-            results = self._engine.bulk(name, body)
+            results = self._engine.bulk(name, body, **options)
             if rounds == 1:
                 rounds = 2
                 place9.write({"2": document(700)})
