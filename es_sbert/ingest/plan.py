@@ -72,8 +72,11 @@ class Plan:
         return "files" if self.sources else "index"
 
 
-def plan(engine: Engine, settings: IngestSettings) -> Plan:
+def plan(engine: Engine, settings: IngestSettings, sources: Sequence[Source] | None = None) -> Plan:
     """Check everything that can be checked before a model is loaded and a document written.
+
+    Args:
+        sources: What `sources_of` has found, where it was called already.
 
     Raises:
         AccessDenied: the user lacks a privilege that the load needs.
@@ -85,7 +88,7 @@ def plan(engine: Engine, settings: IngestSettings) -> Plan:
         VectorIndexError: the index does not take documents in this way.
         EngineError: the engine failed.
     """
-    sources = _sources(settings)
+    sources = sources_of(settings) if sources is None else sources
     if settings.prune and (settings.retry is not None or not sources):
         raise UsageError("--prune compares the index with a source", "Give all that the index is loaded from.")
     if settings.watch_seconds is not None and sources:
@@ -154,7 +157,13 @@ def check_replaces_text(settings: IngestSettings, sources: Sequence[Source]) -> 
         )
 
 
-def _sources(settings: IngestSettings) -> Sequence[Source]:
+def sources_of(settings: IngestSettings) -> Sequence[Source]:
+    """What is to be loaded; none for documents of the index. Found without the engine, which may be waited for.
+
+    Raises:
+        UsageError: options that contradict each other.
+        SourceError: there is no such file.
+    """
     ways = {"FILE": settings.files, "--retry": settings.retry, "--sql": settings.sql}
     given = [way for way, value in ways.items() if value]
     if len(given) > 1:

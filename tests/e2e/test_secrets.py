@@ -174,7 +174,7 @@ def check(url: str, index: str, login: Login, model: Path, folder: Path) -> None
         assert office.ingest("--retry-seconds", "0.5", debug=True).code == 1
         proxy.always = None
         proxy.down.set()
-        assert office.ingest(debug=True).code == 2
+        assert office.ingest("--retry-seconds", "0", debug=True).code == 2
         proxy.down.clear()
         proxy.authorization = "another one"
         refused = office.ingest("--log-format", "json", debug=True)

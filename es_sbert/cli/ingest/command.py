@@ -95,7 +95,7 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
     from es_sbert.errors import ClusterError, EngineError, UsageError
     from es_sbert.events import record, say
     from es_sbert.ingest.control import Control
-    from es_sbert.ingest.plan import plan
+    from es_sbert.ingest.plan import plan, sources_of
     from es_sbert.ingest.progress import meter_for
     from es_sbert.ingest.report import prepare_reports, write_report
     from es_sbert.ingest.run import run
@@ -120,10 +120,12 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
     control = Control()
     with ExitStack() as stack:
         observer = stack.enter_context(_observed(metrics)) if metrics is not None else None
+        # Before the engine is waited for: a misspelt file name is told at once.
+        sources = sources_of(settings)
         # Until the load begins, Ctrl-C ends these waits as it ends any command.
         wait = partial(wait_for_engine, seconds=settings.retry_seconds)
         engine = stack.enter_context(closing(wait(lambda: connect(where))))
-        wanted = wait(lambda: plan(engine, settings))
+        wanted = wait(lambda: plan(engine, settings, sources))
         if settings.replace_text_template and not yes and not _may_replace(engine, wanted):
             return 0
         if report_index is not None:
