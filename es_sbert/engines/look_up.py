@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from es_sbert.engines.hits import Key, key_of
 from es_sbert.engines.protocol import Engine, Json
@@ -14,7 +14,8 @@ _RESULT_WINDOW = 10_000
 
 
 def look_up(engine: Engine, name: str, ids: Iterable[str], *, query: Json | None = None, source: Json | bool = False,
-            shards: bool = False, result_window: int = _RESULT_WINDOW) -> dict[Key, Json]:  # fmt: skip
+            shards: bool = False, result_window: int = _RESULT_WINDOW,
+            hit_fields: Sequence[str] = ()) -> dict[Key, Json]:  # fmt: skip
     """The documents of these ids as the last refresh left them, with `_seq_no` and `_primary_term`.
 
     Args:
@@ -24,6 +25,7 @@ def look_up(engine: Engine, name: str, ids: Iterable[str], *, query: Json | None
         source: What of `_source` they bring.
         shards: Let them tell their `_shard`.
         result_window: The index's `index.max_result_window`.
+        hit_fields: What a hit tells besides `_id` and `_routing`; nothing named: all of it.
 
     Raises:
         EngineError: the engine failed.
@@ -37,15 +39,16 @@ def look_up(engine: Engine, name: str, ids: Iterable[str], *, query: Json | None
         "size": min(len(wanted) + _MOST_SHARDS, result_window),
         "track_total_hits": False,
     }
-    hits: list[Json] = engine.search(name, body)["hits"]["hits"]
+    members = ["_id", "_routing", *hit_fields] if hit_fields else []
+    # Where there is no hit, the filter leaves `hits` out too.
+    hits: list[Json] = engine.search(name, body, hit_fields=members).get("hits", {}).get("hits", [])
     if len(hits) < body["size"] or len(wanted) == 1:
         return {key_of(hit): hit for hit in hits}
     half = len(wanted) // 2
-    parts = (wanted[:half], wanted[half:])
-    return {
-        key: hit
-        for part in parts
-        for key, hit in look_up(
-            engine, name, part, query=query, source=source, shards=shards, result_window=result_window
-        ).items()
-    }
+    found: dict[Key, Json] = {}
+    for part in (wanted[:half], wanted[half:]):
+        found |= look_up(
+            engine, name, part, query=query, source=source, shards=shards, result_window=result_window,
+            hit_fields=hit_fields,
+        )  # fmt: skip
+    return found

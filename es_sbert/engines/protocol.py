@@ -67,7 +67,7 @@ class IndexState:
     """An index as the engine describes it.
 
     Attributes:
-        name: The concrete index (an alias is resolved to the one index it stands for).
+        name: The concrete index (an alias is resolved to its one index).
         mappings: The whole mapping (`properties`, `_meta`, …).
         settings: Flat settings (`index.knn`, `index.number_of_shards`, …), values as strings.
         aliases: Its aliases with their properties (`index_routing`, `filter`, …).
@@ -156,7 +156,7 @@ class Engine(Protocol):
         """The index or the one index behind an alias; None where there is none.
 
         Raises:
-            IndexMismatch: the alias stands for several indices.
+            IndexMismatch: the alias points to several indices.
         """
 
     def get_indices(self, name: str) -> list[IndexState]:
@@ -273,13 +273,14 @@ class Engine(Protocol):
         """
 
     def search(self, name: str | Sequence[str], body: Json, *, preference: str | None = None,
-               named_scores: bool = False) -> Json:  # fmt: skip
+               named_scores: bool = False, hit_fields: Sequence[str] = ()) -> Json:  # fmt: skip
         """`_search` as the engine answers it.
 
         Args:
             name: Index or alias, or several.
             preference: Which copies of the shards are asked, in the engine's words (`_shards:0`).
             named_scores: Let hits tell the scores of the queries that have a `_name`, not their names alone.
+            hit_fields: Leave everything out of the answer but its hits, and of those all but these members (`_id`).
         """
 
     def multi_search(self, name: str | Sequence[str], bodies: Sequence[Json]) -> list[Json]:

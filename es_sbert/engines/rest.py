@@ -92,7 +92,7 @@ class RestEngine(IndexUpkeep):
         states = self.get_indices(name)
         if len(states) > 1:
             raise IndexMismatch(
-                f"{name!r} stands for {len(states)} indices: {', '.join(state.name for state in states[:5])}",
+                f"{name!r} points to {len(states)} indices: {', '.join(state.name for state in states[:5])}",
                 "Name one of them: a vector field belongs to one index.",
             )
         return states[0] if states else None
@@ -158,8 +158,10 @@ class RestEngine(IndexUpkeep):
         return [document if document.get("found") else None for document in answer["docs"]]
 
     def search(self, name: str | Sequence[str], body: Json, *, preference: str | None = None,
-               named_scores: bool = False) -> Json:  # fmt: skip
+               named_scores: bool = False, hit_fields: Sequence[str] = ()) -> Json:  # fmt: skip
         params = {} if preference is None else {"preference": preference}
+        if hit_fields:
+            params["filter_path"] = ",".join(["_shards", "timed_out", *(f"hits.hits.{name}" for name in hit_fields)])
         if named_scores:
             params["include_named_queries_score"] = "true"
         path = all_quoted(name)

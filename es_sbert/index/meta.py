@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from es_sbert.index.text import MISSING, find_field
+from es_sbert.index.text import find_field
 from es_sbert.streams.json_lines import object_bytes
 
 META_KEY = "es_sbert"
@@ -117,10 +118,16 @@ def document_hash(document: dict[str, Any]) -> str:
     return hashlib.sha256(object_bytes(document, sort_keys=True)).hexdigest()[:32]
 
 
-def stored_meta(source: dict[str, Any], meta_field: str) -> DocumentMeta | None:
-    """The object beside a stored vector; None where there is none, or not one of ours."""
+def meta_object(source: dict[str, Any], meta_field: str) -> dict[str, Any] | None:
+    """The object next to a stored vector, whoever wrote it; None where there is none."""
     value = find_field(source, meta_field)
-    if value is MISSING or value is None:
+    return value if isinstance(value, dict) else None
+
+
+def stored_meta(source: dict[str, Any], meta_field: str) -> DocumentMeta | None:
+    """The object next to a stored vector; None where there is none, or not one of ours."""
+    value = meta_object(source, meta_field)
+    if value is None:
         return None
     try:
         return DocumentMeta.model_validate(value)
@@ -129,6 +136,8 @@ def stored_meta(source: dict[str, Any], meta_field: str) -> DocumentMeta | None:
         return None
 
 
-def is_current(meta: DocumentMeta | None, text: str, fingerprint: str) -> bool:
-    """Whether a vector with this meta is the one that the text would get now; an empty text gets none."""
-    return bool(text) and meta is not None and meta.fingerprint == fingerprint and meta.text_hash == text_hash(text)
+def is_current(meta: Mapping[str, Any] | None, text: str, fingerprint: str) -> bool:
+    """Whether a vector with this `meta_object` is the one that the text would get now; an empty text gets none."""
+    if not text or meta is None or meta.get("fingerprint") != fingerprint:
+        return False
+    return bool(meta.get("text_hash") == text_hash(text))

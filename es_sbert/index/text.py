@@ -110,6 +110,9 @@ class TextTemplate:
         Raises:
             NoText: a field is neither a string nor null.
         """
+        if self.is_one_field:
+            value = self._value(document, self.fields[0])
+            return "" if value is not None and value.isspace() else value
         values = [self._value(document, field) for field in self.fields]
         present = [value for value in values if value is not None]
         if not present:
@@ -117,8 +120,6 @@ class TextTemplate:
         if not any(value and not value.isspace() for value in present):
             # The template's own words are no text of the document's.
             return ""
-        if self.is_one_field:
-            return present[0]
         by_name = dict(zip(self.fields, values, strict=True))
         text = "".join(literal + ((by_name[field] or "") if field else "") for literal, field in self.parts)
         return text if len(present) == len(values) else text.strip()

@@ -11,7 +11,7 @@ from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Json, Slice
 from es_sbert.errors import EngineError
 from es_sbert.index.layout import has_vector, vectors_by_name
-from es_sbert.index.meta import DocumentMeta, is_current, stored_meta
+from es_sbert.index.meta import is_current, meta_object
 from es_sbert.index.targets import Targets, lacking_fields, text_fields, texts_of
 from es_sbert.index.text import NoText
 from es_sbert.ingest.actions import Action, update_action
@@ -165,15 +165,15 @@ class IndexReader:
 
         def wrote(number: int) -> bool:
             meta = metas[number]
-            written = meta is not None and meta.embedded_at == action.embedded_at
+            written = meta is not None and meta.get("embedded_at") == action.embedded_at
             return written and self._is_current(number, document.texts[number], hit, meta)
 
         return bool(wanted) and all(map(wrote, wanted))
 
-    def _metas(self, hit: Json) -> list[DocumentMeta | None]:
-        return [stored_meta(hit.get("_source") or {}, field) for field in self._meta_fields]
+    def _metas(self, hit: Json) -> list[Json | None]:
+        return [meta_object(hit.get("_source") or {}, field) for field in self._meta_fields]
 
-    def _is_current(self, number: int, text: str, hit: Json, meta: DocumentMeta | None) -> bool:
+    def _is_current(self, number: int, text: str, hit: Json, meta: Json | None) -> bool:
         """Whether the hit has the vector that the text would get now."""
         there = str(number) in hit.get("matched_queries", [])
         return there and is_current(meta, text, self._targets[number].meta.fingerprint)

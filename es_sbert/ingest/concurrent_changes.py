@@ -9,7 +9,7 @@ from typing import Any
 
 from es_sbert.engines.protocol import IndexState, Json
 from es_sbert.events import record
-from es_sbert.index.meta import is_current, stored_meta
+from es_sbert.index.meta import is_current, meta_object, stored_meta
 from es_sbert.index.schema import merged_meta, vector_fields
 from es_sbert.index.targets import Targets, filled, texts_of
 from es_sbert.index.text import NoText
@@ -160,9 +160,10 @@ def _as_written(hit: Json, targets: Targets, began: str) -> tuple[str, str | Non
         return None
     written = []
     for number, (target, text) in enumerate(zip(targets, texts, strict=True)):
-        meta = stored_meta(source, target.meta_field)
-        if (str(number) in has_vector) != bool(text) or (text and not is_current(meta, text, target.meta.fingerprint)):
+        current = is_current(meta_object(source, target.meta_field), text, target.meta.fingerprint)
+        if (str(number) in has_vector) != bool(text) or (text and not current):
             return None
+        meta = stored_meta(source, target.meta_field)
         if meta is not None and text:
             written.append(meta)
     if any(meta.embedded_at >= began for meta in written) or not written:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from es_sbert.index.meta import document_hash
 from es_sbert.index.targets import Targets, lacking_fields, text_fields, texts_of
@@ -15,12 +16,11 @@ from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.records import Origin, Record, Reject
 
 # Documents that the load's memory is asked about at a time: where it stands on another machine, each question travels.
-_MEETINGS = 256
+_MEETINGS = 1024
 _MEETING_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """A document on its way to the engine.
 
     Attributes:
@@ -47,8 +47,8 @@ class Document:
 
     @property
     def size(self) -> int:
-        """Bytes that it holds in memory, roughly."""
-        return len(self.source) + sum(map(len, self.texts)) + 512
+        """Bytes that it holds in memory, roughly: the texts are part of the source."""
+        return 2 * len(self.source) + 512
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.index.filled import FilledField
 from es_sbert.index.layout import vectors_by_name
-from es_sbert.index.meta import stored_meta
+from es_sbert.index.meta import meta_object, stored_meta
 from es_sbert.index.schema import is_in_source
 from es_sbert.index.targets import Targets, text_in
 from es_sbert.index.text import MISSING, find_field
@@ -21,11 +21,12 @@ from es_sbert.ingest.ledger import Outcome
 from es_sbert.ingest.load import Sorted, Task
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.retry import Patience
-from es_sbert.ingest.triage import Sorting, StoredVector, Verdict, chunks, triage
+from es_sbert.ingest.triage import META_MEMBERS, Sorting, StoredVector, Verdict, chunks, triage
 
 # Documents of one lookup. The answer holds their texts and the metadata of their vectors.
 _LOOKUP = 2000
 _LOOKUP_BYTES = 4 << 20
+_HIT_FIELDS = ("_source", "matched_queries")
 # Vectors of one lookup: as text they are some kilobytes each.
 _VECTOR_LOOKUP = 250
 
@@ -96,13 +97,14 @@ class ChangeDetection:
         # A search, not a lookup by id: it alone tells whether there is a vector without bringing it along.
         query = vectors_by_name((target.field, target.meta) for target in self._targets)
         texts = [field for target in self._targets for field in target.template.fields]
-        includes = list(dict.fromkeys([*texts, *(target.meta_field for target in self._targets)]))
+        metas = [f"{target.meta_field}.{member}" for target in self._targets for member in META_MEMBERS]
+        includes = list(dict.fromkeys([*texts, *metas]))
         hits: dict[Key, Json] = {}
         most = max(1, min(_LOOKUP, self._result_window // 2))
         for some in windows(documents, most, _LOOKUP_BYTES):
             ask = partial(
                 look_up, self._engine, self._index, [document.id for document in some], query=query,
-                source={"includes": includes}, result_window=self._result_window,
+                source={"includes": includes}, result_window=self._result_window, hit_fields=_HIT_FIELDS,
             )  # fmt: skip
             hits |= self._patiently(ask)
         return [self._stored_vectors(document, hits.get((document.id, document.routing))) for document in documents]
@@ -114,7 +116,7 @@ class ChangeDetection:
         return [
             StoredVector(
                 exists=str(number) in names and not self._distrusted,
-                meta=stored_meta(source, target.meta_field),
+                meta=meta_object(source, target.meta_field),
                 text_changed=self._comparable[number] and text_in(source, target) != document.texts[number],
             )
             for number, target in enumerate(self._targets)
@@ -131,7 +133,7 @@ class ChangeDetection:
             target = self._targets[number]
             value, meta = find_field(source, target.field), stored_meta(source, target.meta_field)
             exists = value is not MISSING and value is not None
-            stored = StoredVector(exists, meta)
+            stored = StoredVector(exists, meta_object(source, target.meta_field))
             if meta is not None and stored.is_current(document.texts[number], target.meta.fingerprint):
                 renewed = meta.model_copy(update={"document_hash": document.document_hash})
                 kept.append(FilledField(target.field, sent_again(self._engine.info, value), renewed))

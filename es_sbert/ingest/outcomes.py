@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from es_sbert.ingest.dead_letters import Letters
-from es_sbert.ingest.error_limit import ErrorMonitor
+from es_sbert.ingest.error_limit import MIN_READ, ErrorMonitor
 from es_sbert.ingest.ledger import Ledger, Outcome
 from es_sbert.ingest.memory import LoadMemory
 from es_sbert.ingest.records import Origin, Reject
@@ -38,7 +38,9 @@ class Outcomes:
 
     def read(self) -> None:
         self.ledger.add_read()
-        self.check_errors()
+        if self.ledger.read == MIN_READ:
+            # From here on earlier failures count. Later, only a further failure can exceed the limit.
+            self.check_errors()
 
     def lacking(self, fields: Sequence[str]) -> None:
         """A document lacks these fields of its text."""

@@ -9,19 +9,26 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from es_sbert.ingest.memory import Meeting, Met
 from es_sbert.ingest.records import Origin
+from es_sbert.ingest.triage import chunks
 
 # The system's own cache holds the rest of the file: more here would only grow with the source.
 _CACHE_KIB = 8 * 1024
-# Keys of one query; SQLite allows 999 parameters or more.
-_LOOKUP = 256
-_FIND = f"SELECT * FROM records WHERE id IN ({', '.join('?' * _LOOKUP)})"
+# Rows of one statement: other threads run while SQLite works on it. It allows 999 parameters or more. A statement has
+# always as many, padded with NULL, and so is compiled once.
+_ROWS = 128
+_KEYS = ", ".join("?" * _ROWS)
+# A row with NULL as its key is left out, like one whose key is there already.
+_INSERT = f"INSERT OR IGNORE INTO records VALUES {', '.join(['(?, ?, ?, ?, ?, 0)'] * _ROWS)}"
+_FIND = f"SELECT * FROM records WHERE id IN ({_KEYS})"
+_ACKNOWLEDGE = f"UPDATE records SET acknowledged = 1 WHERE id IN ({_KEYS})"
 
-# key, content, source, line, acknowledged
-_Row = tuple[bytes, bytes, int, int, int]
+# key, number of the meeting that entered it, content, source, line, acknowledged
+_Row = tuple[bytes, int, bytes, int, int, int]
 
 
 class SeenRecords:
@@ -39,6 +46,7 @@ class SeenRecords:
     def __init__(self, path: Path, *, rereads: bool) -> None:
         self._path = path
         self._rereads = rereads
+        self._meetings = 0
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}
         path.unlink(missing_ok=True)
@@ -51,7 +59,7 @@ class SeenRecords:
         ):
             self._db.execute(f"PRAGMA {pragma}")
         self._db.execute(
-            "CREATE TABLE records (id BLOB PRIMARY KEY, content BLOB, source INTEGER, line INTEGER, "
+            "CREATE TABLE records (id BLOB PRIMARY KEY, meeting INTEGER, content BLOB, source INTEGER, line INTEGER, "
             "acknowledged INTEGER) WITHOUT ROWID"
         )
         # One transaction for all: without a journal it costs nothing to keep open.
@@ -59,27 +67,30 @@ class SeenRecords:
 
     def meet(self, meetings: Sequence[Meeting]) -> list[tuple[Met, Origin]]:
         """See `LoadMemory.meet`."""
-        keys = [_key(meeting.id) for meeting in meetings]
-        seen = self._find(keys)
-        entered: list[_Row] = []
-        answers = []
-        for key, meeting in zip(keys, meetings, strict=True):
-            content, row = bytes.fromhex(meeting.content), seen.get(key)
-            if row is None:
-                row = (key, content, self._source_number(meeting.origin.source), meeting.origin.line, 0)
-                seen[key] = row
-                entered.append(row)
-                answers.append((Met.NEW, meeting.origin))
-            else:
-                answers.append(self._seen_before(row, content, meeting.origin))
-        # Neighbours of the table are written together.
-        self._db.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", sorted(entered))
+        first_number = self._meetings
+        self._meetings += len(meetings)
+        rows = [
+            (_key(meeting.id), number, bytes.fromhex(meeting.content), *self._place(meeting.origin))
+            for number, meeting in enumerate(meetings, first_number)
+        ]
+        # Neighbours of the table are entered together; of one key, the first that was met wins.
+        rows.sort()
+        answers = [(Met.NEW, meeting.origin) for meeting in meetings]
+        for some in chunks(rows, _ROWS):
+            padding = [None] * (len(some[0]) * (_ROWS - len(some)))
+            if self._db.execute(_INSERT, [*chain.from_iterable(some), *padding]).rowcount == len(some):
+                continue  # all of them are new
+            found = self._find([key for key, *_ in some])
+            for key, number, content, *_ in some:
+                if found[key][1] != number:
+                    place = number - first_number
+                    answers[place] = self._seen_before(found[key], content, meetings[place].origin)
         return answers
 
     def acknowledge(self, document_ids: Sequence[str]) -> None:
         """See `LoadMemory.acknowledge`."""
-        keys = sorted(map(_key, document_ids))
-        self._db.executemany("UPDATE records SET acknowledged = 1 WHERE id = ?", ((key,) for key in keys))
+        for keys in chunks(sorted(map(_key, document_ids)), _ROWS):
+            self._db.execute(_ACKNOWLEDGE, _padded(keys))
 
     def holds(self, document_ids: Sequence[str]) -> set[str]:
         """See `LoadMemory.holds`."""
@@ -94,7 +105,7 @@ class SeenRecords:
         seen = self._find([_key(document_id) for document_id, _ in documents])
         rows = ((seen.get(_key(document_id)), content) for document_id, content in documents)
         return sum(
-            row is not None and bool(row[4]) and (content is None or bytes.fromhex(content) == row[1])
+            row is not None and bool(row[5]) and (content is None or bytes.fromhex(content) == row[2])
             for row, content in rows
         )
 
@@ -110,27 +121,28 @@ class SeenRecords:
     def _find(self, keys: Sequence[bytes]) -> dict[bytes, _Row]:
         """Rows by their keys."""
         found: dict[bytes, _Row] = {}
-        for start in range(0, len(keys), _LOOKUP):
-            some: list[bytes | None] = list(keys[start : start + _LOOKUP])
-            # Always the same number of parameters, so that SQLite compiles the statement once.
-            some += [None] * (_LOOKUP - len(some))
-            found |= {row[0]: row for row in self._db.execute(_FIND, some)}
+        for some in chunks(keys, _ROWS):
+            found |= {row[0]: row for row in self._db.execute(_FIND, _padded(some))}
         return found
 
     def _seen_before(self, row: _Row, content: bytes, origin: Origin) -> tuple[Met, Origin]:
-        _, known, source, line, acknowledged = row
+        _, _, known, source, line, acknowledged = row
         first = Origin(self._names[source], line)
         if self._rereads and known == content and (first == origin or not acknowledged):
             # The worker that read it first may be lost and never have sent it; indexing it twice is harmless.
             return (Met.ACKNOWLEDGED if acknowledged else Met.NEW), origin
         return (Met.REPEATED if known == content else Met.CONTRADICTED), first
 
-    def _source_number(self, name: str) -> int:
-        """The number of a source's name in the table."""
-        if name not in self._numbers:
-            self._numbers[name] = len(self._names)
-            self._names.append(name)
-        return self._numbers[name]
+    def _place(self, origin: Origin) -> tuple[int, int]:
+        """Number of the source in this table, and line."""
+        if origin.source not in self._numbers:
+            self._numbers[origin.source] = len(self._names)
+            self._names.append(origin.source)
+        return self._numbers[origin.source], origin.line
+
+
+def _padded(keys: Sequence[bytes]) -> list[bytes | None]:
+    return [*keys, *[None] * (_ROWS - len(keys))]
 
 
 def _key(document_id: str) -> bytes:

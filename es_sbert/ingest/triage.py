@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from es_sbert.index.meta import DocumentMeta, is_current
+from es_sbert.index.meta import is_current
 from es_sbert.index.targets import Targets
 from es_sbert.ingest.documents import Document
 
@@ -24,19 +24,18 @@ class Verdict(Enum):
     EMPTY = auto()  # no text, and the index holds no vector of it
 
 
-@dataclass(frozen=True, slots=True)
-class StoredVector:
+class StoredVector(NamedTuple):
     """What the index holds of a document for one vector field.
 
     Attributes:
         exists: Whether there is a vector. Its metadata does not prove it: on Elasticsearch 9.2 and later `_source`
             hides vectors, so an application that writes back what it has read drops them and keeps the metadata.
-        meta: The metadata of the vector; None where there is none.
+        meta: The metadata of the vector as the index holds it, or its `META_MEMBERS`; None where there is none.
         text_changed: Whether the text that the document has in the index is known to differ from the source's.
     """
 
     exists: bool = False
-    meta: DocumentMeta | None = None
+    meta: Mapping[str, Any] | None = None
     text_changed: bool = False
 
     def is_current(self, text: str, fingerprint: str) -> bool:
@@ -47,6 +46,10 @@ class StoredVector:
     def is_left(self) -> bool:
         """Whether anything is left to remove."""
         return self.exists or self.meta is not None
+
+
+# What is needed of a vector's metadata.
+META_MEMBERS = ("fingerprint", "text_hash", "document_hash", "embedded_at")
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,14 @@ def triage(document: Document, stored: Sequence[StoredVector], targets: Targets)
     Args:
         stored: One a target.
     """
+    if _is_unchanged(document, stored, targets):
+        return _UNCHANGED
+    if any(is_superseded(document, one.meta) for one in stored):
+        return Sorting(Verdict.SUPERSEDED)
     current = [
         one.is_current(text, target.meta.fingerprint)
         for one, text, target in zip(stored, document.texts, targets, strict=True)
     ]
-    if _is_unchanged(document, stored, targets, current):
-        return _UNCHANGED
-    if any(is_superseded(document, one.meta) for one in stored):
-        return Sorting(Verdict.SUPERSEDED)
     numbers = range(len(targets))
     filled = [number for number in numbers if targets[number].filled]
     wanted = tuple(number for number in filled if document.texts[number] and not current[number])
@@ -101,20 +104,18 @@ def triage(document: Document, stored: Sequence[StoredVector], targets: Targets)
 _UNCHANGED = Sorting(Verdict.UNCHANGED)
 
 
-def _is_unchanged(
-    document: Document, stored: Sequence[StoredVector], targets: Targets, current: Sequence[bool]
-) -> bool:
+def _is_unchanged(document: Document, stored: Sequence[StoredVector], targets: Targets) -> bool:
     """Whether the index holds the document with the vectors of its texts, and no others that the load fills."""
     is_known = False
-    for one, text, target, is_right in zip(stored, document.texts, targets, current, strict=True):
+    for one, text, target in zip(stored, document.texts, targets, strict=True):
         if one.text_changed:
             return False
         if not target.filled:
             continue
-        if not is_right and (text or one.is_left):
+        if one.is_left if not text else not one.is_current(text, target.meta.fingerprint):
             return False
         if one.meta is not None:
-            if one.meta.document_hash != document.document_hash:
+            if one.meta.get("document_hash") != document.document_hash:
                 return False
             is_known = True
     return is_known
@@ -126,9 +127,12 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-def is_superseded(document: Document, meta: DocumentMeta | None) -> bool:
+def is_superseded(document: Document, meta: Mapping[str, Any] | None) -> bool:
     """Whether the index holds a later version than this one, which is not the source's word of now (a dead letter)."""
-    return meta is not None and document.written is not None and meta.embedded_at > document.written
+    if meta is None or document.written is None:
+        return False
+    embedded_at = meta.get("embedded_at")
+    return isinstance(embedded_at, str) and embedded_at > document.written
 
 
 def lost_fields(mappings: Mapping[str, Any], made: Collection[str]) -> str | None:

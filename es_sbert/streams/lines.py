@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # Of input that cannot be read, this much is kept to show it.
 SAMPLE_BYTES = 64 * 1024
@@ -16,8 +16,7 @@ class StreamBroken(Exception):
     """A stream that ends before its end: damaged compression, a failing disk, another encoding."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line without its line feed (a carriage return in front of it is kept).
 
     Attributes:

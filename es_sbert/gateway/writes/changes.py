@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Any
 
 from es_sbert.engines.protocol import Json
-from es_sbert.index.meta import document_hash, is_current, stored_meta
+from es_sbert.index.meta import document_hash, is_current, meta_object, stored_meta
 from es_sbert.index.targets import Target
 from es_sbert.index.text import MISSING, NoText, TextTemplate, find_field
 
@@ -83,7 +83,7 @@ def partial_document(doc: Json, standing: Standing, targets: Sequence[Target], *
             text: str | None = _text(doc, target.template)
         elif isinstance(standing, dict):
             text = _text(merged(standing, doc), target.template)
-            if is_current(stored_meta(standing, target.meta_field), text, target.meta.fingerprint):
+            if is_current(meta_object(standing, target.meta_field), text, target.meta.fingerprint):
                 continue
         elif standing is Absent.UNKNOWN:
             text = None
@@ -133,8 +133,9 @@ def _is_brought(fields: Json, target: Target, text: str) -> bool:
     """Whether the object brings a vector that is to stay."""
     if fields.get(target.field) is None:
         return False
-    meta = stored_meta(fields, target.meta_field)
-    return meta is None or is_current(meta, text, target.meta.fingerprint)
+    if stored_meta(fields, target.meta_field) is None:
+        return True
+    return is_current(meta_object(fields, target.meta_field), text, target.meta.fingerprint)
 
 
 def _own_members(fields: Json, target: Target, replaced: bool) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,11 +30,11 @@ META: dict[str, Any] = {
 THREE = (target("title", "{title}"), target("body", "{body}"), target("other", "{summary}", filled=False, model="old"))
 
 
-def meta(**change: Any) -> DocumentMeta:
-    return DocumentMeta.model_validate(META | change)
+def meta(**change: Any) -> dict[str, Any]:
+    return META | change
 
 
-def there(meta: DocumentMeta | None, *, text_changed: bool = False) -> StoredVector:
+def there(meta: dict[str, Any] | None, *, text_changed: bool = False) -> StoredVector:
     """A vector and its metadata, or neither."""
     return StoredVector(meta is not None, meta, text_changed)
 
@@ -61,27 +60,27 @@ def test_what_changed_decides(stored: StoredVector, sorting: Sorting) -> None:
 
 
 def test_a_document_without_text_is_cleared_where_the_index_has_its_vector() -> None:
-    empty = replace(DOCUMENT, texts=("",))
+    empty = DOCUMENT._replace(texts=("",))
     assert triage(empty, [StoredVector()], (target(),)) == Sorting(Verdict.EMPTY)
     for left in (there(meta()), StoredVector(True, None), StoredVector(False, meta())):
         assert triage(empty, [left], (target(),)) == Sorting(Verdict.CLEAR)
-    letter = replace(empty, written="earlier")
+    letter = empty._replace(written="earlier")
     assert triage(letter, [there(meta())], (target(),)) == Sorting(Verdict.SUPERSEDED)
 
 
 def test_each_field_is_embedded_kept_or_dropped_for_itself() -> None:
-    document = replace(DOCUMENT, texts=("a title", "a body", "a summary"))
+    document = DOCUMENT._replace(texts=("a title", "a body", "a summary"))
     title, body = there(meta(text_hash=text_hash("a title"))), there(meta(text_hash=text_hash("a body")))
     other, none = there(meta(text_hash=text_hash("a summary"), fingerprint="old")), StoredVector()
     assert triage(document, [title, body, other], THREE) == Sorting(Verdict.UNCHANGED)
     # A vector of another model is no matter of this load's, as long as the document stays as it is.
     assert triage(document, [title, body, none], THREE) == Sorting(Verdict.UNCHANGED)
     assert triage(document, [title, none, other], THREE) == Sorting(Verdict.WRITE, (1,), (0, 2))
-    changed = replace(document, texts=("a title", "a new body", "a new summary"), document_hash="new")
+    changed = document._replace(texts=("a title", "a new body", "a new summary"), document_hash="new")
     assert triage(changed, [title, body, other], THREE) == Sorting(Verdict.WRITE, (1,), (0,), (2,))
-    lost = replace(document, texts=("a title", "", "a summary"), document_hash="new")
+    lost = document._replace(texts=("a title", "", "a summary"), document_hash="new")
     assert triage(lost, [title, body, other], THREE) == Sorting(Verdict.WRITE, (), (0, 2))
-    gone = replace(document, texts=("", "", "a summary"), document_hash="new")
+    gone = document._replace(texts=("", "", "a summary"), document_hash="new")
     assert triage(gone, [title, body, other], THREE) == Sorting(Verdict.CLEAR, (), (2,))
 
 
@@ -95,7 +94,7 @@ def test_each_field_is_embedded_kept_or_dropped_for_itself() -> None:
 def test_afterwards_every_text_has_its_vector_and_no_other(
     texts: list[str], stored: list[str | None], gone: list[bool], indexed: list[str], same: bool
 ) -> None:
-    document = replace(DOCUMENT, texts=tuple(texts), document_hash="dochash" if same else "new")
+    document = DOCUMENT._replace(texts=tuple(texts), document_hash="dochash" if same else "new")
     metas = [
         None if text is None else meta(text_hash=text_hash(text), fingerprint=one.meta.fingerprint)
         for text, one in zip(stored, THREE, strict=True)
@@ -141,6 +140,6 @@ def test_what_is_not_in_the_source_is_named(source: dict[str, Any], lost: str | 
 
 @pytest.mark.parametrize(("written", "later"), [(None, False), ("mow", True), ("now", False), ("of late", False)])
 def test_a_dead_letter_gives_way_to_a_later_version(written: str | None, later: bool) -> None:
-    document = replace(DOCUMENT, written=written)
-    assert is_superseded(document, DocumentMeta.model_validate(META)) is later
+    document = DOCUMENT._replace(written=written)
+    assert is_superseded(document, META) is later
     assert not is_superseded(document, None)
