@@ -1,4 +1,4 @@
-"""Writes beside migrations: nothing that was acknowledged may be lost, doubled or changed.
+"""Writes during migrations: nothing that was acknowledged may be lost, doubled or changed.
 
     python -m benchmarks.migration --url es9=http://localhost:9200 [--url es8=…] [--write]
 

@@ -153,7 +153,7 @@ class IndexMismatch(VectorIndexError):
 
 
 class DocumentsAltered(VectorIndexError):
-    """The engine stores documents otherwise than they were sent, by an ingest pipeline for example."""
+    """The engine stores documents that differ from what was sent, by an ingest pipeline for example."""
 
 
 class TrainingError(EsSbertError):

@@ -29,7 +29,7 @@ class Looked:
     """The indices behind a name, as far as they could be read.
 
     Attributes:
-        states: The index, or all that an alias stands for.
+        states: The index, or all that an alias points to.
         fields: The vector fields of each that can be loaded and searched, by the index's name.
         findings: What was wrong on the way.
     """
@@ -70,9 +70,9 @@ def look_at(engine: Engine, name: str) -> Looked:
 
 
 def _together(name: str, fields: Mapping[str, tuple[VectorField, ...]]) -> Iterator[Finding]:
-    """What searches and loads make of a name that stands for several indices."""
+    """What searches and loads make of a name that points to several indices."""
     yield warning(
-        "index", f"{name} stands for {len(fields)} indices, which searches take together and loads do not",
+        "index", f"{name} points to {len(fields)} indices, which searches take together and loads do not",
         f"Load into one of them: {', '.join(list(fields)[:5])}.",
     )  # fmt: skip
     by_name: dict[str, list[VectorField]] = {}

@@ -107,7 +107,7 @@ def _identify(get: Callable[[str], Answer], url: str) -> EngineInfo:
         # A proxy whose engine is away, or an engine that is not ready to say what it is.
         raise RequestFailed(
             f"{url} is not ready: GET / gave {answer.status}",
-            "Wait until the engine has started; if a proxy stands in front of it, look at its log.",
+            "Wait until the engine has started; if there is a proxy in front of it, check its log.",
             answer.status,
         )
     raise UnsupportedEngine(

@@ -97,7 +97,7 @@ class BulkWriter:
         observer: Sees each request.
         read_back: Compares what the engine stores with what was sent.
         check_index: Called right before each request, which would create the index if it were missing.
-        alias_moved: Why it is useless to wait for a blocked index: its alias stands for another one; None where it is
+        alias_moved: Why it is useless to wait for a blocked index: its alias points to another one; None where it is
             not.
     """
 

@@ -141,7 +141,7 @@ def alias_moved(context: LoadContext) -> str | None:
     if state is None or state.name == context.index.name:
         return None
     return (
-        f"{name} stands for {state.name} now, and {context.index.name} takes no more writes: load into {name} again, "
+        f"{name} points to {state.name} now, and {context.index.name} takes no more writes: load into {name} again, "
         "with the model that `es-sbert index show` names"
     )
 

@@ -32,7 +32,7 @@ MOST_RECORDS = 1000
 MOST_BYTES = 16 << 20
 # Records of each further file that are read before a field is called missing, and how many files.
 _FURTHER_RECORDS, _FURTHER_FILES = 100, 32
-# Documents of the index that stand for all of them.
+# Documents of the index in which fields are looked for.
 _SAMPLE = 100
 # Documents of the index whose fields are listed in a message.
 _LISTED = 10

@@ -17,7 +17,7 @@ def read_target_index(engine: Engine, name: str, *, files: bool) -> IndexState |
         files: Whether the documents come from elsewhere than the index.
 
     Raises:
-        IndexMismatch: the alias stands for several indices.
+        IndexMismatch: the alias points to several indices.
         VectorIndexError: a data stream that a load cannot go to.
         EngineError: the engine failed.
     """

@@ -84,7 +84,7 @@ def plan(engine: Engine, settings: IngestSettings, sources: Sequence[Source] | N
         SourceError: a file that cannot be read, or lacks the columns asked for.
         OutputError: the dead-letter file could not be written.
         IndexMissing: documents of an index that does not exist.
-        IndexMismatch: the mapping's `_meta` is damaged, or an alias stands for several indices.
+        IndexMismatch: the mapping's `_meta` is damaged, or an alias points to several indices.
         VectorIndexError: the index does not take documents in this way.
         EngineError: the engine failed.
     """

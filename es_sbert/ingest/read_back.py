@@ -197,7 +197,7 @@ class ReadBack:
         name = context.index.name
         index = context.engine.get_index(name)
         what = (
-            f"{name} stores documents otherwise than they were sent: of the document {document.id!r}, "
+            f"{name} stores documents that differ from what was sent: in the document {document.id!r}, "
             f"{'; '.join(differences)}"
         )
         again = "run the same command again: it embeds anew what it wrote"
@@ -254,7 +254,7 @@ def _names(target: Target) -> tuple[str, ...]:
 
 
 def _differences(sent: SentDocument, found: Json, targets: Targets, mappings: Mapping[str, Any]) -> list[str]:
-    """What of a stored document is not as it was sent."""
+    """How a stored document differs from what was sent."""
     source: Json = found.get("_source") or {}
     told = []
     if found.get("_routing") != sent.routing:

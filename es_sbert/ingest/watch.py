@@ -43,7 +43,7 @@ class Changes:
         """Whether anything was written that was not looked at. An engine that fails ends the watch.
 
         Raises:
-            IndexMismatch: the index was deleted or made anew, its alias stands for another one, or the data stream
+            IndexMismatch: the index was deleted or made anew, its alias points to another one, or the data stream
                 that it belongs to has rolled over.
         """
         try:

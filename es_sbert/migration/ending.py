@@ -38,7 +38,7 @@ def roll_back(engine: Engine, alias: str) -> str | None:
     source, note = find(engine, alias)
     if note is not None and note.phase is Phase.CLOSING:
         raise IndexMismatch(
-            f"{alias} stands for the new index {source.name} already",
+            f"{alias} points to the new index {source.name} already",
             "Run the migration's own command once more to finish it; to go back, migrate to the old model.",
         )
     name = pointed_to(source)
@@ -76,7 +76,7 @@ def drop(engine: Engine, alias: str, confirm: Callable[[Leaving], bool]) -> str 
     target, note = find(engine, alias)
     if note is None:
         raise IndexMismatch(
-            f"{alias} stands for {target.name}, which no migration has made, or whose old index is gone",
+            f"{alias} points to {target.name}, which no migration has made, or whose old index is gone",
             "There is nothing to drop.",
         )
     if note.phase is not Phase.DONE:

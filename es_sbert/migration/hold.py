@@ -131,7 +131,7 @@ def lift_left_behind(engine: Engine, alias: str) -> str | None:
         The index that takes writes again; None where there was nothing to do.
 
     Raises:
-        IndexMismatch: the alias stands for several indices, or a note is damaged.
+        IndexMismatch: the alias points to several indices, or a note is damaged.
         EngineError: the engine failed.
     """
     source = engine.get_index(alias)
@@ -141,7 +141,7 @@ def lift_left_behind(engine: Engine, alias: str) -> str | None:
 
 
 def lift_of(engine: Engine, source: IndexState, target: IndexState) -> str | None:
-    """As `lift_left_behind`, of a migration whose indices are known; the alias stands for `source`."""
+    """As `lift_left_behind`, of a migration whose indices are known; the alias points to `source`."""
     note = read_migration(target)
     if note is None or note.source_uuid != source.settings["index.uuid"] or not note.blocked:
         return None

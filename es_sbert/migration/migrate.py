@@ -213,7 +213,7 @@ class _Run:
             # The answer may have been lost, not the request.
             if not is_transient(error) or not self._transfer.patiently(self._is_swapped):
                 raise
-        self._watch.say(f"{self._wanted.alias} stands for {target} now")
+        self._watch.say(f"{self._wanted.alias} points to {target} now")
 
     def _after_swap(self) -> bool:
         """Writes that came to the old index in its last moment, where it took any."""

@@ -212,7 +212,7 @@ def _check_needed(source: IndexState, stored: VectorFieldMeta, wanted: Wanted, m
     ):
         of_text = "" if wanted.text is None else f" for the text {wanted.text.template!r}"
         raise IndexMismatch(
-            f"{wanted.alias} stands for {source.name}, which has vectors of {stored.model} "
+            f"{wanted.alias} points to {source.name}, which has vectors of {stored.model} "
             f"({model.fingerprint[:12]}) already{of_text}",
             f"There is nothing to do; the index before it, if it stands, goes with `es-sbert index migrate "
             f"{wanted.alias} --drop`.",

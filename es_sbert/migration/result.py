@@ -12,7 +12,7 @@ class MigrationResult(BaseModel):
         alias, source, target: What was migrated, from which index to which.
         model, fingerprint: The new model.
         resumed: Whether it went on with what an earlier run began.
-        finished: Whether the alias stands for the new index, which has everything.
+        finished: Whether the alias points to the new index, which has everything.
         copied: Documents copied before the swap, each time they changed.
         removed: Documents removed from the new index because they were deleted from the old one.
         late: Documents that were written in the old index in its last moment, seen to after the swap.

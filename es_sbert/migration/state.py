@@ -17,9 +17,9 @@ _POINTER = "migrating_to"
 
 
 class Phase(StrEnum):
-    COPYING = "copying"  # the alias stands for the old index
+    COPYING = "copying"  # the alias points to the old index
     CLOSING = "closing"  # it may stand for either: look
-    DONE = "done"  # it stands for the new index, which has everything; the old one may be dropped
+    DONE = "done"  # it points to the new index, which has everything; the old one may be dropped
 
 
 class Migration(BaseModel):
@@ -67,7 +67,7 @@ def read_migration(index: IndexState) -> Migration | None:
     except ValidationError as error:
         raise IndexMismatch(
             f"_meta.{META_KEY}.{_NOTE} in the mapping of {index.name} cannot be read",
-            f"Delete the index {index.name} if no alias stands for it, and begin again.",
+            f"Delete the index {index.name} if no alias points to it, and begin again.",
         ) from error
 
 

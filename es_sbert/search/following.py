@@ -1,4 +1,4 @@
-"""The index that an alias stands for, and its model, followed from one index to the next while searches run."""
+"""The index that an alias points to, and its model, followed from one index to the next while searches run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from es_sbert.search.searched import Searched, read_searched
 
 logger = logging.getLogger(__name__)
 
-# How old the knowledge of what an alias stands for may become.
+# How old the knowledge of what an alias points to may become.
 FOLLOW_SECONDS = 30.0
 
 
@@ -51,7 +51,7 @@ class Target:
 
 
 class Following:
-    """What an alias stands for now. Thread-safe.
+    """What an alias points to now. Thread-safe.
 
     A search takes the target once and uses its index and its encoder: even where another thread replaces the target
     meanwhile, the vectors of one model are never compared with those of another.

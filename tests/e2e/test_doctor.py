@@ -98,7 +98,7 @@ def test_a_field_that_no_search_takes_is_not_called_fine(
     assert (done.code, "FAIL  field embedding: " in done.out, "ok    field" in done.out) == (1, True, False)
     assert "of type keyword" in done.out
     several = cli("doctor", "--index", f"{index}-both", *options)
-    assert f"look  index: {index}-both stands for 2 indices" in several.out
+    assert f"look  index: {index}-both points to 2 indices" in several.out
     assert f"{foreign} has none, so that {index}-both cannot be searched" in several.out
     assert (several.out.count("ok    field embedding"), several.out.count("FAIL  field embedding")) == (1, 2)
 

@@ -145,6 +145,6 @@ def test_what_it_says_and_refuses(place: Place, run: Run, two_models: tuple[Path
     done = run("--model", other, "--precision", "fp32")
     target = target_name(place.alias, second.info.fingerprint, place.index)
     assert done.code == 0, done.err
-    assert f"{place.alias} stands for {target} now" in done.err
+    assert f"{place.alias} points to {target} now" in done.err
     assert f"Writes to {place.index} were refused for" in done.err
     assert "--drop" in done.err.splitlines()[-1]

@@ -12,6 +12,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.loading import load_encoder
+from tests.engine.ingest_support import tiny_encoder
 from tests.engine.object_store import ObjectStore, object_store
 from tests.engine.postgresql import Postgresql, postgresql
 
@@ -40,6 +41,13 @@ def engine(engine_url: str, open_engine: Callable[[str], Engine]) -> Engine:
 def encoder() -> Iterator[Encoder]:
     """The default model as a user on this machine gets it."""
     with load_encoder() as encoder:
+        yield encoder
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    """A small model with random weights, for what does not depend on the vectors."""
+    with tiny_encoder(tmp_path_factory.mktemp("tiny")) as encoder:
         yield encoder
 
 

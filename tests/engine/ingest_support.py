@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import orjson
@@ -27,6 +29,8 @@ from es_sbert.ingest.prune import Confirm
 from es_sbert.ingest.run import run
 from es_sbert.ingest.settings import IngestSettings
 from es_sbert.ingest.summary import Summary
+from es_sbert.loading import load_encoder
+from tests.tiny import write_tiny_bert
 
 WORDS = [
     "river", "guitar", "storm", "bread", "engine", "winter", "doctor", "market", "violin", "forest", "planet",
@@ -51,6 +55,16 @@ def sentences(count: int) -> list[dict[str, Any]]:
 def write_jsonl(path: Path, documents: Sequence[dict[str, Any]]) -> Path:
     path.write_bytes(b"".join(orjson.dumps(document) + b"\n" for document in documents))
     return path
+
+
+@contextmanager
+def tiny_encoder(folder: Path) -> Iterator[Encoder]:
+    """A model of random weights, loaded as a user does; its export is cached in the folder."""
+    with (
+        patch.dict(os.environ, {"ES_SBERT_CACHE": str(folder / "cache")}),
+        load_encoder(str(write_tiny_bert(folder / "model")), precision="fp32", threads=1) as encoder,
+    ):
+        yield encoder
 
 
 class Interposed:

@@ -6,11 +6,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import orjson
-import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
@@ -21,20 +19,10 @@ from es_sbert.engines.rest import RestEngine
 from es_sbert.index.ensure import ensure_vector_field
 from es_sbert.index.meta import PassageRules
 from es_sbert.index.vectors import bulk_value, passage_values
-from es_sbert.loading import load_encoder
 from tests.engine.vectors import cosines
-from tests.tiny import WORDS, write_tiny_bert
+from tests.tiny import WORDS
 
 COUNT = 120  # documents of an index
-
-
-@contextmanager
-def tiny_encoder(folder: Path) -> Iterator[Encoder]:
-    """A model of random weights, as a user loads one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
-        with load_encoder(str(write_tiny_bert(folder / "model")), precision="fp32", threads=1) as encoder:
-            yield encoder
 
 
 def text_of(number: int) -> str:

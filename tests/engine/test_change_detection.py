@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,10 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.index.vectors import stored_vectors
-from es_sbert.loading import load_encoder
 from tests.engine.ingest_support import Interposed, contents, load, same_vectors, write_jsonl
-from tests.tiny import write_tiny_bert
 
 WORDS = ("man", "guitar", "cat", "mat", "query", "passage")
 COUNT = 20
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
-    folder = tmp_path_factory.mktemp("tiny")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
-        with load_encoder(str(write_tiny_bert(folder / "model")), precision="fp32", threads=1) as encoder:
-            yield encoder
 
 
 def documents(count: int = COUNT) -> list[Json]:

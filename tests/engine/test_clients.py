@@ -19,7 +19,8 @@ from es_sbert.engines.adopt import adopt, is_async_client, is_client
 from es_sbert.errors import AccessDenied, EngineUnreachable, IndexMismatch, UnsupportedEngine, UsageError
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.conftest import free_port
-from tests.engine.meaning import Shelf, shelf, tiny_encoder
+from tests.engine.ingest_support import tiny_encoder
+from tests.engine.meaning import Shelf, shelf
 from tests.engine.secured import PASSWORD, Secured
 
 TEXT = "the man plays a guitar"

@@ -65,7 +65,7 @@ def test_alias_is_resolved_and_one_of_several_refused(
     assert state.name == index
     engine.create_index(second, MAPPING)
     engine._request("PUT", f"/{second}/_alias/{alias}")
-    with pytest.raises(IndexMismatch, match="stands for 2 indices"):
+    with pytest.raises(IndexMismatch, match="points to 2 indices"):
         engine.get_index(alias)
 
 

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.loading import load_encoder
 from tests.fuzz.run import fuzz
-from tests.tiny import write_tiny_bert
 
 LINES = 8000
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        model = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
-        with load_encoder(str(model), precision="fp32", threads=1) as encoder:
-            yield encoder
 
 
 def test_every_fuzzed_line_comes_to_an_end(

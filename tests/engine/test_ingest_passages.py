@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.describe import describe_index
-from es_sbert.loading import load_encoder
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import (
     Interposed,
@@ -30,7 +29,6 @@ from tests.engine.ingest_support import (
     vector_of,
     write_jsonl,
 )
-from tests.tiny import write_tiny_bert
 
 RULES: dict[str, Any] = {"passages": ("48",), "passage_overlap": 12}
 
@@ -75,16 +73,6 @@ def check_passages(expected: Expected, source: dict[str, Any], text: str) -> Non
         assert same_vectors(vector_of(passage, "vector"), vector)
     assert source["embedding_meta"]["passages"] == len(spans)
     assert source["embedding_meta"]["truncated"] is False
-
-
-@pytest.fixture(scope="module")
-def other_encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
-    """Another model, of other dimensions."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
-        with load_encoder(str(folder), precision="fp32", threads=1) as encoder:
-            yield encoder
 
 
 @pytest.mark.parametrize("index_type", ["hnsw", "int8_hnsw", "flat"])
@@ -187,13 +175,13 @@ def vectors_of(source: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_vectors_of_another_model_are_kept_as_long_as_they_are_right(
-    engine_url: str, index_name: str, encoder: Encoder, other_encoder: Encoder, tmp_path: Path
+    engine_url: str, index_name: str, encoder: Encoder, tiny: Encoder, tmp_path: Path
 ) -> None:
     documents = sentences(20)
     path = write_jsonl(tmp_path / "docs.jsonl", documents)
     dead = tmp_path / "dead"
     load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
-    load(engine_url, other_encoder, index_name, dead=dead, vector_field="other", text_fields=("text",))
+    load(engine_url, tiny, index_name, dead=dead, vector_field="other", text_fields=("text",))
     before = contents(engine_url, index_name)
     for document in documents[:5]:
         document["price"] += 1
@@ -212,9 +200,9 @@ def test_vectors_of_another_model_are_kept_as_long_as_they_are_right(
         assert same_vectors(vector_of(stored[document["id"]], "other"), vector_of(before[document["id"]], "other"))
         assert stored[document["id"]]["price"] == document["price"]
     # As the note says.
-    filled = load(engine_url, other_encoder, index_name, dead=dead, vector_field="other")
+    filled = load(engine_url, tiny, index_name, dead=dead, vector_field="other")
     assert (filled.indexed, filled.unchanged) == (3, 17)
-    wanted = other_encoder.encode([document["text"] for document in documents], "document").vectors
+    wanted = tiny.encode([document["text"] for document in documents], "document").vectors
     stored = contents(engine_url, index_name)
     for row, document in enumerate(documents):
         assert np.allclose(vector_of(stored[document["id"]], "other"), wanted[row], atol=1e-6)
@@ -240,18 +228,18 @@ def test_other_rules_are_refused_with_the_way_out(
 
 
 def test_a_text_of_more_passages_than_the_index_takes_is_a_dead_letter_before_it_is_embedded(
-    engine_url: str, index_name: str, other_encoder: Encoder, tmp_path: Path
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     limit = "index.mapping.nested_objects.limit"
     with open_engine(engine_url) as engine:
         engine.create_index(index_name, {"settings": {limit: "4"}})
     text = "The cat sleeps on the mat. A man plays the guitar. " * 8
-    [spans] = other_encoder.splitter(16, 2, "document")([text])
+    [spans] = tiny.splitter(16, 2, "document")([text])
     texts = {"short": "The cat sleeps.", "long": text, "several": text[:60]}
     path = write_jsonl(tmp_path / "docs.jsonl", [{"id": key, "text": text} for key, text in texts.items()])
     tokenized: list[str] = []
-    counting = Interposed(other_encoder, lambda window: None)
-    counting.tokenize = lambda texts, kind: (tokenized.extend(texts), other_encoder.tokenize(texts, kind))[1]  # type: ignore[assignment]
+    counting = Interposed(tiny, lambda window: None)
+    counting.tokenize = lambda texts, kind: (tokenized.extend(texts), tiny.tokenize(texts, kind))[1]  # type: ignore[assignment]
     options: dict[str, Any] = {"dead": tmp_path / "dead", "passages": ("16",), "passage_overlap": 2}
     summary = load(engine_url, counting, index_name, path, id_field="id", **options)
     assert (summary.indexed, summary.dead, summary.exit_code) == (2, 1, 1)
@@ -262,16 +250,16 @@ def test_a_text_of_more_passages_than_the_index_takes_is_a_dead_letter_before_it
         "raise the setting, or use larger passages"
     )
     assert len(spans) > 4
-    others = other_encoder.splitter(16, 2, "document")([texts["short"], texts["several"]])
+    others = tiny.splitter(16, 2, "document")([texts["short"], texts["several"]])
     assert len(tokenized) == sum(map(len, others))
     # Where the document stands in the index, it is the same.
     with open_engine(engine_url) as engine:
         [result] = engine.bulk(index_name, b'{"index":{"_id":"late"}}\n' + orjson.dumps({"text": text}) + b"\n")
         assert result.ok
-        summary = load(engine_url, other_encoder, index_name, **options)
+        summary = load(engine_url, tiny, index_name, **options)
         assert (summary.unchanged, summary.indexed, summary.dead) == (2, 0, 1)
         assert letters(tmp_path / "dead")[-1]["id"] == "late"
         # What the message names is what helps.
         engine.put_settings(index_name, {limit: str(len(spans))})
-    summary = load(engine_url, other_encoder, index_name, **options)
+    summary = load(engine_url, tiny, index_name, **options)
     assert (summary.unchanged, summary.indexed, summary.dead) == (2, 1, 0)

@@ -13,10 +13,8 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import DocumentsAltered
-from es_sbert.loading import load_encoder
 from tests.engine.ingest_support import Interposed, contents, load, open_engine, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy
-from tests.tiny import write_tiny_bert
 
 _NEGATE = (
     "def v = ctx.embedding; if (v instanceof List) { def n = new ArrayList(); "
@@ -37,16 +35,6 @@ def url(request: pytest.FixtureRequest) -> str:
     """An engine that has ingest pipelines."""
     found: str = request.getfixturevalue(f"{request.param}_url")
     return found
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
-    """A small model: what is compared is what the engine does."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        model = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
-        with load_encoder(str(model), precision="fp32", threads=1) as encoder:
-            yield encoder
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from es_sbert.search import SemanticIndex
 from es_sbert.search.fusion import reciprocal_rank_fusion
 from es_sbert.search.hybrid import Weights, normalization_pipeline
 from es_sbert.search.scores import Method
-from tests.engine.meaning import COUNT, Shelf, best, half, shelf, text_of, tiny_encoder, unit_scores
+from tests.engine.ingest_support import tiny_encoder
+from tests.engine.meaning import COUNT, Shelf, best, half, shelf, text_of, unit_scores
 from tests.engine.vectors import cosines
 
 TEXT = "the man plays a guitar"

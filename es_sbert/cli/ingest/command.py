@@ -68,8 +68,7 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
 
     Documents that are in the index already are not embedded again unless their text changed. Documents that
     cannot be loaded end in the dead-letter file, with the reason. Documents whose text fields are all missing,
-    null or blank are skipped and counted. A load that was stopped, in whatever way, goes on where it was when the
-    same command is run again.
+    null or blank are skipped and counted. Run the same command again to resume a load that was stopped or killed.
 
     The first documents are checked before anything is written: a source of another format, or a field of the text
     that neither they nor the index have, ends the command. --dry-run shows what would be embedded.

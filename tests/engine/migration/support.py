@@ -112,7 +112,7 @@ class Place:
         assert (summary.dead, summary.left, summary.stopped) == (0, 0, None)
 
     def behind(self) -> str:
-        """The index that the alias stands for."""
+        """The index that the alias points to."""
         state = self.engine.get_index(self.alias)
         assert state is not None
         return state.name

@@ -25,7 +25,7 @@ def test_a_load_whose_alias_has_moved_does_not_wait_for_the_old_index(
         batch_window=20, text_fields=("text",), retry_seconds=3600,
     )  # fmt: skip
     assert (summary.exit_code, summary.left > 0) == (1, True)
-    assert f"{place9.alias} stands for {place9.alias}-" in (summary.stopped or "")
+    assert f"{place9.alias} points to {place9.alias}-" in (summary.stopped or "")
     assert "takes no more writes" in (summary.stopped or "")
     # What was acknowledged before is in the new index.
     assert len(place9.contents()) == COUNT + summary.indexed
