@@ -28,14 +28,14 @@ def bad_from(start: int, kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["rejected by us", "refused by the engine"])
 def test_a_load_stops_and_goes_on_with_the_same_command(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, kind: str
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, kind: str
 ) -> None:
     dead = tmp_path / "dead.jsonl"
     with open_engine(engine_url) as engine:
         engine.create_index(index_name, {"mappings": {"properties": {"price": {"type": "long"}}}})
     path = write_jsonl(tmp_path / "d.jsonl", bad_from(1000, kind))
     options: dict[str, Any] = {"dead": dead, "id_field": "id", "batch_window": 64, "bulk_bytes": 8192}
-    summary = load(engine_url, encoder, index_name, path, **options)
+    summary = load(engine_url, tiny, index_name, path, **options)
     assert summary.stopped is not None
     assert "more than --max-errors 10% allows" in summary.stopped
     assert str(dead) in summary.stopped
@@ -48,7 +48,7 @@ def test_a_load_stops_and_goes_on_with_the_same_command(
     assert summary.dead > 100
     # What was read has come to its end, and nothing else has.
     assert len(contents(engine_url, index_name)) == summary.indexed
-    rest = load(engine_url, encoder, index_name, path, max_errors=NO_LIMIT, **options)
+    rest = load(engine_url, tiny, index_name, path, max_errors=NO_LIMIT, **options)
     assert rest.resumed
     assert (rest.stopped, rest.read, rest.dead, rest.unchanged) == (None, COUNT, 1500, summary.indexed)
     assert len(contents(engine_url, index_name)) == 2500
@@ -56,23 +56,23 @@ def test_a_load_stops_and_goes_on_with_the_same_command(
 
 
 def test_documents_of_the_index_are_counted_too(
-    es9_url: str, fresh_index: Any, encoder: Encoder, tmp_path: Path
+    es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path
 ) -> None:
     index = fresh_index(es9_url)
     path = write_jsonl(tmp_path / "d.jsonl", [document | {"other": n} for n, document in enumerate(sentences(30))])
-    load(es9_url, encoder, index, path, dead=tmp_path / "dead", id_field="id")
+    load(es9_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
     with open_engine(es9_url) as engine:
         body = b"".join(
             b'{"index":{"_id":"n%d"}}\n{"text":%s}\n' % (n, b'"a cat"' if n < 5 else b"5") for n in range(10)
         )
         assert all(result.ok for result in engine.bulk(index, body))
-    summary = load(es9_url, encoder, index, dead=tmp_path / "dead", max_errors=ErrorLimit(count=3))
+    summary = load(es9_url, tiny, index, dead=tmp_path / "dead", max_errors=ErrorLimit(count=3))
     assert (summary.exit_code, summary.read, summary.indexed, summary.dead) == (1, 40, 5, 5)
     assert summary.stopped is not None
     assert "more than --max-errors 3 allows" in summary.stopped
 
 
-def test_nothing_but_failures_is_exit_code_2(es9_url: str, fresh_index: Any, encoder: Encoder, tmp_path: Path) -> None:
+def test_nothing_but_failures_is_exit_code_2(es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path) -> None:
     """The first document can be loaded as far as we know; the engine refuses all."""
     index = fresh_index(es9_url)
     with open_engine(es9_url) as engine:
@@ -80,17 +80,17 @@ def test_nothing_but_failures_is_exit_code_2(es9_url: str, fresh_index: Any, enc
         engine.create_index(index, {"mappings": {"properties": mapping}})
     documents = [{"id": n, "text": "cat", "price": "none"} for n in range(20)]
     path = write_jsonl(tmp_path / "d.jsonl", documents)
-    summary = load(es9_url, encoder, index, path, dead=tmp_path / "dead", id_field="id", max_errors=ErrorLimit(count=5))
+    summary = load(es9_url, tiny, index, path, dead=tmp_path / "dead", id_field="id", max_errors=ErrorLimit(count=5))
     assert (summary.exit_code, summary.indexed) == (2, 0)
 
 
 def test_retried_letters_are_not_stopped_by_their_number(
-    es9_url: str, fresh_index: Any, encoder: Encoder, tmp_path: Path
+    es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path
 ) -> None:
     index, dead = fresh_index(es9_url), tmp_path / "dead.jsonl"
     documents = [{"id": n, "text": "cat" if n < 10 else 5} for n in range(1100)]
     path = write_jsonl(tmp_path / "d.jsonl", documents)
-    load(es9_url, encoder, index, path, dead=dead, id_field="id", max_errors=NO_LIMIT)
-    summary = load(es9_url, encoder, index, retry=dead, dead=dead, id_field="id")
+    load(es9_url, tiny, index, path, dead=dead, id_field="id", max_errors=NO_LIMIT)
+    summary = load(es9_url, tiny, index, retry=dead, dead=dead, id_field="id")
     assert (summary.stopped, summary.read, summary.dead) == (None, 1090, 1090)
     assert len(letters(dead)) == 1090
