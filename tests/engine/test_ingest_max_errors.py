@@ -55,9 +55,7 @@ def test_a_load_stops_and_goes_on_with_the_same_command(
     assert len(letters(dead)) == 1500
 
 
-def test_documents_of_the_index_are_counted_too(
-    es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_documents_of_the_index_are_counted_too(es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path) -> None:
     index = fresh_index(es9_url)
     path = write_jsonl(tmp_path / "d.jsonl", [document | {"other": n} for n, document in enumerate(sentences(30))])
     load(es9_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
