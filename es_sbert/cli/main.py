@@ -31,6 +31,7 @@ COMMANDS = {
     "export": ("es_sbert.cli.export", "export", "Export a model to a checked ONNX bundle."),
     "index": ("es_sbert.cli.index", "index", "Create, inspect and change indices with a vector field."),
     "ingest": ("es_sbert.cli.ingest", "ingest", "Embed documents and load them into an index."),
+    "pairs": ("es_sbert.cli.pairs", "pairs", "Find the most similar pairs of texts, in files or in an index."),
     "search": ("es_sbert.cli.search", "search", "Search an index by meaning."),
     "serve": ("es_sbert.cli.serve", "serve", "Stand in front of an engine and understand searches by meaning."),
     "train": ("es_sbert.cli.train", "train", "Fine-tune a sentence encoder by a recipe."),

@@ -1,0 +1,132 @@
+"""Pairs of translations in two collections, by margin scoring (Artetxe and Schwenk 2019, arXiv 1811.01136).
+
+A cosine alone is misled by texts that are near to everything. The margin divides it by the mean cosine of both texts
+with their nearest neighbours in the other collection: above 1, the two are nearer to each other than to the rest.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.analysis.similarity import DECIMALS, check_dimensions, vector_lengths
+from es_sbert.encoder.types import Vectors
+from es_sbert.errors import UsageError
+
+DEFAULT_NEIGHBOURS = 4
+
+# Texts of one collection that are compared with all of a block of the other at a time: 32 MiB of float64 cosines.
+_BLOCK = 2048
+
+Doubles = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class AlignedPair(NamedTuple):
+    """A text of one collection and its counterpart in the other.
+
+    Attributes:
+        first, second: Positions in the two collections, from 0.
+        margin: Cosine divided by the mean cosine with the nearest neighbours; rounded to `DECIMALS` decimals.
+        cosine: Rounded likewise.
+    """
+
+    first: int
+    second: int
+    margin: float
+    cosine: float
+
+
+def margin_pairs(first: Vectors, second: Vectors, k: int | None = None, *, neighbours: int = DEFAULT_NEIGHBOURS,
+                 min_cosine: float = -1.0, min_margin: float = 0.0,
+                 block: int = _BLOCK) -> list[AlignedPair]:  # fmt: skip
+    """Align two collections: each text is in one pair at most, the pair with the greatest margin first.
+
+    The candidates are each text's best neighbour in the other collection, in both directions (the paper's *max*
+    retrieval). Of equal margins, the pair with the lower first, then the lower second position wins.
+
+    Args:
+        first, second: Embeddings of the two collections. *Shape:* ``(texts, dimensions)``.
+        k: Pairs to find; None for all.
+        neighbours: Nearest texts of the other collection that a margin is relative to; all where there are fewer.
+        min_cosine: Drop pairs whose cosine is below this value, -1 to 1.
+        min_margin: Drop pairs whose margin is below this value.
+        block: Texts of each collection whose cosines are held at a time.
+
+    Raises:
+        UsageError: a number is out of range, a vector is zero or not finite, or the dimensions differ.
+    """
+    if neighbours < 1 or (k is not None and k < 1) or block < 1:
+        raise UsageError("k, the neighbours and the block are numbers of texts", "Give numbers above 0.")
+    if not -1 <= min_cosine <= 1:
+        raise UsageError(f"a least cosine of {min_cosine:g} lies outside -1 to 1", "Give a cosine.")
+    # Twice the work of float32, but a margin is a ratio, and no block size may change which pair is chosen.
+    one = first.astype(np.float64) / vector_lengths(first)[:, None]
+    two = second.astype(np.float64) / vector_lengths(second)[:, None]
+    check_dimensions(first, second)
+    if not len(one) or not len(two):
+        return []
+    forward, forward_cosines = _nearest(one, two, neighbours, block)
+    backward, backward_cosines = _nearest(two, one, neighbours, block)
+    one_mean, two_mean = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)  # (texts,) each
+    rows = [
+        _best_by_margin(forward, forward_cosines, one_mean, two_mean),
+        _best_by_margin(backward, backward_cosines, two_mean, one_mean)[:, [1, 0, 2, 3]],
+    ]
+    candidates = np.concatenate(rows)  # (pairs, 4): first, second, margin, cosine
+    order = np.lexsort((candidates[:, 1], candidates[:, 0], -candidates[:, 2]))
+    taken_one, taken_two = np.zeros(len(one), bool), np.zeros(len(two), bool)
+    pairs: list[AlignedPair] = []
+    for here, there, margin, cosine in candidates[order].tolist():
+        if len(pairs) == k or margin < min_margin:
+            break
+        here, there = int(here), int(there)
+        if taken_one[here] or taken_two[there] or cosine < min_cosine:
+            continue
+        taken_one[here] = taken_two[there] = True
+        pairs.append(AlignedPair(here, there, margin, cosine))
+    return pairs
+
+
+def _nearest(texts: Doubles, others: Doubles, count: int, block: int) -> tuple[Integers, Doubles]:
+    """Each text's nearest of the others, in no order: positions and cosines. *Shape:* ``(texts, count)`` each."""
+    count = min(count, len(others))
+    places = np.empty((len(texts), count), np.int64)
+    cosines = np.empty((len(texts), count))
+    for start in range(0, len(texts), block):
+        rows = slice(start, start + block)
+        known = np.empty((len(texts[rows]), 0))
+        known_at = np.empty((len(texts[rows]), 0), np.int64)
+        for first in range(0, len(others), block):
+            found = texts[rows] @ others[first : first + block].T  # (rows, columns)
+            at = np.broadcast_to(np.arange(first, first + found.shape[1]), found.shape)
+            known, known_at = _greatest(np.hstack([known, found]), np.hstack([known_at, at]), count)
+        places[rows], cosines[rows] = known_at, known
+    return places, cosines
+
+
+def _greatest(cosines: Doubles, places: Integers, count: int) -> tuple[Doubles, Integers]:
+    """The greatest of each row."""
+    if cosines.shape[1] <= count:
+        return cosines, places
+    chosen = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
+    return np.take_along_axis(cosines, chosen, axis=1), np.take_along_axis(places, chosen, axis=1)
+
+
+def _best_by_margin(places: Integers, cosines: Doubles, own_mean: Doubles, other_mean: Doubles) -> Doubles:
+    """The neighbour with the greatest margin of each text.
+
+    Returns:
+        Position of the text, of its neighbour, margin and cosine. *Shape:* ``(texts, 4)``.
+    """
+    means = (own_mean[:, None] + other_mean[places]) / 2  # (texts, neighbours)
+    # Texts that are not near to anything have no margin to speak of.
+    margins = np.where(means > 0, cosines / np.where(means > 0, means, 1), 0.0)
+    margins = np.round(margins, DECIMALS)
+    # Of equal margins the lower position.
+    best = np.lexsort((places, -margins), axis=1)[:, 0]
+    rows = np.arange(len(places))
+    cosine = np.round(np.clip(cosines[rows, best], -1, 1), DECIMALS) + 0.0
+    return np.column_stack([rows, places[rows, best], margins[rows, best], cosine])

@@ -1,0 +1,263 @@
+"""The most similar pairs of a collection, exactly, by blocked matrix products that never hold n² values.
+
+A block of cosines is computed in float32, which is fast but depends in its last digits on the shape of the block. Pairs
+that come near the k-th best are therefore computed again in float64. Cosines are rounded to `DECIMALS` decimals, and
+pairs with equal cosines are ordered by the position of their first text, then of their second. So a result depends
+neither on the block size nor on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.encoder.types import Vectors
+from es_sbert.errors import UsageError
+
+DECIMALS = 5
+DEFAULT_K = 100
+
+# Rows and columns of a block: 16 MiB of float32 cosines.
+_BLOCK = 2048
+# By how much a cosine of float32 vectors may differ from the rounded one: half a unit of the last decimal, and the
+# rounding errors of a product of some thousand dimensions.
+_SLACK = 0.5 * 10**-DECIMALS + 5e-6
+# Pairs of one block that are computed again one by one; of more, the whole block is.
+_FEW = 4096
+
+Integers = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+
+class Pair(NamedTuple):
+    """Two texts and their cosine.
+
+    Attributes:
+        first, second: Positions of the texts, from 0. Of one collection, the first comes before the second.
+        cosine: Rounded to `DECIMALS` decimals.
+    """
+
+    first: int
+    second: int
+    cosine: float
+
+
+def most_similar_pairs(vectors: Vectors, k: int = DEFAULT_K, *, min_cosine: float = -1.0,
+                       starts: Integers | None = None, block: int = _BLOCK) -> list[Pair]:  # fmt: skip
+    """Find the k most similar pairs of texts of one collection, the most similar first.
+
+    Equal to computing all n(n-1)/2 cosines and sorting them, in memory that grows with n and not with n². Pairs with
+    equal cosines are ordered by their first, then by their second position.
+
+    Args:
+        vectors: Embeddings, normalised or not. *Shape:* ``(vectors, dimensions)``.
+        k: Pairs to find; all of them where there are fewer.
+        min_cosine: Drop pairs whose cosine is below this value, -1 to 1.
+        starts: For texts with several vectors (chunks): the row of each text's first vector, ascending from 0. The
+            cosine of two texts is that of their most similar vectors. None: one vector a text. *Shape:* ``(texts,)``.
+        block: Texts whose cosines with as many others are held at a time.
+
+    Raises:
+        UsageError: k, min_cosine or block is out of range, or a vector is zero or holds a value that is not finite.
+    """
+    side = _Side(vectors, starts)
+    best = _BestPairs(k, min_cosine)
+    for rows in side.blocks(block):
+        for columns in side.blocks(block):
+            if columns.first >= rows.first:
+                best.add(rows, columns, above_diagonal=rows.first == columns.first)
+    return best.pairs()
+
+
+def most_similar_between(first: Vectors, second: Vectors, k: int = DEFAULT_K, *, min_cosine: float = -1.0,
+                         first_starts: Integers | None = None, second_starts: Integers | None = None,
+                         block: int = _BLOCK) -> list[Pair]:  # fmt: skip
+    """Find the k most similar pairs of a text of one collection and a text of another, the most similar first.
+
+    Args:
+        first, second: Embeddings of the two collections. *Shape:* ``(vectors, dimensions)``.
+        k, min_cosine, block: See `most_similar_pairs`.
+        first_starts, second_starts: See `starts` there.
+
+    Raises:
+        UsageError: as `most_similar_pairs`; or the collections have different dimensions.
+    """
+    left, right = _Side(first, first_starts), _Side(second, second_starts)
+    check_dimensions(first, second)
+    best = _BestPairs(k, min_cosine)
+    for rows in left.blocks(block):
+        for columns in right.blocks(block):
+            best.add(rows, columns)
+    return best.pairs()
+
+
+def vector_lengths(vectors: Vectors) -> Doubles:
+    """Euclidean lengths, in float64.
+
+    Args:
+        vectors: *Shape:* ``(vectors, dimensions)``.
+
+    Returns:
+        *Shape:* ``(vectors,)``.
+
+    Raises:
+        UsageError: a vector is zero, or holds a value that is not finite.
+    """
+    if vectors.ndim != 2:
+        raise UsageError(f"vectors have the shape {vectors.shape}", "Give a two-dimensional array, one row a vector.")
+    lengths: Doubles = np.sqrt(np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64))
+    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+    if len(bad):
+        raise UsageError(
+            f"vector {bad[0]} is zero or holds a value that is not finite, so it has no cosine with others",
+            "Leave such vectors out.",
+        )
+    return lengths
+
+
+def check_dimensions(first: Vectors, second: Vectors) -> None:
+    """Make sure that vectors of two collections can be compared.
+
+    Raises:
+        UsageError: they have different dimensions.
+    """
+    if first.shape[1] != second.shape[1]:
+        raise UsageError(
+            f"the vectors of the two collections have {first.shape[1]} and {second.shape[1]} dimensions",
+            "Embed both with the same model.",
+        )
+
+
+class _Block(NamedTuple):
+    """Some neighbouring texts of a collection.
+
+    Attributes:
+        first: Position of the first text.
+        vectors: *Shape:* ``(vectors, dimensions)``.
+        lengths: Of the vectors. *Shape:* ``(vectors,)``.
+        unit: The vectors divided by their lengths, in float32. *Shape:* as `vectors`.
+        starts: Row of each text's first vector; None where each text has one.
+    """
+
+    first: int
+    vectors: Vectors
+    lengths: Doubles
+    unit: Vectors
+    starts: Integers | None
+
+    def cosines_with(self, other: _Block) -> Vectors:
+        """Cosines of all texts with all others, in float32. *Shape:* ``(texts, other texts)``."""
+        cosines: Vectors = self._of_texts(self.unit @ other.unit.T, other)
+        return cosines
+
+    def exact_cosines_with(self, other: _Block) -> Doubles:
+        """The same in float64."""
+        products = self.vectors.astype(np.float64) @ other.vectors.astype(np.float64).T
+        cosines: Doubles = self._of_texts(products / (self.lengths[:, None] * other.lengths), other)
+        return cosines
+
+    def _of_texts(self, products: NDArray[Any], other: _Block) -> NDArray[Any]:
+        """Of texts with several vectors, the cosine of the two that are most similar."""
+        if self.starts is not None:
+            products = np.maximum.reduceat(products, self.starts, axis=0)
+        if other.starts is not None:
+            products = np.maximum.reduceat(products, other.starts, axis=1)
+        return products
+
+
+class _Side:
+    """A collection in blocks."""
+
+    def __init__(self, vectors: Vectors, starts: Integers | None) -> None:
+        self._vectors = np.asarray(vectors)
+        self._lengths = vector_lengths(self._vectors)
+        self._unit = (self._vectors / self._lengths[:, None].astype(np.float32)).astype(np.float32, copy=False)
+        self._starts = None if starts is None else np.asarray(starts, dtype=np.int64)
+        if self._starts is not None:
+            rows = np.append(self._starts, len(self._vectors))
+            if rows[0] != 0 or (np.diff(rows) < 1).any():
+                raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
+
+    def blocks(self, size: int) -> Iterator[_Block]:
+        if size < 1:
+            raise UsageError(f"a block of {size} texts", "Give a number above 0.")
+        if self._starts is None:
+            for first in range(0, len(self._vectors), size):
+                rows = slice(first, first + size)
+                yield _Block(first, self._vectors[rows], self._lengths[rows], self._unit[rows], None)
+            return
+        for first in range(0, len(self._starts), size):
+            starts = self._starts[first : first + size]
+            after = first + len(starts)
+            end = self._starts[after] if after < len(self._starts) else len(self._vectors)
+            rows = slice(starts[0], end)
+            yield _Block(first, self._vectors[rows], self._lengths[rows], self._unit[rows], starts - starts[0])
+
+
+class _BestPairs:
+    """The best k pairs of the blocks that were added."""
+
+    def __init__(self, k: int, min_cosine: float) -> None:
+        if k < 1:
+            raise UsageError(f"k is {k}", "Ask for one pair at least.")
+        if not -1 <= min_cosine <= 1:
+            raise UsageError(f"a least cosine of {min_cosine:g} lies outside -1 to 1", "Give a cosine.")
+        self._k = k
+        # Pairs below it are left out. It rises to the k-th best cosine once k pairs are known.
+        self._threshold = min_cosine
+        self._first: Integers = np.empty(0, np.int64)
+        self._second: Integers = np.empty(0, np.int64)
+        self._cosines: Doubles = np.empty(0)
+
+    def add(self, rows: _Block, columns: _Block, *, above_diagonal: bool = False) -> None:
+        """Consider all pairs of two blocks.
+
+        Args:
+            above_diagonal: Both are the same texts: only pairs whose first text comes before the second count.
+        """
+        near = rows.cosines_with(columns) >= self._threshold - _SLACK
+        if above_diagonal:
+            near = np.triu(near, 1)
+        count = int(np.count_nonzero(near))
+        if not count:
+            return
+        # Row by row, so by first and second position.
+        first, second = np.nonzero(near)
+        if count <= _FEW and rows.starts is None and columns.starts is None:
+            products: Doubles = np.einsum("pd,pd->p", rows.vectors[first], columns.vectors[second], dtype=np.float64)
+            exact: Doubles = products / (rows.lengths[first] * columns.lengths[second])
+        else:
+            exact = rows.exact_cosines_with(columns)[first, second]
+        # Adding 0 turns -0.0 into 0.0.
+        cosines: Doubles = exact.clip(-1, 1).round(DECIMALS) + 0.0
+        right = cosines >= self._threshold
+        self._merge(first[right] + rows.first, second[right] + columns.first, cosines[right])
+
+    def _merge(self, first: Integers, second: Integers, cosines: Doubles) -> None:
+        chosen = _best(cosines, self._k)
+        self._first = np.concatenate([self._first, first[chosen]])
+        self._second = np.concatenate([self._second, second[chosen]])
+        self._cosines = np.concatenate([self._cosines, cosines[chosen]])
+        order = np.lexsort((self._second, self._first, -self._cosines))[: self._k]
+        self._first, self._second, self._cosines = self._first[order], self._second[order], self._cosines[order]
+        if len(order) == self._k:
+            self._threshold = float(self._cosines[-1])
+
+    def pairs(self) -> list[Pair]:
+        return [
+            Pair(*found)
+            for found in zip(self._first.tolist(), self._second.tolist(), self._cosines.tolist(), strict=True)
+        ]
+
+
+def _best(cosines: Doubles, k: int) -> Integers:
+    """Positions of the k greatest, ascending; of equal ones the first."""
+    if len(cosines) <= k:
+        return np.arange(len(cosines))
+    kth = np.partition(cosines, len(cosines) - k)[len(cosines) - k]
+    above = np.flatnonzero(cosines > kth)
+    equal = np.flatnonzero(cosines == kth)[: k - len(above)]
+    return np.sort(np.concatenate([above, equal]))

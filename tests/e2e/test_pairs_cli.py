@@ -1,0 +1,163 @@
+"""`es-sbert pairs` on files and on indices, with bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.loading import load_encoder
+from tests.e2e.cli_support import Cli, Done
+from tests.engine.ingest_support import open_engine, write_jsonl
+
+TEXTS = ["a man plays guitar", "the cat sleeps", "a man plays the guitar", "the cat sleeps on the mat", "query passage"]
+DOCUMENTS = [{"id": f"d{number}", "text": text} for number, text in enumerate(TEXTS)]
+
+
+@pytest.fixture
+def pairs(cli: Cli, model: Path) -> Callable[..., Done]:
+    def call(*arguments: str | Path) -> Done:
+        return cli("pairs", "--model", model, "--precision", "fp32", "--threads", "1", *arguments)
+
+    return call
+
+
+def lines(out: str) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in out.splitlines()]
+
+
+def brute_force(model: Path, texts: list[str]) -> list[tuple[float, int, int]]:
+    with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+        vectors = encoder.encode(texts, "document").vectors
+    cosines = vectors @ vectors.T
+    found = [(float(cosines[i, j]), i, j) for i in range(len(texts)) for j in range(i + 1, len(texts))]
+    return sorted(found, key=lambda pair: -pair[0])
+
+
+def test_all_pairs_of_a_file_are_ranked_as_by_brute_force(pairs: Callable[..., Done], model: Path) -> None:
+    write_jsonl(Path("docs.jsonl"), DOCUMENTS)
+    done = pairs("docs.jsonl", "--id-field", "id", "--json", "-k", "1000")
+    found, expected = lines(done.out), brute_force(model, TEXTS)
+    assert done.code == 0
+    assert len(found) == 10
+    assert [(pair["first"]["id"], pair["second"]["id"]) for pair in found] == [
+        (f"d{i}", f"d{j}") for _, i, j in expected
+    ]
+    assert [pair["cosine"] for pair in found] == pytest.approx([cosine for cosine, _, _ in expected], abs=2e-5)
+    assert found[0]["first"]["text"] in TEXTS
+    assert "10 pairs of 5 texts" in done.err
+    least = found[3]["cosine"]
+    assert lines(pairs("docs.jsonl", "--id-field", "id", "--json", "--min-cosine", str(least)).out) == [
+        pair for pair in found if pair["cosine"] >= least
+    ]
+    pairs("docs.jsonl", "--id-field", "id", "-k", "2", "-o", "out.jsonl")
+    assert lines(Path("out.jsonl").read_text()) == found[:2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.txt", "a man plays guitar\n\nthe cat sleeps\n"),
+        ("t.csv", "text,other\na man plays guitar,1\n,2\nthe cat sleeps,3\n"),
+        ("t.jsonl", '{"text":"a man plays guitar"}\n{"text":null}\n{"text":"the cat sleeps"}\n'),
+    ],
+)
+def test_texts_of_every_format_are_named_by_their_line(pairs: Callable[..., Done], name: str, content: str) -> None:
+    Path(name).write_text(content)
+    done = pairs(name)
+    [cosine, first, second] = done.out.splitlines()
+    assert float(cosine) <= 1
+    assert (first.split()[0], second.split()[0]) == (
+        f"{name}:{2 if name == 't.csv' else 1}",
+        f"{name}:{4 if name == 't.csv' else 3}",
+    )
+    if name != "t.txt":  # an empty line of plain text is no record
+        assert "1 left out: it has no text (first: " in done.err
+
+
+def test_repeated_texts_are_pairs_unless_distinct_is_given(pairs: Callable[..., Done]) -> None:
+    Path("t.txt").write_text("the cat sleeps\na man plays guitar\nthe cat sleeps\n")
+    [best, *_] = lines(pairs("t.txt", "--json").out)
+    assert (best["cosine"], best["first"]["id"], best["second"]["id"]) == (1.0, "t.txt:1", "t.txt:3")
+    done = pairs("t.txt", "--json", "--distinct")
+    [only] = lines(done.out)
+    assert (only["first"]["id"], only["second"]["id"]) == ("t.txt:1", "t.txt:2")
+    assert "1 left out: its text is identical to an earlier one (first: t.txt:3)" in done.err
+
+
+def test_records_that_cannot_be_read_are_counted_and_the_first_is_named(pairs: Callable[..., Done]) -> None:
+    Path("t.jsonl").write_text('{"text":"the cat"}\n{"text":\n{"text":5}\n{"text":"a man"}\nnull\n')
+    done = pairs("t.jsonl")
+    assert done.code == 0
+    assert "1 pairs of 2 texts" in done.err
+    assert "2 left out: the record cannot be read (first: t.jsonl:2: malformed JSON" in done.err
+    assert "1 left out: the text field text is a JSON number, not a string (first: t.jsonl:3)" in done.err
+
+
+def test_two_files_are_aligned_with_margins(pairs: Callable[..., Done]) -> None:
+    Path("one.txt").write_text("\n".join(TEXTS))
+    Path("two.txt").write_text("\n".join(reversed(TEXTS)))
+    done = pairs("--between", "one.txt", "two.txt", "--json")
+    found = lines(done.out)
+    assert len(found) == 5
+    assert all(pair["first"]["text"] == pair["second"]["text"] and pair["cosine"] == 1 for pair in found)
+    assert [pair["margin"] for pair in found] == sorted((pair["margin"] for pair in found), reverse=True)
+    assert "margin" in pairs("--between", "one.txt", "two.txt", "-k", "1").out
+    assert "5 pairs of 5 and 5 texts" in done.err
+
+
+def test_an_index_gives_the_pairs_of_its_file(
+    cli: Cli, model: Path, pairs: Callable[..., Done], engine_url: str, index_name: str
+) -> None:
+    write_jsonl(Path("docs.jsonl"), [*DOCUMENTS, {"id": "none", "text": " "}])
+    load = ("--url", engine_url, "--model", model, "--precision", "fp32", "--id-field", "id", "docs.jsonl")
+    assert cli("ingest", "--index", index_name, *load).code == 0
+    with open_engine(engine_url) as engine:
+        engine.bulk(index_name, b'{"index":{"_id":"plain"}}\n{"text":"no vector"}\n')
+        engine.refresh(index_name)
+    done = cli("pairs", "--index", index_name, "--url", engine_url, "--json")
+    expected = {(f"d{i}", f"d{j}"): cosine for cosine, i, j in brute_force(model, TEXTS)}
+    found = {tuple(sorted((pair["first"]["id"], pair["second"]["id"]))): pair["cosine"] for pair in lines(done.out)}
+    assert found == pytest.approx(expected, abs=2e-5)
+    assert lines(done.out)[0]["first"]["text"] in TEXTS
+    assert "left out: it has no vector in embedding (first: " in done.err
+    filtered = cli("pairs", "--index", index_name, "--url", engine_url, "--json", "--filter",
+                   '{"ids": {"values": ["d0", "d1", "d2"]}}')  # fmt: skip
+    assert len(lines(filtered.out)) == 3
+    assert cli("pairs", "--index", index_name, "--url", engine_url, "--vector-field", "other").code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "none of them is given"),
+        (("t.txt", "--index", "i"), "more than one of them is given"),
+        (("t.txt", "--between", "t.txt", "t.txt"), "more than one of them is given"),
+        (("--index", "i", "--text-field", "x"), "Leave --text-field"),
+        (("t.txt", "--filter", "{}"), "--filter is given without --index"),
+        (("t.txt", "--min-margin", "1"), "between two collections"),
+        (("t.txt", "--min-cosine", "1.5"), "not in the range -1<=x<=1"),
+        (("t.txt", "-k", "0"), "not in the range x>=1"),
+        (("one.txt",), "a pair needs two texts, and there is one"),
+        (("empty.txt",), "a pair needs two texts, and there is none"),
+        (("--between", "t.txt", "empty.txt"), "empty.txt holds no text"),
+        (("missing.txt",), "cannot be read"),
+        (("t.jsonl", "--text-field", "titel"), "Did you mean title?"),
+        (("t.jsonl", "--text-field", "title", "--text-template", "{title}"), "are both given"),
+        (("t.txt", "-o", "no/such/folder.jsonl"), "cannot be written"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_with_the_way_out(
+    pairs: Callable[..., Done], cli: Cli, arguments: tuple[str, ...], message: str
+) -> None:
+    Path("t.txt").write_text("the cat\na man\n")
+    Path("one.txt").write_text("the cat\n")
+    Path("empty.txt").write_text("")
+    Path("t.jsonl").write_text('{"title":"the cat"}\n{"title":"a man"}\n')
+    done = cli("pairs", *arguments) if "--index" in arguments else pairs(*arguments)
+    assert done.code == 2
+    assert message in done.err
+    assert done.out == ""

@@ -1,0 +1,116 @@
+"""The most similar pairs are those of brute force, whatever the block size, in a stated order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.metrics.pairwise import cosine_similarity
+
+from es_sbert.analysis import Pair, most_similar_between, most_similar_pairs
+from es_sbert.errors import UsageError
+
+Floats = NDArray[np.float32]
+
+
+def brute_force(first: Floats, second: Floats, groups: tuple[list[int], list[int]], *, same: bool) -> list[Pair]:
+    """All pairs by scikit-learn's cosines, sorted; `groups` are the texts that the vectors belong to."""
+    if not len(first) or not len(second):
+        return []
+    cosines = cosine_similarity(first.astype(np.float64), second.astype(np.float64))
+    best: dict[tuple[int, int], float] = {}
+    for i, one in enumerate(groups[0]):
+        for j, two in enumerate(groups[1]):
+            if not same or one < two:
+                best[one, two] = max(best.get((one, two), -2.0), cosines[i, j])
+    pairs = [Pair(i, j, round(float(np.clip(cosine, -1, 1)), 5) + 0.0) for (i, j), cosine in best.items()]
+    return sorted(pairs, key=lambda pair: (-pair.cosine, pair.first, pair.second))
+
+
+@st.composite
+def collections(draw: st.DrawFn, dimensions: int = 3) -> tuple[Floats, list[int]]:
+    """Vectors, many of them equal or parallel, and the text that each belongs to."""
+    counts = draw(st.lists(st.integers(1, 3), max_size=12))
+    rows = sum(counts)
+    values = st.lists(st.integers(-2, 2), min_size=dimensions, max_size=dimensions).filter(any)
+    vectors = draw(st.lists(values, min_size=rows, max_size=rows))
+    texts = [text for text, count in enumerate(counts) for _ in range(count)]
+    return np.array(vectors, np.float32).reshape(rows, dimensions), texts
+
+
+def starts_of(texts: list[int]) -> NDArray[np.int64]:
+    return np.flatnonzero(np.diff([-1, *texts]))
+
+
+@given(collections(), st.integers(1, 80), st.integers(1, 7), st.sampled_from([-1.0, 0.0, 0.5, 1.0]))
+def test_pairs_of_one_collection_are_those_of_brute_force(
+    collection: tuple[Floats, list[int]], k: int, block: int, min_cosine: float
+) -> None:
+    vectors, texts = collection
+    found = most_similar_pairs(vectors, k, min_cosine=min_cosine, starts=starts_of(texts), block=block)
+    pairs = brute_force(vectors, vectors, (texts, texts), same=True)
+    assert found == [pair for pair in pairs if pair.cosine >= min_cosine][:k]
+
+
+@given(collections(), collections(), st.integers(1, 80), st.integers(1, 7))
+def test_pairs_between_two_collections_are_those_of_brute_force(
+    one: tuple[Floats, list[int]], two: tuple[Floats, list[int]], k: int, block: int
+) -> None:
+    found = most_similar_between(
+        one[0], two[0], k, first_starts=starts_of(one[1]), second_starts=starts_of(two[1]), block=block
+    )
+    assert found == brute_force(one[0], two[0], (one[1], two[1]), same=False)[:k]
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 10, 1000, 20_000]), st.sampled_from([7, 64, 2048]))
+def test_dense_vectors_of_a_real_size_too(seed: int, k: int, block: int) -> None:
+    random = np.random.default_rng(seed)
+    vectors = random.normal(size=(150, 384)).astype(np.float32)
+    vectors[100:120] = vectors[:20] * 3  # texts that stand twice in the collection
+    vectors[120:140] = vectors[20:40] + random.normal(scale=1e-4, size=(20, 384)).astype(np.float32)
+    numbers = list(range(150))
+    assert most_similar_pairs(vectors, k, block=block) == brute_force(
+        vectors, vectors, (numbers, numbers), same=True
+    )[:k]  # fmt: skip
+
+
+def test_a_block_full_of_ties_gives_the_first_pairs() -> None:
+    vectors = np.ones((300, 4), np.float32)
+    assert most_similar_pairs(vectors, 400, block=128) == [
+        Pair(0, second, 1.0) for second in range(1, 300)
+    ] + [Pair(1, second, 1.0) for second in range(2, 103)]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_fewer_than_two_texts_have_no_pair(count: int) -> None:
+    assert most_similar_pairs(np.ones((count, 4), np.float32)) == []
+    assert most_similar_between(np.ones((count, 4), np.float32), np.empty((0, 4), np.float32)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 0}, "k is 0"),
+        ({"min_cosine": 1.1}, "1.1 lies outside -1 to 1"),
+        ({"min_cosine": float("nan")}, "outside -1 to 1"),
+        ({"block": 0}, "a block of 0 texts"),
+        ({"starts": np.array([1, 2])}, "starts do not ascend from 0"),
+        ({"starts": np.array([0, 2, 2])}, "starts do not ascend from 0"),
+        ({"starts": np.array([0, 3])}, "starts do not ascend from 0"),
+        ({"vectors": np.array([[1, 1], [0, 0]], np.float32)}, "vector 1 is zero"),
+        ({"vectors": np.array([[np.inf, 1], [1, 0]], np.float32)}, "vector 0 is zero or holds a value that is not"),
+        ({"vectors": np.ones(3, np.float32)}, "the shape \\(3,\\)"),
+    ],
+)
+def test_what_has_no_pairs_is_refused(change: dict[str, object], message: str) -> None:
+    arguments = {"vectors": np.ones((3, 2), np.float32)} | change
+    with pytest.raises(UsageError, match=message):
+        most_similar_pairs(**arguments)  # type: ignore[arg-type]
+
+
+def test_collections_of_two_models_are_refused() -> None:
+    with pytest.raises(UsageError, match="have 2 and 3 dimensions"):
+        most_similar_between(np.ones((1, 2), np.float32), np.ones((1, 3), np.float32))
