@@ -1,7 +1,7 @@
 """Pairs of translations in two collections, by margin scoring (Artetxe and Schwenk 2019, arXiv 1811.01136).
 
 A cosine alone is misled by texts that are near to everything. The margin divides it by the mean cosine of both texts
-with their nearest neighbours in the other collection: above 1, the two are nearer to each other than to the rest.
+with their nearest neighbors in the other collection: above 1, the two are nearer to each other than to the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from es_sbert.analysis.similarity import DECIMALS, check_dimensions, vector_leng
 from es_sbert.encoder.types import Vectors
 from es_sbert.errors import UsageError
 
-DEFAULT_NEIGHBOURS = 4
+DEFAULT_NEIGHBORS = 4
 
 # Texts of one collection that are compared with all of a block of the other at a time: 32 MiB of float64 cosines.
 _BLOCK = 2048
@@ -29,7 +29,7 @@ class AlignedPair(NamedTuple):
 
     Attributes:
         first, second: Positions in the two collections, from 0.
-        margin: Cosine divided by the mean cosine with the nearest neighbours; rounded to `DECIMALS` decimals.
+        margin: Cosine divided by the mean cosine with the nearest neighbors; rounded to `DECIMALS` decimals.
         cosine: Rounded likewise.
     """
 
@@ -39,7 +39,7 @@ class AlignedPair(NamedTuple):
     cosine: float
 
 
-def margin_pairs(first: Vectors, second: Vectors, k: int | None = None, *, neighbours: int = DEFAULT_NEIGHBOURS,
+def margin_pairs(first: Vectors, second: Vectors, k: int | None = None, *, neighbors: int = DEFAULT_NEIGHBORS,
                  min_cosine: float = -1.0, min_margin: float = 0.0,
                  block: int = _BLOCK) -> list[AlignedPair]:  # fmt: skip
     """Align two collections: each text is in one pair at most, the pair with the greatest margin first.
@@ -50,7 +50,7 @@ def margin_pairs(first: Vectors, second: Vectors, k: int | None = None, *, neigh
     Args:
         first, second: Embeddings of the two collections. *Shape:* ``(texts, dimensions)``.
         k: Pairs to find; None for all.
-        neighbours: Nearest texts of the other collection that a margin is relative to; all where there are fewer.
+        neighbors: Nearest texts of the other collection that a margin is relative to; all where there are fewer.
         min_cosine: Drop pairs whose cosine is below this value, -1 to 1.
         min_margin: Drop pairs whose margin is below this value.
         block: Texts of each collection whose cosines are held at a time.
@@ -58,8 +58,8 @@ def margin_pairs(first: Vectors, second: Vectors, k: int | None = None, *, neigh
     Raises:
         UsageError: a number is out of range, a vector is zero or not finite, or the dimensions differ.
     """
-    if neighbours < 1 or (k is not None and k < 1) or block < 1:
-        raise UsageError("k, the neighbours and the block are numbers of texts", "Give numbers above 0.")
+    if neighbors < 1 or (k is not None and k < 1) or block < 1:
+        raise UsageError("k, the neighbors and the block are numbers of texts", "Give numbers above 0.")
     if not -1 <= min_cosine <= 1:
         raise UsageError(f"a least cosine of {min_cosine:g} lies outside -1 to 1", "Give a cosine.")
     # Twice the work of float32, but a margin is a ratio, and no block size may change which pair is chosen.
@@ -68,8 +68,8 @@ def margin_pairs(first: Vectors, second: Vectors, k: int | None = None, *, neigh
     check_dimensions(first, second)
     if not len(one) or not len(two):
         return []
-    forward, forward_cosines = _nearest(one, two, neighbours, block)
-    backward, backward_cosines = _nearest(two, one, neighbours, block)
+    forward, forward_cosines = _nearest(one, two, neighbors, block)
+    backward, backward_cosines = _nearest(two, one, neighbors, block)
     one_mean, two_mean = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)  # (texts,) each
     rows = [
         _best_by_margin(forward, forward_cosines, one_mean, two_mean),
@@ -121,7 +121,7 @@ def _best_by_margin(places: Integers, cosines: Doubles, own_mean: Doubles, other
     Returns:
         Position of the text, of its neighbour, margin and cosine. *Shape:* ``(texts, 4)``.
     """
-    means = (own_mean[:, None] + other_mean[places]) / 2  # (texts, neighbours)
+    means = (own_mean[:, None] + other_mean[places]) / 2  # (texts, neighbors)
     # Texts that are not near to anything have no margin to speak of.
     margins = np.where(means > 0, cosines / np.where(means > 0, means, 1), 0.0)
     margins = np.round(margins, DECIMALS)

@@ -86,13 +86,24 @@ class TextCollection:
                 continue
             seen.add(text)
             kept.append(place)
+        return self._chosen(kept)
+
+    def sorted_by_id(self) -> TextCollection:
+        """The collection in the order of its ids."""
+        return self._chosen(sorted(range(len(self)), key=self.ids.__getitem__))
+
+    def _chosen(self, places: Sequence[int]) -> TextCollection:
         ends = np.append(self.starts[1:], len(self.vectors))  # (texts,)
-        counts = (ends - self.starts)[kept]
-        rows = [np.arange(self.starts[place], ends[place]) for place in kept]
+        counts = (ends - self.starts)[list(places)]
+        rows = [np.arange(self.starts[place], ends[place]) for place in places]
         vectors = self.vectors[np.concatenate(rows)] if rows else self.vectors[:0]
         starts = np.cumsum([0, *counts])[:-1].astype(np.int64)
         return TextCollection(
-            [self.ids[place] for place in kept], [self.texts[place] for place in kept], vectors, starts, self.skipped
+            [self.ids[place] for place in places],
+            [self.texts[place] for place in places],
+            vectors,
+            starts,
+            self.skipped,
         )
 
 
@@ -162,7 +173,7 @@ def _texts_of(records: Iterable[Record | Reject], template: TextTemplate,
 
 
 def read_index(engine: Engine, index: str, vector_field: str, *, filter: Json | None = None) -> TextCollection:
-    """Read the vectors of an index from one point in time, and the texts that they were made from.
+    """Read the vectors of an index from one point in time, and the texts that they were made from, sorted by id.
 
     Documents without a vector, or with one of another model than the field's, are left out and counted.
 
@@ -211,7 +222,8 @@ def read_index(engine: Engine, index: str, vector_field: str, *, filter: Json | 
             vectors.append(np.stack(rows))
     starts = np.cumsum([0, *counts])[:-1].astype(np.int64)
     joined = np.concatenate(vectors) if vectors else np.empty((0, vector.meta.dimensions), np.float32)
-    return TextCollection(ids, texts, joined, starts, skipped)
+    # Engines give documents in any order.
+    return TextCollection(ids, texts, joined, starts, skipped).sorted_by_id()
 
 
 def _text_in(source: dict[str, Any], template: TextTemplate | None) -> str:

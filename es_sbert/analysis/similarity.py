@@ -8,7 +8,7 @@ neither on the block size nor on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,6 +92,55 @@ def most_similar_between(first: Vectors, second: Vectors, k: int = DEFAULT_K, *,
         for columns in right.blocks(block):
             best.add(rows, columns)
     return best.pairs()
+
+
+def pairs_above(vectors: Vectors, min_cosine: float, *, starts: Integers | None = None,
+                block: int = _BLOCK) -> Iterator[tuple[Integers, Integers, Doubles]]:  # fmt: skip
+    """Find all pairs of one collection whose cosine is not below a threshold, block by block.
+
+    There may be n² of them, so they are never held together.
+
+    Args:
+        vectors, starts, block: See `most_similar_pairs`.
+        min_cosine: -1 to 1.
+
+    Yields:
+        First positions, second positions and cosines of the pairs of a block. *Shape:* ``(pairs,)`` each.
+
+    Raises:
+        UsageError: as `most_similar_pairs`.
+    """
+    _check_cosine(min_cosine)
+    side = _Side(vectors, starts)
+    for rows in side.blocks(block):
+        for columns in side.blocks(block):
+            if columns.first >= rows.first:
+                found = _pairs_of_blocks(rows, columns, min_cosine, above_diagonal=rows.first == columns.first)
+                if len(found[0]):
+                    yield found
+
+
+def cosines_with(vectors: Vectors, text: int, others: Sequence[int], starts: Integers | None = None) -> list[float]:
+    """Cosines of one text with some others, rounded as everywhere in this module.
+
+    Args:
+        vectors, starts: See `most_similar_pairs`.
+        text, others: Positions.
+    """
+    ends = np.arange(1, len(vectors) + 1) if starts is None else np.append(starts[1:], len(vectors))
+    begins = np.arange(len(vectors)) if starts is None else starts
+
+    def unit(position: int) -> Doubles:
+        own = vectors[begins[position] : ends[position]].astype(np.float64)
+        of_length_one: Doubles = own / np.linalg.norm(own, axis=1, keepdims=True)
+        return of_length_one
+
+    one = unit(text)
+    if starts is None:
+        near = vectors[list(others)].astype(np.float64)
+        found: list[float] = _rounded((near @ one[0]) / np.linalg.norm(near, axis=1)).tolist()
+        return found
+    return [_rounded(np.max(one @ unit(other).T, keepdims=True)).item() for other in others]
 
 
 def vector_lengths(vectors: Vectors) -> Doubles:
@@ -197,14 +246,44 @@ class _Side:
             yield _Block(first, self._vectors[rows], self._lengths[rows], self._unit[rows], starts - starts[0])
 
 
+def _pairs_of_blocks(rows: _Block, columns: _Block, threshold: float, *,
+                     above_diagonal: bool) -> tuple[Integers, Integers, Doubles]:  # fmt: skip
+    """Positions and cosines of the pairs of two blocks that reach a threshold, by first and second position.
+
+    Args:
+        above_diagonal: Both are the same texts: only pairs whose first text comes before the second count.
+    """
+    near = rows.cosines_with(columns) >= threshold - _SLACK
+    if above_diagonal:
+        near = np.triu(near, 1)
+    first, second = np.nonzero(near)
+    if len(first) <= _FEW and rows.starts is None and columns.starts is None:
+        products: Doubles = np.einsum("pd,pd->p", rows.vectors[first], columns.vectors[second], dtype=np.float64)
+        cosines = _rounded(products / (rows.lengths[first] * columns.lengths[second]))
+    else:
+        cosines = _rounded(rows.exact_cosines_with(columns)[first, second])
+    right = cosines >= threshold
+    return first[right] + rows.first, second[right] + columns.first, cosines[right]
+
+
+def _rounded(cosines: Doubles) -> Doubles:
+    # Adding 0 turns -0.0 into 0.0.
+    rounded: Doubles = cosines.clip(-1, 1).round(DECIMALS) + 0.0
+    return rounded
+
+
+def _check_cosine(min_cosine: float) -> None:
+    if not -1 <= min_cosine <= 1:
+        raise UsageError(f"a least cosine of {min_cosine:g} lies outside -1 to 1", "Give a cosine.")
+
+
 class _BestPairs:
     """The best k pairs of the blocks that were added."""
 
     def __init__(self, k: int, min_cosine: float) -> None:
         if k < 1:
             raise UsageError(f"k is {k}", "Ask for one pair at least.")
-        if not -1 <= min_cosine <= 1:
-            raise UsageError(f"a least cosine of {min_cosine:g} lies outside -1 to 1", "Give a cosine.")
+        _check_cosine(min_cosine)
         self._k = k
         # Pairs below it are left out. It rises to the k-th best cosine once k pairs are known.
         self._threshold = min_cosine
@@ -218,23 +297,9 @@ class _BestPairs:
         Args:
             above_diagonal: Both are the same texts: only pairs whose first text comes before the second count.
         """
-        near = rows.cosines_with(columns) >= self._threshold - _SLACK
-        if above_diagonal:
-            near = np.triu(near, 1)
-        count = int(np.count_nonzero(near))
-        if not count:
-            return
-        # Row by row, so by first and second position.
-        first, second = np.nonzero(near)
-        if count <= _FEW and rows.starts is None and columns.starts is None:
-            products: Doubles = np.einsum("pd,pd->p", rows.vectors[first], columns.vectors[second], dtype=np.float64)
-            exact: Doubles = products / (rows.lengths[first] * columns.lengths[second])
-        else:
-            exact = rows.exact_cosines_with(columns)[first, second]
-        # Adding 0 turns -0.0 into 0.0.
-        cosines: Doubles = exact.clip(-1, 1).round(DECIMALS) + 0.0
-        right = cosines >= self._threshold
-        self._merge(first[right] + rows.first, second[right] + columns.first, cosines[right])
+        found = _pairs_of_blocks(rows, columns, self._threshold, above_diagonal=above_diagonal)
+        if len(found[0]):
+            self._merge(*found)
 
     def _merge(self, first: Integers, second: Integers, cosines: Doubles) -> None:
         chosen = _best(cosines, self._k)

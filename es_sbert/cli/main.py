@@ -25,6 +25,7 @@ COMMANDS = {
         "Data views and dashboards for Kibana and OpenSearch Dashboards.",
     ),
     "doctor": ("es_sbert.cli.doctor", "doctor", "Look at everything that a load or a search needs."),
+    "duplicates": ("es_sbert.cli.duplicates", "duplicates", "Find groups of near-duplicates, in files or in an index."),
     "encode": ("es_sbert.cli.encode", "encode", "Turn texts into sentence vectors."),
     "engine": ("es_sbert.cli.engine", "engine", "Run a real search engine on this machine without Docker."),
     "evaluate": ("es_sbert.cli.evaluate", "evaluate", "Measure a model by the protocols of the Sentence-BERT paper."),

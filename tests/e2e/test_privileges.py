@@ -89,6 +89,7 @@ class Desk:
         return self._cli("search", "--index", index, *self.model, "a storm")
 
     def pairs(self, index: str) -> Done:
+        self._cli("duplicates", "--index", index)
         return self._cli("pairs", "--index", index)
 
     def doctor(self, index: str) -> Done:
@@ -131,7 +132,7 @@ Prepare, Command = Callable[[Desk], str], Callable[[Desk, str], Done]
 TASKS: dict[str, tuple[Prepare, Command]] = {
     "`search`": (Desk.loaded, Desk.search),
     "`index show`": (Desk.loaded, lambda desk, name: desk.index("show", name)),
-    "`pairs --index`": (Desk.loaded, Desk.pairs),
+    "`pairs --index`, `duplicates --index`": (Desk.loaded, Desk.pairs),
     "`doctor --index`": (Desk.loaded, Desk.doctor),
     "`ingest FILE…` into an index with the vector field": (
         Desk.loaded, lambda desk, name: desk.ingest(name, "docs.jsonl", "--id-field", "id")),

@@ -1,0 +1,101 @@
+"""Groups of near-duplicates: texts that are connected by cosines above a threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.analysis.similarity import cosines_with, pairs_above
+from es_sbert.encoder.types import Vectors
+from es_sbert.errors import UsageError
+from es_sbert.extras import require
+
+DEFAULT_MIN_COSINE = 0.95
+
+# Pairs between different groups that are held before the groups are joined: 16 bytes each.
+_HELD = 4 << 20
+
+Integers = NDArray[np.int64]
+
+
+class DuplicateGroup(NamedTuple):
+    """Texts that say nearly the same.
+
+    Attributes:
+        kept: Position of the text to keep.
+        members: Positions of all texts of the group, the kept one included, ascending.
+        cosines: Of each member with the kept text. In a chain of near-duplicates it may be below the threshold.
+    """
+
+    kept: int
+    members: tuple[int, ...]
+    cosines: tuple[float, ...]
+
+
+def duplicate_groups(vectors: Vectors, min_cosine: float = DEFAULT_MIN_COSINE, *, starts: Integers | None = None,
+                     priority: Sequence[float] | None = None, block: int = 2048) -> list[DuplicateGroup]:  # fmt: skip
+    """Group the near-duplicates of a collection, exactly.
+
+    Two texts whose cosine is not below the threshold are near-duplicates. A group holds all texts that a chain of
+    near-duplicates connects (single linkage). Texts without a near-duplicate are in no group.
+
+    Args:
+        vectors, starts, block: See `most_similar_pairs`.
+        min_cosine: The threshold, -1 to 1.
+        priority: Of each text: the member with the greatest is kept, of several the first. None: the first is kept.
+
+    Returns:
+        The groups, in the order of their first member.
+
+    Raises:
+        UsageError: a number is out of range, a vector is zero or not finite, or SciPy is not installed.
+    """
+    require("analysis", "scipy")
+    count = len(vectors) if starts is None else len(starts)
+    if priority is not None and len(priority) != count:
+        raise UsageError(f"{len(priority)} priorities are given for {count} texts", "Give one a text.")
+    labels = np.arange(count)  # (texts,): the group of each text
+    held: list[tuple[Integers, Integers]] = []
+    size = 0
+    for first, second, _ in pairs_above(vectors, min_cosine, starts=starts, block=block):
+        # Pairs inside a group add nothing.
+        apart = labels[first] != labels[second]
+        if apart.any():
+            held.append((first[apart], second[apart]))
+            size += len(held[-1][0])
+        if size >= _HELD:
+            labels, held, size = _joined(labels, held), [], 0
+    labels = _joined(labels, held)
+    return [_group(members, vectors, starts, priority) for members in _members(labels)]
+
+
+def _joined(labels: Integers, pairs: Sequence[tuple[Integers, Integers]]) -> Integers:
+    """The groups after texts of these pairs were put into one."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    if not pairs:
+        return labels
+    first, second = (labels[np.concatenate(side)] for side in zip(*pairs, strict=True))
+    graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(len(labels), len(labels)))
+    _, groups = connected_components(graph, directed=False)
+    joined: Integers = groups[labels].astype(np.int64)
+    return joined
+
+
+def _members(labels: Integers) -> list[Integers]:
+    """Positions of each group's texts, of groups with more than one."""
+    order = np.argsort(labels, kind="stable")
+    borders = np.flatnonzero(np.diff(labels[order])) + 1
+    groups = [members for members in np.split(order, borders) if len(members) > 1]
+    return sorted(groups, key=lambda members: int(members[0]))
+
+
+def _group(members: Integers, vectors: Vectors, starts: Integers | None,
+           priority: Sequence[float] | None) -> DuplicateGroup:  # fmt: skip
+    positions = members.tolist()
+    kept = positions[0] if priority is None else max(positions, key=lambda text: (priority[text], -text))
+    return DuplicateGroup(kept, tuple(positions), tuple(cosines_with(vectors, kept, positions, starts)))

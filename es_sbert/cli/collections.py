@@ -1,0 +1,174 @@
+"""Where the commands that analyse a collection take its texts from, and how they write what they find."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from es_sbert.cli.options import connection_options, encoder_options, engine_settings, stacked, vector_field_option
+from es_sbert.errors import OutputError, SourceError, UsageError
+from es_sbert.events import say
+from es_sbert.printable import printable
+
+if TYPE_CHECKING:
+    from es_sbert.analysis import TextCollection
+    from es_sbert.engines.protocol import Json
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Characters of a text that are shown to people.
+_SHOWN = 200
+
+
+def source_options(function: F) -> F:
+    """FILES or --index, and how texts are read; collect all but the files with `read_collection`."""
+    return stacked(
+        click.option("--index", help="Compare the documents of this index or alias by the vectors that it holds."),
+        click.option(
+            "--filter", "filter_text", metavar="JSON", help="With --index: query that every document must match."
+        ),
+        click.option("--distinct", is_flag=True, help="Compare texts that occur several times only once."),
+        click.option(
+            "--format",
+            type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]),
+            default="auto",
+            show_default=True,
+            help="Format inside the compression; auto goes by each file's name.",
+        ),
+        click.option(
+            "--text-field",
+            "text_fields",
+            multiple=True,
+            help="Field of the text; several are joined, each on its own lines.  [default: text]",
+        ),
+        click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'."),
+        click.option("--id-field", help="Field of the id.  [default: texts are named FILE:LINE]"),
+        vector_field_option,
+        connection_options,
+        encoder_options,
+    )(function)
+
+
+def output_options(function: F) -> F:
+    """--json and --output."""
+    return stacked(
+        click.option("--json", "as_json", is_flag=True, help="JSONL: one JSON object a line."),
+        click.option(
+            "-o",
+            "--output",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Write JSONL to this file.",
+        ),
+    )(function)
+
+
+def read_collections(inputs: Sequence[Sequence[str]], *, index: str | None, filter_text: str | None, distinct: bool,
+                     format: str, text_fields: Sequence[str], text_template: str | None, id_field: str | None,
+                     vector_field: str, model: str | None, device: str, precision: str, threads: int | None,
+                     **connection: Any) -> list[TextCollection]:  # fmt: skip
+    """The collection of an index, or one of each list of files; what was left out of them is told.
+
+    Raises:
+        UsageError: options that do not go together.
+        SourceError, ModelError, EngineError: the texts cannot be read or embedded.
+    """
+    if filter_text is not None and index is None:
+        raise UsageError("--filter is given without --index", "Leave it out, or name an index.")
+    if index is not None:
+        if text_fields or text_template or id_field or format != "auto" or model:
+            raise UsageError(
+                "with --index the vectors of the index are compared, which have a model, texts and ids already",
+                "Leave --text-field, --text-template, --id-field, --format and --model out.",
+            )
+        found = [_of_index(index, vector_field, filter_text, connection)]
+    else:
+        reading = {"template": _template(text_fields, text_template), "id_field": id_field, "format": format}
+        found = _of_files(inputs, reading, model=model, device=device, precision=precision, threads=threads)
+    if distinct:
+        found = [collection.distinct() for collection in found]
+    for collection in found:
+        for line in collection.skipped.lines():
+            say(line)
+    return found
+
+
+def check_two_texts(collection: TextCollection) -> None:
+    """Make sure that there is anything to compare.
+
+    Raises:
+        SourceError: there are fewer than two texts.
+    """
+    if len(collection) < 2:
+        there = "is one" if len(collection) else "is none"
+        raise SourceError(f"a comparison needs two texts, and there {there}", "Give more texts.")
+
+
+def shown_text(collection: TextCollection, position: int) -> str:
+    """Id and beginning of a text, for people."""
+    text = printable(" ".join(collection.texts[position].split()))
+    return f"{printable(collection.ids[position])}  {text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}"
+
+
+def write_found(objects: Iterable[Json], lines: Iterable[str], output: Path | None, *, as_json: bool) -> None:
+    """Write what was found.
+
+    Args:
+        objects: For machines: to the output, or with `as_json` to stdout.
+        lines: For people, on stdout, where neither is asked for.
+
+    Raises:
+        OutputError: the output cannot be written.
+    """
+    from es_sbert.output import written
+    from es_sbert.streams.json_lines import object_bytes
+
+    if output is None and not as_json:
+        for line in lines:
+            click.echo(line)
+        return
+    try:
+        with nullcontext(sys.stdout.buffer) if output is None else written(output) as target:
+            target.writelines(object_bytes(one) + b"\n" for one in objects)
+            target.flush()
+    except OSError as error:
+        if output is None:
+            raise
+        raise OutputError(
+            f"{output} cannot be written: {error.strerror}", "Name another file with --output, or free space."
+        ) from error
+
+
+def _of_index(index: str, vector_field: str, filter_text: str | None, connection: dict[str, Any]) -> TextCollection:
+    from es_sbert.analysis import read_index
+    from es_sbert.engines.connect import connect
+    from es_sbert.search.filters import parse_filter
+
+    filter = None if filter_text is None else parse_filter(filter_text)
+    with closing(connect(engine_settings(**connection))) as engine:
+        return read_index(engine, index, vector_field, filter=filter)
+
+
+def _of_files(inputs: Sequence[Sequence[str]], reading: dict[str, Any], **loading: Any) -> list[TextCollection]:
+    from es_sbert.analysis import read_files
+    from es_sbert.ingest.sources.formats import Format
+    from es_sbert.loading import load_encoder
+
+    name = reading.pop("format")
+    format = None if name == "auto" else Format(name)
+    with load_encoder(loading.pop("model"), report=say, **loading) as encoder:
+        return [read_files(files, encoder, format=format, **reading) for files in inputs]
+
+
+def _template(text_fields: Sequence[str], text_template: str | None) -> Any:
+    from es_sbert.index.text import TextTemplate
+
+    if text_template is None:
+        return TextTemplate.of_fields(text_fields or ("text",))
+    if text_fields:
+        raise UsageError("--text-field and --text-template are both given", "Give one of them.")
+    return TextTemplate.parse(text_template)

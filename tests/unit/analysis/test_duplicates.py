@@ -1,0 +1,82 @@
+"""Groups of near-duplicates are the connected components of the brute-force graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import AgglomerativeClustering
+from sklearn.metrics.pairwise import cosine_similarity
+
+import es_sbert.analysis.duplicates as module
+from es_sbert.analysis import duplicate_groups, pairs_above
+from es_sbert.errors import UsageError
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.sampled_from([0.3, 0.8, 0.95]), st.sampled_from([3, 2048]),
+       st.sampled_from([5, 4 << 20]))  # fmt: skip
+def test_groups_are_those_of_single_linkage(seed: int, count: int, threshold: float, block: int, held: int) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_HELD", held)
+        found = duplicate_groups(vectors, threshold, block=block)
+    cosines = np.clip(cosine_similarity(vectors.astype(np.float64)), -1, 1).round(5)
+    reference = AgglomerativeClustering(
+        n_clusters=None, metric="precomputed", linkage="single", distance_threshold=1 - threshold + 1e-9
+    ).fit(1 - cosines)
+    groups = [tuple(np.flatnonzero(reference.labels_ == label).tolist()) for label in set(reference.labels_)]
+    assert [group.members for group in found] == sorted(group for group in groups if len(group) > 1)
+    for group in found:
+        assert group.kept == group.members[0]
+        assert group.cosines == pytest.approx([cosines[group.kept, member] for member in group.members], abs=1e-9)
+
+
+def test_a_chain_is_one_group_and_tells_how_far_its_ends_are_apart() -> None:
+    angles = np.radians([0, 10, 20, 90])
+    vectors = np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
+    [group] = duplicate_groups(vectors, 0.98)
+    assert group.members == (0, 1, 2)
+    assert group.cosines == (1.0, 0.98481, 0.93969)
+
+
+def test_the_text_of_the_highest_priority_is_kept_and_of_several_the_first() -> None:
+    vectors = np.ones((4, 2), np.float32)
+    assert duplicate_groups(vectors, 0.9, priority=[1, 5, 2, 5])[0].kept == 1
+    with pytest.raises(UsageError, match="2 priorities are given for 4 texts"):
+        duplicate_groups(vectors, 0.9, priority=[1, 2])
+
+
+def test_texts_with_chunks_are_duplicates_by_their_most_similar_chunks() -> None:
+    vectors = np.array([[1, 0], [0, 1], [0.6, 0.8], [-1, 0], [0, 2]], np.float32)
+    [group] = duplicate_groups(vectors, 0.99, starts=np.array([0, 2, 3]))
+    assert (group.members, group.cosines) == ((0, 2), (1.0, 1.0))
+
+
+def test_many_identical_texts_are_one_group() -> None:
+    vectors = np.vstack([np.ones((5000, 8)), np.eye(8)]).astype(np.float32)
+    [group] = duplicate_groups(vectors, 0.999)
+    assert group.members == tuple(range(5000))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_fewer_than_two_texts_have_no_duplicates(count: int) -> None:
+    assert duplicate_groups(np.ones((count, 3), np.float32)) == []
+
+
+def test_a_threshold_out_of_range_is_refused() -> None:
+    with pytest.raises(UsageError, match="outside -1 to 1"):
+        duplicate_groups(np.ones((2, 2), np.float32), 1.5)
+
+
+def test_all_pairs_above_a_threshold_come_block_by_block() -> None:
+    vectors = np.random.default_rng(1).normal(size=(50, 5)).astype(np.float32)
+    found = {
+        (int(i), int(j)): float(cosine)
+        for first, second, cosines in pairs_above(vectors, 0.5, block=7)
+        for i, j, cosine in zip(first, second, cosines, strict=True)
+    }
+    cosines = cosine_similarity(vectors.astype(np.float64)).round(5)
+    expected = {(i, j): cosines[i, j] for i in range(50) for j in range(i + 1, 50) if cosines[i, j] >= 0.5}
+    assert found == pytest.approx(expected)
