@@ -246,22 +246,32 @@ class _Side:
             yield _Block(first, self._vectors[rows], self._lengths[rows], self._unit[rows], starts - starts[0])
 
 
-def _pairs_of_blocks(rows: _Block, columns: _Block, threshold: float, *,
-                     above_diagonal: bool) -> tuple[Integers, Integers, Doubles]:  # fmt: skip
+def _pairs_of_blocks(rows: _Block, columns: _Block, threshold: float, *, above_diagonal: bool,
+                     k: int | None = None) -> tuple[Integers, Integers, Doubles]:  # fmt: skip
     """Positions and cosines of the pairs of two blocks that reach a threshold, by first and second position.
 
     Args:
         above_diagonal: Both are the same texts: only pairs whose first text comes before the second count.
+        k: Pairs that cannot be among the k best of these blocks may be left out; None leaves none out.
     """
-    near = rows.cosines_with(columns) >= threshold - _SLACK
+    products = rows.cosines_with(columns)
+    first, second = np.nonzero(products >= threshold - _SLACK)
     if above_diagonal:
-        near = np.triu(near, 1)
-    first, second = np.nonzero(near)
+        above = second > first
+        first, second = first[above], second[above]
+    if k is not None and len(first) > max(k, _FEW):
+        near = products[first, second]
+        # The k best of float32 reach this in float64, so the k-th best does.
+        least = np.partition(near, len(near) - k)[len(near) - k] - _SLACK
+        some = near >= least - _SLACK
+        first, second = first[some], second[some]
     if len(first) <= _FEW and rows.starts is None and columns.starts is None:
-        products: Doubles = np.einsum("pd,pd->p", rows.vectors[first], columns.vectors[second], dtype=np.float64)
-        cosines = _rounded(products / (rows.lengths[first] * columns.lengths[second]))
-    else:
+        dots: Doubles = np.einsum("pd,pd->p", rows.vectors[first], columns.vectors[second], dtype=np.float64)
+        cosines = _rounded(dots / (rows.lengths[first] * columns.lengths[second]))
+    elif len(first):
         cosines = _rounded(rows.exact_cosines_with(columns)[first, second])
+    else:
+        cosines = np.empty(0)
     right = cosines >= threshold
     return first[right] + rows.first, second[right] + columns.first, cosines[right]
 
@@ -297,7 +307,7 @@ class _BestPairs:
         Args:
             above_diagonal: Both are the same texts: only pairs whose first text comes before the second count.
         """
-        found = _pairs_of_blocks(rows, columns, self._threshold, above_diagonal=above_diagonal)
+        found = _pairs_of_blocks(rows, columns, self._threshold, above_diagonal=above_diagonal, k=self._k)
         if len(found[0]):
             self._merge(*found)
 
