@@ -21,7 +21,7 @@ import orjson
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import IndexState, ItemResult, Json
-from es_sbert.errors import DocumentsAltered, EngineError
+from es_sbert.errors import DocumentsAltered, EngineError, IndexMissing
 from es_sbert.events import record
 from es_sbert.index.filled import added_members
 from es_sbert.index.layout import vector_path
@@ -32,7 +32,7 @@ from es_sbert.index.text import MISSING, find_field
 from es_sbert.index.vectors import stored_vectors
 from es_sbert.ingest.actions import Action
 from es_sbert.ingest.channel import Aborted
-from es_sbert.ingest.context import LoadContext, patiently
+from es_sbert.ingest.context import LoadContext, patiently, replaced
 
 # Documents that are read back of the first bulk request, and at the end of a load.
 FIRST = 8
@@ -167,6 +167,13 @@ class ReadBack:
                     self._sample[place : place + 1] = [self._sent(action, result.version)]
 
     def _check(self, sent: Sequence[SentDocument]) -> None:
+        try:
+            self._compare(sent)
+        except IndexMissing:
+            # Deleted since the documents were acknowledged.
+            raise replaced(self._context) from None
+
+    def _compare(self, sent: Sequence[SentDocument]) -> None:
         context = self._context
         name, mappings = context.index.name, context.index.mappings
         names = [name for target in context.targets for name in _names(target)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
+from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import IndexMismatch
 from tests.engine.ingest_support import Interposed, load, sentences, write_jsonl
 
@@ -35,6 +37,24 @@ def test_an_index_deleted_while_a_window_is_embedded_is_not_created_again(
     with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
         load(engine_url, Interposed(encoder, delete), index_name, path, dead=tmp_path / "dead", id_field="id",
              batch_window=5)  # fmt: skip
+    assert engine.get_index(index_name) is None
+
+
+def test_an_index_deleted_before_its_first_documents_are_read_back_is_said_to_be_deleted(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_documents = RestEngine.read_documents
+
+    def delete_first(self: RestEngine, *arguments: Any, **options: Any) -> Any:
+        engine.delete_index(index_name)
+        # The answer of an engine that has lost the documents, but still knows the index.
+        monkeypatch.setattr(RestEngine, "read_documents", read_documents)
+        return [None] * len(arguments[1])
+
+    monkeypatch.setattr(RestEngine, "read_documents", delete_first)
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(5))
+    with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
+        load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
     assert engine.get_index(index_name) is None
 
 
