@@ -65,10 +65,8 @@ def most_similar_pairs(vectors: Vectors, k: int = DEFAULT_K, *, min_cosine: floa
     """
     side = _Side(vectors, starts)
     best = _BestPairs(k, min_cosine)
-    for rows in side.blocks(block):
-        for columns in side.blocks(block):
-            if columns.first >= rows.first:
-                best.add(rows, columns, above_diagonal=rows.first == columns.first)
+    for rows, columns in side.pairs_of_blocks(block):
+        best.add(rows, columns, above_diagonal=rows.first == columns.first)
     return best.pairs()
 
 
@@ -112,12 +110,10 @@ def pairs_above(vectors: Vectors, min_cosine: float, *, starts: Integers | None 
     """
     _check_cosine(min_cosine)
     side = _Side(vectors, starts)
-    for rows in side.blocks(block):
-        for columns in side.blocks(block):
-            if columns.first >= rows.first:
-                found = _pairs_of_blocks(rows, columns, min_cosine, above_diagonal=rows.first == columns.first)
-                if len(found[0]):
-                    yield found
+    for rows, columns in side.pairs_of_blocks(block):
+        found = _pairs_of_blocks(rows, columns, min_cosine, above_diagonal=rows.first == columns.first)
+        if len(found[0]):
+            yield found
 
 
 def cosines_with(vectors: Vectors, text: int, others: Sequence[int], starts: Integers | None = None) -> list[float]:
@@ -127,20 +123,22 @@ def cosines_with(vectors: Vectors, text: int, others: Sequence[int], starts: Int
         vectors, starts: See `most_similar_pairs`.
         text, others: Positions.
     """
-    ends = np.arange(1, len(vectors) + 1) if starts is None else np.append(starts[1:], len(vectors))
-    begins = np.arange(len(vectors)) if starts is None else starts
 
-    def unit(position: int) -> Doubles:
-        own = vectors[begins[position] : ends[position]].astype(np.float64)
-        of_length_one: Doubles = own / np.linalg.norm(own, axis=1, keepdims=True)
+    def unit(rows: Any) -> Doubles:
+        wide = vectors[rows].astype(np.float64)
+        of_length_one: Doubles = wide / np.linalg.norm(wide, axis=1, keepdims=True)
         return of_length_one
 
-    one = unit(text)
-    if starts is None:
-        near = vectors[list(others)].astype(np.float64)
-        found: list[float] = _rounded((near @ one[0]) / np.linalg.norm(near, axis=1)).tolist()
+    if starts is None or len(starts) == len(vectors):
+        found: list[float] = _rounded(unit(list(others)) @ unit([text])[0]).tolist()
         return found
-    return [_rounded(np.max(one @ unit(other).T, keepdims=True)).item() for other in others]
+
+    def rows_of(position: int) -> slice:
+        end = starts[position + 1] if position + 1 < len(starts) else len(vectors)
+        return slice(starts[position], end)
+
+    one = unit(rows_of(text))
+    return [_rounded(np.max(one @ unit(rows_of(other)).T, keepdims=True)).item() for other in others]
 
 
 def vector_lengths(vectors: Vectors) -> Doubles:
@@ -229,6 +227,15 @@ class _Side:
             rows = np.append(self._starts, len(self._vectors))
             if rows[0] != 0 or (np.diff(rows) < 1).any():
                 raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
+            if len(self._starts) == len(self._vectors):
+                self._starts = None  # one vector a text, which takes less work
+
+    def pairs_of_blocks(self, size: int) -> Iterator[tuple[_Block, _Block]]:
+        """Each block with itself and with each later one."""
+        for rows in self.blocks(size):
+            for columns in self.blocks(size):
+                if columns.first >= rows.first:
+                    yield rows, columns
 
     def blocks(self, size: int) -> Iterator[_Block]:
         if size < 1:

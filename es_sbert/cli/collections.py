@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from es_sbert.cli.options import connection_options, encoder_options, engine_settings, stacked, vector_field_option
+from es_sbert.cli.options import (
+    connection_options,
+    encoder_options,
+    engine_settings,
+    format_option,
+    stacked,
+    vector_field_option,
+)
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.events import say
 from es_sbert.printable import printable
@@ -33,13 +40,7 @@ def source_options(function: F) -> F:
             "--filter", "filter_text", metavar="JSON", help="With --index: query that every document must match."
         ),
         click.option("--distinct", is_flag=True, help="Compare texts that occur several times only once."),
-        click.option(
-            "--format",
-            type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]),
-            default="auto",
-            show_default=True,
-            help="Format inside the compression; auto goes by each file's name.",
-        ),
+        format_option,
         click.option(
             "--text-field",
             "text_fields",

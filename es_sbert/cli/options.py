@@ -53,7 +53,7 @@ def sign_in_options(function: F) -> F:
     file = click.Path(path_type=Path)
     return stacked(
         click.option("--username", envvar="ES_SBERT_USERNAME", show_envvar=True,
-                     help="User name; the password stands in ES_SBERT_PASSWORD or a file."),
+                     help="User name; give its password in ES_SBERT_PASSWORD or a file."),
         click.option("--password-file", envvar="ES_SBERT_PASSWORD_FILE", type=file,
                      help="File that holds the password."),
         click.option("--api-key-file", envvar="ES_SBERT_API_KEY_FILE", type=file,
@@ -110,6 +110,13 @@ def encoder_options(function: F) -> F:
                      help="auto: fp16 on CUDA; on a CPU int8 where it has VNNI, else fp32."),
         click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: the physical cores]"),
     )(function)  # fmt: skip
+
+
+def format_option(function: F) -> F:
+    """--format of files."""
+    return click.option("--format", type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]),
+                        default="auto", show_default=True,
+                        help="Format inside the compression; auto goes by each file's name.")(function)  # fmt: skip
 
 
 def vector_field_option(function: F) -> F:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from es_sbert.cli.options import F, Number, stacked
+from es_sbert.cli.options import F, Number, format_option, stacked
 
 if TYPE_CHECKING:
     from es_sbert.ingest.settings import IngestSettings
@@ -19,13 +19,7 @@ DRY_RUN_DOCUMENTS = 5
 def source_options(function: F) -> F:
     """What is loaded."""
     return stacked(
-        click.option(
-            "--format",
-            type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]),
-            default="auto",
-            show_default=True,
-            help="Format inside the compression; auto goes by each file's name.",
-        ),
+        format_option,
         click.option("--sql", metavar="QUERY", help="Load the rows of this query, in place of FILE."),
         click.option(
             "--database",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -67,6 +69,6 @@ def test_no_text_has_no_pair() -> None:
 
 
 @pytest.mark.parametrize("change", [{"neighbors": 0}, {"k": 0}, {"block": 0}, {"min_cosine": -1.5}])
-def test_numbers_out_of_range_are_refused(change: dict[str, float]) -> None:
+def test_numbers_out_of_range_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        margin_pairs(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32), **change)  # type: ignore[arg-type]
+        margin_pairs(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32), **change)

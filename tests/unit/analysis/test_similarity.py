@@ -1,6 +1,8 @@
-"""The most similar pairs are those of brute force, whatever the block size, in a stated order."""
+"""The most similar pairs are those of brute force for every block size, in a stated order."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +71,7 @@ def test_pairs_between_two_collections_are_those_of_brute_force(
 def test_dense_vectors_of_a_real_size_too(seed: int, k: int, block: int) -> None:
     random = np.random.default_rng(seed)
     vectors = random.normal(size=(150, 384)).astype(np.float32)
-    vectors[100:120] = vectors[:20] * 3  # texts that stand twice in the collection
+    vectors[100:120] = vectors[:20] * 3  # texts that occur twice in the collection
     vectors[120:140] = vectors[20:40] + random.normal(scale=1e-4, size=(20, 384)).astype(np.float32)
     numbers = list(range(150))
     assert most_similar_pairs(vectors, k, block=block) == brute_force(
@@ -105,10 +107,10 @@ def test_fewer_than_two_texts_have_no_pair(count: int) -> None:
         ({"vectors": np.ones(3, np.float32)}, "the shape \\(3,\\)"),
     ],
 )
-def test_what_has_no_pairs_is_refused(change: dict[str, object], message: str) -> None:
+def test_what_has_no_pairs_is_refused(change: dict[str, Any], message: str) -> None:
     arguments = {"vectors": np.ones((3, 2), np.float32)} | change
     with pytest.raises(UsageError, match=message):
-        most_similar_pairs(**arguments)  # type: ignore[arg-type]
+        most_similar_pairs(**arguments)
 
 
 def test_collections_of_two_models_are_refused() -> None:
