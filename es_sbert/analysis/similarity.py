@@ -4,6 +4,10 @@ A block of cosines is computed in float32, which is fast but depends in its last
 that come near the k-th best are therefore computed again in float64. Cosines are rounded to `DECIMALS` decimals, and
 pairs with equal cosines are ordered by the position of their first text, then of their second. So a result depends
 neither on the block size nor on the number of threads.
+
+Most pairs are far below the threshold. Upper bounds of their cosines tell that with a quarter of the work: vectors are
+rotated so that their first components hold most of their length, and by Cauchy and Schwarz the others add at most the
+product of what is left of both lengths.
 """
 
 from __future__ import annotations
@@ -20,13 +24,21 @@ from es_sbert.errors import UsageError
 DECIMALS = 5
 DEFAULT_K = 100
 
-# Rows and columns of a block: 16 MiB of float32 cosines.
-_BLOCK = 2048
+# Rows and columns of a block: 4 MiB of float32 cosines, which processors keep near; larger blocks take more time.
+_BLOCK = 1024
 # By how much a cosine of float32 vectors may differ from the rounded one: half a unit of the last decimal, and the
 # rounding errors of a product of some thousand dimensions.
 _SLACK = 0.5 * 10**-DECIMALS + 5e-6
-# Pairs of one block that are computed again one by one; of more, the whole block is.
+# Pairs of vectors of one block that are computed again one by one; of more, the whole block is.
 _FEW = 4096
+# Collections with fewer texts or dimensions are compared without bounds.
+_BOUNDED_TEXTS, _BOUNDED_DIMENSIONS = 2 * _BLOCK, 128
+# Below this threshold the bounds of too many pairs reach it.
+_BOUNDED_COSINE = 0.5
+# Vectors that the rotation is computed from.
+_SAMPLE = 2048
+# More than float32 may be wrong about a squared length, so that a bound is one in spite of rounding.
+_LENGTH_SLACK = 1e-5
 
 Integers = NDArray[np.int64]
 Doubles = NDArray[np.float64]
@@ -64,6 +76,7 @@ def most_similar_pairs(vectors: Vectors, k: int = DEFAULT_K, *, min_cosine: floa
         UsageError: k, min_cosine or block is out of range, or a vector is zero or holds a value that is not finite.
     """
     side = _Side(vectors, starts)
+    _add_bounds(side)
     best = _BestPairs(k, min_cosine)
     for rows, columns in side.pairs_of_blocks(block):
         best.add(rows, columns, above_diagonal=rows.first == columns.first)
@@ -85,6 +98,7 @@ def most_similar_between(first: Vectors, second: Vectors, k: int = DEFAULT_K, *,
     """
     left, right = _Side(first, first_starts), _Side(second, second_starts)
     check_dimensions(first, second)
+    _add_bounds(left, right)
     best = _BestPairs(k, min_cosine)
     for rows in left.blocks(block):
         for columns in right.blocks(block):
@@ -110,6 +124,8 @@ def pairs_above(vectors: Vectors, min_cosine: float, *, starts: Integers | None 
     """
     _check_cosine(min_cosine)
     side = _Side(vectors, starts)
+    if min_cosine >= _BOUNDED_COSINE:
+        _add_bounds(side)
     for rows, columns in side.pairs_of_blocks(block):
         found = _pairs_of_blocks(rows, columns, min_cosine, above_diagonal=rows.first == columns.first)
         if len(found[0]):
@@ -186,6 +202,8 @@ class _Block(NamedTuple):
         vectors: *Shape:* ``(vectors, dimensions)``.
         lengths: Of the vectors. *Shape:* ``(vectors,)``.
         unit: The vectors divided by their lengths, in float32. *Shape:* as `vectors`.
+        bounding: Short vectors whose products are not below the cosines; None where there are none.
+            *Shape:* ``(vectors, fewer dimensions)``.
         starts: Row of each text's first vector; None where each text has one.
     """
 
@@ -193,6 +211,7 @@ class _Block(NamedTuple):
     vectors: Vectors
     lengths: Doubles
     unit: Vectors
+    bounding: Vectors | None
     starts: Integers | None
 
     def cosines_with(self, other: _Block) -> Vectors:
@@ -200,11 +219,25 @@ class _Block(NamedTuple):
         cosines: Vectors = self._of_texts(self.unit @ other.unit.T, other)
         return cosines
 
+    def bounds_with(self, other: _Block) -> Vectors | None:
+        """Upper bounds of these cosines; None where there are none."""
+        if self.bounding is None or other.bounding is None:
+            return None
+        bounds: Vectors = self._of_texts(self.bounding @ other.bounding.T, other)
+        return bounds
+
     def exact_cosines_with(self, other: _Block) -> Doubles:
-        """The same in float64."""
+        """The cosines in float64."""
         products = self.vectors.astype(np.float64) @ other.vectors.astype(np.float64).T
         cosines: Doubles = self._of_texts(products / (self.lengths[:, None] * other.lengths), other)
         return cosines
+
+    def rows_of(self, texts: Integers) -> tuple[Integers, Integers]:
+        """First row and number of vectors of some texts. *Shape:* ``(texts,)`` each."""
+        if self.starts is None:
+            return texts, np.ones(len(texts), np.int64)
+        ends = np.append(self.starts[1:], len(self.vectors))
+        return self.starts[texts], (ends - self.starts)[texts]
 
     def _of_texts(self, products: NDArray[Any], other: _Block) -> NDArray[Any]:
         """Of texts with several vectors, the cosine of the two that are most similar."""
@@ -222,6 +255,7 @@ class _Side:
         self._vectors = np.asarray(vectors)
         self._lengths = vector_lengths(self._vectors)
         self._unit = (self._vectors / self._lengths[:, None].astype(np.float32)).astype(np.float32, copy=False)
+        self._bounding: Vectors | None = None
         self._starts = None if starts is None else np.asarray(starts, dtype=np.int64)
         if self._starts is not None:
             rows = np.append(self._starts, len(self._vectors))
@@ -229,6 +263,25 @@ class _Side:
                 raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
             if len(self._starts) == len(self._vectors):
                 self._starts = None  # one vector a text, which takes less work
+
+    def __len__(self) -> int:
+        return len(self._vectors) if self._starts is None else len(self._starts)
+
+    @property
+    def unit(self) -> Vectors:
+        """The vectors divided by their lengths."""
+        return self._unit
+
+    def add_bounds(self, directions: Vectors) -> None:
+        """Compute the short vectors of bounds.
+
+        Args:
+            directions: Orthonormal columns. *Shape:* ``(dimensions, fewer)``.
+        """
+        along = self._unit @ directions  # (vectors, fewer)
+        squared = np.einsum("vd,vd->v", along, along, dtype=np.float64)  # (vectors,)
+        rest = np.sqrt(np.maximum(1 - squared, 0) + _LENGTH_SLACK)
+        self._bounding = np.column_stack([along, rest.astype(np.float32)])
 
     def pairs_of_blocks(self, size: int) -> Iterator[tuple[_Block, _Block]]:
         """Each block with itself and with each later one."""
@@ -242,15 +295,29 @@ class _Side:
             raise UsageError(f"a block of {size} texts", "Give a number above 0.")
         if self._starts is None:
             for first in range(0, len(self._vectors), size):
-                rows = slice(first, first + size)
-                yield _Block(first, self._vectors[rows], self._lengths[rows], self._unit[rows], None)
+                yield self._block(first, slice(first, first + size), None)
             return
         for first in range(0, len(self._starts), size):
             starts = self._starts[first : first + size]
             after = first + len(starts)
             end = self._starts[after] if after < len(self._starts) else len(self._vectors)
-            rows = slice(starts[0], end)
-            yield _Block(first, self._vectors[rows], self._lengths[rows], self._unit[rows], starts - starts[0])
+            yield self._block(first, slice(starts[0], end), starts - starts[0])
+
+    def _block(self, first: int, rows: slice, starts: Integers | None) -> _Block:
+        bounding = None if self._bounding is None else self._bounding[rows]
+        return _Block(first, self._vectors[rows], self._lengths[rows], self._unit[rows], bounding, starts)
+
+
+def _add_bounds(*sides: _Side) -> None:
+    """Let collections be compared by bounds first, where that saves work."""
+    dimensions = sides[0].unit.shape[1]
+    if min(map(len, sides)) < _BOUNDED_TEXTS or dimensions < _BOUNDED_DIMENSIONS:
+        return
+    sample = np.concatenate([side.unit[:: max(1, len(side.unit) // _SAMPLE)] for side in sides])
+    # The directions along which vectors are longest come last.
+    _, directions = np.linalg.eigh(sample.T @ sample)
+    for side in sides:
+        side.add_bounds(np.ascontiguousarray(directions[:, -(dimensions // 4) :], np.float32))
 
 
 def _pairs_of_blocks(rows: _Block, columns: _Block, threshold: float, *, above_diagonal: bool,
@@ -261,26 +328,62 @@ def _pairs_of_blocks(rows: _Block, columns: _Block, threshold: float, *, above_d
         above_diagonal: Both are the same texts: only pairs whose first text comes before the second count.
         k: Pairs that cannot be among the k best of these blocks may be left out; None leaves none out.
     """
-    products = rows.cosines_with(columns)
-    first, second = np.nonzero(products >= threshold - _SLACK)
+    found = _below_bounds(rows, columns, threshold - _SLACK)
+    if found is None:
+        products = rows.cosines_with(columns)
+        found = _positions_above(products, threshold - _SLACK)
+        if k is not None and len(found[0]) > max(k, _FEW):
+            near = products[found]
+            if above_diagonal:
+                near = near[found[1] > found[0]]
+            if len(near) > k:
+                # The k best of float32 reach this in float64, so the k-th best does.
+                least = np.partition(near, len(near) - k)[len(near) - k] - _SLACK
+                found = _positions_above(products, max(threshold, least) - _SLACK)
+    first, second = found
     if above_diagonal:
         above = second > first
         first, second = first[above], second[above]
-    if k is not None and len(first) > max(k, _FEW):
-        near = products[first, second]
-        # The k best of float32 reach this in float64, so the k-th best does.
-        least = np.partition(near, len(near) - k)[len(near) - k] - _SLACK
-        some = near >= least - _SLACK
-        first, second = first[some], second[some]
-    if len(first) <= _FEW and rows.starts is None and columns.starts is None:
-        dots: Doubles = np.einsum("pd,pd->p", rows.vectors[first], columns.vectors[second], dtype=np.float64)
-        cosines = _rounded(dots / (rows.lengths[first] * columns.lengths[second]))
-    elif len(first):
-        cosines = _rounded(rows.exact_cosines_with(columns)[first, second])
-    else:
-        cosines = np.empty(0)
+    cosines = _rounded(_exact_cosines(rows, columns, first, second))
     right = cosines >= threshold
     return first[right] + rows.first, second[right] + columns.first, cosines[right]
+
+
+def _below_bounds(rows: _Block, columns: _Block, threshold: float) -> tuple[Integers, Integers] | None:
+    """The pairs that may reach a threshold by their bounds; None where these are too many, or there are no bounds."""
+    if threshold < _BOUNDED_COSINE - _SLACK:
+        return None
+    bounds = rows.bounds_with(columns)
+    if bounds is None or np.count_nonzero(bounds >= threshold) > _FEW:
+        return None
+    return _positions_above(bounds, threshold)
+
+
+def _exact_cosines(rows: _Block, columns: _Block, first: Integers, second: Integers) -> Doubles:
+    """Cosines of some pairs of texts, in float64. *Shape:* ``(pairs,)``."""
+    (row, row_counts), (column, column_counts) = rows.rows_of(first), columns.rows_of(second)
+    sizes = row_counts * column_counts  # (pairs,): pairs of vectors of each
+    if sizes.sum() > _FEW:
+        cosines: Doubles = rows.exact_cosines_with(columns)[first, second]
+        return cosines
+    if not len(sizes):
+        return np.empty(0)
+    begins = np.cumsum(sizes) - sizes
+    number = np.arange(sizes.sum()) - np.repeat(begins, sizes)  # of a pair of vectors among those of its texts
+    widths = np.repeat(column_counts, sizes)
+    one = np.repeat(row, sizes) + number // widths
+    two = np.repeat(column, sizes) + number % widths
+    dots: Doubles = np.einsum("pd,pd->p", rows.vectors[one], columns.vectors[two], dtype=np.float64)
+    greatest: Doubles = np.maximum.reduceat(dots / (rows.lengths[one] * columns.lengths[two]), begins)
+    return greatest
+
+
+def _positions_above(products: Vectors, threshold: float) -> tuple[Integers, Integers]:
+    """Rows and columns of the values that are not below a threshold."""
+    # Most rows have none. The greatest of each is found much faster than the positions of all.
+    some = np.flatnonzero(products.max(axis=1) >= threshold)
+    first, second = np.nonzero(products[some] >= threshold)
+    return some[first], second
 
 
 def _rounded(cosines: Doubles) -> Doubles:

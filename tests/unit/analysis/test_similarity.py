@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics.pairwise import cosine_similarity
 
-from es_sbert.analysis import Pair, most_similar_between, most_similar_pairs
+import es_sbert.analysis.similarity as module
+from es_sbert.analysis import Pair, most_similar_between, most_similar_pairs, pairs_above
 from es_sbert.errors import UsageError
 
 Floats = NDArray[np.float32]
@@ -77,6 +78,55 @@ def test_dense_vectors_of_a_real_size_too(seed: int, k: int, block: int) -> None
     assert most_similar_pairs(vectors, k, block=block) == brute_force(
         vectors, vectors, (numbers, numbers), same=True
     )[:k]  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([8, 40]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([1, 30]),
+    st.sampled_from([-1.0, 0.5, 0.9, 0.99999, 1.0]),
+    st.booleans(),
+)
+def test_bounds_leave_out_no_pair(
+    seed: int, dimensions: int, rank: int, k: int, min_cosine: float, chunks: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    wide = random.normal(size=(90, rank)) @ random.normal(size=(rank, dimensions))
+    wide[60:] = wide[:30] * 3 + random.normal(scale=10.0 ** random.integers(-7, 0), size=(30, dimensions))
+    vectors = wide.astype(np.float32)
+    texts = np.repeat(np.arange(30), random.permutation([1, 2, 6] * 10)).tolist() if chunks else list(range(90))
+    expected = brute_force(vectors, vectors, (texts, texts), same=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("es_sbert.analysis.similarity._BOUNDED_TEXTS", 2)
+        patch.setattr("es_sbert.analysis.similarity._BOUNDED_DIMENSIONS", 8)
+        found = most_similar_pairs(vectors, k, min_cosine=min_cosine, starts=starts_of(texts), block=16)
+        above = [
+            Pair(int(one), int(two), float(cosine))
+            for first, second, cosines in pairs_above(vectors, 0.8, starts=starts_of(texts), block=16)
+            for one, two, cosine in zip(first, second, cosines, strict=True)
+        ]
+    assert found == [pair for pair in expected if pair.cosine >= min_cosine][:k]
+    assert sorted(above) == sorted(pair for pair in expected if pair.cosine >= 0.8)
+
+
+def test_bounds_spare_the_products_of_most_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(5)
+    vectors = (random.normal(size=(2048, 16)) @ random.normal(size=(16, 128))).astype(np.float32)
+    blocks = []
+    products = module._Block.cosines_with
+
+    def counted(rows: module._Block, columns: module._Block) -> Floats:
+        blocks.append(rows.first)
+        return products(rows, columns)
+
+    monkeypatch.setattr(module._Block, "cosines_with", counted)
+    most_similar_pairs(vectors, 5, min_cosine=0.99, block=256)
+    assert not blocks
+    monkeypatch.setattr(module, "_BOUNDED_TEXTS", 5000)
+    most_similar_pairs(vectors, 5, min_cosine=0.99, block=256)
+    assert len(blocks) == 36
 
 
 def test_a_block_full_of_ties_gives_the_first_pairs() -> None:
