@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import SourceError
-from es_sbert.index.ensure import read_vector_field
+from es_sbert.index.ensure import VectorField, read_vector_field
 from es_sbert.index.field_names import document_names, fields_hint
 from es_sbert.index.layout import vector_path, vectors_by_name
 from es_sbert.index.meta import document_meta_field, meta_object
@@ -55,6 +55,19 @@ class Skipped:
         return [f"{count:,} left out: {reason} (first: {self.first[reason]})" for reason, count in self.counts.items()]
 
 
+class DocumentVersion(NamedTuple):
+    """Which version of an index's document was read.
+
+    Attributes:
+        routing: Its routing; None where it has none of its own.
+        sequence, term: Its `_seq_no` and `_primary_term`.
+    """
+
+    routing: str | None
+    sequence: int
+    term: int
+
+
 @dataclass(frozen=True)
 class TextCollection:
     """Texts with their embeddings.
@@ -65,6 +78,8 @@ class TextCollection:
         vectors: Embeddings, those of a text one after another. *Shape:* ``(vectors, dimensions)``.
         starts: Row of each text's first vector. *Shape:* ``(texts,)``.
         skipped: What was left out.
+        values: Of each text: what its record or document holds in the further fields that were asked for.
+        versions: Of each document of an index; empty where the texts come from files.
     """
 
     ids: Sequence[str]
@@ -72,6 +87,8 @@ class TextCollection:
     vectors: Vectors
     starts: NDArray[np.int64]
     skipped: Skipped
+    values: Sequence[Json] = ()
+    versions: Sequence[DocumentVersion] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -104,11 +121,13 @@ class TextCollection:
             vectors,
             starts,
             self.skipped,
+            [self.values[place] for place in places] if self.values else (),
+            [self.versions[place] for place in places] if self.versions else (),
         )
 
 
 def read_files(files: Sequence[str], encoder: Encoder, *, template: TextTemplate, id_field: str | None = None,
-               format: Format | None = None) -> TextCollection:  # fmt: skip
+               format: Format | None = None, fields: Sequence[str] = ()) -> TextCollection:  # fmt: skip
     """Read the texts of files and embed them; identical texts are embedded once.
 
     Args:
@@ -117,6 +136,7 @@ def read_files(files: Sequence[str], encoder: Encoder, *, template: TextTemplate
         template: Which text of a record is embedded.
         id_field: Field of the id; None names texts by file and line.
         format: Format of all files; None tells it from their names.
+        fields: Further fields of each record to keep.
 
     Raises:
         SourceError: a file cannot be read, or no record has the fields of the text.
@@ -127,20 +147,21 @@ def read_files(files: Sequence[str], encoder: Encoder, *, template: TextTemplate
     settings = ReadSettings(_MAX_RECORD_BYTES, template.fields[0], retry_seconds=0)
     lost: list[str] = []
     records = read_records(sources, settings, ByteCounter(), Event(), lost.append)
-    ids, texts, skipped = _texts_of(records, template, id_field)
+    ids, texts, values, skipped = _texts_of(records, template, id_field, fields)
     if lost:
         raise SourceError(lost[0], "Check the source, and run the command again.")
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     distinct = encoder.encode(list(rows), "document").vectors  # (distinct texts, dimensions)
     vectors = distinct[[rows[text] for text in texts]] if texts else distinct
-    return TextCollection(ids, texts, vectors, np.arange(len(texts)), skipped)
+    return TextCollection(ids, texts, vectors, np.arange(len(texts)), skipped, values)
 
 
-def _texts_of(records: Iterable[Record | Reject], template: TextTemplate,
-              id_field: str | None) -> tuple[list[str], list[str], Skipped]:  # fmt: skip
-    """Ids and texts of records."""
+def _texts_of(records: Iterable[Record | Reject], template: TextTemplate, id_field: str | None,
+              fields: Sequence[str]) -> tuple[list[str], list[str], list[Json], Skipped]:  # fmt: skip
+    """Ids, texts and further fields of records."""
     ids: list[str] = []
     texts: list[str] = []
+    values: list[Json] = []
     skipped = Skipped()
     names: dict[str, None] = {}
     read, has_field = 0, False
@@ -164,70 +185,111 @@ def _texts_of(records: Iterable[Record | Reject], template: TextTemplate,
             continue
         ids.append(text_id)
         texts.append(text)
+        values.append(_values_in(record.fields, fields))
     if names and not has_field:
         raise SourceError(
             f"none of the {read:,} records has the text field {' or '.join(template.fields)}",
             fields_hint(template.fields, list(names), "The records have"),
         )
-    return ids, texts, skipped
+    return ids, texts, values, skipped
 
 
-def read_index(engine: Engine, index: str, vector_field: str, *, filter: Json | None = None) -> TextCollection:
+def read_index(engine: Engine, index: str, vector_field: str, *, filter: Json | None = None,
+               fields: Sequence[str] = ()) -> TextCollection:  # fmt: skip
     """Read the vectors of an index from one point in time, and the texts that they were made from, sorted by id.
 
     Documents without a vector, or with one of another model than the field's, are left out and counted.
 
     Args:
-        index: Index or alias.
+        index: Index or alias. Of an alias with a filter, the documents are those that the alias shows.
         vector_field: Field that holds the vectors.
         filter: Query that every document must match; None reads all.
+        fields: Further fields of each document to keep.
 
     Raises:
         IndexMissing: no such index.
         IndexMismatch: no such vector field.
         EngineError: the engine failed.
     """
-    vector = read_vector_field(engine, index, vector_field)
-    template = None if vector.meta.text is None else TextTemplate.parse(vector.meta.text)
-    meta_field = document_meta_field(vector.name)
-    includes = [vector.name, vector_path(vector.name, vector.meta), meta_field]
-    if template is not None:
-        includes += template.fields
-    query: Json = vectors_by_name([(vector.name, vector.meta)])
-    if filter is not None:
-        query["bool"]["filter"] = [filter]
-    ids: list[str] = []
-    texts: list[str] = []
-    counts: list[int] = []
-    vectors: list[Vectors] = []
-    skipped = Skipped()
-    for page in engine.scan(vector.index, query=query, source_includes=list(dict.fromkeys(includes)), page=_PAGE,
-                            vectors=True):  # fmt: skip
-        rows: list[Vectors] = []
-        for hit in page:
+    reader = HitReader(read_vector_field(engine, index, vector_field), fields)
+    query = reader.query(filter)
+    for page in engine.scan(index, query=query, source_includes=reader.includes, page=_PAGE, vectors=True):
+        reader.add(page)
+    # Engines give documents in any order.
+    return reader.collection().sorted_by_id()
+
+
+class HitReader:
+    """Turns hits of an index into a collection.
+
+    Args:
+        vector: The field that holds the vectors.
+        fields: Further fields of each document to keep.
+
+    Attributes:
+        text_fields: Fields of the text that was embedded; none where the index does not tell.
+        includes: Parts of `_source` that hits must bring.
+        skipped: Documents that were left out so far.
+    """
+
+    def __init__(self, vector: VectorField, fields: Sequence[str] = ()) -> None:
+        self._vector = vector
+        self._template = None if vector.meta.text is None else TextTemplate.parse(vector.meta.text)
+        self._meta_field = document_meta_field(vector.name)
+        self._fields = fields
+        self.text_fields = () if self._template is None else self._template.fields
+        parts = [vector.name, vector_path(vector.name, vector.meta), self._meta_field, *self.text_fields, *fields]
+        self.includes = list(dict.fromkeys(parts))
+        self.skipped = Skipped()
+        self._ids: list[str] = []
+        self._texts: list[str] = []
+        self._values: list[Json] = []
+        self._versions: list[DocumentVersion] = []
+        self._counts: list[int] = []
+        self._vectors: list[Vectors] = []
+
+    def query(self, filter: Json | None = None) -> Json:
+        """All documents that match a query; `matched_queries` of a hit tells whether it has a vector."""
+        query: Json = vectors_by_name([(self._vector.name, self._vector.meta)])
+        if filter is not None:
+            query["bool"]["filter"] = [filter]
+        return query
+
+    def add(self, hits: Iterable[Json]) -> None:
+        """Add hits of `query`, or leave them out."""
+        for hit in hits:
             source: Json = hit.get("_source") or {}
             if not hit.get("matched_queries"):
-                skipped.add(f"it has no vector in {vector.name}", hit["_id"])
+                self.skipped.add(f"it has no vector in {self._vector.name}", hit["_id"])
                 continue
-            meta = meta_object(source, meta_field)
-            if meta is not None and meta.get("fingerprint") != vector.meta.fingerprint:
-                skipped.add(f"its vector is of another model than {vector.meta.model}", hit["_id"])
+            meta = meta_object(source, self._meta_field)
+            if meta is not None and meta.get("fingerprint") != self._vector.meta.fingerprint:
+                self.skipped.add(f"its vector is of another model than {self._vector.meta.model}", hit["_id"])
                 continue
-            own = [stored for _, _, stored in stored_vectors(find_field(source, vector.name), 0)]
-            ids.append(hit["_id"])
-            texts.append(_text_in(source, template))
-            counts.append(len(own))
-            rows += own
-        if rows:
-            vectors.append(np.stack(rows))
-    starts = np.cumsum([0, *counts])[:-1].astype(np.int64)
-    joined = np.concatenate(vectors) if vectors else np.empty((0, vector.meta.dimensions), np.float32)
-    # Engines give documents in any order.
-    return TextCollection(ids, texts, joined, starts, skipped).sorted_by_id()
+            vectors = np.stack([vector for _, _, vector in stored_vectors(find_field(source, self._vector.name), 0)])
+            self._ids.append(hit["_id"])
+            self._texts.append(self.text_of(hit))
+            self._values.append(_values_in(source, self._fields))
+            self._versions.append(DocumentVersion(hit.get("_routing"), hit["_seq_no"], hit["_primary_term"]))
+            self._counts.append(len(vectors))
+            self._vectors.append(vectors)
+
+    def text_of(self, hit: Json) -> str:
+        """The text of a hit that was embedded; empty where the index does not tell."""
+        try:
+            return "" if self._template is None else self._template.text_of(hit.get("_source") or {}) or ""
+        except NoText:
+            return ""
+
+    def collection(self) -> TextCollection:
+        """What was added."""
+        starts = np.cumsum([0, *self._counts])[:-1].astype(np.int64)
+        empty = np.empty((0, self._vector.meta.dimensions), np.float32)
+        joined = np.concatenate(self._vectors) if self._vectors else empty
+        return TextCollection(self._ids, self._texts, joined, starts, self.skipped, self._values, self._versions)
 
 
-def _text_in(source: dict[str, Any], template: TextTemplate | None) -> str:
-    try:
-        return "" if template is None else template.text_of(source) or ""
-    except NoText:
-        return ""
+def _values_in(source: dict[str, Any], fields: Sequence[str]) -> Json:
+    """Fields that a document has, null left out."""
+    found = {field: find_field(source, field) for field in fields}
+    return {field: value for field, value in found.items() if value is not MISSING and value is not None}

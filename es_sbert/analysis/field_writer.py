@@ -1,0 +1,318 @@
+"""Results written into a field of the documents that they are about, by partial updates.
+
+A document is only updated if it is still the version that was analysed. One that another writer has changed is read
+again, and left alone if its text changed. Every update comes to exactly one end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import orjson
+
+from es_sbert.analysis.collection import DocumentVersion, HitReader, TextCollection
+from es_sbert.engines.hits import Key, key_of
+from es_sbert.engines.look_up import look_up
+from es_sbert.engines.protocol import Engine, IndexState, ItemResult, Json
+from es_sbert.errors import IndexMismatch, RequestFailed, UsageError
+from es_sbert.index.bulk_lines import bodies
+from es_sbert.index.ensure import VectorField, missing_index, vector_field_of
+from es_sbert.index.meta import document_meta_field
+from es_sbert.index.text import MISSING, TextTemplate, find_field
+from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes, with_retries
+
+T = TypeVar("T")
+
+_BODY_BYTES = 5 << 20
+_CONFLICT = 409
+_TOO_LARGE = 413
+# Documents that are looked at again in one request.
+_PAGE = 500
+# Another writer may be faster this often before a document is given up.
+_ROUNDS = 10
+
+
+class FieldUpdate(NamedTuple):
+    """A field of one document.
+
+    Attributes:
+        id: Of the document.
+        text: What was analysed; a document that has another text by now is left alone.
+        version: The version that was analysed.
+        value: What the field gets; None removes it.
+    """
+
+    id: str
+    text: str
+    version: DocumentVersion
+    value: str | None
+
+    @property
+    def key(self) -> Key:
+        return self.id, self.version.routing
+
+
+@dataclass
+class FieldUpdateCounts:
+    """What became of the updates.
+
+    Attributes:
+        written: Documents that got a value.
+        removed: Documents whose old value was removed.
+        unchanged: Documents that had the right value already.
+        changed: Ids of documents whose text another writer has changed since it was analysed.
+        deleted: Ids of documents that were deleted since.
+        refused: Id → why the engine refuses the update.
+    """
+
+    written: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    changed: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Updates that came to an end."""
+        ended = (self.changed, self.deleted, self.refused)
+        return self.written + self.removed + self.unchanged + sum(map(len, ended))
+
+
+def field_updates(texts: TextCollection, name: str, values: Mapping[int, str]) -> Iterator[FieldUpdate]:
+    """An update for each document of a collection whose field does not have its value yet.
+
+    Args:
+        texts: Read from an index, with this field.
+        name: The field.
+        values: Position → what the field gets; it is removed from all other documents.
+    """
+    for place, version in enumerate(texts.versions):
+        value = values.get(place)
+        if texts.values[place].get(name) != value:
+            yield FieldUpdate(texts.ids[place], texts.texts[place], version, value)
+
+
+class FieldWriter:
+    """Writes one field of documents of an index.
+
+    Args:
+        engine: Where.
+        index: Index or alias.
+        vector_field: Field whose vectors were analysed.
+        name: The field to write, of type keyword.
+        policy: How long transient failures are waited out.
+        on_wait: Told why a request is tried again.
+
+    Raises:
+        UsageError: the field is one that es-sbert or the text needs.
+        IndexMissing: no such index.
+        IndexMismatch: the field has another type.
+        EngineError: the engine failed.
+    """
+
+    def __init__(self, engine: Engine, index: str, vector_field: str, name: str, *, policy: RetryPolicy,
+                 on_wait: Callable[[str], None] = lambda reason: None) -> None:  # fmt: skip
+        self._engine = engine
+        self._policy = policy
+        self._no_waiting = threading.Event()  # never set: Ctrl-C ends a wait by an exception
+        self._on_wait = on_wait
+        self.name = name
+        state = self._retrying(partial(engine.get_index, index))
+        if state is None:
+            raise missing_index(index, engine)
+        self._state: IndexState = state
+        self._vector = vector_field_of(engine, state, vector_field)
+        self._missing = _check_field(state, self._vector, name)
+
+    def add_to_mapping(self) -> None:
+        """Add the field to the mapping, where it is not there.
+
+        Raises:
+            EngineError: the engine refuses it, or failed.
+        """
+        if self._missing:
+            mapping: Json = {"type": "keyword"}
+            for part in reversed(self.name.split(".")):
+                mapping = {"properties": {part: mapping}}
+            self._retrying(partial(self._engine.put_mapping, self._state.name, mapping))
+            self._missing = False
+
+    def write(self, updates: Sequence[FieldUpdate]) -> FieldUpdateCounts:
+        """Update documents, no two updates of one document; returns when all have come to an end.
+
+        Raises:
+            IndexMismatch: the index was deleted or replaced.
+            EngineError: the engine has not taken an update within the policy's budget. What was acknowledged until then
+                stays.
+        """
+        counts = FieldUpdateCounts()
+        waiting = list(updates)
+        for _ in range(_ROUNDS):
+            conflicts: list[FieldUpdate] = []
+            for group in bodies((_Action.of(update, self.name) for update in waiting), _BODY_BYTES):
+                self._send(group, counts, conflicts)
+            waiting = list(self._again(conflicts, counts))
+            if not waiting:
+                break
+        counts.refused |= {update.id: f"other writers changed it {_ROUNDS} times meanwhile" for update in waiting}
+        if counts.total != len(updates):
+            raise RuntimeError(f"{len(updates)} updates, but {counts.total} came to an end: {counts}")
+        self._retrying(partial(self._engine.refresh, self._state.name))
+        return counts
+
+    def _send(self, group: list[_Action], counts: FieldUpdateCounts, conflicts: list[FieldUpdate]) -> None:
+        """Send actions until the engine has answered each of them."""
+        waiting, backoff = group, Backoff(self._policy, self._no_waiting)
+        while waiting:
+            self._check()
+            body = b"".join(action.body for action in waiting)
+            try:
+                results = self._engine.bulk(self._state.name, body, timeout=backoff.left)
+            except RequestFailed as error:
+                if error.status == _TOO_LARGE and len(waiting) > 1:
+                    half = len(waiting) // 2
+                    for part in (waiting[:half], waiting[half:]):
+                        self._send(part, counts, conflicts)
+                    return
+                self._on_wait(error.message)
+                if not is_transient(error) or not backoff.wait():
+                    raise
+                continue
+            again = []
+            for action, result in zip(waiting, results, strict=True):
+                if passes(result.status):
+                    again.append(action)
+                else:
+                    _enter(action.update, result, counts, conflicts)
+            if len(again) < len(waiting):
+                backoff.succeeded()
+            waiting = again
+            if waiting:
+                reason = next(result.reason for result in results if passes(result.status))
+                self._on_wait(reason)
+                if not backoff.wait():
+                    raise RequestFailed(
+                        f"{self._engine.info.label} did not take {len(waiting):,} updates within "
+                        f"{self._policy.budget:g} s: {reason}",
+                        "Check the cluster's load and free disk space, then run the same command again: documents that "
+                        "are up to date are not written again.",
+                    )
+
+    def _check(self) -> None:
+        """Make sure that the index is the one that was analysed: a request would create a missing one."""
+        uuids = self._retrying(partial(self._engine.index_uuids, self._state.name))
+        if uuids.get(self._state.name) != self._state.settings["index.uuid"]:
+            raise IndexMismatch(
+                f"the index {self._state.name} was deleted or replaced while it was analysed", "Run the command again."
+            )
+
+    def _again(self, conflicts: Sequence[FieldUpdate], counts: FieldUpdateCounts) -> Iterator[FieldUpdate]:
+        """Updates of documents that another writer has changed, with their versions of now."""
+        if not conflicts:
+            return
+        self._retrying(partial(self._engine.refresh, self._state.name))
+        reader = HitReader(self._vector)
+        source = {"includes": [*reader.text_fields, self.name]}
+        for first in range(0, len(conflicts), _PAGE):
+            some = conflicts[first : first + _PAGE]
+            find = partial(look_up, self._engine, self._state.name, [update.id for update in some], source=source)
+            found = {key_of(hit): hit for hit in self._retrying(find).values()}
+            for update in some:
+                hit = found.get(update.key)
+                if hit is None:
+                    counts.deleted.append(update.id)
+                elif reader.text_of(hit) != update.text:
+                    counts.changed.append(update.id)
+                elif _value_in(hit, self.name) == update.value:
+                    # Written by a request whose answer got lost.
+                    _count(update, counts)
+                else:
+                    version = DocumentVersion(hit.get("_routing"), hit["_seq_no"], hit["_primary_term"])
+                    yield update._replace(version=version)
+
+    def _retrying(self, call: Callable[[], T]) -> T:
+        return with_retries(call, self._policy, self._no_waiting, lambda error: self._on_wait(error.message))
+
+
+@dataclass(frozen=True)
+class _Action:
+    """An update as lines of a bulk request."""
+
+    update: FieldUpdate
+    body: bytes
+
+    @classmethod
+    def of(cls, update: FieldUpdate, name: str) -> _Action:
+        version = update.version
+        head: Json = {"_id": update.id, "if_seq_no": version.sequence, "if_primary_term": version.term}
+        if version.routing is not None:
+            head["routing"] = version.routing
+        partial_document: Any = update.value
+        for part in reversed(name.split(".")):
+            partial_document = {part: partial_document}
+        lines = ({"update": head}, {"doc": partial_document})
+        return cls(update, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+
+
+def _enter(update: FieldUpdate, result: ItemResult, counts: FieldUpdateCounts, conflicts: list[FieldUpdate]) -> None:
+    if result.ok:
+        _count(update, counts)
+    elif result.status == _CONFLICT:
+        conflicts.append(update)
+    elif result.reason.startswith("document_missing_exception"):
+        counts.deleted.append(update.id)
+    elif result.reason.startswith("index_not_found_exception"):
+        raise IndexMismatch("the index was deleted while it was written to", "Run the command again.")
+    else:
+        counts.refused[update.id] = f"({result.status}) {result.reason}"
+
+
+def _count(update: FieldUpdate, counts: FieldUpdateCounts) -> None:
+    if update.value is None:
+        counts.removed += 1
+    else:
+        counts.written += 1
+
+
+def _value_in(hit: Json, name: str) -> Any:
+    value = find_field(hit.get("_source") or {}, name)
+    return None if value is MISSING else value
+
+
+def _check_field(state: IndexState, vector: VectorField, name: str) -> bool:
+    """Whether the field is missing in the mapping.
+
+    Raises:
+        UsageError, IndexMismatch: it cannot be written.
+    """
+    texts = [] if vector.meta.text is None else TextTemplate.parse(vector.meta.text).fields
+    reserved = {vector.name, document_meta_field(vector.name), *texts}
+    parts = name.split(".")
+    if not all(parts) or name.startswith("_"):
+        raise UsageError(f"{name!r} is no name of a field", "Give --write-field a name such as duplicate_of.")
+    if parts[0] in reserved or name in reserved:
+        raise UsageError(
+            f"the field {name} holds the vector or the text of the documents", "Give --write-field another name."
+        )
+    properties: Json = state.mappings.get("properties", {})
+    for depth, part in enumerate(parts):
+        there = properties.get(part)
+        if there is None:
+            return True
+        last = depth == len(parts) - 1
+        if last and there.get("type") == "keyword":
+            return False
+        if last or "properties" not in there or there.get("type") == "nested":
+            kind = there.get("type", "object")
+            raise IndexMismatch(
+                f"the field {'.'.join(parts[: depth + 1])} of {state.name} has the type {kind}, which cannot hold the "
+                "result: a field of type keyword can",
+                "Give --write-field another name; a field that does not exist is added.",
+            )
+        properties = there["properties"]
+    return True

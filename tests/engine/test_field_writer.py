@@ -1,0 +1,182 @@
+"""A field that is written into documents by partial updates: each update has one end, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.analysis import TextCollection, read_index
+from es_sbert.analysis.field_writer import FieldUpdateCounts, FieldWriter, field_updates
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
+from es_sbert.ingest.retry import RetryPolicy
+from tests.engine.ingest_support import contents, load, open_engine, sentences, write_jsonl
+from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
+
+FIELD = "duplicate_of"
+
+
+@pytest.fixture
+def index(engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> str:
+    """An index of 20 documents with vectors, d0 to d19."""
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
+    load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id")
+    return index_name
+
+
+def collection(engine: Engine, index: str, field: str = FIELD) -> TextCollection:
+    return read_index(engine, index, "embedding", fields=[field])
+
+
+def write(engine: Engine, index: str, values: dict[str, str], *, texts: TextCollection | None = None,
+          field: str = FIELD, seconds: float = 30) -> FieldUpdateCounts:  # fmt: skip
+    """Give documents these values, and remove the value of all others."""
+    texts = texts or collection(engine, index, field)
+    writer = FieldWriter(engine, index, "embedding", field, policy=RetryPolicy(seconds, first=0.01))
+    writer.add_to_mapping()
+    places = {texts.ids.index(name): value for name, value in values.items()}
+    return writer.write(list(field_updates(texts, field, places)))
+
+
+def values_in(url: str, index: str, field: str = FIELD) -> dict[str, str]:
+    return {name: source[field] for name, source in contents(url, index).items() if source.get(field) is not None}
+
+
+def bulk(engine: Engine, index: str, *lines: Any) -> None:
+    results = engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    assert all(result.ok for result in results)
+
+
+def test_only_the_field_changes_and_only_where_it_must(engine: Engine, engine_url: str, index: str) -> None:
+    before = contents(engine_url, index)
+    assert write(engine, index, {"d1": "d0", "d2": "d0"}) == FieldUpdateCounts(written=2)
+    after = contents(engine_url, index)
+    for name, source in before.items():
+        value = {FIELD: "d0"} if name in ("d1", "d2") else {}
+        assert after[name] == source | value | {"_version": source["_version"] + len(value)}
+    state = engine.get_index(index)
+    assert state is not None
+    assert state.mappings["properties"][FIELD] == {"type": "keyword"}
+    assert engine.count(index, {"term": {FIELD: "d0"}}) == 2
+
+    assert write(engine, index, {"d1": "d0", "d2": "d0"}) == FieldUpdateCounts()
+    assert write(engine, index, {"d2": "d3", "d4": "d3"}) == FieldUpdateCounts(written=2, removed=1)
+    assert values_in(engine_url, index) == {"d2": "d3", "d4": "d3"}
+    assert engine.count(index, {"exists": {"field": FIELD}}) == 2
+
+
+def test_what_others_changed_since_is_written_only_if_its_text_is_the_same(
+    engine: Engine, engine_url: str, index: str
+) -> None:
+    engine.put_mapping(index, {"properties": {FIELD: {"type": "keyword"}}})
+    texts = collection(engine, index)
+    bulk(engine, index, {"update": {"_id": "d1"}}, {"doc": {"price": -1}})
+    bulk(engine, index, {"update": {"_id": "d2"}}, {"doc": {"text": "something else"}})
+    bulk(engine, index, {"delete": {"_id": "d3"}})
+    bulk(engine, index, {"update": {"_id": "d4"}}, {"doc": {FIELD: "d0"}})
+    counts = write(engine, index, dict.fromkeys(["d1", "d2", "d3", "d4", "d5"], "d0"), texts=texts)
+    assert counts == FieldUpdateCounts(written=3, changed=["d2"], deleted=["d3"])
+    assert values_in(engine_url, index) == {"d1": "d0", "d4": "d0", "d5": "d0"}
+    assert contents(engine_url, index)["d1"]["price"] == -1
+
+
+def test_a_document_with_a_routing_and_a_field_inside_an_object(
+    engine: Engine, engine_url: str, index: str, tiny: Encoder
+) -> None:
+    source = contents(engine_url, index)["d0"]
+    del source["_version"]
+    bulk(engine, index, {"index": {"_id": "routed", "routing": "r1"}}, source)
+    engine.refresh(index)
+    assert write(engine, index, {"routed": "d0"}, field="analysis.duplicate_of") == FieldUpdateCounts(written=1)
+    hits = engine.search(index, {"query": {"term": {"analysis.duplicate_of": "d0"}}})["hits"]["hits"]
+    assert [(hit["_id"], hit["_routing"]) for hit in hits] == [("routed", "r1")]
+    assert write(engine, index, {"routed": "d0"}, field="analysis.duplicate_of") == FieldUpdateCounts()
+
+
+def restarts(exchange: Exchange) -> tuple[int, bytes]:
+    return answer(503)(exchange)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [[answer(429), restarts], [cut_before, cut_after], [refuse_items(0, 3), refuse_items(1)], [cut_after, cut_after]],
+    ids=["refused", "cut", "items", "answers-lost"],
+)
+def test_transient_failures_are_waited_out_and_nothing_is_counted_twice(
+    engine_url: str, index: str, faults: list[Fault]
+) -> None:
+    with FaultyProxy(engine_url, faults=list(faults)) as proxy, open_engine(proxy.url) as engine:
+        counts = write(engine, index, {f"d{n}": "d0" for n in range(1, 10)})
+        assert not proxy.faults
+    assert counts == FieldUpdateCounts(written=9)
+    assert values_in(engine_url, index) == {f"d{n}": "d0" for n in range(1, 10)}
+
+
+def test_a_request_that_is_too_large_is_halved(engine_url: str, index: str) -> None:
+    with FaultyProxy(engine_url, always=too_large(400)) as proxy, open_engine(proxy.url) as engine:
+        assert write(engine, index, {f"d{n}": "d0" for n in range(1, 20)}).written == 19
+    assert len(values_in(engine_url, index)) == 19
+
+
+def test_an_update_that_the_engine_refuses_is_named_with_the_reason(engine_url: str, index: str) -> None:
+    with FaultyProxy(engine_url, faults=[refuse_items(1, status=400)]) as proxy, open_engine(proxy.url) as engine:
+        counts = write(engine, index, {"d1": "d0", "d2": "d0"})
+    assert (counts.written, list(counts.refused)) == (1, ["d2"])
+    assert counts.refused["d2"].startswith("(400) es_rejected_execution_exception")
+
+
+def test_an_engine_that_stays_overloaded_is_an_error_after_the_budget(engine_url: str, index: str) -> None:
+    with FaultyProxy(engine_url, always=refuse_items(0)) as proxy, open_engine(proxy.url) as engine:
+        with pytest.raises(RequestFailed, match="did not take 1 updates within 0.2 s") as caught:
+            write(engine, index, {"d1": "d0", "d2": "d0"}, seconds=0.2)
+        assert "run the same command again" in caught.value.remedy
+    assert values_in(engine_url, index) == {"d2": "d0"}
+
+
+def test_an_index_that_was_replaced_meanwhile_is_not_written_to(
+    engine: Engine, engine_url: str, index: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    writer = FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(5))
+    updates = list(field_updates(collection(engine, index), FIELD, {0: "d1"}))
+    engine.delete_index(index)
+    with pytest.raises(IndexMismatch, match="was deleted or replaced while it was analysed"):
+        writer.write(updates)
+    assert engine.get_index(index) is None
+    load(engine_url, tiny, index, tmp_path / "docs.jsonl", dead=tmp_path / "dead", id_field="id")
+    with pytest.raises(IndexMismatch, match="was deleted or replaced while it was analysed"):
+        writer.write(updates)
+    assert values_in(engine_url, index) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("text", UsageError, "holds the vector or the text"),
+        ("embedding", UsageError, "holds the vector or the text"),
+        ("embedding_meta.group", UsageError, "holds the vector or the text"),
+        ("_id", UsageError, "is no name of a field"),
+        ("a..b", UsageError, "is no name of a field"),
+        ("price", IndexMismatch, "the field price of .* has the type float, which cannot hold the result"),
+        ("price.group", IndexMismatch, "the field price of .* has the type float"),
+        ("nested", IndexMismatch, "the field nested of .* has the type object"),
+    ],
+)
+def test_fields_that_cannot_hold_the_result_are_refused(
+    es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, name: str,
+    error: type[Exception], message: str
+) -> None:  # fmt: skip
+    index = fresh_index(es9_url)
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
+    load(es9_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
+    with open_engine(es9_url) as engine, pytest.raises(error, match=message):
+        FieldWriter(engine, index, "embedding", name, policy=RetryPolicy(5))
+
+
+def test_a_missing_index_is_refused(es9_url: str) -> None:
+    with open_engine(es9_url) as engine, pytest.raises(IndexMissing):
+        FieldWriter(engine, "no-such-index", "embedding", FIELD, policy=RetryPolicy(5))
