@@ -260,11 +260,11 @@ class HitReader:
         for hit in hits:
             source: Json = hit.get("_source") or {}
             if not hit.get("matched_queries"):
-                self.skipped.add(f"it has no vector in {self._vector.name}", hit["_id"])
+                self.skipped.add(no_vector_reason(self._vector), hit["_id"])
                 continue
             meta = meta_object(source, self._meta_field)
             if meta is not None and meta.get("fingerprint") != self._vector.meta.fingerprint:
-                self.skipped.add(f"its vector is of another model than {self._vector.meta.model}", hit["_id"])
+                self.skipped.add(other_model_reason(self._vector), hit["_id"])
                 continue
             vectors = np.stack([vector for _, _, vector in stored_vectors(find_field(source, self._vector.name), 0)])
             self._ids.append(hit["_id"])
@@ -287,6 +287,16 @@ class HitReader:
         empty = np.empty((0, self._vector.meta.dimensions), np.float32)
         joined = np.concatenate(self._vectors) if self._vectors else empty
         return TextCollection(self._ids, self._texts, joined, starts, self.skipped, self._values, self._versions)
+
+
+def no_vector_reason(vector: VectorField) -> str:
+    """Why a document without a vector is left out."""
+    return f"it has no vector in {vector.name}"
+
+
+def other_model_reason(vector: VectorField) -> str:
+    """Why a document with a vector of another model is left out."""
+    return f"its vector is of another model than {vector.meta.model}"
 
 
 def _values_in(source: dict[str, Any], fields: Sequence[str]) -> Json:

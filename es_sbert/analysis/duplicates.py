@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.analysis.similarity import cosines_with, pairs_above
+from es_sbert.analysis.similarity import pair_cosines, pairs_above
 from es_sbert.encoder.types import Vectors
 from es_sbert.errors import UsageError
 from es_sbert.extras import require
@@ -68,8 +68,38 @@ def duplicate_groups(vectors: Vectors, min_cosine: float = DEFAULT_MIN_COSINE, *
             size += len(held[-1][0])
         if size >= _HELD:
             labels, held, size = _joined(labels, held), [], 0
-    labels = _joined(labels, held)
-    return [_group(members, vectors, starts, priority) for members in _members(labels)]
+    return _groups(_joined(labels, held), vectors, starts, priority)
+
+
+def groups_of_pairs(vectors: Vectors, first: Integers, second: Integers, *, starts: Integers | None = None,
+                    priority: Sequence[float] | None = None) -> list[DuplicateGroup]:  # fmt: skip
+    """As `duplicate_groups`, of near-duplicates that are known.
+
+    Args:
+        first, second: Positions of the near-duplicates. *Shape:* ``(pairs,)`` each.
+    """
+    require("analysis", "scipy")
+    count = len(vectors) if starts is None else len(starts)
+    return _groups(_joined(np.arange(count), [(first, second)]), vectors, starts, priority)
+
+
+def _groups(labels: Integers, vectors: Vectors, starts: Integers | None,
+            priority: Sequence[float] | None) -> list[DuplicateGroup]:  # fmt: skip
+    """The groups of more than one text."""
+    members = _members(labels)
+    if not members:
+        return []
+    kept = [
+        int(group[0]) if priority is None else max(group.tolist(), key=lambda text: (priority[text], -text))
+        for group in members
+    ]
+    # All at once: a collection may have many small groups.
+    sizes = [len(group) for group in members]
+    cosines = pair_cosines(vectors, np.repeat(kept, sizes), np.concatenate(members), starts)
+    return [
+        DuplicateGroup(best, tuple(group.tolist()), tuple(own.tolist()))
+        for best, group, own in zip(kept, members, np.split(cosines, np.cumsum(sizes)[:-1]), strict=True)
+    ]
 
 
 def _joined(labels: Integers, pairs: Sequence[tuple[Integers, Integers]]) -> Integers:
@@ -92,10 +122,3 @@ def _members(labels: Integers) -> list[Integers]:
     borders = np.flatnonzero(np.diff(labels[order])) + 1
     groups = [members for members in np.split(order, borders) if len(members) > 1]
     return sorted(groups, key=lambda members: int(members[0]))
-
-
-def _group(members: Integers, vectors: Vectors, starts: Integers | None,
-           priority: Sequence[float] | None) -> DuplicateGroup:  # fmt: skip
-    positions = members.tolist()
-    kept = positions[0] if priority is None else max(positions, key=lambda text: (priority[text], -text))
-    return DuplicateGroup(kept, tuple(positions), tuple(cosines_with(vectors, kept, positions, starts)))

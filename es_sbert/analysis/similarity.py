@@ -12,7 +12,8 @@ product of what is left of both lengths.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ _BLOCK = 1024
 # By how much a cosine of float32 vectors may differ from the rounded one: half a unit of the last decimal, and the
 # rounding errors of a product of some thousand dimensions.
 _SLACK = 0.5 * 10**-DECIMALS + 5e-6
+# Pairs whose cosines are computed at a time where no block holds them.
+_PAIRS = 4096
 # Pairs of vectors of one block that are computed again one by one; of more, the whole block is.
 _FEW = 4096
 # Collections with fewer texts or dimensions are compared without bounds.
@@ -132,29 +135,36 @@ def pairs_above(vectors: Vectors, min_cosine: float, *, starts: Integers | None 
             yield found
 
 
-def cosines_with(vectors: Vectors, text: int, others: Sequence[int], starts: Integers | None = None) -> list[float]:
-    """Cosines of one text with some others, rounded as everywhere in this module.
+def pair_cosines(vectors: Vectors, first: Integers, second: Integers, starts: Integers | None = None) -> Doubles:
+    """Cosines of some pairs of texts, in float64, rounded as everywhere in this module.
 
     Args:
         vectors, starts: See `most_similar_pairs`.
-        text, others: Positions.
+        first, second: Positions of the texts. *Shape:* ``(pairs,)`` each.
+
+    Returns:
+        *Shape:* ``(pairs,)``.
     """
+    collection = _Side(vectors, starts).whole()
+    cosines = np.empty(len(first))
+    for begin in range(0, len(first), _PAIRS):
+        some = slice(begin, begin + _PAIRS)
+        cosines[some] = _cosines_one_by_one(collection, collection, first[some], second[some])
+    return _rounded(cosines)
 
-    def unit(rows: Any) -> Doubles:
-        wide = vectors[rows].astype(np.float64)
-        of_length_one: Doubles = wide / np.linalg.norm(wide, axis=1, keepdims=True)
-        return of_length_one
 
-    if starts is None or len(starts) == len(vectors):
-        found: list[float] = _rounded(unit(list(others)) @ unit([text])[0]).tolist()
-        return found
-
-    def rows_of(position: int) -> slice:
-        end = starts[position + 1] if position + 1 < len(starts) else len(vectors)
-        return slice(starts[position], end)
-
-    one = unit(rows_of(text))
-    return [_rounded(np.max(one @ unit(rows_of(other)).T, keepdims=True)).item() for other in others]
+def pairs_above_between(first: Vectors, second: Vectors, min_cosine: float, *, first_starts: Integers | None = None,
+                        second_starts: Integers | None = None,
+                        block: int = _BLOCK) -> Iterator[tuple[Integers, Integers, Doubles]]:  # fmt: skip
+    """As `pairs_above`, of a text of one collection and a text of another."""
+    _check_cosine(min_cosine)
+    left, right = _Side(first, first_starts), _Side(second, second_starts)
+    check_dimensions(first, second)
+    for rows in left.blocks(block):
+        for columns in right.blocks(block):
+            found = _pairs_of_blocks(rows, columns, min_cosine, above_diagonal=False)
+            if len(found[0]):
+                yield found
 
 
 def vector_lengths(vectors: Vectors) -> Doubles:
@@ -254,7 +264,6 @@ class _Side:
     def __init__(self, vectors: Vectors, starts: Integers | None) -> None:
         self._vectors = np.asarray(vectors)
         self._lengths = vector_lengths(self._vectors)
-        self._unit = (self._vectors / self._lengths[:, None].astype(np.float32)).astype(np.float32, copy=False)
         self._bounding: Vectors | None = None
         self._starts = None if starts is None else np.asarray(starts, dtype=np.int64)
         if self._starts is not None:
@@ -267,10 +276,10 @@ class _Side:
     def __len__(self) -> int:
         return len(self._vectors) if self._starts is None else len(self._starts)
 
-    @property
+    @cached_property
     def unit(self) -> Vectors:
         """The vectors divided by their lengths."""
-        return self._unit
+        return (self._vectors / self._lengths[:, None].astype(np.float32)).astype(np.float32, copy=False)
 
     def add_bounds(self, directions: Vectors) -> None:
         """Compute the short vectors of bounds.
@@ -278,10 +287,14 @@ class _Side:
         Args:
             directions: Orthonormal columns. *Shape:* ``(dimensions, fewer)``.
         """
-        along = self._unit @ directions  # (vectors, fewer)
+        along = self.unit @ directions  # (vectors, fewer)
         squared = np.einsum("vd,vd->v", along, along, dtype=np.float64)  # (vectors,)
         rest = np.sqrt(np.maximum(1 - squared, 0) + _LENGTH_SLACK)
         self._bounding = np.column_stack([along, rest.astype(np.float32)])
+
+    def whole(self) -> _Block:
+        """All of it in one block, for `_cosines_one_by_one`, which needs no copy of the vectors."""
+        return _Block(0, self._vectors, self._lengths, self._vectors[:0], None, self._starts)
 
     def pairs_of_blocks(self, size: int) -> Iterator[tuple[_Block, _Block]]:
         """Each block with itself and with each later one."""
@@ -305,7 +318,7 @@ class _Side:
 
     def _block(self, first: int, rows: slice, starts: Integers | None) -> _Block:
         bounding = None if self._bounding is None else self._bounding[rows]
-        return _Block(first, self._vectors[rows], self._lengths[rows], self._unit[rows], bounding, starts)
+        return _Block(first, self._vectors[rows], self._lengths[rows], self.unit[rows], bounding, starts)
 
 
 def _add_bounds(*sides: _Side) -> None:
@@ -361,11 +374,17 @@ def _below_bounds(rows: _Block, columns: _Block, threshold: float) -> tuple[Inte
 
 def _exact_cosines(rows: _Block, columns: _Block, first: Integers, second: Integers) -> Doubles:
     """Cosines of some pairs of texts, in float64. *Shape:* ``(pairs,)``."""
-    (row, row_counts), (column, column_counts) = rows.rows_of(first), columns.rows_of(second)
-    sizes = row_counts * column_counts  # (pairs,): pairs of vectors of each
-    if sizes.sum() > _FEW:
+    (_, row_counts), (_, column_counts) = rows.rows_of(first), columns.rows_of(second)
+    if (row_counts * column_counts).sum() > _FEW:
         cosines: Doubles = rows.exact_cosines_with(columns)[first, second]
         return cosines
+    return _cosines_one_by_one(rows, columns, first, second)
+
+
+def _cosines_one_by_one(rows: _Block, columns: _Block, first: Integers, second: Integers) -> Doubles:
+    """As `_exact_cosines`, without the cosines of other pairs."""
+    (row, row_counts), (column, column_counts) = rows.rows_of(first), columns.rows_of(second)
+    sizes = row_counts * column_counts  # (pairs,): pairs of vectors of each
     if not len(sizes):
         return np.empty(0)
     begins = np.cumsum(sizes) - sizes

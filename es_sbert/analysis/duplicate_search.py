@@ -1,0 +1,471 @@
+"""Near-duplicates in an index that is too large to compare all pairs: the index's own kNN search proposes them.
+
+Each document is searched for by its vector. A pair that the engine proposes is compared again by the float32 vectors,
+so every pair that is reported is one. Pairs that the engine misses are counted on a sample: documents taken at random
+are compared with all others.
+
+Documents are read in the order of their last writes. So a search that was killed resumes, and what is written while it
+runs is read at the end. Documents with equal vectors need no search of their own: an index full of copies takes no more
+time, and copies do not crowd other near-duplicates out of a search.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import BinaryIO, TypeVar
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from es_sbert.analysis.candidate_pairs import CandidatePairs, KeyPair, SampledDocument
+from es_sbert.analysis.collection import (
+    DocumentVersion,
+    HitReader,
+    Skipped,
+    TextCollection,
+    no_vector_reason,
+    other_model_reason,
+)
+from es_sbert.analysis.duplicates import DuplicateGroup, groups_of_pairs
+from es_sbert.analysis.similarity import pair_cosines, pairs_above_between
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.hits import Key, key_of
+from es_sbert.engines.look_up import look_up
+from es_sbert.engines.protocol import Engine, IndexState, Json
+from es_sbert.errors import UsageError
+from es_sbert.index.ensure import VectorField, missing_index, vector_field_of
+from es_sbert.index.layout import has_vector
+from es_sbert.index.meta import document_meta_field
+from es_sbert.index.types import OVERSAMPLE, IndexType
+from es_sbert.ingest.retry import RetryPolicy, with_retries
+from es_sbert.search.queries import search_body
+from es_sbert.search.scores import Method
+from es_sbert.search.vector_query import MAX_K, VectorQuery
+
+T = TypeVar("T")
+
+DEFAULT_NEIGHBORS = 20
+DEFAULT_SAMPLE = 1000
+
+_PAGE = 500
+_SEARCHES = 100  # of one request
+# By how much the engine's cosine may lie below that of the float32 vectors.
+_SLACK = 1e-3
+# A document all of whose neighbours are near-duplicates is searched for again with so many times more.
+_WIDEN = 4
+# Rounds over what was written while the round before ran.
+_ROUNDS = 3
+
+Integers = NDArray[np.int64]
+Priority = Callable[[TextCollection], Sequence[float] | None]
+
+
+@dataclass(frozen=True)
+class DuplicateSearchSettings:
+    """What is searched for, and how.
+
+    Attributes:
+        min_cosine: Documents with at least this cosine are near-duplicates.
+        filter: Query that every document must match; None for all documents.
+        neighbors: Nearest documents that a search gives; more where all of them are near-duplicates.
+        num_candidates: Vectors that each shard looks at in a search; None for the default of a search.
+        sample: Documents on which the recall is measured.
+        seed: Of the sample.
+    """
+
+    min_cosine: float
+    filter: Json | None = None
+    neighbors: int = DEFAULT_NEIGHBORS
+    num_candidates: int | None = None
+    sample: int = DEFAULT_SAMPLE
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.min_cosine <= 1:
+            raise UsageError(f"a least cosine of {self.min_cosine:g} lies outside -1 to 1", "Give a cosine.")
+        if not 1 <= self.neighbors < MAX_K or not 0 <= self.sample <= MAX_K:
+            raise UsageError(
+                f"{self.neighbors:,} neighbors and a sample of {self.sample:,} are asked for",
+                f"Give at least one neighbor, and less than {MAX_K:,} of each.",
+            )
+
+
+@dataclass(frozen=True)
+class Recall:
+    """How many of the exact near-duplicates of some documents the search has put into one group.
+
+    Attributes:
+        sampled: Documents, taken at random, that were compared with all others.
+        pairs: Their near-duplicates.
+        found: Of these pairs, those whose documents are in one group.
+    """
+
+    sampled: int
+    pairs: int
+    found: int
+
+
+@dataclass(frozen=True)
+class FoundDuplicates:
+    """The near-duplicates of an index.
+
+    Attributes:
+        texts: The documents that have a near-duplicate, sorted by id.
+        groups: Positions are those in `texts`.
+        compared: Documents that were compared, those without a near-duplicate included.
+        recall: As measured.
+        resumed: Whether the search went on from an earlier one.
+        unread: Documents that were written at the end of the search and were not compared.
+    """
+
+    texts: TextCollection
+    groups: list[DuplicateGroup]
+    compared: int
+    recall: Recall
+    resumed: bool
+    unread: int
+
+
+class DuplicateSearch:
+    """Finds near-duplicates by the index's kNN search.
+
+    Args:
+        engine: Where.
+        index: Index or alias.
+        vector_field: Field that holds the vectors.
+        settings: What is searched for.
+        policy: How long transient failures are waited out.
+        on_progress: Told the number of documents compared, and that of all documents.
+        on_wait: Told why a request is tried again.
+
+    Raises:
+        IndexMissing: no such index.
+        IndexMismatch: no such vector field.
+        EngineError: the engine failed. So do all methods.
+    """
+
+    def __init__(self, engine: Engine, index: str, vector_field: str, settings: DuplicateSearchSettings, *,
+                 policy: RetryPolicy, on_progress: Callable[[int, int], None] = lambda done, total: None,
+                 on_wait: Callable[[str], None] = lambda reason: None) -> None:  # fmt: skip
+        self._engine = engine
+        self._index = index
+        self._settings = settings
+        self._policy = policy
+        self._on_progress = on_progress
+        self._on_wait = on_wait
+        self._no_waiting = threading.Event()  # never set: Ctrl-C ends a wait by an exception
+        state = self._retrying(partial(engine.get_index, index))
+        if state is None:
+            raise missing_index(index, engine)
+        self._state: IndexState = state
+        self._vector: VectorField = vector_field_of(engine, state, vector_field)
+        self._total = 0
+
+    @property
+    def identity(self) -> str:
+        """What must be the same for a search to resume another one."""
+        settings = self._settings
+        parts = [
+            self._state.settings["index.uuid"], self._index, self._vector.name, self._vector.meta.fingerprint,
+            settings.min_cosine, settings.filter, settings.neighbors, settings.num_candidates, settings.sample,
+            settings.seed,
+        ]  # fmt: skip
+        return orjson.dumps(parts).decode()
+
+    def run(self, found: CandidatePairs, *, fields: Sequence[str] = (),
+            priority: Priority = lambda texts: None) -> FoundDuplicates:  # fmt: skip
+        """Search to the end.
+
+        Args:
+            found: Opened with `identity`.
+            fields: Further fields of the documents to keep.
+            priority: Gives each document's priority: the one with the greatest is kept, of several the first.
+
+        Raises:
+            OutputError: the state cannot be written.
+        """
+        self._retrying(partial(self._engine.refresh, self._index))
+        if not found.resumed:
+            found.start([-1] * self._shards, self._sample())
+        sample = found.sample(self._vector.meta.dimensions)
+        for _ in range(_ROUNDS):
+            ends = [self._newest(shard) for shard in range(self._shards)]
+            if ends == found.positions:
+                break
+            self._total = found.compared + self._count_after(found.positions)
+            for shard, end in enumerate(ends):
+                self._compare_shard(shard, end, found, sample)
+            self._retrying(partial(self._engine.refresh, self._index))
+        texts, pairs, lost = self._confirmed(found, fields)
+        if lost:
+            # Documents that were a copy of one that is gone or another by now have not been searched for themselves.
+            self._search_again(lost, found)
+            texts, pairs, _ = self._confirmed(found, fields)
+        groups = groups_of_pairs(texts.vectors, *pairs, starts=texts.starts, priority=priority(texts))
+        return FoundDuplicates(
+            texts, groups, found.compared, _recall(texts, groups, found, len(sample)), found.resumed,
+            self._count_after(found.positions),
+        )  # fmt: skip
+
+    @property
+    def _shards(self) -> int:
+        return int(self._state.settings["index.number_of_shards"])
+
+    def _query(self) -> Json:
+        """The documents that have a vector and match the filter."""
+        filters = [has_vector(self._vector.name, self._vector.meta)]
+        return {"bool": {"filter": filters if self._settings.filter is None else [*filters, self._settings.filter]}}
+
+    def _sample(self) -> list[SampledDocument]:
+        """Some documents at random."""
+        if not self._settings.sample:
+            return []
+        random: Json = {"seed": self._settings.seed, "field": "_seq_no"}
+        score: Json = {"query": self._query(), "random_score": random, "boost_mode": "replace"}
+        body: Json = {
+            "query": {"function_score": score}, "_source": False, "size": self._settings.sample,
+            "track_total_hits": False,
+        }  # fmt: skip
+        hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]["hits"]
+        return [
+            SampledDocument(key, vectors)
+            for part in _parts([key_of(hit) for hit in hits], _PAGE)
+            for key, vectors in _vectors_by_key(self._look_up(part))
+        ]
+
+    def _left_out(self) -> Skipped:
+        """Documents that are not compared, by the reason."""
+        name, meta = self._vector.name, self._vector.meta
+        own = f"{document_meta_field(name)}.fingerprint"
+        other: Json = {
+            "filter": [has_vector(name, meta), {"exists": {"field": own}}],
+            "must_not": [{"term": {own: meta.fingerprint}}],
+        }
+        reasons: dict[str, Json] = {
+            no_vector_reason(self._vector): {"must_not": [has_vector(name, meta)]},
+            other_model_reason(self._vector): other,
+        }
+        skipped = Skipped()
+        for reason, clauses in reasons.items():
+            query: Json = {"bool": clauses}
+            if self._settings.filter is not None:
+                query = {"bool": {"filter": [query, self._settings.filter]}}
+            body: Json = {"query": query, "size": 1, "_source": False, "track_total_hits": True}
+            hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]
+            if hits["total"]["value"]:
+                skipped.counts[reason] = hits["total"]["value"]
+                skipped.first[reason] = hits["hits"][0]["_id"]
+        return skipped
+
+    def _newest(self, shard: int) -> int:
+        """The greatest `_seq_no` that a search of the shard sees; -1 where it has no document."""
+        body: Json = {
+            "query": self._query(), "sort": [{"_seq_no": "desc"}], "size": 1, "_source": False,
+            "track_total_hits": False,
+        }  # fmt: skip
+        search = partial(self._engine.search, self._index, body, preference=f"_shards:{shard}")
+        hits = self._retrying(search)["hits"]["hits"]
+        return int(hits[0]["sort"][0]) if hits else -1
+
+    def _count_after(self, positions: Sequence[int]) -> int:
+        """Documents that were written since."""
+        if len(set(positions)) == 1:
+            query: Json = {"bool": {"must": [self._query()], "filter": [{"range": {"_seq_no": {"gt": positions[0]}}}]}}
+            return self._retrying(partial(self._engine.count, self._index, query))
+        count = 0
+        for shard, position in enumerate(positions):
+            body: Json = {
+                "query": {"bool": {"must": [self._query()], "filter": [{"range": {"_seq_no": {"gt": position}}}]}},
+                "size": 0, "track_total_hits": True,
+            }  # fmt: skip
+            search = partial(self._engine.search, self._index, body, preference=f"_shards:{shard}")
+            count += int(self._retrying(search)["hits"]["total"]["value"])
+        return count
+
+    def _compare_shard(self, shard: int, end: int, found: CandidatePairs, sample: list[SampledDocument]) -> None:
+        """Search for the documents of a shard whose last write lies between the position and `end`."""
+        while found.positions[shard] < end:
+            reader = HitReader(self._vector)
+            read = partial(
+                self._engine.written, self._index, shard, found.positions[shard], end,
+                query=reader.query(self._query()), source_includes=reader.includes, page=_PAGE, vectors=True,
+            )  # fmt: skip
+            hits = self._retrying(read)
+            reader.add(hits)
+            documents = reader.collection()
+            pairs = self._candidates(documents, found)
+            exact = _sample_pairs(sample, documents, self._settings.min_cosine)
+            positions = list(found.positions)
+            positions[shard] = hits[-1]["_seq_no"] if hits else end
+            found.add(pairs, exact, positions, found.compared + len(documents))
+            self._on_progress(found.compared, max(self._total, found.compared))
+
+    def _candidates(self, documents: TextCollection, found: CandidatePairs | None) -> list[KeyPair]:
+        """Near-duplicates of some documents, by the engine's scores or by equal vectors.
+
+        Args:
+            found: Knows documents with equal vectors; None: all documents are searched for.
+        """
+        owned = list(_vectors_by_key(documents))
+        pairs: list[KeyPair] = []
+        wanted = owned
+        if found is not None:
+            firsts = found.first_with([_digest(vectors) for _, vectors in owned], [key for key, _ in owned])
+            pairs = [(first, key) for first, (key, _) in zip(firsts, owned, strict=True) if first != key]
+            wanted = [one for first, one in zip(firsts, owned, strict=True) if first == one[0]]
+        searches = [(key, vector) for key, vectors in wanted for vector in vectors]
+        k = self._settings.neighbors
+        while searches:
+            full = []
+            for part in _parts(searches, _SEARCHES):
+                for (key, vector), hits in zip(part, self._search([vector for _, vector in part], k), strict=True):
+                    others = [other for other in hits if other != key]
+                    pairs += [(key, other) for other in others]
+                    if len(hits) > k:
+                        full.append((key, vector))
+            searches = full if k < MAX_K - 1 else []
+            k = min(MAX_K - 1, k * _WIDEN)
+        return pairs
+
+    def _search(self, vectors: Sequence[Vectors], k: int) -> list[list[Key]]:
+        """Of each vector: its nearest documents that may reach the threshold, itself among them."""
+        meta = self._vector.meta
+        candidates = self._settings.num_candidates
+        bodies = [
+            search_body(
+                self._engine.info.flavour,
+                Method.KNN,
+                VectorQuery(
+                    self._vector.name, vector, k + 1, filter=self._settings.filter,
+                    num_candidates=None if candidates is None else max(k + 1, candidates),
+                    oversample=OVERSAMPLE.get(IndexType(meta.index_type)), passages=meta.passages is not None,
+                    min_cosine=max(-1.0, self._settings.min_cosine - _SLACK),
+                ),
+            )
+            | {"_source": False, "track_total_hits": False}
+            for vector in vectors
+        ]  # fmt: skip
+        answers = self._retrying(partial(self._engine.multi_search, self._index, bodies))
+        return [[key_of(hit) for hit in answer["hits"]["hits"]] for answer in answers]
+
+    def _confirmed(self, found: CandidatePairs,
+                   fields: Sequence[str]) -> tuple[TextCollection, tuple[Integers, Integers], set[Key]]:  # fmt: skip
+        """The pairs that reach the threshold by the vectors that the documents have now.
+
+        Returns:
+            The documents of all candidates, positions of the pairs, and the documents that lost a candidate because it
+            was deleted or changed.
+        """
+        positions: dict[int, int] = {}  # number of a candidate's document → position
+        ids: list[str] = []
+        texts: list[str] = []
+        values: list[Json] = []
+        versions: list[DocumentVersion] = []
+        counts: list[int] = []
+        with tempfile.TemporaryFile(dir=found.path.parent) as file:
+            for page in found.documents():
+                for some in _parts(page, _PAGE):
+                    part = self._look_up([key for _, key in some], fields)
+                    places = {key: len(ids) + place for place, key in enumerate(_keys(part))}
+                    positions |= {number: places[key] for number, key in some if key in places}
+                    ids += part.ids
+                    texts += part.texts
+                    values += part.values
+                    versions += part.versions
+                    counts += [len(vectors) for _, vectors in _vectors_by_key(part)]
+                    file.write(part.vectors.astype(np.float32).tobytes())
+            vectors = _mapped(file, self._vector.meta.dimensions)
+        starts = np.cumsum([0, *counts])[:-1].astype(np.int64)
+        documents = TextCollection(ids, texts, vectors, starts, self._left_out(), values, versions)
+        pairs = np.hstack(
+            [np.empty((2, 0), np.int64)]
+            + [np.array([[positions.get(n, -1) for n in side.tolist()] for side in page]) for page in found.pairs()]
+        )  # (2, pairs)
+        gone = (pairs < 0).any(axis=0)
+        there = pairs[:, ~gone]
+        cosines = pair_cosines(vectors, there[0], there[1], starts)
+        # Only a document that was changed since is so far from what the engine told.
+        changed = cosines < self._settings.min_cosine - 2 * _SLACK
+        lost = np.concatenate([pairs[:, gone].max(axis=0, initial=-1), there[:, changed].ravel()])
+        keys = _keys(documents)
+        right = there[:, cosines >= self._settings.min_cosine]
+        return documents, (right[0], right[1]), {keys[place] for place in set(lost.tolist()) - {-1}}
+
+    def _search_again(self, keys: set[Key], found: CandidatePairs) -> None:
+        for part in _parts(sorted(keys, key=str), _PAGE):
+            found.add(self._candidates(self._look_up(part), None), [], found.positions, found.compared)
+
+    def _look_up(self, keys: Sequence[Key], fields: Sequence[str] = ()) -> TextCollection:
+        """Documents in the order of these keys, as they are now; those that are gone or match no more are left out."""
+        reader = HitReader(self._vector, fields)
+        find = partial(
+            look_up, self._engine, self._index, [document_id for document_id, _ in keys],
+            query=reader.query(self._query()), source=self._engine.info.source_with_vectors(reader.includes),
+        )  # fmt: skip
+        hits = self._retrying(find)
+        reader.add(hits[key] for key in keys if key in hits)
+        return reader.collection()
+
+    def _retrying(self, call: Callable[[], T]) -> T:
+        return with_retries(call, self._policy, self._no_waiting, lambda error: self._on_wait(error.message))
+
+
+def _keys(documents: TextCollection) -> list[Key]:
+    return [(name, version.routing) for name, version in zip(documents.ids, documents.versions, strict=True)]
+
+
+def _vectors_by_key(documents: TextCollection) -> Iterator[tuple[Key, Vectors]]:
+    """Of each document: its vectors."""
+    ends = [*documents.starts[1:].tolist(), len(documents.vectors)]
+    for key, start, end in zip(_keys(documents), documents.starts.tolist(), ends, strict=True):
+        yield key, documents.vectors[start:end]
+
+
+def _sample_pairs(sample: Sequence[SampledDocument], documents: TextCollection, min_cosine: float) -> list[KeyPair]:
+    """The near-duplicates of the sampled documents among others, exactly."""
+    if not sample or not len(documents):
+        return []
+    keys = _keys(documents)
+    starts = np.cumsum([0, *(len(one.vectors) for one in sample)])[:-1].astype(np.int64)
+    return [
+        (sample[one].key, keys[two])
+        for first, second, _ in pairs_above_between(
+            np.concatenate([one.vectors for one in sample]), documents.vectors, min_cosine, first_starts=starts,
+            second_starts=documents.starts,
+        )
+        for one, two in zip(first.tolist(), second.tolist(), strict=True)
+        if sample[one].key != keys[two]
+    ]  # fmt: skip
+
+
+def _recall(texts: TextCollection, groups: Sequence[DuplicateGroup], found: CandidatePairs, sampled: int) -> Recall:
+    """How many of the sample's near-duplicates are in one group."""
+    keys = _keys(texts)
+    group_of = {keys[member]: number for number, group in enumerate(groups) for member in group.members}
+    pairs = found.sample_pairs()
+    hits = sum(first in group_of and group_of[first] == group_of.get(second) for first, second in pairs)
+    return Recall(sampled, len(pairs), hits)
+
+
+def _mapped(file: BinaryIO, dimensions: int) -> Vectors:
+    """The vectors of a file, which need not fit into memory. *Shape:* ``(vectors, dimensions)``."""
+    size = file.tell()
+    file.flush()
+    if not size:
+        return np.empty((0, dimensions), np.float32)
+    return np.memmap(file, np.float32, "r", shape=(size // (4 * dimensions), dimensions))
+
+
+def _digest(vectors: Vectors) -> bytes:
+    return hashlib.sha256(vectors.astype("<f4").tobytes()).digest()[:16]
+
+
+def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]

@@ -1,0 +1,322 @@
+"""Near-duplicates found by the index's kNN are those of all pairs, also after a kill and while others write."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.analysis import duplicate_groups, pairs_above, read_index
+from es_sbert.analysis.candidate_pairs import CandidatePairs
+from es_sbert.analysis.duplicate_search import DuplicateSearch, DuplicateSearchSettings, FoundDuplicates, Recall
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine, Json
+from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.ingest.retry import RetryPolicy
+from tests.engine.ingest_support import contents, load, open_engine, write_jsonl
+from tests.faulty_proxy import FaultyProxy, answer, cut_before
+
+THRESHOLD = 0.995
+EVERYTHING: dict[str, Any] = {"num_candidates": 1000, "sample": 500}
+
+
+def texts(count: int) -> list[dict[str, Any]]:
+    """Documents of which some say nearly the same, and some the very same."""
+    words = ["cat", "guitar", "query", "passage", "man", "mat", "sleeps", "plays", "the", "on", "is", "a"]
+    random = np.random.default_rng(3)
+    found = []
+    for number in range(count):
+        text = " ".join(random.choice(words, size=6))
+        if number % 5 == 1:
+            text = found[-1]["text"] + " ."
+        elif number % 7 == 3:
+            text = found[-3]["text"]
+        found.append({"id": f"d{number:03}", "text": text, "even": number % 2 == 0})
+    return found
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pages of an index that is soon loaded."""
+    monkeypatch.setattr("es_sbert.analysis.duplicate_search._PAGE", 16)
+    monkeypatch.setattr("es_sbert.analysis.duplicate_search._SEARCHES", 7)
+
+
+@pytest.fixture
+def index(engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> str:
+    """An index of 120 documents."""
+    path = write_jsonl(tmp_path / "docs.jsonl", texts(120))
+    load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id")
+    return index_name
+
+
+def search(engine: Engine, index: str, state: Path, on_progress: Callable[[int, int], None] = lambda *_: None,
+           **settings: Any) -> FoundDuplicates:  # fmt: skip
+    chosen = DuplicateSearchSettings(**{"min_cosine": THRESHOLD} | EVERYTHING | settings)
+    searching = DuplicateSearch(
+        engine, index, "embedding", chosen, policy=RetryPolicy(30, first=0.01), on_progress=on_progress
+    )
+    with CandidatePairs(state, searching.identity) as found:
+        return searching.run(found, fields=["even"])
+
+
+def named(found: FoundDuplicates) -> list[tuple[str, list[tuple[str, float]]]]:
+    """Groups by ids: the kept document, and the members with their cosines."""
+    return [
+        (found.texts.ids[group.kept],
+         [(found.texts.ids[one], cosine) for one, cosine in zip(group.members, group.cosines, strict=True)])
+        for group in found.groups
+    ]  # fmt: skip
+
+
+def exact(engine: Engine, index: str, min_cosine: float = THRESHOLD,
+          filter: Json | None = None) -> list[tuple[str, list[tuple[str, float]]]]:  # fmt: skip
+    """The same from all pairs."""
+    engine.refresh(index)
+    every = read_index(engine, index, "embedding", filter=filter)
+    return [
+        (every.ids[group.kept],
+         [(every.ids[one], cosine) for one, cosine in zip(group.members, group.cosines, strict=True)])
+        for group in duplicate_groups(every.vectors, min_cosine, starts=every.starts)
+    ]  # fmt: skip
+
+
+def update(engine: Engine, index: str, *lines: Json) -> None:
+    results = engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    assert all(result.ok for result in results)
+
+
+def test_groups_and_cosines_are_those_of_all_pairs(engine: Engine, index: str, tmp_path: Path) -> None:
+    progress: list[tuple[int, int]] = []
+    found = search(engine, index, tmp_path / "state", lambda *counts: progress.append(counts))
+    expected = exact(engine, index)
+    assert len(expected) > 5
+    assert named(found) == expected
+    pairs = sum(len(members) for _, members in expected)
+    assert pairs > 20
+    assert found.recall.sampled == 120
+    assert found.recall.pairs == found.recall.found > 20
+    assert (found.compared, found.resumed, found.unread) == (120, False, 0)
+    assert (progress[0], progress[-1]) == ((16, 120), (120, 120))
+    assert dict(zip(found.texts.ids, [value["even"] for value in found.texts.values], strict=True)) == {
+        name: int(name[1:]) % 2 == 0 for name in found.texts.ids
+    }
+
+
+def test_a_filter_holds_inside_the_searches(engine: Engine, index: str, tmp_path: Path) -> None:
+    filter = {"term": {"even": True}}
+    found = search(engine, index, tmp_path / "state", filter=filter, neighbors=2)
+    assert named(found) == exact(engine, index, filter=filter) != []
+    assert found.compared == 60
+
+
+def test_many_copies_do_not_hide_other_near_duplicates(
+    engine: Engine, engine_url: str, index: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    copies = [{"id": f"copy{number:03}", "text": "a man plays the guitar on a mat"} for number in range(70)]
+    near = {"id": "near", "text": "a man plays the guitar on a mat ."}
+    path = write_jsonl(tmp_path / "more.jsonl", [*copies, near])
+    load(engine_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
+    found = search(engine, index, tmp_path / "state", neighbors=3, min_cosine=0.97)
+    assert named(found) == exact(engine, index, 0.97)
+    [group] = [{name for name, _ in members} for _, members in named(found) if "copy000" in dict(members)]
+    assert group >= {f"copy{number:03}" for number in range(70)} | {"near"}
+
+
+def test_documents_with_chunks_are_near_duplicates_by_their_best_chunks(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    documents = [{"id": one["id"], "text": f"{one['text']}. " * 3 + two["text"], "even": True}
+                 for one, two in zip(texts(40), texts(60)[20:], strict=True)]  # fmt: skip
+    path = write_jsonl(tmp_path / "docs.jsonl", documents)
+    options: dict[str, Any] = {"id_field": "id", "passages": ("16",), "passage_overlap": 2}
+    load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", **options)
+    found = search(engine, index_name, tmp_path / "state")
+    assert named(found) == exact(engine, index_name) != []
+    assert found.recall.pairs == found.recall.found > 0
+
+
+class Killed(BaseException):
+    """Ends a search as a signal does."""
+
+
+def kill_at(compared: int) -> Callable[[int, int], None]:
+    def on_progress(done: int, total: int) -> None:
+        if done >= compared:
+            raise Killed
+
+    return on_progress
+
+
+def test_a_search_that_was_killed_resumes_with_the_next_page(
+    engine: Engine, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Killed):
+        search(engine, index, tmp_path / "state", kill_at(80))
+    bodies: list[Json] = []
+    multi_search = engine.multi_search
+
+    def counting(name: str | Sequence[str], some: Sequence[Json]) -> list[Json]:
+        bodies.extend(some)
+        return multi_search(name, some)
+
+    monkeypatch.setattr(engine, "multi_search", counting)
+    found = search(engine, index, tmp_path / "state")
+    assert named(found) == exact(engine, index)
+    assert (found.compared, found.resumed) == (120, True)
+    assert 0 < len(bodies) <= 40
+    assert found.recall.pairs == found.recall.found > 20
+
+
+def test_a_search_with_other_settings_begins_anew(engine: Engine, index: str, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        search(engine, index, tmp_path / "state", kill_at(80))
+    found = search(engine, index, tmp_path / "state", min_cosine=0.99)
+    assert (found.resumed, named(found)) == (False, exact(engine, index, 0.99))
+
+
+def test_what_others_write_while_a_search_runs_or_rests_is_taken_into_account(
+    engine: Engine, engine_url: str, index: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    """Also the first of several copies, which alone was searched for, and a text that becomes another's copy."""
+    text = "a man plays the guitar on a mat"
+    copies = [{"id": f"same{number}", "text": text, "even": True} for number in range(4)]
+    path = write_jsonl(tmp_path / "more.jsonl", copies)
+    load(engine_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
+    before = contents(engine_url, index)
+
+    def meddle(done: int, total: int) -> None:
+        if done < 90 or moved:
+            return
+        moved.append(True)
+        update(
+            engine, index,
+            {"delete": {"_id": "same0"}}, {"delete": {"_id": "d001"}},
+            {"update": {"_id": "same1"}}, {"doc": {"embedding": before["d050"]["embedding"]}},
+            {"update": {"_id": "d002"}}, {"doc": {"embedding": before["d100"]["embedding"]}},
+            {"update": {"_id": "d119"}}, {"doc": {"embedding": before["d003"]["embedding"]}},
+            {"index": {"_id": "new"}}, {key: value for key, value in before["d060"].items() if key != "_version"},
+        )  # fmt: skip
+        engine.refresh(index)
+
+    moved: list[bool] = []
+    with pytest.raises(Killed):
+        search(engine, index, tmp_path / "state", kill_at(60))
+    found = search(engine, index, tmp_path / "state", meddle)
+    assert moved
+    assert named(found) == exact(engine, index)
+    assert found.unread == 0
+
+
+def test_the_recall_counts_what_the_engine_misses(
+    es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = fresh_index(es9_url)
+    path = write_jsonl(tmp_path / "docs.jsonl", texts(120))
+    load(es9_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
+    with open_engine(es9_url) as engine:
+        multi_search = engine.multi_search
+
+        def blind(name: str | Sequence[str], bodies: Sequence[Json]) -> list[Json]:
+            """Finds a document alone, mostly."""
+            answers = multi_search(name, bodies)
+            for answer in answers[1:]:
+                answer["hits"]["hits"] = answer["hits"]["hits"][:1]
+            return answers
+
+        monkeypatch.setattr(engine, "multi_search", blind)
+        found = search(engine, index, tmp_path / "state")
+        every = read_index(engine, index, "embedding")
+    groups = [{name for name, _ in members} for _, members in named(found)]
+    pairs = [
+        {every.ids[one], every.ids[two]}
+        for first, second, _ in pairs_above(every.vectors, THRESHOLD)
+        for one, two in zip(first.tolist(), second.tolist(), strict=True)
+    ]
+    together = sum(any(pair <= group for group in groups) for pair in pairs)
+    assert found.recall == Recall(sampled=120, pairs=len(pairs), found=together)
+    assert 0 < together < len(pairs)
+
+
+def test_several_shards_and_routings(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    settings = {"number_of_shards": 3, "number_of_replicas": 0}
+    if engine.info.flavour == "opensearch":
+        settings["index.knn"] = True
+    engine.create_index(index_name, {"settings": settings})
+    path = write_jsonl(tmp_path / "docs.jsonl", texts(60))
+    load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id")
+    source = {key: value for key, value in contents(engine_url, index_name)["d000"].items() if key != "_version"}
+    update(engine, index_name, {"index": {"_id": "d000", "routing": "elsewhere"}}, source)
+    engine.refresh(index_name)
+    with pytest.raises(Killed):
+        search(engine, index_name, tmp_path / "state", kill_at(30))
+    found = search(engine, index_name, tmp_path / "state")
+    assert sorted(map(sorted, [[name for name, _ in members] for _, members in named(found)])) == sorted(
+        map(sorted, [[name for name, _ in members] for _, members in exact(engine, index_name)])
+    )
+    twice = [position for position, name in enumerate(found.texts.ids) if name == "d000"]
+    assert {found.texts.versions[position].routing for position in twice} == {None, "elsewhere"}
+
+
+def test_documents_without_a_vector_or_with_another_models_are_counted(
+    engine: Engine, index: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    update(
+        engine, index, {"update": {"_id": "d001"}}, {"doc": {"embedding_meta": {"fingerprint": "another"}}},
+        {"index": {"_id": "plain"}}, {"text": "a mat"},
+    )  # fmt: skip
+    found = search(engine, index, tmp_path / "state")
+    assert sorted(found.texts.skipped.lines()) == [
+        "1 left out: it has no vector in embedding (first: plain)",
+        f"1 left out: its vector is of another model than {tiny.info.model} (first: d001)",
+    ]
+    assert named(found) == exact(engine, index)
+
+
+def test_transient_failures_are_waited_out(engine_url: str, index: str, tmp_path: Path) -> None:
+    faults = [cut_before, answer(503), answer(429)]
+    with (
+        FaultyProxy(engine_url, faults=list(faults), paths="/_msearch") as proxy,
+        open_engine(proxy.url) as engine,
+    ):
+        found = search(engine, index, tmp_path / "state")
+        assert not proxy.faults
+        assert named(found) == exact(engine, index)
+
+
+def test_what_cannot_be_searched_is_refused(es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path) -> None:
+    index = fresh_index(es9_url)
+    with open_engine(es9_url) as engine:
+        with pytest.raises(IndexMissing):
+            search(engine, index, tmp_path / "state")
+        engine.create_index(index, {})
+        with pytest.raises(IndexMismatch):
+            search(engine, index, tmp_path / "state")
+    for wrong in ({"min_cosine": 1.5}, {"neighbors": 0}, {"neighbors": 10_000}, {"sample": -1}):
+        with pytest.raises(UsageError):
+            DuplicateSearchSettings(**{"min_cosine": 0.9} | wrong)
+
+
+def test_the_state_of_another_program_or_process_is_left_alone(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("A text of the user's, long enough to be no database at all. " * 20)
+    with pytest.raises(UsageError, match="is not the state of a search for near-duplicates"):
+        CandidatePairs(notes, "identity")
+    assert notes.read_text().startswith("A text of the user's")
+    theirs = tmp_path / "theirs.db"
+    with sqlite3.connect(theirs) as database:
+        database.execute("CREATE TABLE theirs (id INTEGER)")
+    with pytest.raises(UsageError, match="is not the state of a search for near-duplicates"):
+        CandidatePairs(theirs, "identity")
+    with (
+        CandidatePairs(tmp_path / "state", "identity"),
+        pytest.raises(UsageError, match="another process works with"),
+    ):
+        CandidatePairs(tmp_path / "state", "identity")
