@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import Vectors
+from es_sbert.engines.hits import Key
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import SourceError
 from es_sbert.index.ensure import VectorField, read_vector_field
@@ -92,6 +93,11 @@ class TextCollection:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def keys(self) -> list[Key]:
+        """Of each document of an index: what tells it apart."""
+        return [(name, version.routing) for name, version in zip(self.ids, self.versions, strict=True)]
 
     def distinct(self) -> TextCollection:
         """The collection without texts that are identical to an earlier one. Texts that are not known all stay."""
@@ -270,7 +276,7 @@ class HitReader:
             self._ids.append(hit["_id"])
             self._texts.append(self.text_of(hit))
             self._values.append(_values_in(source, self._fields))
-            self._versions.append(DocumentVersion(hit.get("_routing"), hit["_seq_no"], hit["_primary_term"]))
+            self._versions.append(version_of(hit))
             self._counts.append(len(vectors))
             self._vectors.append(vectors)
 
@@ -287,6 +293,11 @@ class HitReader:
         empty = np.empty((0, self._vector.meta.dimensions), np.float32)
         joined = np.concatenate(self._vectors) if self._vectors else empty
         return TextCollection(self._ids, self._texts, joined, starts, self.skipped, self._values, self._versions)
+
+
+def version_of(hit: Json) -> DocumentVersion:
+    """The version of a document that was read."""
+    return DocumentVersion(hit.get("_routing"), hit["_seq_no"], hit["_primary_term"])
 
 
 def no_vector_reason(vector: VectorField) -> str:

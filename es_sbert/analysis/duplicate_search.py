@@ -372,7 +372,7 @@ class DuplicateSearch:
             for page in found.documents():
                 for some in _parts(page, _PAGE):
                     part = self._look_up([key for _, key in some], fields)
-                    places = {key: len(ids) + place for place, key in enumerate(_keys(part))}
+                    places = {key: len(ids) + place for place, key in enumerate(part.keys)}
                     positions |= {number: places[key] for number, key in some if key in places}
                     ids += part.ids
                     texts += part.texts
@@ -393,7 +393,7 @@ class DuplicateSearch:
         # Only a document that was changed since is so far from what the engine told.
         changed = cosines < self._settings.min_cosine - 2 * _SLACK
         lost = np.concatenate([pairs[:, gone].max(axis=0, initial=-1), there[:, changed].ravel()])
-        keys = _keys(documents)
+        keys = documents.keys
         right = there[:, cosines >= self._settings.min_cosine]
         return documents, (right[0], right[1]), {keys[place] for place in set(lost.tolist()) - {-1}}
 
@@ -416,14 +416,10 @@ class DuplicateSearch:
         return with_retries(call, self._policy, self._no_waiting, lambda error: self._on_wait(error.message))
 
 
-def _keys(documents: TextCollection) -> list[Key]:
-    return [(name, version.routing) for name, version in zip(documents.ids, documents.versions, strict=True)]
-
-
 def _vectors_by_key(documents: TextCollection) -> Iterator[tuple[Key, Vectors]]:
     """Of each document: its vectors."""
     ends = [*documents.starts[1:].tolist(), len(documents.vectors)]
-    for key, start, end in zip(_keys(documents), documents.starts.tolist(), ends, strict=True):
+    for key, start, end in zip(documents.keys, documents.starts.tolist(), ends, strict=True):
         yield key, documents.vectors[start:end]
 
 
@@ -431,7 +427,7 @@ def _sample_pairs(sample: Sequence[SampledDocument], documents: TextCollection, 
     """The near-duplicates of the sampled documents among others, exactly."""
     if not sample or not len(documents):
         return []
-    keys = _keys(documents)
+    keys = documents.keys
     starts = np.cumsum([0, *(len(one.vectors) for one in sample)])[:-1].astype(np.int64)
     return [
         (sample[one].key, keys[two])
@@ -446,7 +442,7 @@ def _sample_pairs(sample: Sequence[SampledDocument], documents: TextCollection, 
 
 def _recall(texts: TextCollection, groups: Sequence[DuplicateGroup], found: CandidatePairs, sampled: int) -> Recall:
     """How many of the sample's near-duplicates are in one group."""
-    keys = _keys(texts)
+    keys = texts.keys
     group_of = {keys[member]: number for number, group in enumerate(groups) for member in group.members}
     pairs = found.sample_pairs()
     hits = sum(first in group_of and group_of[first] == group_of.get(second) for first, second in pairs)

@@ -7,14 +7,14 @@ again, and left alone if its text changed. Every update comes to exactly one end
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from es_sbert.analysis.collection import DocumentVersion, HitReader, TextCollection
+from es_sbert.analysis.collection import DocumentVersion, HitReader, TextCollection, version_of
 from es_sbert.engines.hits import Key, key_of
 from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Engine, IndexState, ItemResult, Json
@@ -63,7 +63,6 @@ class FieldUpdateCounts:
     Attributes:
         written: Documents that got a value.
         removed: Documents whose old value was removed.
-        unchanged: Documents that had the right value already.
         changed: Ids of documents whose text another writer has changed since it was analysed.
         deleted: Ids of documents that were deleted since.
         refused: Id → why the engine refuses the update.
@@ -71,7 +70,6 @@ class FieldUpdateCounts:
 
     written: int = 0
     removed: int = 0
-    unchanged: int = 0
     changed: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
@@ -80,21 +78,22 @@ class FieldUpdateCounts:
     def total(self) -> int:
         """Updates that came to an end."""
         ended = (self.changed, self.deleted, self.refused)
-        return self.written + self.removed + self.unchanged + sum(map(len, ended))
+        return self.written + self.removed + sum(map(len, ended))
 
 
-def field_updates(texts: TextCollection, name: str, values: Mapping[int, str]) -> Iterator[FieldUpdate]:
-    """An update for each document of a collection whose field does not have its value yet.
+def field_updates(texts: TextCollection, name: str, values: Mapping[int, str]) -> list[FieldUpdate]:
+    """An update for each document that does not have its value yet.
 
     Args:
         texts: Read from an index, with this field.
         name: The field.
-        values: Position → what the field gets; it is removed from all other documents.
+        values: Position in `texts` → what the field gets.
     """
-    for place, version in enumerate(texts.versions):
-        value = values.get(place)
-        if texts.values[place].get(name) != value:
-            yield FieldUpdate(texts.ids[place], texts.texts[place], version, value)
+    return [
+        FieldUpdate(texts.ids[place], texts.texts[place], texts.versions[place], value)
+        for place, value in values.items()
+        if texts.values[place].get(name) != value
+    ]
 
 
 class FieldWriter:
@@ -118,6 +117,7 @@ class FieldWriter:
     def __init__(self, engine: Engine, index: str, vector_field: str, name: str, *, policy: RetryPolicy,
                  on_wait: Callable[[str], None] = lambda reason: None) -> None:  # fmt: skip
         self._engine = engine
+        self._index = index
         self._policy = policy
         self._no_waiting = threading.Event()  # never set: Ctrl-C ends a wait by an exception
         self._on_wait = on_wait
@@ -141,6 +141,31 @@ class FieldWriter:
                 mapping = {"properties": {part: mapping}}
             self._retrying(partial(self._engine.put_mapping, self._state.name, mapping))
             self._missing = False
+
+    def removals(self, assigned: Collection[Key], filter: Json | None = None) -> list[FieldUpdate]:
+        """Updates that remove the field from all documents but some: what an earlier analysis wrote, for example.
+
+        Args:
+            assigned: The documents that keep it, by id and routing.
+            filter: Query of the documents that were analysed; others are left alone.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        if self._missing:
+            return []
+        reader = HitReader(self._vector)
+        filters: list[Json] = [{"exists": {"field": self.name}}]
+        query: Json = {"bool": {"filter": filters if filter is None else [*filters, filter]}}
+        pages = self._engine.scan(
+            self._index, query=query, source_includes=[*reader.text_fields, self.name], page=_PAGE
+        )  # fmt: skip
+        return [
+            FieldUpdate(hit["_id"], reader.text_of(hit), version_of(hit), None)
+            for page in pages
+            for hit in page
+            if key_of(hit) not in assigned
+        ]
 
     def write(self, updates: Sequence[FieldUpdate]) -> FieldUpdateCounts:
         """Update documents, no two updates of one document; returns when all have come to an end.
@@ -232,8 +257,7 @@ class FieldWriter:
                     # Written by a request whose answer got lost.
                     _count(update, counts)
                 else:
-                    version = DocumentVersion(hit.get("_routing"), hit["_seq_no"], hit["_primary_term"])
-                    yield update._replace(version=version)
+                    yield update._replace(version=version_of(hit))
 
     def _retrying(self, call: Callable[[], T]) -> T:
         return with_retries(call, self._policy, self._no_waiting, lambda error: self._on_wait(error.message))

@@ -29,7 +29,7 @@ def texts(count: int) -> list[dict[str, Any]]:
     """Documents of which some say nearly the same, and some the very same."""
     words = ["cat", "guitar", "query", "passage", "man", "mat", "sleeps", "plays", "the", "on", "is", "a"]
     random = np.random.default_rng(3)
-    found = []
+    found: list[dict[str, Any]] = []
     for number in range(count):
         text = " ".join(random.choice(words, size=6))
         if number % 5 == 1:

@@ -40,7 +40,8 @@ def write(engine: Engine, index: str, values: dict[str, str], *, texts: TextColl
     writer = FieldWriter(engine, index, "embedding", field, policy=RetryPolicy(seconds, first=0.01))
     writer.add_to_mapping()
     places = {texts.ids.index(name): value for name, value in values.items()}
-    return writer.write(list(field_updates(texts, field, places)))
+    assigned = {texts.keys[place] for place in places}
+    return writer.write([*field_updates(texts, field, places), *writer.removals(assigned)])
 
 
 def values_in(url: str, index: str, field: str = FIELD) -> dict[str, str]:
@@ -68,6 +69,14 @@ def test_only_the_field_changes_and_only_where_it_must(engine: Engine, engine_ur
     assert write(engine, index, {"d2": "d3", "d4": "d3"}) == FieldUpdateCounts(written=2, removed=1)
     assert values_in(engine_url, index) == {"d2": "d3", "d4": "d3"}
     assert engine.count(index, {"exists": {"field": FIELD}}) == 2
+
+
+def test_values_of_documents_that_were_not_analysed_stay(engine: Engine, engine_url: str, index: str) -> None:
+    assert write(engine, index, {"d1": "d0", "d2": "d0"}).written == 2
+    writer = FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(30))
+    removals = writer.removals(set(), {"term": {"_id": "d2"}})
+    assert writer.write(removals) == FieldUpdateCounts(removed=1)
+    assert values_in(engine_url, index) == {"d1": "d0"}
 
 
 def test_what_others_changed_since_is_written_only_if_its_text_is_the_same(
@@ -142,7 +151,7 @@ def test_an_index_that_was_replaced_meanwhile_is_not_written_to(
     engine: Engine, engine_url: str, index: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     writer = FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(5))
-    updates = list(field_updates(collection(engine, index), FIELD, {0: "d1"}))
+    updates = field_updates(collection(engine, index), FIELD, {0: "d1"})
     engine.delete_index(index)
     with pytest.raises(IndexMismatch, match="was deleted or replaced while it was analysed"):
         writer.write(updates)
