@@ -39,7 +39,7 @@ from es_sbert.engines.hits import Key, key_of
 from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.errors import UsageError
-from es_sbert.index.ensure import VectorField, missing_index, vector_field_of
+from es_sbert.index.ensure import VectorField, missing_index, read_vector_field, vector_field_of
 from es_sbert.index.layout import has_vector
 from es_sbert.index.meta import document_meta_field
 from es_sbert.index.types import OVERSAMPLE, IndexType
@@ -50,6 +50,8 @@ from es_sbert.search.vector_query import MAX_K, VectorQuery
 
 T = TypeVar("T")
 
+# Vectors up to this size are compared in memory, which takes three times as much: 700,000 of 384 dimensions.
+EXACT_BYTES = 1 << 30
 DEFAULT_NEIGHBORS = 20
 DEFAULT_SAMPLE = 1000
 
@@ -132,6 +134,26 @@ class FoundDuplicates:
     unread: int
 
 
+def fits_memory(engine: Engine, index: str, vector_field: str, filter: Json | None = None) -> bool:
+    """Whether all pairs of an index can be compared in memory: its vectors take `EXACT_BYTES` at most.
+
+    Raises:
+        IndexMissing: no such index.
+        IndexMismatch: no such vector field.
+        EngineError: the engine failed.
+    """
+    vector = read_vector_field(engine, index, vector_field)
+    filters = [has_vector(vector.name, vector.meta)]
+    query: Json = {"bool": {"filter": filters if filter is None else [*filters, filter]}}
+    if vector.meta.passages is None:
+        count = engine.count(index, query)
+    else:
+        # Vectors are nested objects, and a count is one of documents.
+        body: Json = {"query": query, "size": 0, "aggs": {"chunks": {"nested": {"path": vector.name}}}}
+        count = int(engine.search(index, body)["aggregations"]["chunks"]["doc_count"])
+    return 4 * count * vector.meta.dimensions <= EXACT_BYTES
+
+
 class DuplicateSearch:
     """Finds near-duplicates by the index's kNN search.
 
@@ -157,7 +179,7 @@ class DuplicateSearch:
         self._index = index
         self._settings = settings
         self._policy = policy
-        self._on_progress = on_progress
+        self.on_progress = on_progress
         self._on_wait = on_wait
         self._no_waiting = threading.Event()  # never set: Ctrl-C ends a wait by an exception
         state = self._retrying(partial(engine.get_index, index))
@@ -166,6 +188,11 @@ class DuplicateSearch:
         self._state: IndexState = state
         self._vector: VectorField = vector_field_of(engine, state, vector_field)
         self._total = 0
+
+    @property
+    def index_type(self) -> IndexType:
+        """Of the vector field."""
+        return IndexType(self._vector.meta.index_type)
 
     @property
     def identity(self) -> str:
@@ -190,7 +217,6 @@ class DuplicateSearch:
         Raises:
             OutputError: the state cannot be written.
         """
-        self._retrying(partial(self._engine.refresh, self._index))
         if not found.resumed:
             found.start([-1] * self._shards, self._sample())
         sample = found.sample(self._vector.meta.dimensions)
@@ -201,7 +227,6 @@ class DuplicateSearch:
             self._total = found.compared + self._count_after(found.positions)
             for shard, end in enumerate(ends):
                 self._compare_shard(shard, end, found, sample)
-            self._retrying(partial(self._engine.refresh, self._index))
         texts, pairs, lost = self._confirmed(found, fields)
         if lost:
             # Documents that were a copy of one that is gone or another by now have not been searched for themselves.
@@ -304,7 +329,7 @@ class DuplicateSearch:
             positions = list(found.positions)
             positions[shard] = hits[-1]["_seq_no"] if hits else end
             found.add(pairs, exact, positions, found.compared + len(documents))
-            self._on_progress(found.compared, max(self._total, found.compared))
+            self.on_progress(found.compared, max(self._total, found.compared))
 
     def _candidates(self, documents: TextCollection, found: CandidatePairs | None) -> list[KeyPair]:
         """Near-duplicates of some documents, by the engine's scores or by equal vectors.
@@ -344,7 +369,7 @@ class DuplicateSearch:
                 VectorQuery(
                     self._vector.name, vector, k + 1, filter=self._settings.filter,
                     num_candidates=None if candidates is None else max(k + 1, candidates),
-                    oversample=OVERSAMPLE.get(IndexType(meta.index_type)), passages=meta.passages is not None,
+                    oversample=OVERSAMPLE.get(self.index_type), passages=meta.passages is not None,
                     min_cosine=max(-1.0, self._settings.min_cosine - _SLACK),
                 ),
             )

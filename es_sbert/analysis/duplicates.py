@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.analysis.collection import TextCollection
 from es_sbert.analysis.similarity import pair_cosines, pairs_above
 from es_sbert.encoder.types import Vectors
 from es_sbert.errors import UsageError
 from es_sbert.extras import require
+from es_sbert.printable import printable
 
 DEFAULT_MIN_COSINE = 0.95
 
@@ -19,6 +25,14 @@ DEFAULT_MIN_COSINE = 0.95
 _HELD = 4 << 20
 
 Integers = NDArray[np.int64]
+
+
+class Keep(StrEnum):
+    """Which text of a group is kept; of several, the first."""
+
+    FIRST = "first"
+    LONGEST = "longest"
+    NEWEST = "newest"
 
 
 class DuplicateGroup(NamedTuple):
@@ -81,6 +95,49 @@ def groups_of_pairs(vectors: Vectors, first: Integers, second: Integers, *, star
     require("analysis", "scipy")
     count = len(vectors) if starts is None else len(starts)
     return _groups(_joined(np.arange(count), [(first, second)]), vectors, starts, priority)
+
+
+def priorities(texts: TextCollection, keep: Keep, date_field: str | None = None) -> list[float] | None:
+    """The priority of each text: the one with the greatest is kept. None where the first is kept.
+
+    Args:
+        date_field: With `newest`: field of the date, which the collection was read with. A text without a date is older
+            than all others.
+
+    Raises:
+        UsageError: a date cannot be read, or no text has one.
+    """
+    if keep is Keep.FIRST:
+        return None
+    if keep is Keep.LONGEST:
+        return [len(text) for text in texts.texts]
+    if date_field is None:
+        raise UsageError("--keep newest needs the date of each text", "Name its field with --date-field.")
+    dates = [
+        _latest(values[date_field], name, date_field) if date_field in values else -math.inf
+        for name, values in zip(texts.ids, texts.values, strict=True)
+    ]
+    if dates and max(dates) == -math.inf:
+        raise UsageError(
+            f"none of the {len(texts):,} texts has a date in {date_field}", "Name another field with --date-field."
+        )
+    return dates
+
+
+def _latest(value: object, name: str, date_field: str) -> float:
+    """Milliseconds since 1970 of a date, of several the latest."""
+    if isinstance(value, list) and value:
+        return max(_latest(one, name, date_field) for one in value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            date = datetime.fromisoformat(value.strip())
+            return 1000 * (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    raise UsageError(
+        f"the date of {printable(name)} in {date_field} cannot be read: {printable(repr(value))[:80]}",
+        "--keep newest reads dates as ISO 8601 (2026-01-31T12:00:00Z) and as numbers of milliseconds since 1970.",
+    )
 
 
 def _groups(labels: Integers, vectors: Vectors, starts: Integers | None,

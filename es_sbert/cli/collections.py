@@ -68,27 +68,37 @@ def output_options(function: F) -> F:
     )(function)
 
 
+def read_filter(filter_text: str | None) -> Json | None:
+    """The query of --filter.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from es_sbert.search.filters import parse_filter
+
+    return None if filter_text is None else parse_filter(filter_text)
+
+
 def read_collections(inputs: Sequence[Sequence[str]], *, index: str | None, filter_text: str | None, distinct: bool,
                      format: str, text_fields: Sequence[str], text_template: str | None, id_field: str | None,
                      vector_field: str, model: str | None, device: str, precision: str, threads: int | None,
-                     **connection: Any) -> list[TextCollection]:  # fmt: skip
+                     fields: Sequence[str] = (), **connection: Any) -> list[TextCollection]:  # fmt: skip
     """The collection of an index, or one of each list of files; what was left out of them is told.
+
+    Args:
+        inputs: Lists of files.
+        fields: Further fields to keep of each record or document.
 
     Raises:
         UsageError: options that do not go together.
         SourceError, ModelError, EngineError: the texts cannot be read or embedded.
     """
-    if filter_text is not None and index is None:
-        raise UsageError("--filter is given without --index", "Leave it out, or name an index.")
+    check_source(index, filter_text, text_fields, text_template, id_field, format, model)
     if index is not None:
-        if text_fields or text_template or id_field or format != "auto" or model:
-            raise UsageError(
-                "with --index the vectors of the index are compared, which have a model, texts and ids already",
-                "Leave --text-field, --text-template, --id-field, --format and --model out.",
-            )
-        found = [_of_index(index, vector_field, filter_text, connection)]
+        found = [_of_index(index, vector_field, filter_text, fields, connection)]
     else:
-        reading = {"template": _template(text_fields, text_template), "id_field": id_field, "format": format}
+        template = _template(text_fields, text_template)
+        reading = {"template": template, "id_field": id_field, "format": format, "fields": fields}
         found = _of_files(inputs, reading, model=model, device=device, precision=precision, threads=threads)
     if distinct:
         found = [collection.distinct() for collection in found]
@@ -98,15 +108,37 @@ def read_collections(inputs: Sequence[Sequence[str]], *, index: str | None, filt
     return found
 
 
+def check_source(index: str | None, filter_text: str | None, text_fields: Sequence[str], text_template: str | None,
+                 id_field: str | None, format: str, model: str | None) -> None:  # fmt: skip
+    """Make sure that the options of an index and those of files are not mixed.
+
+    Raises:
+        UsageError: they are.
+    """
+    if filter_text is not None and index is None:
+        raise UsageError("--filter is given without --index", "Leave it out, or name an index.")
+    if index is not None and (text_fields or text_template or id_field or format != "auto" or model):
+        raise UsageError(
+            "with --index the vectors of the index are compared, which have a model, texts and ids already",
+            "Leave --text-field, --text-template, --id-field, --format and --model out.",
+        )
+
+
 def check_two_texts(collection: TextCollection) -> None:
     """Make sure that there is anything to compare.
 
     Raises:
         SourceError: there are fewer than two texts.
     """
-    if len(collection) < 2:
-        there = "is one" if len(collection) else "is none"
-        raise SourceError(f"a comparison needs two texts, and there {there}", "Give more texts.")
+    check_count(len(collection))
+
+
+def check_count(count: int) -> None:
+    """As `check_two_texts`, of a number of texts."""
+    if count < 2:
+        raise SourceError(
+            f"a comparison needs two texts, and there is {'one' if count else 'none'}", "Give more texts."
+        )
 
 
 def shown_text(collection: TextCollection, position: int) -> str:
@@ -144,14 +176,14 @@ def write_found(objects: Iterable[Json], lines: Iterable[str], output: Path | No
         ) from error
 
 
-def _of_index(index: str, vector_field: str, filter_text: str | None, connection: dict[str, Any]) -> TextCollection:
+def _of_index(index: str, vector_field: str, filter_text: str | None, fields: Sequence[str],
+              connection: dict[str, Any]) -> TextCollection:  # fmt: skip
     from es_sbert.analysis import read_index
     from es_sbert.engines.connect import connect
-    from es_sbert.search.filters import parse_filter
 
-    filter = None if filter_text is None else parse_filter(filter_text)
+    filter = read_filter(filter_text)
     with closing(connect(engine_settings(**connection))) as engine:
-        return read_index(engine, index, vector_field, filter=filter)
+        return read_index(engine, index, vector_field, filter=filter, fields=fields)
 
 
 def _of_files(inputs: Sequence[Sequence[str]], reading: dict[str, Any], **loading: Any) -> list[TextCollection]:

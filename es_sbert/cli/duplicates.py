@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from es_sbert.cli.collections import (
+    check_count,
+    check_source,
     check_two_texts,
     output_options,
     read_collections,
+    read_filter,
     shown_text,
     source_options,
     write_found,
 )
-from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import Number
+from es_sbert.cli.interrupts import INTERRUPTED
+from es_sbert.cli.logs import is_json, log_format_option
+from es_sbert.cli.options import Number, engine_settings
+from es_sbert.cli.write_field import connection_of, field_writer, say_wait, write_field_options, write_results
 from es_sbert.errors import UsageError
 from es_sbert.events import say
 
 if TYPE_CHECKING:
     from es_sbert.analysis import DuplicateGroup, TextCollection
-    from es_sbert.engines.protocol import Json
+    from es_sbert.analysis.duplicate_search import FoundDuplicates, Recall
+    from es_sbert.engines.protocol import Engine, Json
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,46 +46,247 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--keep",
-    type=click.Choice(["first", "longest"]),
+    type=click.Choice(["first", "longest", "newest"]),
     default="first",
     show_default=True,
-    help="Which text of a group is kept: the first of the files (of an index, the lowest id), or the longest.",
+    help="Which text of a group is kept: the first of the files (of an index, the lowest id), the longest, or the "
+    "newest by --date-field. Of several, the first.",
+)
+@click.option("--date-field", metavar="FIELD", help="With --keep newest: field of the date.")
+@click.option(
+    "--method",
+    type=click.Choice(["auto", "exact", "knn"]),
+    default="auto",
+    show_default=True,
+    help="exact: compare all pairs in memory. knn: search the index for the neighbors of each document, and measure "
+    "the recall. auto: exact for files, and for indices whose vectors take up to 1 GiB (700,000 of 384 dimensions).",
+)
+@click.option(
+    "--neighbors",
+    type=click.IntRange(1, 9_999),
+    help="knn: nearest documents of each search; more where all of them are near-duplicates.  [default: 20]",
+)
+@click.option(
+    "--num-candidates",
+    type=click.IntRange(2, 10_000),
+    help="knn: vectors that each shard looks at in a search; more is slower and misses less.  [default: 100]",
+)
+@click.option(
+    "--recall-sample",
+    type=click.IntRange(0, 10_000),
+    help="knn: random documents that are compared with all others to measure the recall.  [default: 1000]",
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="knn: file from which a search that was stopped or killed resumes; deleted at the end.  "
+    "[default: INDEX.duplicates.state]",
+)
+@write_field_options(
+    "With --index: write the id of the kept document into this keyword field of the others, such as duplicate_of, and "
+    "remove it from all that are no near-duplicates."
 )
 @output_options
 @source_options
 @log_format_option
-def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, keep: str, as_json: bool,
-               output: Path | None, **reading: Any) -> None:  # fmt: skip
+def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, keep: str, date_field: str | None,
+               method: str, neighbors: int | None, num_candidates: int | None, recall_sample: int | None,
+               state: Path | None, write_field: str | None, dry_run: bool, retry_seconds: float, as_json: bool,
+               output: Path | None, **reading: Any) -> int:  # fmt: skip
     """Find groups of near-duplicates.
 
-    The texts come from FILES, which are embedded first, or from an index, whose vectors are read. All pairs are
-    compared: the result is exact. A group holds all texts that a chain of near-duplicates connects. One text of each
-    group is kept; each other text is shown with its cosine with that one.
+    The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A group holds all
+    texts that a chain of near-duplicates connects. One text of each group is kept; each other text is shown with its
+    cosine with that one.
 
-    Documents without text or vector are left out and counted. Nothing is written to the index.
+    All pairs are compared, unless the index is too large for that: then its own kNN search proposes the pairs, the
+    command tells how many it misses, and resumes where it was stopped or killed when it is run again.
+
+    Documents without text or vector are left out and counted. Nothing is written to the index without --write-field.
+
+    Exit codes: 0 done, 1 some documents did not get their value of --write-field, 2 not possible, 130 interrupted.
 
     \b
     Examples:
       es-sbert duplicates tickets.jsonl --text-field title --id-field id
       es-sbert duplicates --index docs --min-cosine 0.98 --keep longest -o duplicates.jsonl
+      es-sbert duplicates --index docs --keep newest --date-field created_at --write-field duplicate_of --dry-run
     """
-    from es_sbert.analysis import duplicate_groups
+    from es_sbert.analysis.duplicates import Keep, priorities
 
+    _check_options(files, index, keep, date_field)
+    filter = read_filter(reading["filter_text"])
+    fields = [name for name in (date_field, write_field) if name is not None]
+    knn = {"neighbors": neighbors, "num_candidates": num_candidates, "sample": recall_sample}
+
+    def priority(texts: TextCollection) -> list[float] | None:
+        return priorities(texts, Keep(keep), date_field)
+
+    with ExitStack() as stack:
+        writing: dict[str, Any] = {"index": index, "dry_run": dry_run, "retry_seconds": retry_seconds}
+        writer = stack.enter_context(field_writer(write_field, **writing, **reading))
+        begin = time.perf_counter()
+        if _is_too_large(method, index, reading):
+            assert index is not None, "files are compared exactly"
+            settings = {name: value for name, value in knn.items() if value is not None}
+            path = state or _default_state(index)
+            found = _search(index, path, min_cosine, settings, retry_seconds, fields, priority, reading)
+            if found is None:
+                return INTERRUPTED
+            check_count(found.compared)
+            texts, groups = found.texts, found.groups
+            for line in _search_lines(found):
+                say(line)
+            done = f"{found.compared:,}, found by kNN"
+        else:
+            _refuse_knn_options(knn | {"state": state})
+            path = None
+            [texts] = read_collections([files], index=index, fields=fields, **reading)
+            check_two_texts(texts)
+            groups = _compare(texts, min_cosine, priority)
+            done = f"{len(texts):,}, compared"
+        seconds = time.perf_counter() - begin
+        write_found(_objects(groups, texts), _lines(groups, texts), output, as_json=as_json)
+        extra = sum(len(group.members) - 1 for group in groups)
+        say(f"{extra:,} near-duplicates of {len(groups):,} texts among {done} in {seconds:.1f} s")
+        code = 0
+        if writer is not None:
+            values = {one: texts.ids[group.kept] for group in groups for one in group.members if one != group.kept}
+            code = write_results(writer, texts, values, filter, dry_run=dry_run)
+        if path is not None and code == 0:
+            path.unlink(missing_ok=True)
+    return code
+
+
+def _check_options(files: Sequence[str], index: str | None, keep: str, date_field: str | None) -> None:
     if bool(files) == (index is not None):
         raise UsageError(
-            "texts come from FILES or from --index, and "
-            f"{'both are' if files else 'neither is'} given",
+            f"texts come from FILES or from --index, and {'both are' if files else 'neither is'} given",
             "Name one of them, e.g. `es-sbert duplicates --index docs`.",
-        )  # fmt: skip
-    [texts] = read_collections([files], index=index, **reading)
-    check_two_texts(texts)
-    begin = time.perf_counter()
-    priority = [len(text) for text in texts.texts] if keep == "longest" else None
-    groups = duplicate_groups(texts.vectors, min_cosine, starts=texts.starts, priority=priority)
-    seconds = time.perf_counter() - begin
-    write_found(_objects(groups, texts), _lines(groups, texts), output, as_json=as_json)
-    extra = sum(len(group.members) - 1 for group in groups)
-    say(f"{extra:,} near-duplicates of {len(groups):,} texts among {len(texts):,}, compared in {seconds:.1f} s")
+        )
+    if (keep == "newest") != (date_field is not None):
+        raise UsageError(
+            "--keep newest and --date-field belong together, and only one of them is given",
+            "Give both, e.g. --keep newest --date-field created_at.",
+        )
+
+
+def _refuse_knn_options(given: dict[str, Any]) -> None:
+    names = {"neighbors": "--neighbors", "num_candidates": "--num-candidates", "sample": "--recall-sample",
+             "state": "--state"}  # fmt: skip
+    wrong = [names[name] for name, value in given.items() if value is not None]
+    if wrong:
+        raise UsageError(
+            f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for a search by kNN, but all pairs are "
+            "compared",
+            "Leave it out, or add --method knn.",
+        )
+
+
+def _is_too_large(method: str, index: str | None, reading: dict[str, Any]) -> bool:
+    """Whether the near-duplicates are searched for by kNN."""
+    from es_sbert.analysis.duplicate_search import fits_memory
+    from es_sbert.engines.connect import connect
+
+    if index is None:
+        if method == "knn":
+            raise UsageError("files have no kNN search", "Load them with `es-sbert ingest`, or leave --method out.")
+        return False
+    checked = ("text_fields", "text_template", "id_field", "format", "model", "filter_text")
+    check_source(index, **{name: reading[name] for name in checked})
+    if method != "auto":
+        return method == "knn"
+    with closing(connect(engine_settings(**connection_of(reading)))) as engine:
+        return not fits_memory(engine, index, reading["vector_field"], read_filter(reading["filter_text"]))
+
+
+def _default_state(index: str) -> Path:
+    from es_sbert.ingest.dead_letters import safe_name
+
+    return Path(f"{safe_name(index)}.duplicates.state")
+
+
+def _compare(texts: TextCollection, min_cosine: float,
+             priority: Callable[[TextCollection], list[float] | None]) -> list[DuplicateGroup]:  # fmt: skip
+    from es_sbert.analysis import duplicate_groups
+
+    return duplicate_groups(texts.vectors, min_cosine, starts=texts.starts, priority=priority(texts))
+
+
+def _search(index: str, path: Path, min_cosine: float, settings: dict[str, int], retry_seconds: float,
+            fields: Sequence[str], priority: Callable[[TextCollection], list[float] | None],
+            reading: dict[str, Any]) -> FoundDuplicates | None:  # fmt: skip
+    """Near-duplicates by the index's kNN; None where the user stopped the search."""
+    from es_sbert.analysis.candidate_pairs import CandidatePairs
+    from es_sbert.analysis.duplicate_search import DuplicateSearch, DuplicateSearchSettings
+    from es_sbert.engines.connect import connect
+    from es_sbert.index.types import IndexType
+    from es_sbert.ingest.progress import meter_for
+    from es_sbert.ingest.retry import RetryPolicy
+
+    if reading["distinct"]:
+        raise UsageError("--distinct leaves out texts, which a search by kNN cannot", "Leave --distinct out.")
+    wanted = DuplicateSearchSettings(min_cosine, read_filter(reading["filter_text"]), **settings)
+    with ExitStack() as stack:
+        engine: Engine = stack.enter_context(closing(connect(engine_settings(**connection_of(reading)))))
+        meter = stack.enter_context(closing(meter_for(sys.stderr, quiet=False, events=is_json())))
+        search = DuplicateSearch(
+            engine, index, reading["vector_field"], wanted, policy=RetryPolicy(retry_seconds), on_wait=say_wait
+        )
+        if search.index_type is IndexType.FLAT:
+            say(f"the vectors of {index} are of type flat: each search looks at all of them")
+        candidates = stack.enter_context(CandidatePairs(path, search.identity))
+        if candidates.resumed:
+            say(f"resumed from {path}: {candidates.compared:,} documents were compared already")
+        search.on_progress = _progress(meter, candidates.compared)
+        try:
+            return search.run(candidates, fields=fields, priority=priority)
+        except KeyboardInterrupt:
+            meter.close()
+            say(f"Interrupted after {candidates.compared:,} documents; run the same command again to resume ({path}).")
+            return None
+
+
+def _progress(meter: Any, before: int) -> Callable[[int, int], None]:
+    """Shows the documents that this process has compared."""
+    from es_sbert.ingest.progress import Snapshot
+
+    begin = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        fraction = (done - before) / (total - before) if total > before else None
+        meter.show(Snapshot(done - before, done - before, fraction, time.monotonic() - begin))
+
+    return show
+
+
+def _search_lines(found: FoundDuplicates) -> Iterator[str]:
+    yield from found.texts.skipped.lines()
+    if found.unread:
+        yield (
+            f"{found.unread:,} documents were written while the search ended and are not compared: "
+            "run the command again once the index is at rest"
+        )
+    yield _recall_line(found.recall)
+
+
+def _recall_line(recall: Recall) -> str:
+    from es_sbert.tuning.interval import mean_of_shares
+
+    if not recall.sampled:
+        return "the recall was not measured: --recall-sample is 0"
+    if not recall.pairs:
+        return (
+            f"the recall cannot be told: none of {recall.sampled:,} random documents has a near-duplicate; "
+            "a larger --recall-sample may find some"
+        )
+    trials = [1.0] * recall.found + [0.0] * (recall.pairs - recall.found)
+    estimate = mean_of_shares(trials, 1)
+    return (
+        f"recall {estimate.mean:.1%} ({estimate.low:.1%} to {estimate.high:.1%} with 95 % confidence): of the "
+        f"{recall.pairs:,} near-duplicates of {recall.sampled:,} random documents, found exactly, {recall.found:,} are "
+        "in the same group" + ("" if recall.found == recall.pairs else "; a larger --num-candidates misses fewer")
+    )
 
 
 def _objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[Json]:

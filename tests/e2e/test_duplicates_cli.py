@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import contents, write_jsonl
+from tests.faulty_proxy import Exchange, FaultyProxy, Hold
 
 # The words of the tiny model; equal texts are near-duplicates of any model.
 TEXTS = ["a man plays guitar", "the cat sleeps", "a man plays guitar", "query passage", "the cat  sleeps ."]
@@ -55,6 +59,29 @@ def test_the_longest_is_kept_where_it_is_asked_for(duplicates: Callable[..., Don
     assert groups(done.out) == {1: [("docs.jsonl:1", False, 1.0), ("docs.jsonl:2", True, 1.0)]}
 
 
+def test_the_newest_is_kept_by_its_date(duplicates: Callable[..., Done]) -> None:
+    dates: list[object] = ["2026-01-02", "2026-01-02T01:00:00+02:00", [1e12, "2026-03-01T00:00:00Z"], None, 1.7e12]
+    documents = [{"text": "the cat sleeps", "at": {"date": date}} for date in dates]
+    write_jsonl(Path("docs.jsonl"), [*documents, {"text": "a man"}])
+    done = duplicates("docs.jsonl", "--json", "--keep", "newest", "--date-field", "at.date", *THRESHOLD)
+    assert [name for name, kept, _ in groups(done.out)[1] if kept] == ["docs.jsonl:3"]
+    write_jsonl(Path("docs.jsonl"), documents[:2])
+    done = duplicates("docs.jsonl", "--json", "--keep", "newest", "--date-field", "at.date", *THRESHOLD)
+    assert [name for name, kept, _ in groups(done.out)[1] if kept] == ["docs.jsonl:1"]
+
+
+@pytest.mark.parametrize(
+    ("date", "message"),
+    [("last week", "the date of docs.jsonl:1 in date cannot be read: 'last week'"),
+     (True, "cannot be read: True"), (None, "none of the 2 texts has a date in date")],
+)  # fmt: skip
+def test_dates_that_cannot_be_read_are_an_error(duplicates: Callable[..., Done], date: object, message: str) -> None:
+    write_jsonl(Path("docs.jsonl"), [{"text": "the cat sleeps", "date": date}, {"text": "a man"}])
+    done = duplicates("docs.jsonl", "--json", "--keep", "newest", "--date-field", "date")
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
 def test_texts_without_near_duplicates_are_in_no_group(duplicates: Callable[..., Done]) -> None:
     write_jsonl(Path("docs.jsonl"), [{"text": "the cat sleeps"}, {"text": "a man plays guitar"}])
     done = duplicates("docs.jsonl", "--json", *THRESHOLD)
@@ -74,6 +101,103 @@ def test_an_index_keeps_the_document_with_the_lowest_id_and_stays_as_it_is(
     assert contents(engine_url, index_name) == before
 
 
+@pytest.fixture
+def index(cli: Cli, model: Path, engine_url: str, index_name: str) -> str:
+    """An index of the documents: d7 and d9 have one text."""
+    dates = ["2026-01-05", "2026-01-04", "2026-01-03", "2026-01-02", "2026-01-01"]
+    documents = [document | {"date": date} for document, date in zip(DOCUMENTS, dates, strict=True)]
+    write_jsonl(Path("docs.jsonl"), documents)
+    load = ("--url", engine_url, "--model", model, "--precision", "fp32", "--id-field", "id", "docs.jsonl")
+    assert cli("ingest", "--index", index_name, *load).code == 0
+    return index_name
+
+
+@pytest.mark.parametrize("method", ["exact", "knn"])
+def test_the_kept_document_is_written_into_a_field_of_the_others(
+    cli: Cli, engine_url: str, index: str, method: str
+) -> None:
+    before = contents(engine_url, index)
+    arguments = ("--index", index, "--url", engine_url, "--method", method, "--write-field", "duplicate_of", *THRESHOLD)
+    done = cli("duplicates", *arguments, "--dry-run")
+    assert done.code == 0
+    assert "duplicate_of would be written to 1 documents and removed from 0; 0 have the right value already" in done.err
+    assert contents(engine_url, index) == before
+
+    done = cli("duplicates", *arguments)
+    assert done.code == 0
+    assert "duplicate_of written to 1 documents and removed from 0; 0 had the right value already" in done.err
+    after = contents(engine_url, index)
+    assert after == before | {"d9": before["d9"] | {"duplicate_of": "d7", "_version": before["d9"]["_version"] + 1}}
+
+    newest = ("--keep", "newest", "--date-field", "date")
+    done = cli("duplicates", *arguments, *newest)
+    assert "duplicate_of written to 1 documents and removed from 1; 0 had the right value already" in done.err
+    found = {name: source.get("duplicate_of") for name, source in contents(engine_url, index).items()}
+    assert found == dict.fromkeys(before) | {"d7": "d9"}
+    done = cli("duplicates", *arguments, *newest)
+    assert "duplicate_of written to 0 documents and removed from 0; 1 had the right value already" in done.err
+    assert not list(Path().glob("*.state"))
+
+
+def test_a_search_by_knn_tells_its_recall_and_finds_what_all_pairs_give(cli: Cli, engine_url: str, index: str) -> None:
+    arguments = ("--index", index, "--url", engine_url, "--json", "--min-cosine", "0.9")
+    exact = cli("duplicates", *arguments)
+    done = cli("duplicates", *arguments, "--method", "knn")
+    assert done.code == 0
+    assert done.out == exact.out != ""
+    assert "recall 100.0%" in done.err
+    assert "near-duplicates of 5 random documents, found exactly" in done.err
+    assert "among 5, found by kNN in" in done.err
+    done = cli("duplicates", *arguments, "--method", "knn", "--recall-sample", "0", "--neighbors", "1")
+    assert (done.out, "the recall was not measured" in done.err) == (exact.out, True)
+
+
+def kept_alive(arguments: list[str | Path], folder: Path, proxy: FaultyProxy, hold: Hold) -> subprocess.Popen[str]:
+    """The command in a process of its own, at the moment of a hold."""
+    command = [sys.executable, "-m", "es_sbert", *map(str, arguments), "--url", proxy.url]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert hold.reached.wait(120)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_search_that_was_killed_or_interrupted_resumes(
+    cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path, number: signal.Signals
+) -> None:
+    index = fresh_index(es9_url)
+    words = ["cat", "guitar", "query", "passage", "man", "mat"]
+    texts = [" ".join([words[n % 6], words[n // 6 % 6], words[n // 36 % 6], words[n // 7 % 6]]) for n in range(1200)]
+    write_jsonl(Path("docs.jsonl"), [{"id": f"d{n:04}", "text": text} for n, text in enumerate(texts)])
+    load = ("--url", es9_url, "--model", model, "--precision", "fp32", "--id-field", "id", "docs.jsonl")
+    assert cli("ingest", "--index", index, *load).code == 0
+    arguments: list[str | Path] = ["duplicates", "--index", index, "--json", "--method", "knn", *THRESHOLD]
+    searches: list[int] = []
+    # A page of 500 documents takes up to five requests of 100 searches.
+    hold = Hold(lambda: len(searches) > 7)
+
+    def count(exchange: Exchange) -> tuple[int, bytes]:
+        searches.append(1)
+        return hold(exchange)
+
+    with FaultyProxy(es9_url, always=count, paths="/_msearch") as proxy:
+        process = kept_alive(arguments, Path(), proxy, hold)
+        state = Path(f"{index}.duplicates.state")
+        process.send_signal(number)
+        if number is signal.SIGKILL:
+            process.wait()
+        hold.cut()
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (-9 if number is signal.SIGKILL else 130, "")
+    assert number is signal.SIGKILL or "run the same command again to resume" in err
+    assert state.exists()
+    done = cli(*arguments, "--url", es9_url)
+    assert done.code == 0
+    assert "resumed from" in done.err
+    assert not state.exists()
+    exact = cli("duplicates", "--index", index, "--json", "--url", es9_url, *THRESHOLD)
+    assert done.out == exact.out != ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -82,7 +206,18 @@ def test_an_index_keeps_the_document_with_the_lowest_id_and_stays_as_it_is(
         (("--index", "i", "--id-field", "x"), "Leave --text-field"),
         (("one.txt",), "a comparison needs two texts, and there is one"),
         (("t.txt", "--min-cosine", "-2"), "not in the range -1<=x<=1"),
-        (("t.txt", "--keep", "newest"), "'newest' is not one of"),
+        (("t.txt", "--keep", "shortest"), "'shortest' is not one of"),
+        (("t.txt", "--keep", "newest"), "--keep newest and --date-field belong together"),
+        (("t.txt", "--date-field", "date"), "--keep newest and --date-field belong together"),
+        (("t.txt", "--method", "knn"), "files have no kNN search"),
+        (("t.txt", "--neighbors", "5", "--state", "s"), "--neighbors and --state are for a search by kNN"),
+        (("--index", "i", "--method", "exact", "--num-candidates", "5"), "--num-candidates is for a search by kNN"),
+        (("--index", "i", "--method", "knn", "--distinct"), "--distinct leaves out texts"),
+        (("t.txt", "--write-field", "f"), "--write-field is given without --index"),
+        (("t.txt", "--dry-run"), "nothing would be written"),
+        (("--index", "i", "--write-field", "f", "--distinct"), "Leave --distinct out"),
+        (("--index", "i", "--filter", "{"), "the filter is not JSON"),
+        (("t.txt", "-o", "missing/out.jsonl"), "missing/out.jsonl cannot be written"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_with_the_way_out(

@@ -89,8 +89,12 @@ class Desk:
         return self._cli("search", "--index", index, *self.model, "a storm")
 
     def pairs(self, index: str) -> Done:
-        self._cli("duplicates", "--index", index)
+        for method in ("exact", "knn"):
+            self._cli("duplicates", "--index", index, "--method", method)
         return self._cli("pairs", "--index", index)
+
+    def write_field(self, index: str) -> Done:
+        return self._cli("duplicates", "--index", index, "--min-cosine", "0", "--write-field", "duplicate_of")
 
     def doctor(self, index: str) -> Done:
         return self._cli("doctor", "--index", index, *self.model)
@@ -133,6 +137,7 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`search`": (Desk.loaded, Desk.search),
     "`index show`": (Desk.loaded, lambda desk, name: desk.index("show", name)),
     "`pairs --index`, `duplicates --index`": (Desk.loaded, Desk.pairs),
+    "`duplicates --write-field`": (Desk.loaded, Desk.write_field),
     "`doctor --index`": (Desk.loaded, Desk.doctor),
     "`ingest FILE…` into an index with the vector field": (
         Desk.loaded, lambda desk, name: desk.ingest(name, "docs.jsonl", "--id-field", "id")),

@@ -272,6 +272,7 @@ def test_documents_without_a_vector_or_with_another_models_are_counted(
         engine, index, {"update": {"_id": "d001"}}, {"doc": {"embedding_meta": {"fingerprint": "another"}}},
         {"index": {"_id": "plain"}}, {"text": "a mat"},
     )  # fmt: skip
+    engine.refresh(index)
     found = search(engine, index, tmp_path / "state")
     assert sorted(found.texts.skipped.lines()) == [
         "1 left out: it has no vector in embedding (first: plain)",
