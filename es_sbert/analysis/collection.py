@@ -81,6 +81,7 @@ class TextCollection:
         skipped: What was left out.
         values: Of each text: what its record or document holds in the further fields that were asked for.
         versions: Of each document of an index; empty where the texts come from files.
+        model: Name of the model that made the vectors.
     """
 
     ids: Sequence[str]
@@ -90,6 +91,7 @@ class TextCollection:
     skipped: Skipped
     values: Sequence[Json] = ()
     versions: Sequence[DocumentVersion] = ()
+    model: str = ""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -129,7 +131,30 @@ class TextCollection:
             self.skipped,
             [self.values[place] for place in places] if self.values else (),
             [self.versions[place] for place in places] if self.versions else (),
+            self.model,
         )
+
+
+def joined(collections: Sequence[TextCollection]) -> TextCollection:
+    """One collection of the texts of several, in their order; without further fields and versions."""
+    if len(collections) == 1:
+        return collections[0]
+    skipped = Skipped()
+    rows, starts = 0, []
+    for one in collections:
+        starts.append(one.starts + rows)
+        rows += len(one.vectors)
+        for reason, count in one.skipped.counts.items():
+            skipped.counts[reason] = skipped.counts.get(reason, 0) + count
+            skipped.first.setdefault(reason, one.skipped.first[reason])
+    return TextCollection(
+        [name for one in collections for name in one.ids],
+        [text for one in collections for text in one.texts],
+        np.concatenate([one.vectors for one in collections]),
+        np.concatenate(starts),
+        skipped,
+        model=collections[0].model,
+    )
 
 
 def read_files(files: Sequence[str], encoder: Encoder, *, template: TextTemplate, id_field: str | None = None,
@@ -159,7 +184,7 @@ def read_files(files: Sequence[str], encoder: Encoder, *, template: TextTemplate
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     distinct = encoder.encode(list(rows), "document").vectors  # (distinct texts, dimensions)
     vectors = distinct[[rows[text] for text in texts]] if texts else distinct
-    return TextCollection(ids, texts, vectors, np.arange(len(texts)), skipped, values)
+    return TextCollection(ids, texts, vectors, np.arange(len(texts)), skipped, values, model=encoder.info.model)
 
 
 def _texts_of(records: Iterable[Record | Reject], template: TextTemplate, id_field: str | None,
@@ -292,7 +317,9 @@ class HitReader:
         starts = np.cumsum([0, *self._counts])[:-1].astype(np.int64)
         empty = np.empty((0, self._vector.meta.dimensions), np.float32)
         joined = np.concatenate(self._vectors) if self._vectors else empty
-        return TextCollection(self._ids, self._texts, joined, starts, self.skipped, self._values, self._versions)
+        return TextCollection(
+            self._ids, self._texts, joined, starts, self.skipped, self._values, self._versions, self._vector.meta.model
+        )
 
 
 def version_of(hit: Json) -> DocumentVersion:

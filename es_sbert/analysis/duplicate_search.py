@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import numpy as np
@@ -132,6 +133,29 @@ class FoundDuplicates:
     recall: Recall
     resumed: bool
     unread: int
+
+
+def search_duplicates(engine: Engine, index: str, vector_field: str, settings: DuplicateSearchSettings, *,
+                      state: Path, retry_seconds: float = 300.0, fields: Sequence[str] = (),
+                      priority: Priority = lambda texts: None) -> FoundDuplicates:  # fmt: skip
+    """Find the near-duplicates of an index by its kNN search.
+
+    A search that was stopped resumes when it is called again with the same settings and state.
+
+    Args:
+        engine, index, vector_field, settings, fields, priority: See `DuplicateSearch` and its `run`.
+        state: File of the state; deleted at the end.
+        retry_seconds: How long to wait for an engine that is overloaded or does not answer.
+
+    Raises:
+        IndexMissing, IndexMismatch, EngineError: see `DuplicateSearch`.
+        UsageError, OutputError: see `CandidatePairs`.
+    """
+    search = DuplicateSearch(engine, index, vector_field, settings, policy=RetryPolicy(retry_seconds))
+    with CandidatePairs(state, search.identity) as candidates:
+        found = search.run(candidates, fields=fields, priority=priority)
+        candidates.remove()
+    return found
 
 
 def fits_memory(engine: Engine, index: str, vector_field: str, filter: Json | None = None) -> bool:
@@ -407,7 +431,8 @@ class DuplicateSearch:
                     file.write(part.vectors.astype(np.float32).tobytes())
             vectors = _mapped(file, self._vector.meta.dimensions)
         starts = np.cumsum([0, *counts])[:-1].astype(np.int64)
-        documents = TextCollection(ids, texts, vectors, starts, self._left_out(), values, versions)
+        model = self._vector.meta.model
+        documents = TextCollection(ids, texts, vectors, starts, self._left_out(), values, versions, model)
         pairs = np.hstack(
             [np.empty((2, 0), np.int64)]
             + [np.array([[positions.get(n, -1) for n in side.tolist()] for side in page]) for page in found.pairs()]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,8 @@ from es_sbert.cli.options import (
 )
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.events import say
+from es_sbert.extras import require
+from es_sbert.output import is_stream, written
 from es_sbert.printable import printable
 
 if TYPE_CHECKING:
@@ -56,16 +59,33 @@ def source_options(function: F) -> F:
 
 
 def output_options(function: F) -> F:
-    """--json and --output."""
+    """--json, --output and --html; check the files with `check_outputs`."""
+    file = click.Path(path_type=Path, dir_okay=False)
     return stacked(
         click.option("--json", "as_json", is_flag=True, help="JSONL: one JSON object a line."),
+        click.option("-o", "--output", type=file, help="Write JSONL to this file."),
         click.option(
-            "-o",
-            "--output",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="Write JSONL to this file.",
+            "--html", type=file, help="Write a page to look at, with a map of the texts; it needs no network."
         ),
     )(function)
+
+
+def check_outputs(output: Path | None, html: Path | None) -> None:
+    """Make sure that files can be written, before texts are read and embedded.
+
+    Raises:
+        OutputError: a folder is missing, or closed to this user.
+        UsageError: what makes the page is not installed.
+    """
+    if html is not None:
+        require("analysis", "sklearn")
+    for path in (output, html):
+        if path is None or is_stream(path):
+            continue
+        folder = path.resolve().parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            reason = "this user may not write to its folder" if folder.is_dir() else "its folder does not exist"
+            raise OutputError(f"{path} cannot be written: {reason}", "Name a file in another folder.")
 
 
 def read_filter(filter_text: str | None) -> Json | None:
@@ -147,32 +167,42 @@ def shown_text(collection: TextCollection, position: int) -> str:
     return f"{printable(collection.ids[position])}  {text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}"
 
 
-def write_found(objects: Iterable[Json], lines: Iterable[str], output: Path | None, *, as_json: bool) -> None:
+def write_found(objects: Iterable[Json], lines: Iterable[str], output: Path | None, *, as_json: bool,
+                html: Path | None = None, report: Callable[[], Iterable[bytes]] | None = None) -> None:  # fmt: skip
     """Write what was found.
 
     Args:
         objects: For machines: to the output, or with `as_json` to stdout.
-        lines: For people, on stdout, where neither is asked for.
+        lines: For people, on stdout, where no other form is asked for.
+        html: Gets the page that `report` makes.
 
     Raises:
-        OutputError: the output cannot be written.
+        OutputError: a file cannot be written.
     """
-    from es_sbert.output import written
     from es_sbert.streams.json_lines import object_bytes
 
+    if html is not None and report is not None:
+        _write_file(html, report())
     if output is None and not as_json:
-        for line in lines:
+        for line in lines if html is None else ():
             click.echo(line)
         return
+    encoded = (object_bytes(one) + b"\n" for one in objects)
+    if output is not None:
+        _write_file(output, encoded)
+        return
+    sys.stdout.buffer.writelines(encoded)
+    sys.stdout.buffer.flush()
+
+
+def _write_file(path: Path, parts: Iterable[bytes]) -> None:
     try:
-        with nullcontext(sys.stdout.buffer) if output is None else written(output) as target:
-            target.writelines(object_bytes(one) + b"\n" for one in objects)
+        with written(path) as target:
+            target.writelines(parts)
             target.flush()
     except OSError as error:
-        if output is None:
-            raise
         raise OutputError(
-            f"{output} cannot be written: {error.strerror}", "Name another file with --output, or free space."
+            f"{path} cannot be written: {error.strerror}", "Name another file, or free disk space."
         ) from error
 
 

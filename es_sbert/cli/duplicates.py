@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import click
 
 from es_sbert.cli.collections import (
     check_count,
+    check_outputs,
     check_source,
     check_two_texts,
     output_options,
@@ -22,6 +24,7 @@ from es_sbert.cli.collections import (
     source_options,
     write_found,
 )
+from es_sbert.cli.html_report import duplicates_page, source_name
 from es_sbert.cli.interrupts import INTERRUPTED
 from es_sbert.cli.logs import is_json, log_format_option
 from es_sbert.cli.options import Number, engine_settings
@@ -92,7 +95,7 @@ if TYPE_CHECKING:
 def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, keep: str, date_field: str | None,
                method: str, neighbors: int | None, num_candidates: int | None, recall_sample: int | None,
                state: Path | None, write_field: str | None, dry_run: bool, retry_seconds: float, as_json: bool,
-               output: Path | None, **reading: Any) -> int:  # fmt: skip
+               output: Path | None, html: Path | None, **reading: Any) -> int:  # fmt: skip
     """Find groups of near-duplicates.
 
     The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A group holds all
@@ -110,11 +113,13 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
     Examples:
       es-sbert duplicates tickets.jsonl --text-field title --id-field id
       es-sbert duplicates --index docs --min-cosine 0.98 --keep longest -o duplicates.jsonl
+      es-sbert duplicates --index docs --html duplicates.html
       es-sbert duplicates --index docs --keep newest --date-field created_at --write-field duplicate_of --dry-run
     """
     from es_sbert.analysis.duplicates import Keep, priorities
 
     _check_options(files, index, keep, date_field)
+    check_outputs(output, html)
     filter = read_filter(reading["filter_text"])
     fields = [name for name in (date_field, write_field) if name is not None]
     knn = {"neighbors": neighbors, "num_candidates": num_candidates, "sample": recall_sample}
@@ -144,9 +149,10 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
             [texts] = read_collections([files], index=index, fields=fields, **reading)
             check_two_texts(texts)
             groups = _compare(texts, min_cosine, priority)
-            done = f"{len(texts):,}, compared"
+            done = f"{len(texts):,},"
         seconds = time.perf_counter() - begin
-        write_found(_objects(groups, texts), _lines(groups, texts), output, as_json=as_json)
+        page = partial(_page, texts, groups, source_name(files, index), min_cosine, keep)
+        write_found(_objects(groups, texts), _lines(groups, texts), output, as_json=as_json, html=html, report=page)
         extra = sum(len(group.members) - 1 for group in groups)
         say(f"{extra:,} near-duplicates of {len(groups):,} texts among {done} in {seconds:.1f} s")
         code = 0
@@ -287,6 +293,15 @@ def _recall_line(recall: Recall) -> str:
         f"{recall.pairs:,} near-duplicates of {recall.sampled:,} random documents, found exactly, {recall.found:,} are "
         "in the same group" + ("" if recall.found == recall.pairs else "; a larger --num-candidates misses fewer")
     )
+
+
+def _page(texts: TextCollection, groups: Sequence[DuplicateGroup], source: str, min_cosine: float,
+          keep: str) -> list[bytes]:  # fmt: skip
+    facts = [
+        ("near-duplicates", f"{sum(len(group.members) - 1 for group in groups):,}"),
+        ("groups", f"{len(groups):,}"), ("least cosine", f"{min_cosine:g}"), ("kept", keep),
+    ]  # fmt: skip
+    return [duplicates_page(texts, groups, source, facts)]
 
 
 def _objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[Json]:

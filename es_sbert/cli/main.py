@@ -19,6 +19,7 @@ from es_sbert.events import record
 # command name → (module, attribute, one line for `es-sbert --help`)
 COMMANDS = {
     "baseline": ("es_sbert.cli.baseline", "baseline", "Train the baselines that models are compared with."),
+    "cluster": ("es_sbert.cli.cluster", "cluster", "Find clusters of texts, in files or in an index, and name them."),
     "dashboards": (
         "es_sbert.cli.dashboards",
         "dashboards",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from es_sbert.cli.collections import (
+    check_outputs,
     check_two_texts,
     output_options,
     read_collections,
@@ -17,6 +19,7 @@ from es_sbert.cli.collections import (
     source_options,
     write_found,
 )
+from es_sbert.cli.html_report import pairs_page, source_name
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import Number
 from es_sbert.errors import SourceError, UsageError
@@ -60,7 +63,7 @@ class _Found(NamedTuple):
 @log_format_option
 def pairs(files: tuple[str, ...], index: str | None, between: tuple[str, str] | None, k: int | None,
           min_cosine: float, min_margin: float | None, neighbors: int | None, as_json: bool, output: Path | None,
-          **reading: Any) -> None:  # fmt: skip
+          html: Path | None, **reading: Any) -> None:  # fmt: skip
     """Find the most similar pairs of texts.
 
     The texts come from FILES, which are embedded first, or from an index, whose vectors are read. All pairs are
@@ -74,6 +77,7 @@ def pairs(files: tuple[str, ...], index: str | None, between: tuple[str, str] | 
     Examples:
       es-sbert pairs tickets.jsonl --text-field title --id-field id
       es-sbert pairs --index docs --min-cosine 0.9 -k 1000 --json
+      es-sbert pairs --index docs --html pairs.html
       es-sbert pairs --between english.txt french.txt --min-margin 1.05 -o aligned.jsonl
     """
     given = [bool(files), index is not None, between is not None]
@@ -85,6 +89,7 @@ def pairs(files: tuple[str, ...], index: str | None, between: tuple[str, str] | 
         )
     if between is None and (min_margin is not None or neighbors is not None):
         raise UsageError("a margin is measured between two collections", "Add --between FILE FILE.")
+    check_outputs(output, html)
     collections = read_collections([files] if between is None else [[one] for one in between], index=index, **reading)
     first, second = collections[0], collections[-1]
     begin = time.perf_counter()
@@ -98,7 +103,10 @@ def pairs(files: tuple[str, ...], index: str | None, between: tuple[str, str] | 
         found = _aligned(first, second, k, min_cosine, min_margin or 0.0, neighbors)
         compared = f"{len(first):,} and {len(second):,} texts"
     seconds = time.perf_counter() - begin
-    write_found(_objects(found, first, second), _lines(found, first, second), output, as_json=as_json)
+    page = partial(_page, found, collections, " and ".join(between) if between else source_name(files, index))
+    write_found(
+        _objects(found, first, second), _lines(found, first, second), output, as_json=as_json, html=html, report=page
+    )
     say(f"{len(found):,} pairs of {compared}, compared in {seconds:.1f} s")
 
 
@@ -121,6 +129,14 @@ def _aligned(first: TextCollection, second: TextCollection, k: int | None, min_c
         min_margin=min_margin,
     )  # fmt: skip
     return [_Found(pair.first, pair.second, pair.cosine, pair.margin) for pair in pairs]
+
+
+def _page(found: Sequence[_Found], collections: Sequence[TextCollection], source: str) -> list[bytes]:
+    from es_sbert.analysis.collection import joined
+
+    shift = len(collections[0]) if len(collections) > 1 else 0
+    pairs = [(pair.first, pair.second + shift, pair.cosine, pair.margin) for pair in found]
+    return [pairs_page(joined(collections), pairs, source, [("pairs", f"{len(pairs):,}")])]
 
 
 def _objects(found: Sequence[_Found], first: TextCollection, second: TextCollection) -> Iterator[Json]:

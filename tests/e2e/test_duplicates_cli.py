@@ -59,6 +59,17 @@ def test_the_longest_is_kept_where_it_is_asked_for(duplicates: Callable[..., Don
     assert groups(done.out) == {1: [("docs.jsonl:1", False, 1.0), ("docs.jsonl:2", True, 1.0)]}
 
 
+def test_a_page_shows_the_groups_in_place_of_stdout(duplicates: Callable[..., Done]) -> None:
+    write_jsonl(Path("docs.jsonl"), DOCUMENTS)
+    done = duplicates("docs.jsonl", "--id-field", "id", *THRESHOLD, "--html", "page.html")
+    assert (done.code, done.out) == (0, "")
+    page = Path("page.html").read_text()
+    assert "<title>Near-duplicates of docs.jsonl</title>" in page
+    assert "a man plays guitar" in page
+    done = duplicates("docs.jsonl", "--id-field", "id", *THRESHOLD, "--html", "page.html", "--json")
+    assert groups(done.out) == {1: [("d9", True, 1.0), ("d7", False, 1.0)]}
+
+
 def test_the_newest_is_kept_by_its_date(duplicates: Callable[..., Done]) -> None:
     dates: list[object] = ["2026-01-02", "2026-01-02T01:00:00+02:00", [1e12, "2026-03-01T00:00:00Z"], None, 1.7e12]
     documents = [{"text": "the cat sleeps", "at": {"date": date}} for date in dates]
@@ -217,7 +228,9 @@ def test_a_search_that_was_killed_or_interrupted_resumes(
         (("t.txt", "--dry-run"), "nothing would be written"),
         (("--index", "i", "--write-field", "f", "--distinct"), "Leave --distinct out"),
         (("--index", "i", "--filter", "{"), "the filter is not JSON"),
-        (("t.txt", "-o", "missing/out.jsonl"), "missing/out.jsonl cannot be written"),
+        (("t.txt", "-o", "missing/out.jsonl"), "missing/out.jsonl cannot be written: its folder does not exist"),
+        (("t.txt", "--html", "missing/page.html"), "missing/page.html cannot be written: its folder does not exist"),
+        (("t.txt", "--html", "."), "is a directory"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_with_the_way_out(

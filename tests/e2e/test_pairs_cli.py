@@ -57,6 +57,20 @@ def test_all_pairs_of_a_file_are_ranked_as_by_brute_force(pairs: Callable[..., D
     assert lines(Path("out.jsonl").read_text()) == found[:2]
 
 
+def test_a_page_shows_the_pairs_in_place_of_stdout(pairs: Callable[..., Done]) -> None:
+    write_jsonl(Path("docs.jsonl"), DOCUMENTS)
+    done = pairs("docs.jsonl", "--html", "page.html")
+    assert (done.code, done.out) == (0, "")
+    assert "<title>Most similar pairs of docs.jsonl</title>" in Path("page.html").read_text()
+    Path("other.txt").write_text("a man plays\nquery\n")
+    done = pairs("--between", "docs.jsonl", "other.txt", "--html", "page.html")
+    assert (done.code, done.out) == (0, "")
+    page = Path("page.html").read_text()
+    assert "<title>Most similar pairs of docs.jsonl and other.txt</title>" in page
+    assert "other.txt:2" in page
+    assert "Pair 1, margin " in page
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

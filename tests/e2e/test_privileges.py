@@ -91,9 +91,11 @@ class Desk:
     def pairs(self, index: str) -> Done:
         for method in ("exact", "knn"):
             self._cli("duplicates", "--index", index, "--method", method)
+        self._cli("cluster", "--index", index)
         return self._cli("pairs", "--index", index)
 
     def write_field(self, index: str) -> Done:
+        self._cli("cluster", "--index", index, "--write-field", "cluster")
         return self._cli("duplicates", "--index", index, "--min-cosine", "0", "--write-field", "duplicate_of")
 
     def doctor(self, index: str) -> Done:
@@ -136,8 +138,8 @@ Prepare, Command = Callable[[Desk], str], Callable[[Desk, str], Done]
 TASKS: dict[str, tuple[Prepare, Command]] = {
     "`search`": (Desk.loaded, Desk.search),
     "`index show`": (Desk.loaded, lambda desk, name: desk.index("show", name)),
-    "`pairs --index`, `duplicates --index`": (Desk.loaded, Desk.pairs),
-    "`duplicates --write-field`": (Desk.loaded, Desk.write_field),
+    "`pairs --index`, `duplicates --index`, `cluster --index`": (Desk.loaded, Desk.pairs),
+    "`duplicates --write-field`, `cluster --write-field`": (Desk.loaded, Desk.write_field),
     "`doctor --index`": (Desk.loaded, Desk.doctor),
     "`ingest FILE…` into an index with the vector field": (
         Desk.loaded, lambda desk, name: desk.ingest(name, "docs.jsonl", "--id-field", "id")),

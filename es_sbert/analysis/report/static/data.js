@@ -1,0 +1,68 @@
+// The report: texts, groups and points, and what each kind of group is called.
+
+const report = JSON.parse(byId("data").textContent);
+const { groups, ids, texts } = report;
+const textCount = texts.length;
+const shortened = new Set(report.shortened);
+
+const KINDS = {
+  pairs: { one: "pair", many: "pairs", heading: "Pairs", none: "in no pair", cosine: "cosine" },
+  duplicates: { one: "group", many: "groups", heading: "Near-duplicates", none: "without near-duplicates", cosine: "lowest cosine" },
+  clusters: { one: "cluster", many: "clusters", heading: "Clusters", none: "in no cluster", cosine: "mean cosine" },
+};
+const kind = KINDS[report.kind];
+const isPairs = report.kind === "pairs";
+const isClusters = report.kind === "clusters";
+
+const x = new Float32Array(textCount);
+const y = new Float32Array(textCount);
+{
+  const bytes = atob(report.points);
+  const value = (at) => (bytes.charCodeAt(2 * at) | (bytes.charCodeAt(2 * at + 1) << 8)) / 65535;
+  for (let text = 0; text < textCount; text += 1) {
+    x[text] = value(2 * text);
+    y[text] = 1 - value(2 * text + 1); // downwards, as on a screen
+  }
+}
+
+// The first group of each text, -1 for none. A text may be in several pairs.
+const groupOf = new Int32Array(textCount).fill(-1);
+groups.forEach(({ members }, number) => {
+  for (const text of members) if (groupOf[text] === -1) groupOf[text] = number;
+});
+
+// The largest groups have a colour each. Pairs are all equally large: they have one colour together.
+const COLOURED = 10;
+const NO_GROUP = 0;
+const OTHER_GROUP = 1;
+const FIRST_COLOUR = 2;
+const coloured = isPairs ? [] : groups
+  .map((_, number) => number)
+  .sort((one, two) => groups[two].size - groups[one].size || one - two)
+  .slice(0, COLOURED);
+const classOfGroup = new Uint8Array(groups.length).fill(isPairs ? FIRST_COLOUR : OTHER_GROUP);
+coloured.forEach((group, place) => { classOfGroup[group] = FIRST_COLOUR + place; });
+const CLASS_COUNT = FIRST_COLOUR + COLOURED;
+const classOf = Uint8Array.from(groupOf, (group) => (group === -1 ? NO_GROUP : classOfGroup[group]));
+
+// As the commands print cosines.
+const DECIMALS = 5;
+
+// Of longer names the beginning is shown.
+const NAME_LENGTH = 120;
+
+/** What a group is called. */
+function nameOf(number) {
+  const name = beginning(groups[number].name, NAME_LENGTH);
+  return /^\d*$/.test(name) ? `${kind.one[0].toUpperCase()}${kind.one.slice(1)} ${name || number + 1}` : name;
+}
+
+/** Its size and cosine. */
+function figuresOf(number) {
+  const { size, cosine } = groups[number];
+  const shown = `${kind.cosine} ${cosine.toFixed(isClusters ? 3 : DECIMALS)}`;
+  return isPairs ? shown : `${counted(size, "text", "texts")}, ${shown}`;
+}
+
+/** A text to be recognised by: its beginning, or its id where it is not known. */
+const titleOf = (text, longest) => beginning(texts[text], longest) || label(ids[text]);

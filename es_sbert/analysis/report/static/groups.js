@@ -1,0 +1,156 @@
+// The list of groups, and the texts of the selected group or of all.
+
+const GROUPS_AT_A_TIME = 100;
+const ROWS_AT_A_TIME = 20;
+const OVERVIEW_ROWS = 3;
+
+const GROUP_UNIT = [kind.one, kind.many];
+
+/** The list: one stop of the Tab key, in which arrow keys move. */
+class GroupList {
+  #list = byId("group-list");
+  #current = 0;
+  #grow;
+
+  constructor(go) {
+    const total = report.total.groups;
+    byId("groups-heading").textContent = kind.heading;
+    this.#grow = growingList(this.#list, byId("more-groups"), {
+      items: groups.map((_, number) => number),
+      size: GROUPS_AT_A_TIME,
+      unit: GROUP_UNIT,
+      render: (number) => element("li", {}, this.#button(number, go)),
+      tell: (shown) => {
+        const left = total - groups.length;
+        byId("groups-count").textContent = groups.length === 0
+          ? `No ${kind.many} were found.`
+          : `${numbers.format(shown)} of ${counted(total, ...GROUP_UNIT)} listed.${left > 0 ? ` ${counted(left, ...GROUP_UNIT)} ${left === 1 ? "is" : "are"} not on this page.` : ""}`;
+      },
+    });
+    this.#list.addEventListener("keydown", (event) => this.#press(event));
+    this.#list.addEventListener("focusin", ({ target }) => this.#move(this.#buttons().indexOf(target)));
+  }
+
+  /** Show which group is selected; -1 for none. */
+  select(number) {
+    for (const button of this.#list.querySelectorAll("[aria-pressed=true]")) button.setAttribute("aria-pressed", "false");
+    if (number === -1) return;
+    while (this.#buttons().length <= number) this.#grow();
+    const button = this.#buttons()[number];
+    button.setAttribute("aria-pressed", "true");
+    this.#move(number);
+    // Within the list alone: the page stays where it is.
+    const [list, item] = [this.#list.getBoundingClientRect(), button.getBoundingClientRect()];
+    if (item.top < list.top) this.#list.scrollTop -= list.top - item.top + 4;
+    else if (item.bottom > list.bottom) this.#list.scrollTop += item.bottom - list.bottom + 4;
+  }
+
+  focus(number) {
+    this.#buttons()[number]?.focus();
+  }
+
+  #button(number, go) {
+    const { size, members, kept } = groups[number];
+    const largest = groups[coloured[0]]?.size ?? 1;
+    const bar = element("span", { class: "size", "aria-hidden": "true" });
+    bar.style.width = `${Math.max(1, (100 * size) / largest)}%`;
+    return element(
+      "button",
+      { type: "button", class: "group", "aria-pressed": "false", tabindex: number === this.#current ? "0" : "-1", click: (event) => go(number, event.detail === 0) },
+      element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }),
+      element("span", { class: "name", dir: "auto" }, nameOf(number)),
+      element("span", { class: "figures" }, figuresOf(number)),
+      isClusters ? bar : element("span", { class: "excerpt", dir: "auto" }, titleOf(kept ?? members[0], 90)),
+    );
+  }
+
+  #buttons() {
+    return [...this.#list.querySelectorAll("button")];
+  }
+
+  #move(number) {
+    if (number < 0 || number === this.#current) return;
+    const buttons = this.#buttons();
+    buttons[this.#current]?.setAttribute("tabindex", "-1");
+    buttons[number].setAttribute("tabindex", "0");
+    this.#current = number;
+  }
+
+  #press(event) {
+    const last = this.#buttons().length - 1;
+    const targets = { ArrowDown: this.#current + 1, ArrowUp: this.#current - 1, Home: 0, End: last };
+    if (!(event.key in targets) || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    this.#buttons()[Math.max(0, Math.min(last, targets[event.key]))].focus();
+  }
+}
+
+/** The texts of one group, or the first ones of each. */
+function showDetails(number, go) {
+  const [heading, note, body, more] = ["details-heading", "details-note", "details-body", "more-details"].map(byId);
+  byId("show-all").hidden = number === -1;
+  byId("show-all").textContent = `Show all ${kind.many}`;
+  const hint = isClusters ? "" : " Underlined words are on one side only.";
+  if (number !== -1) {
+    heading.textContent = nameOf(number);
+    const list = element("ol", { class: isClusters ? "texts" : "comparisons" });
+    body.replaceChildren(list);
+    growingList(list, more, {
+      items: rowsOf(number),
+      size: ROWS_AT_A_TIME,
+      unit: isClusters ? ["text", "texts"] : ["comparison", "comparisons"],
+      render: (place) => rowOf(number, place),
+      tell: (shown) => {
+        note.textContent = `${figuresOf(number)[0].toUpperCase()}${figuresOf(number).slice(1)}. ${isPairs ? "" : membersNote(number, shown)}${hint}`;
+      },
+    });
+    return;
+  }
+  heading.textContent = `All ${kind.many}`;
+  growingList(body, more, {
+    items: groups.map((_, each) => each),
+    size: ROWS_AT_A_TIME,
+    unit: GROUP_UNIT,
+    render: (each) => overviewOf(each, go),
+    tell: (shown) => {
+      note.textContent = groups.length === 0
+        ? `No ${kind.many} were found.`
+        : `${numbers.format(shown)} of ${counted(report.total.groups, ...GROUP_UNIT)} shown${isPairs ? "" : `, each with ${OVERVIEW_ROWS} texts at most`}.${hint}`;
+    },
+  });
+}
+
+function overviewOf(number, go) {
+  const rows = rowsOf(number);
+  const left = rows.length - Math.min(rows.length, OVERVIEW_ROWS);
+  return element(
+    "section",
+    { class: "overview" },
+    element("h3", { dir: "auto" }, element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }), nameOf(number)),
+    isPairs ? null : element("p", { class: "note" }, figuresOf(number)),
+    element("ol", { class: isClusters ? "texts" : "comparisons" }, rows.slice(0, OVERVIEW_ROWS).map((place) => rowOf(number, place))),
+    left > 0 ? element("p", {}, groupButton(number, go, `${numbers.format(left)} more in ${nameOf(number)}`)) : null,
+  );
+}
+
+/** The colours of the map in words, as buttons where there are texts to list. */
+function showLegend(go, goToUngrouped) {
+  const { total } = report;
+  const named = coloured.reduce((sum, number) => sum + groups[number].size, 0);
+  const others = groups.some((_, number) => classOfGroup[number] === OTHER_GROUP);
+  const rest = total.grouped - named;
+  const item = (number, words) => element("li", {}, element("span", { class: `swatch c${number}`, "aria-hidden": "true" }), words);
+  byId("legend").replaceChildren(
+    ...coloured.map((number) => element("li", {}, groupButton(number, go, [
+      element("bdi", {}, beginning(nameOf(number), LABEL_LENGTH)), ` (${numbers.format(groups[number].size)})`,
+    ]))),
+    ...(isPairs && groups.length > 0 ? [item(FIRST_COLOUR, `in a pair (${numbers.format(total.grouped)})`)] : []),
+    ...(others ? [item(OTHER_GROUP, `other ${kind.many} (${numbers.format(rest)})`)] : []),
+    ...(total.texts > total.grouped ? [element("li", {}, element(
+      "button",
+      { type: "button", class: "link", click: goToUngrouped },
+      element("span", { class: `swatch c${NO_GROUP}`, "aria-hidden": "true" }),
+      `${kind.none} (${numbers.format(total.texts - total.grouped)})`,
+    ))] : []),
+  );
+}

@@ -1,0 +1,85 @@
+// What is selected, and who is told about it.
+
+const FEW = 100; // milliseconds between messages to screen readers, so that the last of many is read
+
+let selected = -1;
+let telling = 0;
+
+function tell(words) {
+  clearTimeout(telling);
+  telling = setTimeout(() => { byId("status").textContent = words; }, FEW);
+}
+
+/** Select a group, -1 for none; `focus` leads to its texts. */
+function select(number, focus = true) {
+  selected = number;
+  groupList.select(number);
+  showDetails(number, (next) => select(next));
+  map.highlight(number === -1 ? null : groups[number].members, number);
+  if (number !== -1) tell(`${nameOf(number)}, ${figuresOf(number)}, is selected.`);
+  if (focus) {
+    byId("details-heading").focus({ preventScroll: true });
+    const { top } = byId("details").getBoundingClientRect();
+    if (top < 0 || top > window.innerHeight / 2) byId("details").scrollIntoView({ block: "start" });
+  }
+}
+
+function chooseOnMap(text) {
+  const group = groupOf[text];
+  if (group !== -1) select(group, false);
+  else tell(`${titleOf(text, 160)} is ${kind.none}.`);
+}
+
+function showFacts() {
+  byId("facts").replaceChildren(
+    ...report.facts.map(([name, value]) => element("div", {}, element("dt", {}, label(name)), element("dd", { dir: "auto" }, label(value)))),
+  );
+  const { total, limit } = report;
+  const notes = [
+    total.texts > textCount && `This page holds ${numbers.format(textCount)} of ${counted(total.texts, "text", "texts")}: the first of the ${kind.many}, and a random sample of the others. The map and the search are limited to them.`,
+    total.groups > groups.length && `This page holds ${numbers.format(groups.length)} of ${counted(total.groups, ...GROUP_UNIT)}.`,
+    shortened.size > 0 && `${counted(shortened.size, "text is", "texts are")} shortened to ${numbers.format(limit)} characters.`,
+    textCount > 0 && texts.every((text) => text === "") && "The texts are not known; their ids are shown.",
+  ];
+  byId("notes").replaceChildren(...notes.filter(Boolean).map((note) => element("li", {}, note)));
+  byId("map-label").textContent = `Map of ${counted(textCount, "text", "texts")}`;
+  byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by ${label(report.projection)} of their embeddings: near points are similar texts.`;
+}
+
+function chooseTheme(value) {
+  if (value === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = value;
+  try { localStorage.setItem("es-sbert-theme", value); } catch { /* Not kept for the next time. */ }
+  map.readColours();
+}
+
+document.body.dataset.kind = report.kind;
+showFacts();
+showLegend((number, keyboard) => select(number, keyboard), () => finder.showUngrouped());
+const map = new TextMap(chooseOnMap, tell);
+const groupList = new GroupList((number, keyboard) => select(number, keyboard));
+const finder = new TextFinder(
+  (number) => select(number),
+  (found) => map.highlight(found ?? (selected === -1 ? null : groups[selected].members), found === null ? selected : -1),
+  tell,
+);
+showDetails(-1, (number) => select(number));
+
+byId("theme").value = document.documentElement.dataset.theme ?? "system";
+byId("theme").addEventListener("change", ({ target: { value } }) => chooseTheme(value));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => map.readColours());
+byId("zoom-in").addEventListener("click", () => map.zoom(1.4));
+byId("zoom-out").addEventListener("click", () => map.zoom(1 / 1.4));
+byId("zoom-all").addEventListener("click", () => map.showAll());
+byId("zoom-selection").addEventListener("click", () => map.showHighlighted());
+byId("show-all").addEventListener("click", () => select(-1));
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || selected === -1) return;
+  const before = selected;
+  const inDetails = byId("details").contains(document.activeElement);
+  select(-1, false);
+  if (inDetails) groupList.focus(before);
+  tell("Nothing is selected.");
+});
+document.querySelector("main").setAttribute("aria-busy", "false");
+performance.mark("usable");

@@ -1,0 +1,386 @@
+// The map: one canvas, drawn at most once a frame.
+
+const MOST_ZOOM = 64;
+const LEAST_ZOOM = 0.5;
+const STEP = 48; // pixels that an arrow key moves the map by
+const NEAR = 12; // pixels from a point in which the pointer means it
+const MOVED = 4; // pixels that make a drag of a click
+const FRAMED = 32; // pixels around what is shown
+const OUTLINED = 1500; // of more points, outlines would hide the map
+const CONNECTED = 200; // of more members, lines would
+const LABEL_LENGTH = 32;
+
+class TextMap {
+  #canvas = byId("map-canvas");
+  #hoverBox = byId("map-hover");
+  #context = this.#canvas.getContext("2d");
+  #grid = new PointGrid(x, y);
+  #all = byClass(Array.from({ length: textCount }, (_, text) => text));
+  #bounds = boundsOf(this.#all.order);
+  #labels = isClusters ? coloured.map((group) => ({ group, ...middleOf(groups[group].members) })) : [];
+  #highlighted = null;
+  #selected = -1;
+  #hovered = -1;
+  #view = null; // {scale, left, top}, in CSS pixels
+  #whole = 1; // the scale at which all points are shown
+  #pointers = new Map();
+  #dragged = false;
+  #pinched = null;
+  #frame = 0;
+
+  /** `choose` is called with a text that is selected, `tell` with what there is to say about the text in the middle. */
+  constructor(choose, tell) {
+    this.choose = choose;
+    this.tell = tell;
+    this.readColours();
+    new ResizeObserver(() => this.#resize()).observe(this.#canvas);
+    this.#listen();
+  }
+
+  /** Read the colours of the theme from the elements that show them. */
+  readColours() {
+    const colourOf = (node, property) => getComputedStyle(node)[property].match(/[\d.]+/g).slice(0, 3).map(Number);
+    const probe = element("span", { class: "swatch", hidden: true });
+    byId("map-frame").append(probe);
+    this.colours = Array.from({ length: CLASS_COUNT }, (_, number) => {
+      probe.className = `swatch c${number}`;
+      return colourOf(probe, "backgroundColor");
+    });
+    probe.remove();
+    const style = getComputedStyle(this.#canvas);
+    this.ground = colourOf(this.#canvas, "backgroundColor");
+    this.ink = colourOf(this.#canvas, "color");
+    this.font = `600 13px ${style.fontFamily}`;
+    this.#redraw();
+  }
+
+  /** Bring out some texts, and draw the others fainter; null for all alike. */
+  highlight(chosen, group = -1) {
+    this.#highlighted = chosen === null ? null : byClass(chosen);
+    this.#selected = group;
+    byId("zoom-selection").disabled = chosen === null || chosen.length === 0;
+    this.#redraw();
+  }
+
+  showAll() {
+    this.#fit(this.#bounds);
+  }
+
+  showHighlighted() {
+    if (this.#highlighted?.order.length) this.#fit(boundsOf(this.#highlighted.order));
+  }
+
+  zoom(factor, atX = this.#canvas.clientWidth / 2, atY = this.#canvas.clientHeight / 2) {
+    if (this.#view === null) return;
+    const { scale, left, top } = this.#view;
+    const next = Math.max(LEAST_ZOOM * this.#whole, Math.min(MOST_ZOOM * this.#whole, scale * factor));
+    const by = next / scale;
+    this.#view = { scale: next, left: atX - (atX - left) * by, top: atY - (atY - top) * by };
+    this.#redraw();
+  }
+
+  #pan(right, down) {
+    if (this.#view === null) return;
+    this.#view.left += right;
+    this.#view.top += down;
+    this.#redraw();
+  }
+
+  #fit({ left, right, top, bottom }) {
+    const { clientWidth: width, clientHeight: height } = this.#canvas;
+    const fitting = ([wide, high]) => Math.min(
+      (width - 2 * FRAMED) / Math.max(wide, 1e-9), (height - 2 * FRAMED) / Math.max(high, 1e-9),
+    );
+    const { left: l, right: r, top: t, bottom: b } = this.#bounds;
+    this.#whole = Math.min(fitting([r - l, b - t]), 1e5);
+    const scale = Math.min(fitting([right - left, bottom - top]), MOST_ZOOM * this.#whole / 4);
+    this.#view = {
+      scale: Math.max(scale, this.#whole), left: 0, top: 0,
+    };
+    this.#view.left = width / 2 - (left + right) / 2 * this.#view.scale;
+    this.#view.top = height / 2 - (top + bottom) / 2 * this.#view.scale;
+    this.#redraw();
+  }
+
+  #resize() {
+    const ratio = window.devicePixelRatio || 1;
+    const { clientWidth, clientHeight } = this.#canvas;
+    if (clientWidth === 0 || clientHeight === 0) return;
+    const before = { width: this.#canvas.width, height: this.#canvas.height };
+    this.#canvas.width = Math.round(clientWidth * ratio);
+    this.#canvas.height = Math.round(clientHeight * ratio);
+    this.raster = new Raster(this.#canvas.width, this.#canvas.height);
+    const untouched = this.#view === null || this.#view.scale === this.#whole;
+    if (untouched) this.#fit(this.#bounds);
+    else this.#pan((this.#canvas.width - before.width) / ratio / 2, (this.#canvas.height - before.height) / ratio / 2);
+  }
+
+  #redraw() {
+    if (this.#frame === 0) {
+      this.#frame = requestAnimationFrame(() => {
+        this.#frame = 0;
+        this.#draw();
+      });
+    }
+  }
+
+  #draw() {
+    if (this.#view === null) return;
+    if (this.#canvas.matches(":focus-visible")) this.#lookAtMiddle();
+    const ratio = this.#canvas.width / this.#canvas.clientWidth;
+    const { scale, left, top } = this.#view;
+    const place = { scale: scale * ratio, left: left * ratio, top: top * ratio };
+    const radius = this.#radius() * ratio;
+    this.raster.clear(this.ground);
+    const faint = this.#highlighted !== null;
+    this.#drawPoints(this.#all, place, radius, (number) => (faint ? mixed(this.colours[number], this.ground, 0.3) : this.colours[number]));
+    if (faint) {
+      if (this.#highlighted.order.length <= OUTLINED) {
+        this.#drawPoints(this.#highlighted, place, 1.5 * radius + 1.5 * ratio, () => this.ink);
+      }
+      this.#drawPoints(this.#highlighted, place, 1.5 * radius, (number) => this.colours[number]);
+    }
+    this.raster.put(this.#context);
+    this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.#drawLines();
+    this.#drawLabels();
+    this.#drawHovered();
+  }
+
+  #drawPoints({ order, starts }, place, radius, colourOf) {
+    for (let number = 0; number < CLASS_COUNT; number += 1) {
+      const size = number === NO_GROUP ? 0.75 * radius : radius;
+      this.raster.discs(order, starts[number], starts[number + 1], x, y, place, size, colourOf(number));
+    }
+  }
+
+  #radius() {
+    const few = Math.max(1.3, Math.min(5, 9 * textCount ** -0.17));
+    return few * Math.max(0.8, Math.min(2.5, (this.#view.scale / this.#whole) ** 0.35));
+  }
+
+  #at(text) {
+    const { scale, left, top } = this.#view;
+    return [x[text] * scale + left, y[text] * scale + top];
+  }
+
+  /** Lines from the kept text to the others. */
+  #drawLines() {
+    if (this.#selected === -1 || isClusters || groups[this.#selected].members.length > CONNECTED) return;
+    const { kept, members } = groups[this.#selected];
+    this.#context.strokeStyle = `rgb(${this.ink})`;
+    this.#context.lineWidth = 1;
+    this.#context.beginPath();
+    for (const member of members) {
+      this.#context.moveTo(...this.#at(kept));
+      this.#context.lineTo(...this.#at(member));
+    }
+    this.#context.stroke();
+  }
+
+  /** Names of the largest clusters and of the selected group, as far as they do not cover each other. */
+  #drawLabels() {
+    const context = this.#context;
+    const wanted = this.#labels.filter(({ group }) => group !== this.#selected && this.#highlighted === null);
+    if (this.#selected !== -1 && groups[this.#selected].members.length > 0) {
+      wanted.unshift({ group: this.#selected, ...middleOf(groups[this.#selected].members) });
+    }
+    const taken = [];
+    context.font = this.font;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.lineJoin = "round";
+    for (const { group, atX, atY } of wanted) {
+      const words = beginning(nameOf(group), LABEL_LENGTH);
+      const half = context.measureText(words).width / 2 + 4;
+      const { scale, left, top } = this.#view;
+      const width = this.#canvas.clientWidth;
+      let [middle, line] = [atX * scale + left, atY * scale + top - (isClusters ? 0 : 18)];
+      // Names of what can be seen are not cut off at the edges.
+      if (middle > 0 && middle < width) middle = Math.max(half, Math.min(width - half, middle));
+      const box = { left: middle - half, right: middle + half, top: line - 10, bottom: line + 10 };
+      if (taken.some((other) => overlaps(box, other))) continue;
+      taken.push(box);
+      context.lineWidth = 4;
+      context.strokeStyle = `rgb(${this.ground})`;
+      context.strokeText(words, middle, line);
+      context.fillStyle = `rgb(${this.ink})`;
+      context.fillText(words, middle, line);
+    }
+  }
+
+  #drawHovered() {
+    const context = this.#context;
+    if (this.#canvas.matches(":focus-visible")) {
+      const [middle, line] = [this.#canvas.clientWidth / 2, this.#canvas.clientHeight / 2];
+      context.strokeStyle = `rgb(${this.ink})`;
+      context.lineWidth = 1.5;
+      context.beginPath();
+      for (const [right, down] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
+        context.moveTo(middle + 5 * right, line + 5 * down);
+        context.lineTo(middle + 14 * right, line + 14 * down);
+      }
+      context.stroke();
+    }
+    if (this.#hovered === -1) {
+      this.#hoverBox.hidden = true;
+      return;
+    }
+    const [atX, atY] = this.#at(this.#hovered);
+    context.strokeStyle = `rgb(${this.ink})`;
+    context.lineWidth = 2;
+    context.beginPath();
+    context.arc(atX, atY, this.#radius() + 4, 0, 2 * Math.PI);
+    context.stroke();
+    this.#placeHoverBox(atX, atY);
+  }
+
+  #hover(text) {
+    if (text === this.#hovered) return;
+    this.#hovered = text;
+    if (text !== -1) {
+      const group = groupOf[text];
+      this.#hoverBox.replaceChildren(
+        element("p", { dir: "auto" }, beginning(texts[text], 240) || "(text not known)"),
+        element("p", { class: "note" }, element("bdi", {}, beginning(ids[text], 80)), " · ", groupNote(group)),
+      );
+    }
+    this.#redraw();
+  }
+
+  #placeHoverBox(atX, atY) {
+    const box = this.#hoverBox;
+    box.hidden = false;
+    const { clientWidth, clientHeight } = this.#canvas;
+    const [wide, high] = [box.offsetWidth, box.offsetHeight];
+    const beside = atX + 14 + wide <= clientWidth ? atX + 14 : atX - 14 - wide;
+    const below = atY + 14 + high <= clientHeight ? atY + 14 : atY - 14 - high;
+    box.style.left = `${Math.max(4, Math.min(clientWidth - wide - 4, beside))}px`;
+    box.style.top = `${Math.max(4, below)}px`;
+  }
+
+  #textAt(atX, atY, near = NEAR) {
+    const { scale, left, top } = this.#view;
+    return this.#grid.nearest((atX - left) / scale, (atY - top) / scale, near / scale);
+  }
+
+  /** Keyboards have no pointer: they move the map under its middle. */
+  #lookAtMiddle() {
+    const { scale, left, top } = this.#view;
+    const [atX, atY] = [this.#canvas.clientWidth / 2, this.#canvas.clientHeight / 2];
+    const text = this.#grid.nearestOfAll((atX - left) / scale, (atY - top) / scale);
+    if (text === this.#hovered || text === -1) return;
+    this.#hover(text);
+    this.tell(`${titleOf(text, 160)}. ${groupNote(groupOf[text])}.`);
+  }
+
+  #listen() {
+    const canvas = this.#canvas;
+    const at = ({ offsetX, offsetY }) => [offsetX, offsetY];
+    canvas.addEventListener("pointerdown", (event) => {
+      canvas.setPointerCapture(event.pointerId);
+      this.#pointers.set(event.pointerId, at(event));
+      if (this.#pointers.size === 1) this.#dragged = false;
+      this.#pinched = null;
+    });
+    canvas.addEventListener("pointermove", (event) => this.#move(event, at(event)));
+    canvas.addEventListener("pointerup", (event) => {
+      const held = this.#pointers.delete(event.pointerId);
+      this.#pinched = null;
+      if (!held || this.#dragged || event.button !== 0) return;
+      const text = this.#textAt(...at(event), event.pointerType === "mouse" ? NEAR : 2 * NEAR);
+      if (text !== -1) this.choose(text);
+    });
+    for (const name of ["pointercancel", "lostpointercapture"]) {
+      canvas.addEventListener(name, (event) => this.#pointers.delete(event.pointerId));
+    }
+    canvas.addEventListener("pointerleave", () => { if (this.#pointers.size === 0) this.#hover(-1); });
+    canvas.addEventListener("wheel", (event) => {
+      // Where everything is shown already, the page scrolls.
+      if (this.#view === null || (event.deltaY > 0 && this.#view.scale <= LEAST_ZOOM * this.#whole)) return;
+      event.preventDefault();
+      const lines = event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 16 : 1;
+      this.zoom(Math.exp(-event.deltaY * lines * (event.ctrlKey ? 0.01 : 0.0016)), ...at(event));
+    }, { passive: false });
+    canvas.addEventListener("keydown", (event) => this.#press(event));
+    canvas.addEventListener("focus", () => this.#redraw());
+    canvas.addEventListener("blur", () => { this.#hover(-1); this.#redraw(); });
+  }
+
+  #move(event, [atX, atY]) {
+    const before = this.#pointers.get(event.pointerId);
+    if (before === undefined) {
+      if (this.#view !== null) this.#hover(this.#textAt(atX, atY));
+      this.#canvas.classList.toggle("pointing", this.#hovered !== -1);
+      return;
+    }
+    const [right, down] = [atX - before[0], atY - before[1]];
+    if (!this.#dragged && Math.hypot(right, down) < MOVED) return;
+    this.#dragged = true;
+    this.#hover(-1);
+    this.#pointers.set(event.pointerId, [atX, atY]);
+    if (this.#pointers.size === 1) {
+      this.#pan(right, down);
+      return;
+    }
+    const [[oneX, oneY], [twoX, twoY]] = this.#pointers.values();
+    const now = { apart: Math.hypot(oneX - twoX, oneY - twoY) || 1, atX: (oneX + twoX) / 2, atY: (oneY + twoY) / 2 };
+    if (this.#pinched !== null) {
+      this.#pan(now.atX - this.#pinched.atX, now.atY - this.#pinched.atY);
+      this.zoom(now.apart / this.#pinched.apart, now.atX, now.atY);
+    }
+    this.#pinched = now;
+  }
+
+  #press(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const { key } = event;
+    if (key in DIRECTIONS) this.#pan(...DIRECTIONS[key].map((way) => -STEP * way));
+    else if (key === "+" || key === "=") this.zoom(1.4);
+    else if (key === "-") this.zoom(1 / 1.4);
+    else if (key === "0") this.showAll();
+    else if (key === "Enter" || key === " ") {
+      if (this.#hovered !== -1) this.choose(this.#hovered);
+    } else if (key === "Escape" && !this.#hoverBox.hidden && !this.#canvas.matches(":focus-visible")) {
+      this.#hover(-1);
+      event.stopPropagation();
+    } else return;
+    event.preventDefault();
+  }
+}
+
+const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+const groupNote = (group) => (group === -1 ? kind.none : `${nameOf(group)}, ${figuresOf(group)}`);
+
+const mixed = (colour, ground, part) => colour.map((value, place) => Math.round(value * part + ground[place] * (1 - part)));
+
+const overlaps = (one, two) => one.left < two.right && two.left < one.right && one.top < two.bottom && two.top < one.bottom;
+
+/** Texts in the order of their classes: those of class c are order[starts[c]] to order[starts[c + 1] - 1]. */
+function byClass(chosen) {
+  const starts = new Int32Array(CLASS_COUNT + 1);
+  for (const text of chosen) starts[classOf[text] + 1] += 1;
+  for (let number = 0; number < CLASS_COUNT; number += 1) starts[number + 1] += starts[number];
+  const order = new Int32Array(chosen.length);
+  const next = starts.slice();
+  for (const text of chosen) order[next[classOf[text]]++] = text;
+  return { order, starts };
+}
+
+function boundsOf(chosen) {
+  const bounds = { left: 1, right: 0, top: 1, bottom: 0 };
+  for (const text of chosen) {
+    bounds.left = Math.min(bounds.left, x[text]);
+    bounds.right = Math.max(bounds.right, x[text]);
+    bounds.top = Math.min(bounds.top, y[text]);
+    bounds.bottom = Math.max(bounds.bottom, y[text]);
+  }
+  return chosen.length > 0 ? bounds : { left: 0, right: 1, top: 0, bottom: 1 };
+}
+
+/** The middle of texts, which far ones do not move. */
+function middleOf(chosen) {
+  const median = (values) => Float32Array.from(chosen, (text) => values[text]).sort()[chosen.length >> 1];
+  return { atX: median(x), atY: median(y) };
+}

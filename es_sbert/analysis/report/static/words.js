@@ -1,0 +1,70 @@
+// Texts as people see them, and what is said about them.
+
+const numbers = new Intl.NumberFormat("en");
+
+/** A number with its noun: `1 text`, `1,200 texts`. */
+const counted = (number, one, many) => `${numbers.format(number)} ${number === 1 ? one : many}`;
+
+// Control characters draw nothing, or upset what is around them; tabs and line ends may stay.
+const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029]/g;
+// Marks that turn the direction of what follows: an id that is shown backwards reads as another one.
+const TURNS = /[\u202a-\u202e\u2066-\u2069]/g;
+
+/** A text without characters that nobody can see. As many characters as before. */
+const visible = (text) => text.replace(CONTROLS, "\ufffd");
+
+/** A name or an id on one line. */
+const label = (text) => visible(text).replace(TURNS, "\ufffd").replace(/\s+/g, " ").trim();
+
+/** The beginning of a text, on one line. */
+function beginning(text, longest) {
+  const characters = Array.from(text.slice(0, 4 * longest));
+  const line = label(characters.length > longest ? characters.slice(0, longest).join("") : characters.join(""));
+  return characters.length > longest ? `${line}…` : line;
+}
+
+/** A text for comparison: without case and accents. */
+const folded = (text) => text.toLowerCase().normalize("NFD").replace(/\p{M}+/gu, "").replaceAll("ς", "σ");
+
+/** Where a folded needle occurs in a text: pairs of offsets. */
+function occurrences(text, needle) {
+  let plain = "";
+  const from = []; // offset in the text of each unit of `plain`
+  let offset = 0;
+  for (const character of text) {
+    const part = folded(character);
+    for (let unit = 0; unit < part.length; unit += 1) from.push(offset);
+    plain += part;
+    offset += character.length;
+  }
+  from.push(offset);
+  const found = [];
+  for (let at = plain.indexOf(needle); at !== -1; at = plain.indexOf(needle, at + needle.length)) {
+    const last = from[at + needle.length - 1];
+    // To the end of the character, accents behind it included.
+    const end = from.slice(at + needle.length).find((next) => next > last) ?? offset;
+    found.push([from[at], end]);
+  }
+  return found;
+}
+
+/** A text as nodes, with parts of it in elements. `parts` are pairs of offsets. */
+function marked(text, parts, name) {
+  const nodes = [];
+  let last = 0;
+  for (const [start, end] of parts) {
+    nodes.push(visible(text.slice(last, start)), element(name, {}, visible(text.slice(start, end))));
+    last = end;
+  }
+  nodes.push(visible(text.slice(last)));
+  return nodes;
+}
+
+/** Pairs of offsets of a text in UTF-16 units, from a flat list that counts characters as Python does. */
+function unitOffsets(text, flat) {
+  const units = [0];
+  for (const character of text) units.push(units.at(-1) + character.length);
+  const pairs = [];
+  for (let at = 0; at < flat.length; at += 2) pairs.push([units[flat[at]], units[flat[at + 1]]]);
+  return pairs;
+}

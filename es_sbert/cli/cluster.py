@@ -1,0 +1,233 @@
+"""`es-sbert cluster`: clusters of texts with names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from es_sbert.cli.collections import (
+    check_outputs,
+    check_two_texts,
+    output_options,
+    read_collections,
+    read_filter,
+    shown_text,
+    source_options,
+    write_found,
+)
+from es_sbert.cli.html_report import clusters_page, source_name
+from es_sbert.cli.logs import log_format_option
+from es_sbert.cli.options import Number
+from es_sbert.cli.write_field import field_writer, write_field_options, write_results
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.events import say
+from es_sbert.printable import printable
+
+if TYPE_CHECKING:
+    from es_sbert.analysis import Clustering, TextCollection
+    from es_sbert.analysis.clusters import Cluster
+    from es_sbert.engines.protocol import Json
+
+# Texts of each cluster that are shown to people.
+_SHOWN = 3
+
+
+class _Count(click.IntRange):
+    """A number of clusters, or `auto`."""
+
+    def __init__(self) -> None:
+        super().__init__(min=1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("files", nargs=-1)
+@click.option(
+    "--method",
+    type=click.Choice(["kmeans", "agglomerative", "hdbscan", "communities"]),
+    default="kmeans",
+    show_default=True,
+    help="agglomerative takes up to 20,000 texts, hdbscan up to 15,000.",
+)
+@click.option(
+    "--k",
+    type=_Count(),
+    metavar="NUMBER|auto",
+    help="kmeans, agglomerative: number of clusters; auto tries up to 200 and takes the one with the greatest "
+    "silhouette.  [default: auto]",
+)
+@click.option(
+    "--min-cosine",
+    type=Number(-1, 1),
+    help="communities: texts with at least this cosine with the central text belong to it.  [default: 0.75]",
+)
+@click.option(
+    "--min-size",
+    type=click.IntRange(min=2),
+    help="hdbscan, communities: least number of texts of a cluster.  [default: 5]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="kmeans: seed of the random choices. The same seed gives the same clusters.",
+)
+@click.option(
+    "--stop-words",
+    metavar="english|none|FILE",
+    default="english",
+    show_default=True,
+    help="Words that are left out of names; FILE holds one word a line.",
+)
+@write_field_options(
+    "With --index: write the name of its cluster into this keyword field of each document, such as cluster, and remove "
+    "it from noise."
+)
+@output_options
+@source_options
+@log_format_option
+def cluster(files: tuple[str, ...], index: str | None, method: str, k: Any, min_cosine: float | None,
+            min_size: int | None, seed: int, stop_words: str, write_field: str | None, dry_run: bool,
+            retry_seconds: float, as_json: bool, output: Path | None, html: Path | None,
+            **reading: Any) -> int:  # fmt: skip
+    """Find clusters of texts and name them.
+
+    The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A cluster is named
+    by the words that set it apart (class-based TF-IDF) and shown with its most central texts. hdbscan and communities
+    leave texts that belong to no cluster as noise. A document that is split into chunks counts once, by the mean of
+    its chunks.
+
+    Documents without text or vector are left out and counted. Nothing is written to the index without --write-field.
+
+    Exit codes: 0 done, 1 some documents did not get their value of --write-field, 2 not possible, 130 interrupted.
+
+    \b
+    Examples:
+      es-sbert cluster tickets.jsonl --text-field title --id-field id
+      es-sbert cluster --index docs --html clusters.html
+      es-sbert cluster --index docs --k 20 --write-field cluster --dry-run
+      es-sbert cluster --index docs --k 20 -o clusters.jsonl
+      es-sbert cluster --index docs --method communities --min-cosine 0.8
+    """
+    from es_sbert.analysis import cluster_names, cluster_texts, display_names
+    from es_sbert.analysis.clusters import check_options
+    from es_sbert.extras import require
+
+    if bool(files) == (index is not None):
+        raise UsageError(
+            "texts come from FILES or from --index, and "
+            f"{'both are' if files else 'neither is'} given",
+            "Name one of them, e.g. `es-sbert cluster --index docs`.",
+        )  # fmt: skip
+    require("analysis", "sklearn")
+    check_options(method, k=k, min_cosine=min_cosine, min_size=min_size)
+    check_outputs(output, html)
+    stopped = _read_stop_words(stop_words)
+    filter = read_filter(reading["filter_text"])
+    writing: dict[str, Any] = {"index": index, "dry_run": dry_run, "retry_seconds": retry_seconds}
+    with field_writer(write_field, **writing, **reading) as writer:
+        fields = [] if write_field is None else [write_field]
+        [texts] = read_collections([files], index=index, fields=fields, **reading)
+        check_two_texts(texts)
+        begin = time.perf_counter()
+        found = cluster_texts(
+            texts.vectors, method, k=k, min_cosine=min_cosine, min_size=min_size, starts=texts.starts, seed=seed
+        )
+        names = display_names(cluster_names(texts.texts, found, stop_words=stopped))
+        seconds = time.perf_counter() - begin
+        page = partial(_page, found, names, texts, source_name(files, index))
+        write_found(
+            _objects(found, names, texts), _lines(found, names, texts), output, as_json=as_json, html=html, report=page
+        )
+        say(f"{_summary(found, len(texts), chosen=k in (None, 'auto'))}, in {seconds:.1f} s")
+        if not found.clusters:
+            cosine = " or --min-cosine" if method == "communities" else ""
+            say(f"No text is in a cluster. Try a lower --min-size{cosine}, or --method kmeans.")
+        if writer is None:
+            return 0
+        values = {one: name for name, own in zip(names, found.clusters, strict=True) for one in own.members}
+        return write_results(writer, texts, values, filter, dry_run=dry_run)
+
+
+def _read_stop_words(stop_words: str) -> Any:
+    """`english`, or the words that are left out.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    if stop_words == "english":
+        return stop_words
+    if stop_words == "none":
+        return ()
+    try:
+        return Path(stop_words).read_text(encoding="utf-8-sig").split()
+    except (OSError, ValueError) as error:
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
+        raise SourceError(
+            f"the stop words {printable(stop_words)} cannot be read: {reason}",
+            "Give --stop-words english, none or a file with one word a line.",
+        ) from error
+
+
+def _page(found: Clustering, names: Sequence[str], texts: TextCollection, source: str) -> list[bytes]:
+    facts = [("method", str(found.method)), ("clusters", f"{len(found.clusters):,}")]
+    if found.noise:
+        facts.append(("noise", f"{len(found.noise) / len(texts):.1%}"))
+    if found.silhouette is not None:
+        facts.append(("silhouette", f"{found.silhouette:.3f}"))
+    return [clusters_page(texts, found, names, source, facts)]
+
+
+def _objects(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[Json]:
+    """Texts by cluster, the most central first; then the noise."""
+    for number, (name, cluster) in enumerate(zip(names, found.clusters, strict=True)):
+        for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
+            yield _object(number, name, cosine, member, texts)
+    for member in found.noise:
+        yield _object(None, None, None, member, texts)
+
+
+def _object(number: int | None, name: str | None, cosine: float | None, member: int, texts: TextCollection) -> Json:
+    return {
+        "cluster": number, "name": name, "id": texts.ids[member], "cosine": cosine, "text": texts.texts[member],
+    }  # fmt: skip
+
+
+def _lines(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[str]:
+    for number, (name, cluster) in enumerate(zip(names, found.clusters, strict=True)):
+        numbered = f"cluster {number}"
+        named = "" if name == numbered else f"  {printable(name)}"
+        yield f"{numbered}: {len(cluster.members):,} texts{named}"
+        for member, cosine in _central(cluster, texts):
+            yield f"  {cosine:.5f}  {shown_text(texts, member)}"
+    if found.noise:
+        yield f"noise: {len(found.noise):,} texts"
+
+
+def _central(cluster: Cluster, texts: TextCollection) -> list[tuple[int, float]]:
+    """The most central texts, of identical ones the first."""
+    chosen: dict[str, tuple[int, float]] = {}
+    for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
+        chosen.setdefault(texts.texts[member] or texts.ids[member], (member, cosine))
+        if len(chosen) == _SHOWN:
+            break
+    return list(chosen.values())
+
+
+def _summary(found: Clustering, count: int, *, chosen: bool) -> str:
+    facts = [f"{len(found.clusters):,} clusters of {count:,} texts by {found.method}"]
+    if found.method in ("kmeans", "agglomerative"):
+        facts += ["their number chosen by silhouette"] if chosen else []
+    else:
+        facts.append(f"{len(found.noise) / count:.1%} noise")
+    if found.silhouette is not None:
+        facts.append(f"silhouette {found.silhouette:.3f}")
+    return ", ".join(facts)

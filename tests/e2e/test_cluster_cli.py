@@ -1,0 +1,219 @@
+"""`es-sbert cluster` on files and on indices, with bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.e2e.cli_support import Cli, Done
+from tests.engine.ingest_support import contents, open_engine, write_jsonl
+
+# The words of the tiny model; equal texts have one vector with any model.
+GROUPS = ["a man plays guitar", "the cat sleeps on the mat", "query passage"]
+TEXTS = [GROUPS[number] for number in (0, 1, 0, 2, 1, 0, 1, 0, 2)]
+DOCUMENTS = [{"id": f"d{9 - number}", "text": text} for number, text in enumerate(TEXTS)]
+NAMES = ["guitar, man, plays", "cat, mat, sleeps", "passage, query"]
+
+
+@pytest.fixture
+def cluster(cli: Cli, model: Path) -> Callable[..., Done]:
+    write_jsonl(Path("docs.jsonl"), DOCUMENTS)
+
+    def call(*arguments: str | Path) -> Done:
+        return cli("cluster", "--model", model, "--precision", "fp32", "--threads", "1", *arguments)
+
+    return call
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in text.splitlines()]
+
+
+def test_texts_come_by_cluster_with_its_name_the_largest_first(cluster: Callable[..., Done]) -> None:
+    done = cluster("docs.jsonl", "--id-field", "id", "--k", "3", "--json")
+    assert done.code == 0
+    found = objects(done.out)
+    assert [(one["cluster"], one["name"], one["id"]) for one in found] == [
+        (0, NAMES[0], "d9"), (0, NAMES[0], "d7"), (0, NAMES[0], "d4"), (0, NAMES[0], "d2"),
+        (1, NAMES[1], "d8"), (1, NAMES[1], "d5"), (1, NAMES[1], "d3"),
+        (2, NAMES[2], "d6"), (2, NAMES[2], "d1"),
+    ]  # fmt: skip
+    assert {one["cosine"] for one in found} == {1.0}
+    assert found[0] == {"cluster": 0, "name": NAMES[0], "id": "d9", "cosine": 1.0, "text": TEXTS[0]}
+    assert "3 clusters of 9 texts by kmeans, silhouette 1.000, in" in done.err
+    cluster("docs.jsonl", "--id-field", "id", "--k", "3", "-o", "out.jsonl")
+    assert Path("out.jsonl").read_text() == done.out
+
+
+def test_people_see_the_size_the_name_and_different_central_texts(cluster: Callable[..., Done]) -> None:
+    done = cluster("docs.jsonl")
+    assert done.out.splitlines() == [
+        f"cluster 0: 4 texts  {NAMES[0]}",
+        "  1.00000  docs.jsonl:1  a man plays guitar",
+        f"cluster 1: 3 texts  {NAMES[1]}",
+        "  1.00000  docs.jsonl:2  the cat sleeps on the mat",
+        f"cluster 2: 2 texts  {NAMES[2]}",
+        "  1.00000  docs.jsonl:4  query passage",
+    ]
+    assert "3 clusters of 9 texts by kmeans, their number chosen by silhouette, silhouette 1.000" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "smallest", "message"),
+    [
+        (("agglomerative",), 2, "by agglomerative, their number chosen by silhouette, silhouette 1.000"),
+        (("hdbscan", "--min-size", "2"), 2, "by hdbscan, 0.0% noise, silhouette 1.000"),
+        (("communities", "--min-cosine", "0.9999", "--min-size", "3"), None, "by communities, 22.2% noise"),
+    ],
+)
+def test_each_method_finds_the_groups(
+    cluster: Callable[..., Done], arguments: tuple[str, ...], smallest: int | None, message: str
+) -> None:
+    done = cluster("docs.jsonl", "--json", "--method", *arguments)
+    assert done.code == 0
+    assert {(one["text"], one["cluster"]) for one in objects(done.out)} == set(
+        zip(GROUPS, (0, 1, smallest), strict=True)
+    )
+    assert message in done.err
+
+
+@pytest.mark.parametrize("method", ["hdbscan", "communities"])
+def test_where_all_is_noise_the_way_out_is_told(cluster: Callable[..., Done], method: str) -> None:
+    done = cluster("docs.jsonl", "--method", method, "--min-size", "10")
+    assert (done.code, done.out) == (0, "noise: 9 texts\n")
+    assert f"0 clusters of 9 texts by {method}, 100.0% noise, in" in done.err
+    assert "No text is in a cluster. Try a lower --min-size" in done.err
+
+
+def test_noise_comes_last_without_name_and_cosine(cluster: Callable[..., Done]) -> None:
+    arguments = ("docs.jsonl", "--method", "communities", "--min-cosine", "0.9999", "--min-size", "3")
+    assert objects(cluster(*arguments, "--json").out)[-2:] == [
+        {"cluster": None, "name": None, "id": f"docs.jsonl:{line}", "cosine": None, "text": GROUPS[2]}
+        for line in (4, 9)
+    ]
+    assert cluster(*arguments).out.splitlines()[-1] == "noise: 2 texts"
+
+
+def test_a_seed_gives_the_same_clusters(cluster: Callable[..., Done]) -> None:
+    first, second = (cluster("docs.jsonl", "--k", "2", "--seed", "7", "--json") for _ in range(2))
+    assert first.out == second.out
+
+
+def test_stop_words_are_none_or_those_of_a_file(cluster: Callable[..., Done]) -> None:
+    Path("stop.txt").write_text("\ufeffMan\r\ncat\n", encoding="utf-8")
+    by_file = cluster("docs.jsonl", "--k", "3", "--stop-words", "stop.txt")
+    assert "cluster 0: 4 texts  guitar, plays\n" in by_file.out
+    assert "cluster 1: 3 texts  the, mat, on, sleeps" in by_file.out
+    assert "cluster 1: 3 texts  the, cat, mat, on" in cluster("docs.jsonl", "--k", "3", "--stop-words", "none").out
+
+
+def load(cli: Cli, model: Path, url: str, index: str) -> None:
+    write_jsonl(Path("docs.jsonl"), DOCUMENTS)
+    options = ("--url", url, "--model", model, "--precision", "fp32", "--id-field", "id", "docs.jsonl")
+    assert cli("ingest", "--index", index, *options).code == 0
+
+
+@pytest.mark.parametrize("method", ["kmeans", "communities"])
+def test_an_index_is_clustered_by_its_vectors_and_stays_as_it_is(
+    cli: Cli, model: Path, engine_url: str, index_name: str, method: str
+) -> None:
+    load(cli, model, engine_url, index_name)
+    before = contents(engine_url, index_name)
+    options = [] if method == "kmeans" else ["--min-size", "2", "--min-cosine", "0.9999"]
+    done = cli("cluster", "--index", index_name, "--url", engine_url, "--json", "--method", method, *options)
+    assert [(one["cluster"], one["name"], one["id"]) for one in objects(done.out)] == [
+        *((0, NAMES[0], name) for name in ("d2", "d4", "d7", "d9")),
+        *((1, NAMES[1], name) for name in ("d3", "d5", "d8")),
+        *((2, NAMES[2], name) for name in ("d1", "d6")),
+    ]
+    assert contents(engine_url, index_name) == before
+
+
+def test_the_name_of_its_cluster_is_written_into_a_field_of_each_document(
+    cli: Cli, model: Path, engine_url: str, index_name: str
+) -> None:
+    load(cli, model, engine_url, index_name)
+    arguments = ("cluster", "--index", index_name, "--url", engine_url, "--write-field", "cluster")
+    done = cli(*arguments, "--k", "3", "--dry-run")
+    assert "cluster would be written to 9 documents and removed from 0" in done.err
+    assert not any("cluster" in source for source in contents(engine_url, index_name).values())
+    done = cli(*arguments, "--k", "3")
+    assert done.code == 0
+    assert "cluster written to 9 documents and removed from 0; 0 had the right value already" in done.err
+    facet = {"size": 0, "aggs": {"clusters": {"terms": {"field": "cluster"}}}}
+    with open_engine(engine_url) as engine:
+        buckets = engine.search(index_name, facet)["aggregations"]["clusters"]["buckets"]
+    assert {bucket["key"]: bucket["doc_count"] for bucket in buckets} == dict(zip(NAMES, (4, 3, 2), strict=True))
+
+    noise = ("--method", "communities", "--min-size", "3", "--min-cosine", "0.9999")
+    done = cli(*arguments, *noise)
+    assert "cluster written to 0 documents and removed from 2; 7 had the right value already" in done.err
+    values = {name: source.get("cluster") for name, source in contents(engine_url, index_name).items()}
+    assert values["d6"] is values["d1"] is None
+    assert list(values.values()).count(NAMES[0]) == 4
+
+
+def test_a_page_shows_the_clusters_in_place_of_stdout(cluster: Callable[..., Done]) -> None:
+    done = cluster("docs.jsonl", "--k", "3", "--html", "page.html")
+    assert (done.code, done.out) == (0, "")
+    page = Path("page.html").read_text()
+    assert "<title>Clusters of docs.jsonl</title>" in page
+    assert NAMES[0] in page
+
+
+def test_clusters_of_documents_whose_text_is_not_known_are_numbered(
+    cli: Cli, model: Path, engine_url: str, index_name: str
+) -> None:
+    load(cli, model, engine_url, index_name)
+    _forget_text(engine_url, index_name)
+    done = cli("cluster", "--index", index_name, "--url", engine_url, "--json")
+    assert {(one["name"], one["text"]) for one in objects(done.out)} == {(f"cluster {n}", "") for n in range(3)}
+    shown = cli("cluster", "--index", index_name, "--url", engine_url).out.splitlines()
+    assert shown[:4] == ["cluster 0: 4 texts", *(f"  1.00000  {name}  " for name in ("d2", "d4", "d7"))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "neither is given"),
+        (("docs.jsonl", "--index", "i"), "both are given"),
+        (("one.txt",), "a comparison needs two texts, and there is one"),
+        (("docs.jsonl", "--k", "10"), "10 clusters of 9 texts\n  Ask for fewer clusters"),
+        (("docs.jsonl", "--k", "4"), "have only 3 different vectors\n  Ask for 3 clusters at most"),
+        (("docs.jsonl", "--k", "0"), "0 is not in the range x>=1"),
+        (("docs.jsonl", "--k", "some"), "'some' is not a valid"),
+        (("absent.jsonl", "--k", "3", "--method", "hdbscan"), "(k) does not apply to hdbscan\n  Leave it out"),
+        (("absent.jsonl", "--k", "auto", "--method", "communities"), "(k) does not apply to communities"),
+        (("absent.jsonl", "--min-cosine", "0.5"), "a least cosine does not apply to kmeans"),
+        (("absent.jsonl", "--min-size", "3", "--method", "agglomerative"), "a least size does not apply to agglomer"),
+        (("docs.jsonl", "--min-size", "1", "--method", "hdbscan"), "1 is not in the range x>=2"),
+        (("docs.jsonl", "--method", "median"), "'median' is not one of"),
+        (("docs.jsonl", "--write-field", "cluster"), "--write-field is given without --index"),
+        (("docs.jsonl", "--html", "missing/page.html"), "cannot be written: its folder does not exist"),
+        (("docs.jsonl", "--stop-words", "german"), "german cannot be read: No such file or directory\n  Give --stop"),
+        (("docs.jsonl", "--stop-words", "latin.txt"), "latin.txt cannot be read: it is not UTF-8"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_with_the_way_out(
+    cluster: Callable[..., Done], cli: Cli, arguments: tuple[str, ...], message: str
+) -> None:
+    Path("one.txt").write_text("the cat\n")
+    Path("latin.txt").write_bytes("für\n".encode("latin-1"))
+    done = cli("cluster", *arguments) if "--index" in arguments else cluster(*arguments)
+    assert done.code == 2
+    assert message in done.err
+    assert done.out == ""
+
+
+def _forget_text(url: str, index: str) -> None:
+    """Let the mapping no longer say which text was embedded."""
+    with open_engine(url) as engine:
+        state = engine.get_index(index)
+        assert state is not None
+        meta = state.mappings["_meta"]
+        del meta["es_sbert"]["fields"]["embedding"]["text"]
+        engine.put_mapping(index, {"_meta": meta})

@@ -1,0 +1,128 @@
+"""Names of clusters against class-based TF-IDF by hand, in several languages and without texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import log
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_sbert.analysis import Cluster, Clustering, ClusterMethod, cluster_names, display_names
+from es_sbert.analysis.cluster_names import words_of
+from es_sbert.errors import UsageError
+
+
+def clustering(*groups: range | list[int], noise: tuple[int, ...] = ()) -> Clustering:
+    clusters = tuple(Cluster(tuple(group), (1.0,) * len(group)) for group in groups)
+    return Clustering(clusters, noise, ClusterMethod.KMEANS, None)
+
+
+def reference(documents: list[list[str]]) -> list[list[str]]:
+    """Words of each class by tf · log(1 + A / f), those that are twice as frequent there as outside first."""
+    counts = [Counter(words) for words in documents]
+    total: Counter[str] = sum(counts, Counter())
+    mean = total.total() / len(documents)
+    ranked = []
+    for own in counts:
+        others = total - own
+
+        def rank(word: str, own: Counter[str] = own, others: Counter[str] = others) -> tuple[bool, float, str]:
+            typical = own[word] * others.total() >= 2 * others[word] * own.total()
+            return not typical, -own[word] * log(1 + mean / total[word]), word
+
+        ranked.append(sorted(own, key=rank))
+    return ranked
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.lists(st.sampled_from(["aa", "bb", "cc", "dd", "ee"]), min_size=1, max_size=8), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_words_are_those_with_the_greatest_class_based_tf_idf(documents: list[list[str]], noise: bool) -> None:
+    texts = [" ".join(words) for words in documents]
+    if noise and len(texts) > 1:
+        found = clustering(*([number] for number in range(len(texts) - 1)), noise=(len(texts) - 1,))
+    else:
+        found = clustering(*([number] for number in range(len(texts))))
+    expected = [tuple(words[:3]) for words in reference(documents)]
+    assert cluster_names(texts, found, words=3) == expected[: len(found.clusters)]
+
+
+ANIMALS = ["The cat sleeps on the mat.", "A cat and a dog.", "The dog barks at the cat.", "Our dog sleeps."]
+MUSIC = ["He plays the guitar.", "She plays the piano and the guitar.", "The guitar is loud.", "A piano is on the mat."]
+
+
+def test_names_tell_clusters_apart() -> None:
+    names = cluster_names(ANIMALS + MUSIC, clustering(range(4), range(4, 8)), words=2)
+    assert names == [("cat", "dog"), ("guitar", "piano")]
+
+
+def test_english_stop_words_are_left_out_unless_there_are_none() -> None:
+    texts = ["the cat the the", "whatever"]
+    assert cluster_names(texts, clustering([0], [1])) == [("cat",), ()]
+    assert cluster_names(texts, clustering([0], [1]), stop_words=()) == [("the", "cat"), ("whatever",)]
+    assert cluster_names(["I don't, we'll and it's won't"], clustering([0])) == [()]
+
+
+def test_own_stop_words_are_left_out_in_any_case() -> None:
+    assert cluster_names(["The CAT and dog"], clustering([0]), stop_words=["THE", "and", "Cat"]) == [("dog",)]
+
+
+def test_function_words_of_any_language_come_last() -> None:
+    german = [
+        "der Hund und die Katze schlafen auf der Matte", "die Katze und der Hund spielen auf der Wiese",
+        "der Mann und die Frau spielen auf der Gitarre", "die Frau und der Mann auf der Bühne mit der Gitarre",
+    ]  # fmt: skip
+    animals, music = cluster_names(german, clustering([0, 1], [2, 3]), words=3, stop_words=())
+    assert {"hund", "katze"} < set(animals)
+    assert {"frau", "gitarre", "mann"} == set(music)
+
+
+def test_the_words_of_a_single_cluster_are_its_most_frequent() -> None:
+    assert cluster_names(["cat cat dog", "cat bird dog"], clustering([0, 1]), words=2) == [("cat", "dog")]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("state-of-the-art, well\u2010known -- and -that-", ["state-of-the-art", "well\u2010known", "and", "that"]),
+        ("L'Été à São Paulo", ["été", "são", "paulo"]),
+        ("E\u0301te\u0301", ["été"]),
+        ("COVID-19 in 2020: 3d 42 b2b x", ["covid-19", "in", "3d", "b2b"]),
+        ("हिन्दी में लिखना", ["हिन्दी", "में", "लिखना"]),
+        ("می‌خواهم", ["می‌خواهم"]),
+        ("猫 が 眠る", ["猫", "が", "眠る"]),
+        ("Straße ΑΒΓ", ["straße", "αβγ"]),
+        ("", []),
+    ],
+)
+def test_words_of_many_scripts_stay_whole(text: str, words: list[str]) -> None:
+    assert words_of(text) == words
+
+
+def test_clusters_without_words_are_numbered() -> None:
+    names = cluster_names(["", "", ""], clustering([0, 1], [2]))
+    assert names == [(), ()]
+    assert display_names(names) == ["cluster 0", "cluster 1"]
+    assert cluster_names(["", "cat", "42"], clustering([1], [0, 2])) == [("cat",), ()]
+    assert cluster_names(["cat"], clustering(noise=(0,))) == []
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "a, b", "cluster 1", "a (2)"]), max_size=2)))
+def test_no_two_clusters_are_called_the_same(names: list[list[str]]) -> None:
+    shown = display_names(names)
+    assert len(set(shown)) == len(shown) == len(names)
+
+
+def test_the_second_of_a_name_says_so() -> None:
+    assert display_names([("cat", "dog"), ("cat",), ("cat", "dog")]) == ["cat, dog", "cat", "cat, dog (2)"]
+
+
+def test_texts_that_were_not_clustered_are_refused() -> None:
+    with pytest.raises(UsageError, match="2 texts are given, and others were clustered"):
+        cluster_names(["a", "b"], clustering([0]))
+    with pytest.raises(UsageError, match="names of 0 words"):
+        cluster_names(["a"], clustering([0]), words=0)

@@ -1,0 +1,304 @@
+"""Clusters against scikit-learn, sentence-transformers and brute force; what has no result is refused with a remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sentence_transformers.util import community_detection
+from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans
+from sklearn.datasets import make_blobs
+from sklearn.metrics import adjusted_rand_score, silhouette_score
+from sklearn.metrics.pairwise import cosine_similarity
+
+import es_sbert.analysis.clusters as module
+from es_sbert.analysis import Clustering, ClusterMethod, cluster_texts
+from es_sbert.analysis.clusters import AUTO_CANDIDATES, mean_silhouette, text_vectors
+from es_sbert.encoder.types import Vectors
+from es_sbert.errors import UsageError
+
+WITH_K = ["kmeans", "agglomerative"]
+WITH_NOISE = ["hdbscan", "communities"]
+METHODS = [*WITH_K, *WITH_NOISE]
+
+
+def blobs(count: int = 60, centers: int = 4, seed: int = 0) -> tuple[Vectors, NDArray[np.int64]]:
+    """Vectors in groups that no method can miss, and the group of each."""
+    middles = np.eye(8)[:centers] * 10
+    vectors, groups = make_blobs(count, centers=middles, cluster_std=0.5, random_state=seed)
+    return vectors.astype(np.float32), groups
+
+
+def unit(vectors: Vectors) -> NDArray[np.float64]:
+    wide = vectors.astype(np.float64)
+    return wide / np.linalg.norm(wide, axis=1, keepdims=True)
+
+
+def same(one: Any, other: Any) -> bool:
+    return bool(adjusted_rand_score(one, other) == 1)
+
+
+def members(found: Clustering) -> list[tuple[int, ...]]:
+    return [cluster.members for cluster in found.clusters]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_groups_that_are_apart_are_found(method: str) -> None:
+    vectors, groups = blobs()
+    found = cluster_texts(vectors, method)
+    assert (found.method, found.noise, len(found.clusters)) == (method, (), 4)
+    assert same(found.labels, groups)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_lengths_of_vectors_are_nothing_to_a_cluster(method: str) -> None:
+    vectors, groups = blobs()
+    lengths = np.random.default_rng(1).uniform(0.01, 100, (len(vectors), 1)).astype(np.float32)
+    assert same(cluster_texts(vectors * lengths, method).labels, groups)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=15)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60))
+def test_each_text_is_in_one_cluster_or_noise_and_the_most_central_comes_first(
+    method: str, seed: int, count: int
+) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
+    options: dict[str, Any] = {"k": min(count, 7)} if method in WITH_K else {"min_size": 3}
+    found = cluster_texts(vectors, method, **options)
+    assert sorted([*found.noise, *sum(members(found), ())]) == list(range(count))
+    assert found.noise == tuple(np.flatnonzero(found.labels < 0).tolist())
+    assert members(found) == sorted(members(found), key=lambda own: (-len(own), min(own)))
+    for number, cluster in enumerate(found.clusters):
+        own = unit(vectors)[list(cluster.members)]
+        center = own[:1] if method == "communities" else own.mean(axis=0, keepdims=True)
+        assert np.allclose(cluster.cosines, cosine_similarity(own, center)[:, 0], atol=1e-5)
+        order = sorted(zip(cluster.members, cluster.cosines, strict=True), key=lambda member: (-member[1], member[0]))
+        assert tuple(member for member, _ in order) == cluster.members
+        assert (found.labels[list(cluster.members)] == number).all()
+    assert found == cluster_texts(vectors, method, **options)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_k_means_is_scikit_learns(seed: int) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(80, 5)).astype(np.float32)
+    reference = KMeans(6, n_init=4, random_state=seed).fit(text_vectors(vectors).astype(np.float64))
+    assert same(cluster_texts(vectors, k=6, seed=seed).labels, reference.labels_)
+
+
+def test_many_texts_are_clustered_by_mini_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, groups = blobs(400)
+    monkeypatch.setattr(module, "KMEANS_TEXTS", 100)
+    monkeypatch.setattr(module, "AUTO_TEXTS", 50)
+    found = cluster_texts(vectors)
+    assert same(found.labels, groups)
+    assert found == cluster_texts(vectors)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 50), st.integers(1, 50))
+def test_agglomerative_is_scikit_learns_at_each_k(seed: int, count: int, k: int) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
+    reference = AgglomerativeClustering(min(k, count), linkage="ward").fit(text_vectors(vectors).astype(np.float64))
+    assert same(cluster_texts(vectors, "agglomerative", k=min(k, count)).labels, reference.labels_)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1), st.integers(10, 80), st.integers(2, 10))
+def test_hdbscan_is_scikit_learns(seed: int, count: int, min_size: int) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(count, 2)).astype(np.float32)
+    reference = HDBSCAN(min_cluster_size=min_size, copy=True).fit(text_vectors(vectors))
+    found = cluster_texts(vectors, "hdbscan", min_size=min_size)
+    assert same(found.labels, reference.labels_)
+    assert found.noise == tuple(np.flatnonzero(reference.labels_ < 0).tolist())
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 120), st.sampled_from([0.0, 0.5, 0.8, 0.95]), st.integers(2, 12),
+       st.sampled_from([1, 7, 256]))  # fmt: skip
+def test_communities_are_those_of_sentence_transformers(
+    seed: int, count: int, threshold: float, min_size: int, rows: int
+) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
+    reference = community_detection(vectors, threshold, min_size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_ROWS", rows)
+        found = cluster_texts(vectors, "communities", min_cosine=threshold, min_size=min_size)
+    assert sorted((own[0], *sorted(own[1:])) for own in members(found)) == sorted(
+        (own[0], *sorted(own[1:])) for own in reference
+    )
+    assert all(cosine >= threshold for cluster in found.clusters for cosine in cluster.cosines)
+
+
+def test_the_center_of_a_community_comes_first() -> None:
+    angles = np.radians([0, 20, 40, 60, 200])
+    vectors = np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
+    found = cluster_texts(vectors, "communities", min_cosine=0.9, min_size=3)
+    assert found.clusters == (module.Cluster((1, 0, 2), (1.0, 0.93969, 0.93969)),)
+    assert found.noise == (3, 4)
+
+
+def test_a_cosine_equal_to_the_threshold_belongs_to_the_community() -> None:
+    vectors = np.array([[1, 0], [0.6, 0.8]], np.float32)
+    assert members(cluster_texts(vectors, "communities", min_cosine=0.6, min_size=2)) == [(0, 1)]
+    assert members(cluster_texts(vectors, "communities", min_cosine=0.60001, min_size=2)) == []
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32 - 1), st.integers(3, 60), st.integers(2, 8), st.sampled_from([4, 2048]))
+def test_the_silhouette_is_scikit_learns_without_noise(seed: int, count: int, k: int, block: int) -> None:
+    random = np.random.default_rng(seed)
+    vectors = text_vectors(random.normal(size=(count, 4)).astype(np.float32))
+    labels = random.integers(-1, k, count)
+    inside = labels >= 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_BLOCK", block)
+        found = mean_silhouette(vectors, labels)
+    if len(set(labels[inside])) < 2:
+        assert found is None
+    elif len(set(labels[inside])) == inside.sum():
+        assert found == 0  # each text is alone, which scikit-learn refuses
+    else:
+        reference = silhouette_score(vectors[inside].astype(np.float64), labels[inside], metric="cosine")
+        assert found == pytest.approx(reference, abs=2e-5)
+
+
+def test_identical_texts_in_each_cluster_have_the_best_silhouette() -> None:
+    vectors = np.repeat(np.eye(3, dtype=np.float32), 4, axis=0)
+    assert cluster_texts(vectors, k=3).silhouette == 1
+
+
+@pytest.mark.parametrize("method", WITH_K)
+def test_auto_takes_the_candidate_with_the_greatest_silhouette(method: str) -> None:
+    vectors = np.random.default_rng(3).normal(size=(150, 6)).astype(np.float32)
+    found = cluster_texts(vectors, method, k="auto")
+    each = {k: cluster_texts(vectors, method, k=k).silhouette for k in AUTO_CANDIDATES if k <= 12}
+    if method == "agglomerative":
+        assert len(found.clusters) == max(each, key=lambda k: each[k] or 0)
+    assert len(found.clusters) in each
+    assert found == cluster_texts(vectors, method)
+
+
+@pytest.mark.parametrize("method", WITH_K)
+def test_auto_of_fewer_than_three_texts_is_one_cluster(method: str) -> None:
+    assert members(cluster_texts(np.eye(2, dtype=np.float32), method)) == [(0, 1)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_texts_have_no_clusters(method: str) -> None:
+    found = cluster_texts(np.empty((0, 3), np.float32), method)
+    assert (found.clusters, found.noise, found.silhouette, found.labels.tolist()) == ((), (), None, [])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_text_is_a_cluster_or_noise(method: str) -> None:
+    found = cluster_texts(np.ones((1, 3), np.float32), method)
+    assert (members(found), found.noise) == (([(0,)], ()) if method in WITH_K else ([], (0,)))
+    assert found.silhouette is None
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_identical_texts_are_one_cluster(method: str) -> None:
+    found = cluster_texts(np.ones((30, 3), np.float32), method)
+    assert members(found) == [tuple(range(30))]
+    assert (set(found.clusters[0].cosines), found.silhouette) == ({1.0}, None)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=15)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6))
+def test_texts_that_occur_several_times_do_no_harm(method: str, seed: int, different: int) -> None:
+    random = np.random.default_rng(seed)
+    chosen = np.append(np.arange(different), random.integers(0, different, 40))
+    vectors = random.normal(size=(different, 4)).astype(np.float32)[chosen]
+    found = cluster_texts(vectors, method, **({"k": different} if method in WITH_K else {}))
+    assert all(len(set(found.labels[chosen == one])) == 1 for one in range(different))
+    if method in WITH_K:
+        assert len(found.clusters) == different
+    assert cluster_texts(vectors, method) == cluster_texts(vectors, method)
+
+
+@pytest.mark.parametrize("method", WITH_K)
+def test_more_clusters_than_different_texts_are_refused(method: str) -> None:
+    with pytest.raises(UsageError, match="4 clusters of 3 texts\n  Ask for fewer"):
+        cluster_texts(np.eye(3, dtype=np.float32), method, k=4)
+    twice = np.tile(np.eye(2, dtype=np.float32), (5, 1))
+    # What differs by a rounding error only is no other text.
+    twice[0, 1] = 1e-7
+    with pytest.raises(UsageError, match="have only 2 different vectors\n  Ask for 2 clusters at most"):
+        cluster_texts(twice, method, k=3)
+
+
+@pytest.mark.parametrize("method", WITH_NOISE)
+def test_fewer_texts_than_the_least_size_are_noise(method: str) -> None:
+    vectors, _ = blobs(8)
+    assert cluster_texts(vectors, method, min_size=9).noise == tuple(range(8))
+
+
+def test_a_text_with_several_vectors_counts_once_by_their_mean_direction() -> None:
+    vectors = np.array([[9, 0], [0, 1], [1, 1], [-1, 0.1], [-5, 0]], np.float32)
+    starts = np.array([0, 2, 3, 4])
+    means = text_vectors(vectors, starts)
+    assert means == pytest.approx(unit(np.array([[1, 1], [1, 1], [-1, 0.1], [-5, 0]])), abs=1e-6)
+    found = cluster_texts(vectors, k=2, starts=starts)
+    assert members(found) == [(0, 1), (2, 3)]
+    assert found.clusters[0].cosines == (1.0, 1.0)
+
+
+def test_one_vector_a_text_is_the_same_with_and_without_starts() -> None:
+    vectors, _ = blobs(20)
+    assert cluster_texts(vectors, k=3, starts=np.arange(20)) == cluster_texts(vectors, k=3)
+
+
+def test_vectors_that_cancel_out_have_no_center_and_do_no_harm() -> None:
+    found = cluster_texts(np.array([[1, 0], [-1, 0]], np.float32), k=1)
+    assert found.clusters == (module.Cluster((0, 1), (0.0, 0.0)),)
+
+
+@pytest.mark.parametrize(
+    ("method", "limit"), [("agglomerative", "AGGLOMERATIVE_TEXTS"), ("hdbscan", "HDBSCAN_TEXTS")]
+)  # fmt: skip
+def test_more_texts_than_a_method_holds_are_refused(method: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, limit, 9)
+    with pytest.raises(UsageError, match=f"{method} holds .* 10 texts are more than 9\n  Use kmeans or communities"):
+        cluster_texts(np.ones((10, 2), np.float32), method)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("median", {}, "median is not a method\n  Use one of kmeans, agglomerative, hdbscan, communities"),
+        ("hdbscan", {"k": 3}, r"clusters \(k\) does not apply to hdbscan\n  Leave it out, or use kmeans or agglom"),
+        ("communities", {"k": "auto"}, "does not apply to communities"),
+        ("kmeans", {"min_cosine": 0.5}, "a least cosine does not apply to kmeans\n  Leave it out, or use communities"),
+        ("hdbscan", {"min_cosine": 0.5}, "a least cosine does not apply to hdbscan"),
+        ("agglomerative", {"min_size": 5}, "a least size does not apply to agglomerative"),
+        ("kmeans", {"k": 0}, "0 clusters"),
+        ("communities", {"min_cosine": 1.5}, "outside -1 to 1"),
+        ("communities", {"min_cosine": float("nan")}, "outside -1 to 1"),
+        ("hdbscan", {"min_size": 1}, "a least size of 1"),
+        ("kmeans", {"seed": -1}, "a seed of -1"),
+        ("kmeans", {"starts": np.array([1])}, "starts do not ascend"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_with_a_remedy(
+    method: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        cluster_texts(np.ones((4, 2), np.float32), method, **options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_vectors_without_a_direction_are_refused(method: str) -> None:
+    with pytest.raises(UsageError, match="vector 1 is zero"):
+        cluster_texts(np.array([[1, 0], [0, 0]], np.float32), method)
+    with pytest.raises(UsageError, match="vector 0 is zero or holds a value that is not finite"):
+        cluster_texts(np.array([[np.nan, 0], [0, 1]], np.float32), method)
+
+
+def test_methods_are_named_as_on_the_command_line() -> None:
+    assert list(ClusterMethod) == METHODS

@@ -1,0 +1,364 @@
+"""What is on a report's page, and that the page holds everything it needs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.analysis.report import Report, ReportGroup, ReportKind, project, report_bytes
+from es_sbert.analysis.report import text_map as text_map_module
+from es_sbert.analysis.report.page_sample import character_limit, sample_page
+from es_sbert.analysis.report.word_diff import differing_words
+from es_sbert.errors import UsageError
+
+
+class _Elements(HTMLParser):
+    """Elements of a page: tag, attributes and text.
+
+    Attributes:
+        found: In their order.
+    """
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None], str]] = []
+        self._inside = False
+        self.feed(page.decode())
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs), ""))
+        self._inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            tag, attributes, text = self.found[-1]
+            self.found[-1] = tag, attributes, text + data
+
+
+def report(texts: list[str], groups: list[ReportGroup], kind: ReportKind = ReportKind.CLUSTERS, **parts: Any) -> Report:
+    """A report whose points are on a line."""
+    given: dict[str, Any] = {
+        "title": "A report", "facts": [("texts", str(len(texts)))], "ids": [str(n) for n in range(len(texts))],
+        "points": np.column_stack([np.arange(len(texts)), np.zeros(len(texts))]).astype(np.float32),
+        "projection": "PCA",
+    }  # fmt: skip
+    return Report(kind=kind, texts=texts, groups=groups, **given | parts)
+
+
+def page_data(page: bytes) -> dict[str, Any]:
+    """What the page's script reads."""
+    [text] = [text for tag, attributes, text in _Elements(page).found if attributes.get("id") == "data"]
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+def points_of(data: dict[str, Any]) -> Any:
+    """The points of the map, within [0, 1]. *Shape:* ``(texts, 2)``."""
+    return np.frombuffer(base64.b64decode(data["points"]), "<u2").reshape(-1, 2) / 65_535
+
+
+TWO = [ReportGroup("1", (0, 1), (0.9, 0.9))]
+
+
+def test_page_names_no_other_file() -> None:
+    page = report_bytes(report(["a", "b"], TWO))
+    for _, attributes, _ in _Elements(page).found:
+        assert not attributes.keys() & {"src", "srcset", "action", "style", "onclick", "onload"}
+        assert (attributes.get("href") or "#").startswith("#")
+    assert not re.search(rb"https?:|@import|url\(|fetch\(|XMLHttpRequest|import\(|innerHTML|eval\(", page)
+
+
+def test_policy_allows_the_pages_own_script_and_style_only() -> None:
+    elements = _Elements(report_bytes(report(["a", "b"], TWO))).found
+    [policy] = [attributes["content"] or "" for _, attributes, _ in elements if "http-equiv" in attributes]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["require-trusted-types-for"] == "'script'"
+    scripts = [text for tag, attributes, text in elements if tag == "script" and attributes.get("id") != "data"]
+    styles = [text for tag, _, text in elements if tag == "style"]
+    assert rules["script-src"].split() == [_source(script) for script in scripts]
+    assert rules["style-src"].split() == [_source(style) for style in styles]
+    assert len(scripts) == 2
+
+
+def _source(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+HOSTILE = st.text(st.characters() | st.sampled_from("</scripttitle><!--\u2028\x00&\"'{}"), max_size=30)
+
+
+@given(st.lists(HOSTILE, min_size=2))
+def test_no_text_id_or_name_changes_the_markup(texts: list[str]) -> None:
+    group = ReportGroup(texts[0], (0, 1), (0.5, 0.5))
+    facts = [(texts[0], texts[1])]
+    page = report_bytes(report(texts, [group], ids=texts, title=texts[0], facts=facts, projection=texts[1]))
+    plain = report_bytes(report(["a"] * len(texts), TWO))
+    assert [found[0] for found in _Elements(page).found] == [found[0] for found in _Elements(plain).found]
+    data = page_data(page)
+    assert data["texts"] == texts
+    assert data["ids"] == texts
+    assert data["groups"][0]["name"] == texts[0]
+
+
+def test_data_cannot_end_its_element() -> None:
+    hostile = "</script><!-- <script> & \u2028\u2029 {{script}} {{data}}"
+    page = report_bytes(report([hostile, "b"], TWO, title=hostile))
+    raw = page.split(b'<script id="data" type="application/json">')[1].split(b"</script>")[0].decode()
+    assert not set("<>&\u2028\u2029") & set(raw)
+    assert json.loads(raw)["texts"][0] == hostile
+
+
+def test_lone_surrogates_are_replaced_and_pairs_are_joined() -> None:
+    data = page_data(report_bytes(report(["\ud83d a", "\ud83d\ude00"], TWO)))
+    assert data["texts"] == ["\ufffd a", "😀"]
+
+
+def test_points_fill_a_square_without_distortion() -> None:
+    points = np.array([[-3, 1], [5, 1], [1, 3]], np.float32)
+    shown = points_of(page_data(report_bytes(report(["a", "b", "c"], TWO, points=points))))
+    np.testing.assert_allclose(shown, [[0, 0.375], [1, 0.375], [0.5, 0.625]], atol=1e-4)
+
+
+def test_points_at_one_place_are_in_the_middle() -> None:
+    shown = points_of(page_data(report_bytes(report(["a", "b"], TWO, points=np.ones((2, 2), np.float32)))))
+    np.testing.assert_allclose(shown, 0.5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"ids": ["0"]}, "1 ids, 2 texts"),
+        ({"points": np.zeros((2, 3), np.float32)}, "shape"),
+        ({"points": np.full((2, 2), np.nan, np.float32)}, "not finite"),
+        ({"groups": [ReportGroup("x", (0, 2), (1, 1))]}, "member that is no text"),
+        ({"groups": [ReportGroup("x", (-1, 0), (1, 1))]}, "member that is no text"),
+        ({"groups": [ReportGroup("x", (0, 1), (1,))]}, "2 members and 1 cosines"),
+        ({"groups": [ReportGroup("x", (), ())]}, "0 members"),
+        ({"groups": [ReportGroup("x", (0,), (1,), kept=1)]}, "keeps a text that is no member"),
+        ({"groups": [ReportGroup("x", (0,), (1,))], "kind": ReportKind.PAIRS}, "the pair 'x' has 1 members"),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(parts: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        report(**{"texts": ["a", "b"], "groups": TWO} | parts)
+
+
+# What is on the page.
+
+
+def test_long_texts_are_shortened_and_counted() -> None:
+    data = page_data(report_bytes(report(["é" * 2001, "b" * 2000], TWO)))
+    assert (data["limit"], data["shortened"]) == (2000, [0])
+    assert [len(text) for text in data["texts"]] == [2000, 2000]
+
+
+def test_limit_of_characters_falls_with_the_length_of_all_texts() -> None:
+    assert character_limit(["a" * 5000] * 100) == 2000
+    assert character_limit(["a" * 5000] * 15_000) == 1000
+    assert character_limit(["a" * 150] * 50_000) == 2000
+    assert character_limit(["a" * 5000] * 1_000_000) == 200
+
+
+def test_page_of_clusters_holds_their_first_members_and_a_random_sample() -> None:
+    groups = [ReportGroup(str(g), range(g * 100, g * 100 + 100), np.linspace(1, 0, 100).tolist()) for g in range(5)]
+    whole = report([f"text {n}" for n in range(600)], groups)
+    sample = sample_page(whole, max_texts=300)
+    assert len(sample.texts) == 300
+    assert [list(group.places)[:20] for group in sample.groups] == [list(range(20))] * 5
+    assert (sample.texts >= 500).any()
+    assert (sample_page(whole, max_texts=300).texts == sample.texts).all()
+    data = page_data(report_bytes(whole, max_texts=300))
+    assert data["total"] == {"texts": 600, "groups": 5, "grouped": 500}
+    assert [group["size"] for group in data["groups"]] == [100] * 5
+    assert data["groups"][0]["cosine"] == 0.5  # of all members
+    for group, shown in zip(groups, data["groups"], strict=True):
+        assert [data["ids"][member] for member in shown["members"][:2]] == [str(member) for member in group.members[:2]]
+
+
+@pytest.mark.parametrize("room", [20, 21])
+def test_page_of_pairs_holds_whole_pairs_in_their_order(room: int) -> None:
+    groups = [ReportGroup(str(n), (2 * n, 2 * n + 1), (0.9, 0.9)) for n in range(50)]
+    whole = report([f"text {n}" for n in range(100)], groups, ReportKind.PAIRS)
+    data = page_data(report_bytes(whole, max_texts=room))
+    assert [group["name"] for group in data["groups"]][:10] == [str(n) for n in range(10)]
+    assert all(len(group["members"]) == 2 for group in data["groups"])
+    assert len(data["texts"]) == room
+    assert data["total"]["groups"] == 50
+
+
+def test_kept_text_is_on_the_page_with_its_group() -> None:
+    group = ReportGroup("1", range(50), [0.9] * 50, kept=49)
+    data = page_data(report_bytes(report(["same"] * 60, [group], ReportKind.DUPLICATES), max_texts=10))
+    [shown] = data["groups"]
+    assert data["ids"][shown["kept"]] == "49"
+    assert (len(shown["members"]), shown["size"]) == (10, 50)
+
+
+def test_first_groups_are_on_the_page() -> None:
+    groups = [ReportGroup(str(n), (n, n + 1), (0.9, 0.9)) for n in range(50)]
+    data = page_data(report_bytes(report(["a"] * 51, groups, ReportKind.PAIRS), max_groups=7))
+    assert [group["name"] for group in data["groups"]] == list("0123456")
+    assert data["total"] == {"texts": 51, "groups": 50, "grouped": 51}
+
+
+def test_marks_say_where_texts_differ() -> None:
+    texts = ["The 😀 red car", "The 😀 blue car", "The 😀 red car", "", "x" * 3000, "x" * 2999 + " y"]
+    group = ReportGroup("1", (0, 1, 2, 3), (1, 0.9, 1, 0.9), kept=0)
+    long = ReportGroup("2", (4, 5), (1, 0.9), kept=4)
+    data = page_data(report_bytes(report(texts, [group, long], ReportKind.DUPLICATES)))
+    assert data["groups"][0]["marks"] == [None, [[6, 9], [6, 10], 1, 0], None, None]
+    assert data["groups"][1]["marks"] == [None, [[], [], 0, 1]]
+
+
+# Differing words.
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "parts", "others"),
+    [
+        ("a b c", "a b c", [], []),
+        ("a  b\nc", "a b c", [], []),
+        ("a red car", "a blue car", ["red"], ["blue"]),
+        ("it is", "it is not so", [], ["not so"]),
+        ("Hello, you.", "Hello you!", [",", "."], ["!"]),
+        ("can't", "can not", ["'t"], ["not"]),
+        ("cafe\u0301 noir", "cafe noir", ["cafe\u0301"], ["cafe"]),
+        ("東京は雨", "東京は晴れ", ["雨"], ["晴れ"]),
+        ("यह हिन्दी है", "यह हिंदी है", ["हिन्दी"], ["हिंदी"]),
+        ("שלום עולם", "שלום לעולם", ["עולם"], ["לעולם"]),
+        ("", "new", [], ["new"]),
+    ],
+)
+def test_differing_words(first: str, second: str, parts: list[str], others: list[str]) -> None:
+    diff = differing_words(first, second)
+    assert [first[start:end] for start, end in diff.first] == parts
+    assert [second[start:end] for start, end in diff.second] == others
+
+
+@given(st.text("ab .é\n", max_size=30), st.text("ab .é\n", max_size=30))
+def test_texts_are_equal_without_their_differing_words(first: str, second: str) -> None:
+    diff = differing_words(first, second)
+
+    def rest(text: str, spans: list[tuple[int, int]]) -> str:
+        for start, end in reversed(spans):
+            text = text[:start] + text[end:]
+        return re.sub(r"\s", "", text)
+
+    assert rest(first, diff.first) == rest(second, diff.second)
+    assert max(len(diff.first), len(diff.second)) <= diff.differences <= len(diff.first) + len(diff.second)
+
+
+# The map.
+
+
+@pytest.fixture
+def no_umap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if UMAP were not installed."""
+    find_spec = text_map_module.importlib.util.find_spec
+    monkeypatch.setattr(
+        text_map_module.importlib.util, "find_spec", lambda name: None if name == "umap" else find_spec(name)
+    )
+
+
+def normal(count: int, dimensions: int = 8, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).normal(size=(count, dimensions)).astype(np.float32)
+
+
+@pytest.mark.usefixtures("no_umap")
+def test_map_shows_the_directions_in_which_texts_differ_most() -> None:
+    angles = np.linspace(0, 2 * np.pi, 40, endpoint=False)
+    vectors = np.zeros((40, 8), np.float32)
+    vectors[:, 3], vectors[:, 5] = 3 * np.cos(angles), 3 * np.sin(angles)
+    points, name = project(vectors)
+    assert name == "PCA"
+    assert points.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.usefixtures("no_umap")
+@pytest.mark.parametrize(("count", "dimensions"), [(0, 8), (1, 8), (2, 8), (3, 1), (40, 2)])
+def test_map_of_few_texts_or_dimensions(count: int, dimensions: int) -> None:
+    points, _ = project(normal(count, dimensions))
+    assert points.shape == (count, 2)
+    assert np.isfinite(points).all()
+    if count == 2:
+        assert np.abs(points[0] - points[1]).max() > 0.1
+
+
+def test_identical_texts_are_at_one_place() -> None:
+    points, name = project(np.repeat(normal(1), 40, axis=0) * np.linspace(1, 9, 40, dtype=np.float32)[:, None])
+    assert name == "PCA"
+    assert not points.any()
+
+
+@pytest.mark.usefixtures("no_umap")
+def test_text_with_chunks_is_placed_by_the_mean_of_its_unit_vectors() -> None:
+    vectors = normal(60)
+    starts = np.array([0, *range(3, 60)])
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    points, _ = project(vectors * np.linspace(1, 5, 60, dtype=np.float32)[:, None], starts)
+    expected, _ = project(np.concatenate([unit[:3].mean(axis=0, keepdims=True), unit[3:]]))
+    np.testing.assert_allclose(points, expected, atol=1e-5)
+
+
+@pytest.mark.usefixtures("no_umap")
+def test_map_of_many_texts_is_found_in_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_map_module, "_PCA_SAMPLE", 200)
+    monkeypatch.setattr(text_map_module, "_ROWS", 128)
+    vectors = normal(1000)
+    vectors[:, 0] *= 30
+    points, _ = project(vectors)
+    unit = vectors[:, 0] / np.linalg.norm(vectors, axis=1)
+    assert abs(np.corrcoef(points[:, 0], unit)[0, 1]) > 0.99
+    assert (project(vectors)[0] == points).all()
+
+
+@pytest.mark.parametrize("starts", [[1, 2], [0, 0], [0, 5]])
+def test_starts_that_are_no_rows_are_refused(starts: list[int]) -> None:
+    with pytest.raises(UsageError, match="starts"):
+        project(normal(5), np.array(starts))
+
+
+def test_vectors_without_direction_are_refused() -> None:
+    with pytest.raises(UsageError, match="zero or holds"):
+        project(np.zeros((3, 4), np.float32))
+
+
+@pytest.mark.parametrize(("count", "name"), [(31, "PCA"), (32, "UMAP"), (50, "UMAP"), (51, "PCA")])
+def test_umap_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, count: int, name: str) -> None:
+    given: dict[str, Any] = {}
+
+    class UMAP:
+        def __init__(self, **settings: Any) -> None:
+            given.update(settings)
+
+        def fit_transform(self, vectors: Any) -> Any:
+            np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+            return vectors[:, :2].astype(np.float64)
+
+    module = ModuleType("umap")
+    module.__spec__ = ModuleSpec("umap", None)
+    module.UMAP = UMAP  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "umap", module)
+    monkeypatch.setattr(text_map_module, "_UMAP_MOST", 50)
+    points, found = project(normal(count), seed=7)
+    assert (found, points.shape, points.dtype) == (name, (count, 2), np.float32)
+    if name == "UMAP":
+        assert (given["metric"], given["random_state"], given["n_neighbors"]) == ("cosine", 7, 15)
