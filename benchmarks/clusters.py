@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
-import resource
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from benchmarks.common import machine, read_jsonl, read_tsv, replaced, spread, table
-from benchmarks.pairs import seconds
+from benchmarks.pairs import peak_memory, seconds
 from es_sbert.analysis import cluster_texts
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
@@ -106,7 +105,7 @@ def compare(name: str, texts: list[str], truth: list[str], encoder: Encoder, see
 def _measured(method: str, count: int, options: dict[str, Any], results: Any) -> None:
     vectors = np.random.default_rng(0).normal(size=(count, 384)).astype(np.float32)
     took, _ = seconds(lambda: cluster_texts(vectors, method, **options))
-    results.put((took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    results.put((took, peak_memory()))
 
 
 def scale() -> list[list[object]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, NamedTuple
@@ -32,6 +32,8 @@ from es_sbert.printable import printable
 # Documents of the index that are read in one request; with their vectors they take some megabytes.
 _PAGE = 500
 _MAX_RECORD_BYTES = 16 << 20
+
+OnProgress = Callable[[int, int], None]
 
 
 @dataclass
@@ -158,7 +160,8 @@ def joined(collections: Sequence[TextCollection]) -> TextCollection:
 
 
 def read_files(files: Sequence[str], encoder: Encoder, *, template: TextTemplate, id_field: str | None = None,
-               format: Format | None = None, fields: Sequence[str] = ()) -> TextCollection:  # fmt: skip
+               format: Format | None = None, fields: Sequence[str] = (),
+               on_progress: OnProgress = lambda done, total: None) -> TextCollection:  # fmt: skip
     """Read the texts of files and embed them; identical texts are embedded once.
 
     Args:
@@ -168,6 +171,7 @@ def read_files(files: Sequence[str], encoder: Encoder, *, template: TextTemplate
         id_field: Field of the id; None names texts by file and line.
         format: Format of all files; None tells it from their names.
         fields: Further fields of each record to keep.
+        on_progress: Told the number of texts embedded, and that of all texts.
 
     Raises:
         SourceError: a file cannot be read, or no record has the fields of the text.
@@ -182,8 +186,14 @@ def read_files(files: Sequence[str], encoder: Encoder, *, template: TextTemplate
     if lost:
         raise SourceError(lost[0], "Check the source, and run the command again.")
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-    distinct = encoder.encode(list(rows), "document").vectors  # (distinct texts, dimensions)
-    vectors = distinct[[rows[text] for text in texts]] if texts else distinct
+    parts: list[Vectors] = []
+    done = 0
+    for part in encoder.encode_stream(rows, "document"):
+        parts.append(part.vectors)
+        done += len(part.vectors)
+        on_progress(done, len(rows))
+    distinct = np.concatenate(parts) if parts else np.empty((0, encoder.info.dimensions), np.float32)
+    vectors = distinct[[rows[text] for text in texts]] if len(rows) < len(texts) else distinct
     return TextCollection(ids, texts, vectors, np.arange(len(texts)), skipped, values, model=encoder.info.model)
 
 
@@ -226,7 +236,8 @@ def _texts_of(records: Iterable[Record | Reject], template: TextTemplate, id_fie
 
 
 def read_index(engine: Engine, index: str, vector_field: str, *, filter: Json | None = None,
-               fields: Sequence[str] = ()) -> TextCollection:  # fmt: skip
+               fields: Sequence[str] = (),
+               on_progress: OnProgress = lambda done, total: None) -> TextCollection:  # fmt: skip
     """Read the vectors of an index from one point in time, and the texts that they were made from, sorted by id.
 
     Documents without a vector, or with one of another model than the field's, are left out and counted.
@@ -236,6 +247,7 @@ def read_index(engine: Engine, index: str, vector_field: str, *, filter: Json | 
         vector_field: Field that holds the vectors.
         filter: Query that every document must match; None reads all.
         fields: Further fields of each document to keep.
+        on_progress: Told the number of documents read, and that of all documents.
 
     Raises:
         IndexMissing: no such index.
@@ -244,8 +256,11 @@ def read_index(engine: Engine, index: str, vector_field: str, *, filter: Json | 
     """
     reader = HitReader(read_vector_field(engine, index, vector_field), fields)
     query = reader.query(filter)
+    total, done = engine.count(index, query), 0
     for page in engine.scan(index, query=query, source_includes=reader.includes, page=_PAGE, vectors=True):
         reader.add(page)
+        done += len(page)
+        on_progress(done, max(done, total))
     # Engines give documents in any order.
     return reader.collection().sorted_by_id()
 

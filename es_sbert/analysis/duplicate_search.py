@@ -28,6 +28,7 @@ from es_sbert.analysis.candidate_pairs import CandidatePairs, KeyPair, SampledDo
 from es_sbert.analysis.collection import (
     DocumentVersion,
     HitReader,
+    OnProgress,
     Skipped,
     TextCollection,
     no_vector_reason,
@@ -197,7 +198,7 @@ class DuplicateSearch:
     """
 
     def __init__(self, engine: Engine, index: str, vector_field: str, settings: DuplicateSearchSettings, *,
-                 policy: RetryPolicy, on_progress: Callable[[int, int], None] = lambda done, total: None,
+                 policy: RetryPolicy, on_progress: OnProgress = lambda done, total: None,
                  on_wait: Callable[[str], None] = lambda reason: None) -> None:  # fmt: skip
         self._engine = engine
         self._index = index

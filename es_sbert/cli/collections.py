@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from es_sbert.cli.logs import is_json
 from es_sbert.cli.options import (
     connection_options,
     encoder_options,
@@ -27,6 +29,7 @@ from es_sbert.printable import printable
 
 if TYPE_CHECKING:
     from es_sbert.analysis import TextCollection
+    from es_sbert.analysis.collection import OnProgress
     from es_sbert.engines.protocol import Json
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -128,6 +131,25 @@ def read_collections(inputs: Sequence[Sequence[str]], *, index: str | None, filt
     return found
 
 
+@contextmanager
+def shown_progress(before: int = 0) -> Iterator[OnProgress]:
+    """A progress bar on a terminal, a line every few seconds elsewhere.
+
+    Args:
+        before: Documents that an earlier run has done.
+    """
+    from es_sbert.ingest.progress import Snapshot, meter_for
+
+    begin = time.monotonic()
+    with closing(meter_for(sys.stderr, quiet=False, events=is_json())) as meter:
+
+        def show(done: int, total: int) -> None:
+            fraction = (done - before) / (total - before) if total > before else None
+            meter.show(Snapshot(done - before, done - before, fraction, time.monotonic() - begin))
+
+        yield show
+
+
 def check_source(index: str | None, filter_text: str | None, text_fields: Sequence[str], text_template: str | None,
                  id_field: str | None, format: str, model: str | None) -> None:  # fmt: skip
     """Make sure that the options of an index and those of files are not mixed.
@@ -212,8 +234,8 @@ def _of_index(index: str, vector_field: str, filter_text: str | None, fields: Se
     from es_sbert.engines.connect import connect
 
     filter = read_filter(filter_text)
-    with closing(connect(engine_settings(**connection))) as engine:
-        return read_index(engine, index, vector_field, filter=filter, fields=fields)
+    with closing(connect(engine_settings(**connection))) as engine, shown_progress() as show:
+        return read_index(engine, index, vector_field, filter=filter, fields=fields, on_progress=show)
 
 
 def _of_files(inputs: Sequence[Sequence[str]], reading: dict[str, Any], **loading: Any) -> list[TextCollection]:
@@ -224,7 +246,11 @@ def _of_files(inputs: Sequence[Sequence[str]], reading: dict[str, Any], **loadin
     name = reading.pop("format")
     format = None if name == "auto" else Format(name)
     with load_encoder(loading.pop("model"), report=say, **loading) as encoder:
-        return [read_files(files, encoder, format=format, **reading) for files in inputs]
+        found = []
+        for files in inputs:
+            with shown_progress() as show:
+                found.append(read_files(files, encoder, format=format, on_progress=show, **reading))
+        return found
 
 
 def _template(text_fields: Sequence[str], text_template: str | None) -> Any:

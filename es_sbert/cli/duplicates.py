@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -20,13 +19,14 @@ from es_sbert.cli.collections import (
     output_options,
     read_collections,
     read_filter,
+    shown_progress,
     shown_text,
     source_options,
     write_found,
 )
 from es_sbert.cli.html_report import duplicates_page, source_name
 from es_sbert.cli.interrupts import INTERRUPTED
-from es_sbert.cli.logs import is_json, log_format_option
+from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import Number, engine_settings
 from es_sbert.cli.write_field import connection_of, field_writer, say_wait, write_field_options, write_results
 from es_sbert.errors import UsageError
@@ -227,7 +227,6 @@ def _search(index: str, path: Path, min_cosine: float, settings: dict[str, int],
     from es_sbert.analysis.duplicate_search import DuplicateSearch, DuplicateSearchSettings
     from es_sbert.engines.connect import connect
     from es_sbert.index.types import IndexType
-    from es_sbert.ingest.progress import meter_for
     from es_sbert.ingest.retry import RetryPolicy
 
     if reading["distinct"]:
@@ -235,7 +234,6 @@ def _search(index: str, path: Path, min_cosine: float, settings: dict[str, int],
     wanted = DuplicateSearchSettings(min_cosine, read_filter(reading["filter_text"]), **settings)
     with ExitStack() as stack:
         engine: Engine = stack.enter_context(closing(connect(engine_settings(**connection_of(reading)))))
-        meter = stack.enter_context(closing(meter_for(sys.stderr, quiet=False, events=is_json())))
         search = DuplicateSearch(
             engine, index, reading["vector_field"], wanted, policy=RetryPolicy(retry_seconds), on_wait=say_wait
         )
@@ -244,26 +242,13 @@ def _search(index: str, path: Path, min_cosine: float, settings: dict[str, int],
         candidates = stack.enter_context(CandidatePairs(path, search.identity))
         if candidates.resumed:
             say(f"resumed from {path}: {candidates.compared:,} documents were compared already")
-        search.on_progress = _progress(meter, candidates.compared)
         try:
-            return search.run(candidates, fields=fields, priority=priority)
+            with shown_progress(candidates.compared) as show:
+                search.on_progress = show
+                return search.run(candidates, fields=fields, priority=priority)
         except KeyboardInterrupt:
-            meter.close()
             say(f"Interrupted after {candidates.compared:,} documents; run the same command again to resume ({path}).")
             return None
-
-
-def _progress(meter: Any, before: int) -> Callable[[int, int], None]:
-    """Shows the documents that this process has compared."""
-    from es_sbert.ingest.progress import Snapshot
-
-    begin = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        fraction = (done - before) / (total - before) if total > before else None
-        meter.show(Snapshot(done - before, done - before, fraction, time.monotonic() - begin))
-
-    return show
 
 
 def _search_lines(found: FoundDuplicates) -> Iterator[str]:
