@@ -15,7 +15,7 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.hits import Key
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import SourceError
-from es_sbert.index.ensure import VectorField, read_vector_field
+from es_sbert.index.ensure import VectorField, missing_index, vector_field_of
 from es_sbert.index.field_names import document_names, fields_hint
 from es_sbert.index.layout import vector_path, vectors_by_name
 from es_sbert.index.meta import document_meta_field, meta_object
@@ -254,10 +254,13 @@ def read_index(engine: Engine, index: str, vector_field: str, *, filter: Json | 
         IndexMismatch: no such vector field.
         EngineError: the engine failed.
     """
-    reader = HitReader(read_vector_field(engine, index, vector_field), fields)
-    query = reader.query(filter)
+    state = engine.get_index(index)
+    if state is None:
+        raise missing_index(index, engine)
+    reader = HitReader(vector_field_of(engine, state, vector_field), fields)
+    query, size = reader.query(filter), min(_PAGE, state.result_window)
     total, done = engine.count(index, query), 0
-    for page in engine.scan(index, query=query, source_includes=reader.includes, page=_PAGE, vectors=True):
+    for page in engine.scan(index, query=query, source_includes=reader.includes, page=size, vectors=True):
         reader.add(page)
         done += len(page)
         on_progress(done, max(done, total))

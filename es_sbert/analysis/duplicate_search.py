@@ -212,6 +212,8 @@ class DuplicateSearch:
             raise missing_index(index, engine)
         self._state: IndexState = state
         self._vector: VectorField = vector_field_of(engine, state, vector_field)
+        # Ids of a lookup must be fewer than the hits that a search may return.
+        self._page = max(1, min(_PAGE, self._state.result_window - 1))
         self._total = 0
 
     @property
@@ -285,7 +287,7 @@ class DuplicateSearch:
         hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]["hits"]
         return [
             SampledDocument(key, vectors)
-            for part in _parts([key_of(hit) for hit in hits], _PAGE)
+            for part in _parts([key_of(hit) for hit in hits], self._page)
             for key, vectors in _vectors_by_key(self._look_up(part))
         ]
 
@@ -344,7 +346,7 @@ class DuplicateSearch:
             reader = HitReader(self._vector)
             read = partial(
                 self._engine.written, self._index, shard, found.positions[shard], end,
-                query=reader.query(self._query()), source_includes=reader.includes, page=_PAGE, vectors=True,
+                query=reader.query(self._query()), source_includes=reader.includes, page=self._page, vectors=True,
             )  # fmt: skip
             hits = self._retrying(read)
             reader.add(hits)
@@ -370,7 +372,8 @@ class DuplicateSearch:
             pairs = [(first, key) for first, (key, _) in zip(firsts, owned, strict=True) if first != key]
             wanted = [one for first, one in zip(firsts, owned, strict=True) if first == one[0]]
         searches = [(key, vector) for key, vectors in wanted for vector in vectors]
-        k = self._settings.neighbors
+        most = min(MAX_K, self._state.result_window) - 1
+        k = min(self._settings.neighbors, most)
         while searches:
             full = []
             for part in _parts(searches, _SEARCHES):
@@ -379,8 +382,8 @@ class DuplicateSearch:
                     pairs += [(key, other) for other in others]
                     if len(hits) > k:
                         full.append((key, vector))
-            searches = full if k < MAX_K - 1 else []
-            k = min(MAX_K - 1, k * _WIDEN)
+            searches = full if k < most else []
+            k = min(most, k * _WIDEN)
         return pairs
 
     def _search(self, vectors: Sequence[Vectors], k: int) -> list[list[Key]]:
@@ -420,7 +423,7 @@ class DuplicateSearch:
         counts: list[int] = []
         with tempfile.TemporaryFile(dir=found.path.parent) as file:
             for page in found.documents():
-                for some in _parts(page, _PAGE):
+                for some in _parts(page, self._page):
                     part = self._look_up([key for _, key in some], fields)
                     places = {key: len(ids) + place for place, key in enumerate(part.keys)}
                     positions |= {number: places[key] for number, key in some if key in places}
@@ -449,7 +452,7 @@ class DuplicateSearch:
         return documents, (right[0], right[1]), {keys[place] for place in set(lost.tolist()) - {-1}}
 
     def _search_again(self, keys: set[Key], found: CandidatePairs) -> None:
-        for part in _parts(sorted(keys, key=str), _PAGE):
+        for part in _parts(sorted(keys, key=str), self._page):
             found.add(self._candidates(self._look_up(part), None), [], found.positions, found.compared)
 
     def _look_up(self, keys: Sequence[Key], fields: Sequence[str] = ()) -> TextCollection:
@@ -458,6 +461,7 @@ class DuplicateSearch:
         find = partial(
             look_up, self._engine, self._index, [document_id for document_id, _ in keys],
             query=reader.query(self._query()), source=self._engine.info.source_with_vectors(reader.includes),
+            result_window=self._state.result_window,
         )  # fmt: skip
         hits = self._retrying(find)
         reader.add(hits[key] for key in keys if key in hits)

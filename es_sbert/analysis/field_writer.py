@@ -158,7 +158,8 @@ class FieldWriter:
         filters: list[Json] = [{"exists": {"field": self.name}}]
         query: Json = {"bool": {"filter": filters if filter is None else [*filters, filter]}}
         pages = self._engine.scan(
-            self._index, query=query, source_includes=[*reader.text_fields, self.name], page=_PAGE
+            self._index, query=query, source_includes=[*reader.text_fields, self.name],
+            page=min(_PAGE, self._state.result_window),
         )  # fmt: skip
         return [
             FieldUpdate(hit["_id"], reader.text_of(hit), version_of(hit), None)
@@ -243,9 +244,14 @@ class FieldWriter:
         self._retrying(partial(self._engine.refresh, self._state.name))
         reader = HitReader(self._vector)
         source = {"includes": [*reader.text_fields, self.name]}
-        for first in range(0, len(conflicts), _PAGE):
-            some = conflicts[first : first + _PAGE]
-            find = partial(look_up, self._engine, self._state.name, [update.id for update in some], source=source)
+        # Ids of a lookup must be fewer than the hits that a search may return.
+        page = max(1, min(_PAGE, self._state.result_window - 1))
+        for first in range(0, len(conflicts), page):
+            some = conflicts[first : first + page]
+            find = partial(
+                look_up, self._engine, self._state.name, [update.id for update in some], source=source,
+                result_window=self._state.result_window,
+            )  # fmt: skip
             found = {key_of(hit): hit for hit in self._retrying(find).values()}
             for update in some:
                 hit = found.get(update.key)

@@ -80,6 +80,11 @@ class IndexState:
     aliases: dict[str, Json] = field(default_factory=dict)
     data_stream: str | None = None
 
+    @property
+    def result_window(self) -> int:
+        """Hits that one search may return (`index.max_result_window`)."""
+        return int(self.settings.get("index.max_result_window", 10_000))
+
     def routing_of(self, alias: str) -> str | None:
         """The routing of all documents that are written by this alias; None where there is none, or it is no alias."""
         routing: str | None = self.aliases.get(alias, {}).get("index_routing")

@@ -56,7 +56,7 @@ class ChangeDetection:
         self._comparable = tuple(
             all(is_in_source(field, index.mappings) for field in target.template.fields) for target in targets
         )
-        self._result_window = int(index.settings.get("index.max_result_window", 10_000))
+        self._result_window = index.result_window
         self._outcomes = outcomes
         self._patiently = patiently
         self._empty_index = empty_index

@@ -209,6 +209,26 @@ def test_a_search_that_was_killed_or_interrupted_resumes(
     assert done.out == exact.out != ""
 
 
+def test_an_exact_comparison_that_is_interrupted_leaves_no_file(
+    cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str]
+) -> None:
+    index = fresh_index(es9_url)
+    write_jsonl(Path("docs.jsonl"), DOCUMENTS)
+    load = ("--url", es9_url, "--model", model, "--precision", "fp32", "--id-field", "id", "docs.jsonl")
+    assert cli("ingest", "--index", index, *load).code == 0
+    before = sorted(Path().iterdir())
+    hold = Hold(lambda: True)
+    with FaultyProxy(es9_url, always=hold, paths="/_search") as proxy:
+        arguments: list[str | Path] = ["duplicates", "--index", index, "-o", "out.jsonl", "--html", "page.html"]
+        process = kept_alive(arguments, Path(), proxy, hold)
+        process.send_signal(signal.SIGINT)
+        hold.cut()
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == "Interrupted."
+    assert sorted(Path().iterdir()) == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -243,10 +243,10 @@ def test_the_recall_counts_what_the_engine_misses(
     assert 0 < together < len(pairs)
 
 
-def test_several_shards_and_routings(
+def test_several_shards_and_routings_and_a_small_result_window(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
-    settings = {"number_of_shards": 3, "number_of_replicas": 0}
+    settings: dict[str, Any] = {"number_of_shards": 3, "number_of_replicas": 0, "max_result_window": 12}
     if engine.info.flavour == "opensearch":
         settings["index.knn"] = True
     engine.create_index(index_name, {"settings": settings})
@@ -256,8 +256,8 @@ def test_several_shards_and_routings(
     update(engine, index_name, {"index": {"_id": "d000", "routing": "elsewhere"}}, source)
     engine.refresh(index_name)
     with pytest.raises(Killed):
-        search(engine, index_name, tmp_path / "state", kill_at(30))
-    found = search(engine, index_name, tmp_path / "state")
+        search(engine, index_name, tmp_path / "state", kill_at(30), sample=10)
+    found = search(engine, index_name, tmp_path / "state", sample=10)
     assert sorted(map(sorted, [[name for name, _ in members] for _, members in named(found)])) == sorted(
         map(sorted, [[name for name, _ in members] for _, members in exact(engine, index_name)])
     )
