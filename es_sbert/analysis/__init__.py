@@ -6,8 +6,13 @@ Vectors come from files, from the vectors that an index holds, or from arrays.
 from es_sbert.analysis.bitext import AlignedPair, margin_pairs
 from es_sbert.analysis.cluster_names import cluster_names, display_names
 from es_sbert.analysis.clusters import Cluster, Clustering, ClusterMethod, cluster_texts
-from es_sbert.analysis.collection import Skipped, TextCollection, read_files, read_index
-from es_sbert.analysis.duplicate_search import DuplicateSearchSettings, FoundDuplicates, Recall, search_duplicates
+from es_sbert.analysis.collection import SkippedDocuments, TextCollection, read_files, read_index
+from es_sbert.analysis.duplicate_search import (
+    DuplicateRecall,
+    DuplicateSearchResult,
+    DuplicateSearchSettings,
+    search_duplicates,
+)
 from es_sbert.analysis.duplicates import DuplicateGroup, duplicate_groups
 from es_sbert.analysis.similarity import Pair, most_similar_between, most_similar_pairs, pairs_above
 
@@ -17,11 +22,11 @@ __all__ = [
     "ClusterMethod",
     "Clustering",
     "DuplicateGroup",
+    "DuplicateRecall",
+    "DuplicateSearchResult",
     "DuplicateSearchSettings",
-    "FoundDuplicates",
     "Pair",
-    "Recall",
-    "Skipped",
+    "SkippedDocuments",
     "TextCollection",
     "cluster_names",
     "cluster_texts",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.analysis.similarity import DECIMALS, check_dimensions, vector_lengths
+from es_sbert.analysis.similarity import DECIMALS, check_cosine, check_dimensions, vector_lengths
 from es_sbert.encoder.types import Vectors
 from es_sbert.errors import UsageError
 
@@ -44,7 +44,7 @@ def margin_pairs(first: Vectors, second: Vectors, k: int | None = None, *, neigh
                  block: int = _BLOCK) -> list[AlignedPair]:  # fmt: skip
     """Align two collections: each text is in one pair at most, the pair with the greatest margin first.
 
-    The candidates are each text's best neighbour in the other collection, in both directions (the paper's *max*
+    The candidates are each text's best neighbor in the other collection, in both directions (the paper's *max*
     retrieval). Of equal margins, the pair with the lower first, then the lower second position wins.
 
     Args:
@@ -60,8 +60,7 @@ def margin_pairs(first: Vectors, second: Vectors, k: int | None = None, *, neigh
     """
     if neighbors < 1 or (k is not None and k < 1) or block < 1:
         raise UsageError("k, the neighbors and the block are numbers of texts", "Give numbers above 0.")
-    if not -1 <= min_cosine <= 1:
-        raise UsageError(f"a least cosine of {min_cosine:g} lies outside -1 to 1", "Give a cosine.")
+    check_cosine(min_cosine)
     # Twice the work of float32, but a margin is a ratio, and no block size may change which pair is chosen.
     one = first.astype(np.float64) / vector_lengths(first)[:, None]
     two = second.astype(np.float64) / vector_lengths(second)[:, None]
@@ -116,10 +115,10 @@ def _greatest(cosines: Doubles, places: Integers, count: int) -> tuple[Doubles, 
 
 
 def _best_by_margin(places: Integers, cosines: Doubles, own_mean: Doubles, other_mean: Doubles) -> Doubles:
-    """The neighbour with the greatest margin of each text.
+    """The neighbor with the greatest margin of each text.
 
     Returns:
-        Position of the text, of its neighbour, margin and cosine. *Shape:* ``(texts, 4)``.
+        Position of the text, of its neighbor, margin and cosine. *Shape:* ``(texts, 4)``.
     """
     means = (own_mean[:, None] + other_mean[places]) / 2  # (texts, neighbors)
     # Texts that are not near to anything have no margin to speak of.

@@ -1,8 +1,8 @@
 """Clusters of texts by their embeddings: k-means, agglomerative, HDBSCAN, and communities above a cosine.
 
 All methods compare by cosine: vectors are normalised first. A text with several vectors (chunks) counts once, by the
-normalised mean of its normalised vectors. k-means computes in float64, so that the order in which threads add up does
-not decide where a text goes.
+normalised mean of its normalised vectors. k-means of up to `KMEANS_TEXTS` texts computes in float64, so that the order
+in which threads add up does not decide where a text goes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.analysis.similarity import DECIMALS, pairs_above, vector_lengths
+from es_sbert.analysis.similarity import DECIMALS, check_cosine, pairs_above, vector_lengths
 from es_sbert.encoder.types import Vectors
 from es_sbert.errors import UsageError
 from es_sbert.extras import require
@@ -61,8 +61,8 @@ class ClusterMethod(StrEnum):
 # What k, min_cosine and min_size are called in messages, and the methods that take them.
 _TAKEN_BY = (
     ("a number of clusters (k)", (ClusterMethod.KMEANS, ClusterMethod.AGGLOMERATIVE)),
-    ("a least cosine", (ClusterMethod.COMMUNITIES,)),
-    ("a least size", (ClusterMethod.HDBSCAN, ClusterMethod.COMMUNITIES)),
+    ("a minimum cosine", (ClusterMethod.COMMUNITIES,)),
+    ("a minimum size", (ClusterMethod.HDBSCAN, ClusterMethod.COMMUNITIES)),
 )
 
 
@@ -124,7 +124,7 @@ def cluster_texts(vectors: Vectors, method: str = ClusterMethod.KMEANS, *, k: Cl
         k: Number of clusters, for `kmeans` and `agglomerative`. `auto`, also where it is not given: the one of
             `AUTO_CANDIDATES` with the greatest mean silhouette by cosine, of several the smallest. `kmeans` tries them
             on `AUTO_TEXTS` texts at most.
-        min_cosine: For `communities`: least cosine with the central text. Not given: `DEFAULT_MIN_COSINE`.
+        min_cosine: For `communities`: minimum cosine with the central text. Not given: `DEFAULT_MIN_COSINE`.
         min_size: For `hdbscan` and `communities`: least number of texts. Not given: `DEFAULT_MIN_SIZE`.
         starts: For texts with several vectors: the row of each text's first, ascending from 0. *Shape:* ``(texts,)``.
         seed: Of the random choices of `kmeans`.
@@ -172,10 +172,10 @@ def check_options(method: str, *, k: ClusterCount | None = None, min_cosine: flo
             raise UsageError(f"{name} does not apply to {method}", f"Leave it out, or use {' or '.join(methods)}.")
     if k is not None and k != "auto" and k < 1:
         raise UsageError(f"{k} clusters are asked for", "Ask for one at least, or for auto.")
-    if min_cosine is not None and not -1 <= min_cosine <= 1:
-        raise UsageError(f"a least cosine of {min_cosine:g} lies outside -1 to 1", "Give a cosine.")
+    if min_cosine is not None:
+        check_cosine(min_cosine)
     if min_size is not None and min_size < 2:
-        raise UsageError(f"a least size of {min_size}", "Give 2 texts or more.")
+        raise UsageError(f"min_size is {min_size}", "Give 2 texts or more.")
     return method
 
 

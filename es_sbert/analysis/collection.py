@@ -37,7 +37,7 @@ OnProgress = Callable[[int, int], None]
 
 
 @dataclass
-class Skipped:
+class SkippedDocuments:
     """Documents that were left out, by the reason.
 
     Attributes:
@@ -90,7 +90,7 @@ class TextCollection:
     texts: Sequence[str]
     vectors: Vectors
     starts: NDArray[np.int64]
-    skipped: Skipped
+    skipped: SkippedDocuments
     values: Sequence[Json] = ()
     versions: Sequence[DocumentVersion] = ()
     model: str = ""
@@ -141,7 +141,7 @@ def joined(collections: Sequence[TextCollection]) -> TextCollection:
     """One collection of the texts of several, in their order; without further fields and versions."""
     if len(collections) == 1:
         return collections[0]
-    skipped = Skipped()
+    skipped = SkippedDocuments()
     rows, starts = 0, []
     for one in collections:
         starts.append(one.starts + rows)
@@ -198,12 +198,12 @@ def read_files(files: Sequence[str], encoder: Encoder, *, template: TextTemplate
 
 
 def _texts_of(records: Iterable[Record | Reject], template: TextTemplate, id_field: str | None,
-              fields: Sequence[str]) -> tuple[list[str], list[str], list[Json], Skipped]:  # fmt: skip
+              fields: Sequence[str]) -> tuple[list[str], list[str], list[Json], SkippedDocuments]:  # fmt: skip
     """Ids, texts and further fields of records."""
     ids: list[str] = []
     texts: list[str] = []
     values: list[Json] = []
-    skipped = Skipped()
+    skipped = SkippedDocuments()
     names: dict[str, None] = {}
     read, has_field = 0, False
     for record in records:
@@ -289,7 +289,7 @@ class HitReader:
         self.text_fields = () if self._template is None else self._template.fields
         parts = [vector.name, vector_path(vector.name, vector.meta), self._meta_field, *self.text_fields, *fields]
         self.includes = list(dict.fromkeys(parts))
-        self.skipped = Skipped()
+        self.skipped = SkippedDocuments()
         self._ids: list[str] = []
         self._texts: list[str] = []
         self._values: list[Json] = []
@@ -316,6 +316,9 @@ class HitReader:
                 self.skipped.add(other_model_reason(self._vector), hit["_id"])
                 continue
             vectors = np.stack([vector for _, _, vector in stored_vectors(find_field(source, self._vector.name), 0)])
+            if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
+                self.skipped.add("its vector is zero or holds a value that is not finite", hit["_id"])
+                continue
             self._ids.append(hit["_id"])
             self._texts.append(self.text_of(hit))
             self._values.append(_values_in(source, self._fields))

@@ -12,6 +12,7 @@ time, and copies do not crowd other near-duplicates out of a search.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,18 +25,18 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from es_sbert.analysis.candidate_pairs import CandidatePairs, KeyPair, SampledDocument
 from es_sbert.analysis.collection import (
     DocumentVersion,
     HitReader,
     OnProgress,
-    Skipped,
+    SkippedDocuments,
     TextCollection,
     no_vector_reason,
     other_model_reason,
 )
+from es_sbert.analysis.duplicate_search_state import DuplicateSearchState, KeyPair, SampledDocument
 from es_sbert.analysis.duplicates import DuplicateGroup, groups_of_pairs
-from es_sbert.analysis.similarity import pair_cosines, pairs_above_between
+from es_sbert.analysis.similarity import check_cosine, pair_cosines, pairs_above_between
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.hits import Key, key_of
 from es_sbert.engines.look_up import look_up
@@ -61,7 +62,7 @@ _PAGE = 500
 _SEARCHES = 100  # of one request
 # By how much the engine's cosine may lie below that of the float32 vectors.
 _SLACK = 1e-3
-# A document all of whose neighbours are near-duplicates is searched for again with so many times more.
+# A document all of whose neighbors are near-duplicates is searched for again with so many times more.
 _WIDEN = 4
 # Rounds over what was written while the round before ran.
 _ROUNDS = 3
@@ -91,32 +92,33 @@ class DuplicateSearchSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not -1 <= self.min_cosine <= 1:
-            raise UsageError(f"a least cosine of {self.min_cosine:g} lies outside -1 to 1", "Give a cosine.")
+        check_cosine(self.min_cosine)
         if not 1 <= self.neighbors < MAX_K or not 0 <= self.sample <= MAX_K:
             raise UsageError(
                 f"{self.neighbors:,} neighbors and a sample of {self.sample:,} are asked for",
-                f"Give at least one neighbor, and less than {MAX_K:,} of each.",
+                f"Use 1 to {MAX_K - 1:,} neighbors and a sample of 0 to {MAX_K:,}.",
             )
 
 
 @dataclass(frozen=True)
-class Recall:
+class DuplicateRecall:
     """How many of the exact near-duplicates of some documents the search has put into one group.
 
     Attributes:
         sampled: Documents, taken at random, that were compared with all others.
-        pairs: Their near-duplicates.
+        pairs: Pairs of one of them and a near-duplicate of it.
         found: Of these pairs, those whose documents are in one group.
+        shares: Of each sampled document that has a near-duplicate: the part of them that is in its group.
     """
 
     sampled: int
     pairs: int
     found: int
+    shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
-class FoundDuplicates:
+class DuplicateSearchResult:
     """The near-duplicates of an index.
 
     Attributes:
@@ -131,14 +133,14 @@ class FoundDuplicates:
     texts: TextCollection
     groups: list[DuplicateGroup]
     compared: int
-    recall: Recall
+    recall: DuplicateRecall
     resumed: bool
     unread: int
 
 
 def search_duplicates(engine: Engine, index: str, vector_field: str, settings: DuplicateSearchSettings, *,
                       state: Path, retry_seconds: float = 300.0, fields: Sequence[str] = (),
-                      priority: Priority = lambda texts: None) -> FoundDuplicates:  # fmt: skip
+                      priority: Priority = lambda texts: None) -> DuplicateSearchResult:  # fmt: skip
     """Find the near-duplicates of an index by its kNN search.
 
     A search that was stopped resumes when it is called again with the same settings and state.
@@ -150,10 +152,10 @@ def search_duplicates(engine: Engine, index: str, vector_field: str, settings: D
 
     Raises:
         IndexMissing, IndexMismatch, EngineError: see `DuplicateSearch`.
-        UsageError, OutputError: see `CandidatePairs`.
+        UsageError, OutputError: see `DuplicateSearchState`.
     """
     search = DuplicateSearch(engine, index, vector_field, settings, policy=RetryPolicy(retry_seconds))
-    with CandidatePairs(state, search.identity) as candidates:
+    with DuplicateSearchState(state, search.identity) as candidates:
         found = search.run(candidates, fields=fields, priority=priority)
         candidates.remove()
     return found
@@ -201,7 +203,6 @@ class DuplicateSearch:
                  policy: RetryPolicy, on_progress: OnProgress = lambda done, total: None,
                  on_wait: Callable[[str], None] = lambda reason: None) -> None:  # fmt: skip
         self._engine = engine
-        self._index = index
         self._settings = settings
         self._policy = policy
         self.on_progress = on_progress
@@ -211,6 +212,9 @@ class DuplicateSearch:
         if state is None:
             raise missing_index(index, engine)
         self._state: IndexState = state
+        # Not the alias: it may be moved during the search, and OpenSearch applies its filter after the search by kNN.
+        self._index = state.name
+        self._filter = state.filtered(index, settings.filter)
         self._vector: VectorField = vector_field_of(engine, state, vector_field)
         # Ids of a lookup must be fewer than the hits that a search may return.
         self._page = max(1, min(_PAGE, self._state.result_window - 1))
@@ -226,14 +230,14 @@ class DuplicateSearch:
         """What must be the same for a search to resume another one."""
         settings = self._settings
         parts = [
-            self._state.settings["index.uuid"], self._index, self._vector.name, self._vector.meta.fingerprint,
-            settings.min_cosine, settings.filter, settings.neighbors, settings.num_candidates, settings.sample,
+            self._state.settings["index.uuid"], self._vector.name, self._vector.meta.fingerprint,
+            settings.min_cosine, self._filter, settings.neighbors, settings.num_candidates, settings.sample,
             settings.seed,
         ]  # fmt: skip
         return orjson.dumps(parts).decode()
 
-    def run(self, found: CandidatePairs, *, fields: Sequence[str] = (),
-            priority: Priority = lambda texts: None) -> FoundDuplicates:  # fmt: skip
+    def run(self, found: DuplicateSearchState, *, fields: Sequence[str] = (),
+            priority: Priority = lambda texts: None) -> DuplicateSearchResult:  # fmt: skip
         """Search to the end.
 
         Args:
@@ -260,8 +264,8 @@ class DuplicateSearch:
             self._search_again(lost, found)
             texts, pairs, _ = self._confirmed(found, fields)
         groups = groups_of_pairs(texts.vectors, *pairs, starts=texts.starts, priority=priority(texts))
-        return FoundDuplicates(
-            texts, groups, found.compared, _recall(texts, groups, found, len(sample)), found.resumed,
+        return DuplicateSearchResult(
+            texts, groups, found.compared, self._recall(texts, groups, found, sample), found.resumed,
             self._count_after(found.positions),
         )  # fmt: skip
 
@@ -272,7 +276,7 @@ class DuplicateSearch:
     def _query(self) -> Json:
         """The documents that have a vector and match the filter."""
         filters = [has_vector(self._vector.name, self._vector.meta)]
-        return {"bool": {"filter": filters if self._settings.filter is None else [*filters, self._settings.filter]}}
+        return {"bool": {"filter": filters if self._filter is None else [*filters, self._filter]}}
 
     def _sample(self) -> list[SampledDocument]:
         """Some documents at random."""
@@ -281,8 +285,8 @@ class DuplicateSearch:
         random: Json = {"seed": self._settings.seed, "field": "_seq_no"}
         score: Json = {"query": self._query(), "random_score": random, "boost_mode": "replace"}
         body: Json = {
-            "query": {"function_score": score}, "_source": False, "size": self._settings.sample,
-            "track_total_hits": False,
+            "query": {"function_score": score}, "_source": False,
+            "size": min(self._settings.sample, self._state.result_window), "track_total_hits": False,
         }  # fmt: skip
         hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]["hits"]
         return [
@@ -291,7 +295,7 @@ class DuplicateSearch:
             for key, vectors in _vectors_by_key(self._look_up(part))
         ]
 
-    def _left_out(self) -> Skipped:
+    def _left_out(self) -> SkippedDocuments:
         """Documents that are not compared, by the reason."""
         name, meta = self._vector.name, self._vector.meta
         own = f"{document_meta_field(name)}.fingerprint"
@@ -303,11 +307,11 @@ class DuplicateSearch:
             no_vector_reason(self._vector): {"must_not": [has_vector(name, meta)]},
             other_model_reason(self._vector): other,
         }
-        skipped = Skipped()
+        skipped = SkippedDocuments()
         for reason, clauses in reasons.items():
             query: Json = {"bool": clauses}
-            if self._settings.filter is not None:
-                query = {"bool": {"filter": [query, self._settings.filter]}}
+            if self._filter is not None:
+                query = {"bool": {"filter": [query, self._filter]}}
             body: Json = {"query": query, "size": 1, "_source": False, "track_total_hits": True}
             hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]
             if hits["total"]["value"]:
@@ -340,7 +344,7 @@ class DuplicateSearch:
             count += int(self._retrying(search)["hits"]["total"]["value"])
         return count
 
-    def _compare_shard(self, shard: int, end: int, found: CandidatePairs, sample: list[SampledDocument]) -> None:
+    def _compare_shard(self, shard: int, end: int, found: DuplicateSearchState, sample: list[SampledDocument]) -> None:
         """Search for the documents of a shard whose last write lies between the position and `end`."""
         while found.positions[shard] < end:
             reader = HitReader(self._vector)
@@ -349,16 +353,19 @@ class DuplicateSearch:
                 query=reader.query(self._query()), source_includes=reader.includes, page=self._page, vectors=True,
             )  # fmt: skip
             hits = self._retrying(read)
+            if not hits:
+                # Deleted since, or another copy of the shard was asked that does not show them yet: see `unread`.
+                return
             reader.add(hits)
             documents = reader.collection()
             pairs = self._candidates(documents, found)
             exact = _sample_pairs(sample, documents, self._settings.min_cosine)
             positions = list(found.positions)
-            positions[shard] = hits[-1]["_seq_no"] if hits else end
+            positions[shard] = hits[-1]["_seq_no"]
             found.add(pairs, exact, positions, found.compared + len(documents))
             self.on_progress(found.compared, max(self._total, found.compared))
 
-    def _candidates(self, documents: TextCollection, found: CandidatePairs | None) -> list[KeyPair]:
+    def _candidates(self, documents: TextCollection, found: DuplicateSearchState | None) -> list[KeyPair]:
         """Near-duplicates of some documents, by the engine's scores or by equal vectors.
 
         Args:
@@ -395,7 +402,7 @@ class DuplicateSearch:
                 self._engine.info.flavour,
                 Method.KNN,
                 VectorQuery(
-                    self._vector.name, vector, k + 1, filter=self._settings.filter,
+                    self._vector.name, vector, k + 1, filter=self._filter,
                     num_candidates=None if candidates is None else max(k + 1, candidates),
                     oversample=OVERSAMPLE.get(self.index_type), passages=meta.passages is not None,
                     min_cosine=max(-1.0, self._settings.min_cosine - _SLACK),
@@ -407,7 +414,7 @@ class DuplicateSearch:
         answers = self._retrying(partial(self._engine.multi_search, self._index, bodies))
         return [[key_of(hit) for hit in answer["hits"]["hits"]] for answer in answers]
 
-    def _confirmed(self, found: CandidatePairs,
+    def _confirmed(self, found: DuplicateSearchState,
                    fields: Sequence[str]) -> tuple[TextCollection, tuple[Integers, Integers], set[Key]]:  # fmt: skip
         """The pairs that reach the threshold by the vectors that the documents have now.
 
@@ -451,7 +458,36 @@ class DuplicateSearch:
         right = there[:, cosines >= self._settings.min_cosine]
         return documents, (right[0], right[1]), {keys[place] for place in set(lost.tolist()) - {-1}}
 
-    def _search_again(self, keys: set[Key], found: CandidatePairs) -> None:
+    def _recall(self, texts: TextCollection, groups: Sequence[DuplicateGroup], found: DuplicateSearchState,
+                sample: Sequence[SampledDocument]) -> DuplicateRecall:  # fmt: skip
+        """How many of the sample's near-duplicates are in one group."""
+        keys = texts.keys
+        group_of = {keys[member]: number for number, group in enumerate(groups) for member in group.members}
+        together = {
+            pair: pair[0] in group_of and group_of[pair[0]] == group_of.get(pair[1]) for pair in found.sample_pairs()
+        }
+        # Documents that are gone or changed since they were compared were not missed.
+        missed = [pair for pair, hit in together.items() if not hit]
+        still = set(self._near_duplicates(missed))
+        together = {pair: hit for pair, hit in together.items() if hit or pair in still}
+        hits: dict[Key, list[bool]] = {one.key: [] for one in sample}
+        for pair, hit in together.items():
+            for key in pair:
+                hits.get(key, []).append(hit)
+        shares = tuple(sum(own) / len(own) for own in hits.values() if own)
+        return DuplicateRecall(len(sample), len(together), sum(together.values()), shares)
+
+    def _near_duplicates(self, pairs: Sequence[KeyPair]) -> Iterator[KeyPair]:
+        """Those of some pairs that are near-duplicates by the vectors that the documents have now."""
+        for some in _parts(pairs, max(1, self._page // 2)):
+            documents = self._look_up(list(dict.fromkeys(key for pair in some for key in pair)))
+            place = {key: number for number, key in enumerate(documents.keys)}
+            there = [pair for pair in some if pair[0] in place and pair[1] in place]
+            first, second = (np.array([place[pair[side]] for pair in there], np.int64) for side in (0, 1))
+            cosines = pair_cosines(documents.vectors, first, second, documents.starts)
+            yield from itertools.compress(there, cosines >= self._settings.min_cosine)
+
+    def _search_again(self, keys: set[Key], found: DuplicateSearchState) -> None:
         for part in _parts(sorted(keys, key=str), self._page):
             found.add(self._candidates(self._look_up(part), None), [], found.positions, found.compared)
 
@@ -493,15 +529,6 @@ def _sample_pairs(sample: Sequence[SampledDocument], documents: TextCollection, 
         for one, two in zip(first.tolist(), second.tolist(), strict=True)
         if sample[one].key != keys[two]
     ]  # fmt: skip
-
-
-def _recall(texts: TextCollection, groups: Sequence[DuplicateGroup], found: CandidatePairs, sampled: int) -> Recall:
-    """How many of the sample's near-duplicates are in one group."""
-    keys = texts.keys
-    group_of = {keys[member]: number for number, group in enumerate(groups) for member in group.members}
-    pairs = found.sample_pairs()
-    hits = sum(first in group_of and group_of[first] == group_of.get(second) for first, second in pairs)
-    return Recall(sampled, len(pairs), hits)
 
 
 def _mapped(file: BinaryIO, dimensions: int) -> Vectors:

@@ -24,6 +24,9 @@ DEFAULT_MIN_COSINE = 0.95
 # Pairs between different groups that are held before the groups are joined: 16 bytes each.
 _HELD = 4 << 20
 
+# Compact dates of ISO 8601 (20260131) have eight digits, milliseconds of any date since 1970 more.
+_DATE_DIGITS = 8
+
 Integers = NDArray[np.int64]
 
 
@@ -125,18 +128,23 @@ def priorities(texts: TextCollection, keep: Keep, date_field: str | None = None)
 
 
 def _latest(value: object, name: str, date_field: str) -> float:
-    """Milliseconds since 1970 of a date, of several the latest."""
-    if isinstance(value, list) and value:
-        return max(_latest(one, name, date_field) for one in value)
+    """Milliseconds since 1970 of a date, of several the latest; minus infinity without one."""
+    if value is None or value == "":
+        return -math.inf
+    if isinstance(value, list):
+        return max((_latest(one, name, date_field) for one in value), default=-math.inf)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str):
+        # Files without types, such as CSV, have numbers as text.
+        if len(value) > _DATE_DIGITS and value.isascii() and value.isdigit():
+            return float(value)
         with contextlib.suppress(ValueError):
             date = datetime.fromisoformat(value.strip())
             return 1000 * (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     raise UsageError(
         f"the date of {printable(name)} in {date_field} cannot be read: {printable(repr(value))[:80]}",
-        "--keep newest reads dates as ISO 8601 (2026-01-31T12:00:00Z) and as numbers of milliseconds since 1970.",
+        "Use ISO 8601 (2026-01-31T12:00:00Z) or milliseconds since 1970, or leave the document out with --filter.",
     )
 
 

@@ -21,13 +21,14 @@ from es_sbert.engines.protocol import Engine, IndexState, ItemResult, Json
 from es_sbert.errors import IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.bulk_lines import bodies
 from es_sbert.index.ensure import VectorField, missing_index, vector_field_of
-from es_sbert.index.meta import document_meta_field
+from es_sbert.index.meta import META_KEY, document_meta_field, with_entry
 from es_sbert.index.text import MISSING, TextTemplate, find_field
 from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes, with_retries
 
 T = TypeVar("T")
 
 _BODY_BYTES = 5 << 20
+_WRITTEN = "written_fields"  # of `_meta.es_sbert`
 _CONFLICT = 409
 _TOO_LARGE = 413
 # Documents that are looked at again in one request.
@@ -65,17 +66,17 @@ class FieldUpdateCounts:
         removed: Documents whose old value was removed.
         changed: Ids of documents whose text another writer has changed since it was analysed.
         deleted: Ids of documents that were deleted since.
-        refused: Id → why the engine refuses the update.
+        refused: Id and routing → why the document was not updated.
     """
 
     written: int = 0
     removed: int = 0
     changed: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
+    refused: dict[Key, str] = field(default_factory=dict)
 
     @property
-    def total(self) -> int:
+    def completed(self) -> int:
         """Updates that came to an end."""
         ended = (self.changed, self.deleted, self.refused)
         return self.written + self.removed + sum(map(len, ended))
@@ -117,7 +118,6 @@ class FieldWriter:
     def __init__(self, engine: Engine, index: str, vector_field: str, name: str, *, policy: RetryPolicy,
                  on_wait: Callable[[str], None] = lambda reason: None) -> None:  # fmt: skip
         self._engine = engine
-        self._index = index
         self._policy = policy
         self._no_waiting = threading.Event()  # never set: Ctrl-C ends a wait by an exception
         self._on_wait = on_wait
@@ -126,21 +126,46 @@ class FieldWriter:
         if state is None:
             raise missing_index(index, engine)
         self._state: IndexState = state
+        self._shown_by = partial(state.filtered, index)  # a query → the same for documents that the alias shows
         self._vector = vector_field_of(engine, state, vector_field)
         self._missing = _check_field(state, self._vector, name)
 
+    def check_owner(self) -> None:
+        """Make sure that nobody else's values would be overwritten.
+
+        Raises:
+            IndexMismatch: documents have the field, and no analysis has written it.
+            EngineError: the engine failed.
+        """
+        if self._missing or self.name in _written_fields(self._state):
+            return
+        count = self._retrying(partial(self._engine.count, self._state.name, {"exists": {"field": self.name}}))
+        if count:
+            raise IndexMismatch(
+                f"{count:,} documents of {self._state.name} have values in {self.name} that no analysis has written: "
+                "they would be lost",
+                "Give --write-field the name of a new field.",
+            )
+
     def add_to_mapping(self) -> None:
-        """Add the field to the mapping, where it is not there.
+        """Add the field to the mapping, and note there that analyses write it.
 
         Raises:
             EngineError: the engine refuses it, or failed.
         """
-        if self._missing:
-            mapping: Json = {"type": "keyword"}
-            for part in reversed(self.name.split(".")):
-                mapping = {"properties": {part: mapping}}
-            self._retrying(partial(self._engine.put_mapping, self._state.name, mapping))
-            self._missing = False
+        written = _written_fields(self._state)
+        if not self._missing and self.name in written:
+            return
+        mapping: Json = {"type": "keyword"}
+        for part in reversed(self.name.split(".")):
+            mapping = {"properties": {part: mapping}}
+        body = mapping if self._missing else {}
+        # As it is now: an update replaces `_meta` whole.
+        state = self._retrying(partial(self._engine.get_index, self._state.name))
+        meta: Json = {} if state is None else state.mappings.get("_meta", {})
+        body["_meta"] = with_entry(meta, _WRITTEN, sorted({*written, self.name}))
+        self._retrying(partial(self._engine.put_mapping, self._state.name, body))
+        self._missing = False
 
     def removals(self, assigned: Collection[Key], filter: Json | None = None) -> list[FieldUpdate]:
         """Updates that remove the field from all documents but some: what an earlier analysis wrote, for example.
@@ -156,9 +181,10 @@ class FieldWriter:
             return []
         reader = HitReader(self._vector)
         filters: list[Json] = [{"exists": {"field": self.name}}]
-        query: Json = {"bool": {"filter": filters if filter is None else [*filters, filter]}}
+        narrowed = self._shown_by(filter)
+        query: Json = {"bool": {"filter": filters if narrowed is None else [*filters, narrowed]}}
         pages = self._engine.scan(
-            self._index, query=query, source_includes=[*reader.text_fields, self.name],
+            self._state.name, query=query, source_includes=[*reader.text_fields, self.name],
             page=min(_PAGE, self._state.result_window),
         )  # fmt: skip
         return [
@@ -185,9 +211,10 @@ class FieldWriter:
             waiting = list(self._again(conflicts, counts))
             if not waiting:
                 break
-        counts.refused |= {update.id: f"other writers changed it {_ROUNDS} times meanwhile" for update in waiting}
-        if counts.total != len(updates):
-            raise RuntimeError(f"{len(updates)} updates, but {counts.total} came to an end: {counts}")
+        reason = f"other writers changed it in each of {_ROUNDS} attempts: run the command again"
+        counts.refused |= {update.key: reason for update in waiting}
+        if counts.completed != len(updates):
+            raise RuntimeError(f"{len(updates)} updates, but {counts.completed} came to an end: {counts}")
         self._retrying(partial(self._engine.refresh, self._state.name))
         return counts
 
@@ -205,8 +232,10 @@ class FieldWriter:
                     for part in (waiting[:half], waiting[half:]):
                         self._send(part, counts, conflicts)
                     return
+                if not is_transient(error):
+                    raise
                 self._on_wait(error.message)
-                if not is_transient(error) or not backoff.wait():
+                if not backoff.wait():
                     raise
                 continue
             again = []
@@ -257,7 +286,8 @@ class FieldWriter:
                 hit = found.get(update.key)
                 if hit is None:
                     counts.deleted.append(update.id)
-                elif reader.text_of(hit) != update.text:
+                elif not reader.text_fields or reader.text_of(hit) != update.text:
+                    # Where the index does not tell which text was embedded, any change may be one of the text.
                     counts.changed.append(update.id)
                 elif _value_in(hit, self.name) == update.value:
                     # Written by a request whose answer got lost.
@@ -289,6 +319,12 @@ class _Action:
         return cls(update, b"".join(orjson.dumps(line) + b"\n" for line in lines))
 
 
+def _written_fields(state: IndexState) -> list[str]:
+    """The fields that analyses write, as the mapping says."""
+    written = state.mappings.get("_meta", {}).get(META_KEY, {}).get(_WRITTEN)
+    return written if isinstance(written, list) else []
+
+
 def _enter(update: FieldUpdate, result: ItemResult, counts: FieldUpdateCounts, conflicts: list[FieldUpdate]) -> None:
     if result.ok:
         _count(update, counts)
@@ -299,7 +335,7 @@ def _enter(update: FieldUpdate, result: ItemResult, counts: FieldUpdateCounts, c
     elif result.reason.startswith("index_not_found_exception"):
         raise IndexMismatch("the index was deleted while it was written to", "Run the command again.")
     else:
-        counts.refused[update.id] = f"({result.status}) {result.reason}"
+        counts.refused[update.key] = f"({result.status}) {result.reason}"
 
 
 def _count(update: FieldUpdate, counts: FieldUpdateCounts) -> None:
@@ -324,7 +360,7 @@ def _check_field(state: IndexState, vector: VectorField, name: str) -> bool:
     reserved = {vector.name, document_meta_field(vector.name), *texts}
     parts = name.split(".")
     if not all(parts) or name.startswith("_"):
-        raise UsageError(f"{name!r} is no name of a field", "Give --write-field a name such as duplicate_of.")
+        raise UsageError(f"{name!r} is not a valid field name", "Give --write-field a name such as duplicate_of.")
     if parts[0] in reserved or name in reserved:
         raise UsageError(
             f"the field {name} holds the vector or the text of the documents", "Give --write-field another name."

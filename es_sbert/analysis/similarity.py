@@ -125,7 +125,7 @@ def pairs_above(vectors: Vectors, min_cosine: float, *, starts: Integers | None 
     Raises:
         UsageError: as `most_similar_pairs`.
     """
-    _check_cosine(min_cosine)
+    check_cosine(min_cosine)
     side = _Side(vectors, starts)
     if min_cosine >= _BOUNDED_COSINE:
         _add_bounds(side)
@@ -157,7 +157,7 @@ def pairs_above_between(first: Vectors, second: Vectors, min_cosine: float, *, f
                         second_starts: Integers | None = None,
                         block: int = _BLOCK) -> Iterator[tuple[Integers, Integers, Doubles]]:  # fmt: skip
     """As `pairs_above`, of a text of one collection and a text of another."""
-    _check_cosine(min_cosine)
+    check_cosine(min_cosine)
     left, right = _Side(first, first_starts), _Side(second, second_starts)
     check_dimensions(first, second)
     for rows in left.blocks(block):
@@ -205,7 +205,7 @@ def check_dimensions(first: Vectors, second: Vectors) -> None:
 
 
 class _Block(NamedTuple):
-    """Some neighbouring texts of a collection.
+    """Some neighboring texts of a collection.
 
     Attributes:
         first: Position of the first text.
@@ -411,9 +411,14 @@ def _rounded(cosines: Doubles) -> Doubles:
     return rounded
 
 
-def _check_cosine(min_cosine: float) -> None:
+def check_cosine(min_cosine: float) -> None:
+    """Make sure that a threshold is a cosine.
+
+    Raises:
+        UsageError: it is not.
+    """
     if not -1 <= min_cosine <= 1:
-        raise UsageError(f"a least cosine of {min_cosine:g} lies outside -1 to 1", "Give a cosine.")
+        raise UsageError(f"min_cosine is {min_cosine:g}", "Use a value from -1 to 1.")
 
 
 class _BestPairs:
@@ -422,7 +427,7 @@ class _BestPairs:
     def __init__(self, k: int, min_cosine: float) -> None:
         if k < 1:
             raise UsageError(f"k is {k}", "Ask for one pair at least.")
-        _check_cosine(min_cosine)
+        check_cosine(min_cosine)
         self._k = k
         # Pairs below it are left out. It rises to the k-th best cosine once k pairs are known.
         self._threshold = min_cosine

@@ -71,7 +71,7 @@ class _Count(click.IntRange):
 @click.option(
     "--min-size",
     type=click.IntRange(min=2),
-    help="hdbscan, communities: least number of texts of a cluster.  [default: 5]",
+    help="hdbscan, communities: minimum number of texts of a cluster.  [default: 5]",
 )
 @click.option(
     "--seed",
@@ -88,8 +88,8 @@ class _Count(click.IntRange):
     help="Words that are left out of names; FILE holds one word a line.",
 )
 @write_field_options(
-    "With --index: write the name of its cluster into this keyword field of each document, such as cluster, and remove "
-    "it from noise."
+    "With --index: write each document's cluster name into this keyword field (e.g. cluster); remove the field from "
+    "documents in no cluster."
 )
 @output_options
 @source_options
@@ -107,7 +107,7 @@ def cluster(files: tuple[str, ...], index: str | None, method: str, k: Any, min_
 
     Documents without text or vector are left out and counted. Nothing is written to the index without --write-field.
 
-    Exit codes: 0 done, 1 some documents did not get their value of --write-field, 2 not possible, 130 interrupted.
+    Exit codes: 0 done, 1 some documents did not get their value of --write-field, 2 error, 130 interrupted.
 
     \b
     Examples:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from es_sbert.cli.logs import is_json
 from es_sbert.cli.options import (
@@ -41,11 +42,11 @@ _SHOWN = 200
 def source_options(function: F) -> F:
     """FILES or --index, and how texts are read; collect all but the files with `read_collection`."""
     return stacked(
-        click.option("--index", help="Compare the documents of this index or alias by the vectors that it holds."),
+        click.option("--index", help="Read documents and their vectors from this index or alias."),
         click.option(
             "--filter", "filter_text", metavar="JSON", help="With --index: query that every document must match."
         ),
-        click.option("--distinct", is_flag=True, help="Compare texts that occur several times only once."),
+        click.option("--distinct", is_flag=True, help="Use identical texts only once."),
         format_option,
         click.option(
             "--text-field",
@@ -65,10 +66,12 @@ def output_options(function: F) -> F:
     """--json, --output and --html; check the files with `check_outputs`."""
     file = click.Path(path_type=Path, dir_okay=False)
     return stacked(
-        click.option("--json", "as_json", is_flag=True, help="JSONL: one JSON object a line."),
-        click.option("-o", "--output", type=file, help="Write JSONL to this file."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSONL: one JSON object a line."),
+        click.option("-o", "--output", type=file, help="Write JSONL to this file instead of printing."),
         click.option(
-            "--html", type=file, help="Write a page to look at, with a map of the texts; it needs no network."
+            "--html",
+            type=file,
+            help="Write an HTML page with a map of the texts instead of printing; it works offline.",
         ),
     )(function)
 
@@ -116,7 +119,7 @@ def read_collections(inputs: Sequence[Sequence[str]], *, index: str | None, filt
         UsageError: options that do not go together.
         SourceError, ModelError, EngineError: the texts cannot be read or embedded.
     """
-    check_source(index, filter_text, text_fields, text_template, id_field, format, model)
+    check_source(index, filter_text, text_fields, text_template, id_field, format)
     if index is not None:
         found = [_of_index(index, vector_field, filter_text, fields, connection)]
     else:
@@ -151,7 +154,7 @@ def shown_progress(before: int = 0) -> Iterator[OnProgress]:
 
 
 def check_source(index: str | None, filter_text: str | None, text_fields: Sequence[str], text_template: str | None,
-                 id_field: str | None, format: str, model: str | None) -> None:  # fmt: skip
+                 id_field: str | None, format: str) -> None:  # fmt: skip
     """Make sure that the options of an index and those of files are not mixed.
 
     Raises:
@@ -159,11 +162,16 @@ def check_source(index: str | None, filter_text: str | None, text_fields: Sequen
     """
     if filter_text is not None and index is None:
         raise UsageError("--filter is given without --index", "Leave it out, or name an index.")
-    if index is not None and (text_fields or text_template or id_field or format != "auto" or model):
+    if index is not None and (text_fields or text_template or id_field or format != "auto" or _is_model_given()):
         raise UsageError(
             "with --index the vectors of the index are compared, which have a model, texts and ids already",
             "Leave --text-field, --text-template, --id-field, --format and --model out.",
         )
+
+
+def _is_model_given() -> bool:
+    """Whether --model is on the command line; ES_SBERT_MODEL in the environment is no contradiction."""
+    return click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE
 
 
 def check_two_texts(collection: TextCollection) -> None:
@@ -172,14 +180,18 @@ def check_two_texts(collection: TextCollection) -> None:
     Raises:
         SourceError: there are fewer than two texts.
     """
-    check_count(len(collection))
+    of_index = click.get_current_context().params.get("index") is not None
+    check_count(len(collection), of_index=of_index)
 
 
-def check_count(count: int) -> None:
+def check_count(count: int, *, of_index: bool) -> None:
     """As `check_two_texts`, of a number of texts."""
     if count < 2:
         raise SourceError(
-            f"a comparison needs two texts, and there is {'one' if count else 'none'}", "Give more texts."
+            f"a comparison needs two texts, and there is {'one' if count else 'none'}",
+            "Check --vector-field and --filter, or load documents with `es-sbert ingest`."
+            if of_index
+            else "Give more texts.",
         )
 
 

@@ -34,7 +34,7 @@ from es_sbert.events import say
 
 if TYPE_CHECKING:
     from es_sbert.analysis import DuplicateGroup, TextCollection
-    from es_sbert.analysis.duplicate_search import FoundDuplicates, Recall
+    from es_sbert.analysis.duplicate_search import DuplicateRecall, DuplicateSearchResult
     from es_sbert.engines.protocol import Engine, Json
 
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     default="first",
     show_default=True,
     help="Which text of a group is kept: the first of the files (of an index, the lowest id), the longest, or the "
-    "newest by --date-field. Of several, the first.",
+    "newest by --date-field. Ties go to the first.",
 )
 @click.option("--date-field", metavar="FIELD", help="With --keep newest: field of the date.")
 @click.option(
@@ -67,12 +67,12 @@ if TYPE_CHECKING:
 @click.option(
     "--neighbors",
     type=click.IntRange(1, 9_999),
-    help="knn: nearest documents of each search; more where all of them are near-duplicates.  [default: 20]",
+    help="knn: number of nearest neighbors of each search; more if all of them are near-duplicates.  [default: 20]",
 )
 @click.option(
     "--num-candidates",
     type=click.IntRange(2, 10_000),
-    help="knn: vectors that each shard looks at in a search; more is slower and misses less.  [default: 100]",
+    help="knn: candidates per shard in a search; higher is slower and finds more.  [default: 100]",
 )
 @click.option(
     "--recall-sample",
@@ -82,12 +82,12 @@ if TYPE_CHECKING:
 @click.option(
     "--state",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="knn: file from which a search that was stopped or killed resumes; deleted at the end.  "
+    help="knn: file from which a search that was stopped or killed resumes; deleted once all is done.  "
     "[default: INDEX.duplicates.state]",
 )
 @write_field_options(
-    "With --index: write the id of the kept document into this keyword field of the others, such as duplicate_of, and "
-    "remove it from all that are no near-duplicates."
+    "With --index: write the id of the kept document into this keyword field (e.g. duplicate_of) of each of its "
+    "duplicates; remove the field from all other documents."
 )
 @output_options
 @source_options
@@ -102,12 +102,12 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
     texts that a chain of near-duplicates connects. One text of each group is kept; each other text is shown with its
     cosine with that one.
 
-    All pairs are compared, unless the index is too large for that: then its own kNN search proposes the pairs, the
-    command tells how many it misses, and resumes where it was stopped or killed when it is run again.
+    All pairs are compared. For a large index, the engine's kNN search finds candidate pairs instead; the command then
+    reports the estimated recall, and resumes if you run it again after an interruption.
 
     Documents without text or vector are left out and counted. Nothing is written to the index without --write-field.
 
-    Exit codes: 0 done, 1 some documents did not get their value of --write-field, 2 not possible, 130 interrupted.
+    Exit codes: 0 done, 1 some documents did not get their value of --write-field, 2 error, 130 interrupted.
 
     \b
     Examples:
@@ -118,7 +118,7 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
     """
     from es_sbert.analysis.duplicates import Keep, priorities
 
-    _check_options(files, index, keep, date_field)
+    _check_options(files, index, keep, date_field, write_field)
     check_outputs(output, html)
     filter = read_filter(reading["filter_text"])
     fields = [name for name in (date_field, write_field) if name is not None]
@@ -131,14 +131,14 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
         writing: dict[str, Any] = {"index": index, "dry_run": dry_run, "retry_seconds": retry_seconds}
         writer = stack.enter_context(field_writer(write_field, **writing, **reading))
         begin = time.perf_counter()
-        if _is_too_large(method, index, reading):
+        if _uses_knn(method, index, reading):
             assert index is not None, "files are compared exactly"
             settings = {name: value for name, value in knn.items() if value is not None}
             path = state or _default_state(index)
             found = _search(index, path, min_cosine, settings, retry_seconds, fields, priority, reading)
             if found is None:
                 return INTERRUPTED
-            check_count(found.compared)
+            check_count(found.compared, of_index=True)
             texts, groups = found.texts, found.groups
             for line in _search_lines(found):
                 say(line)
@@ -159,17 +159,22 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
         if writer is not None:
             values = {one: texts.ids[group.kept] for group in groups for one in group.members if one != group.kept}
             code = write_results(writer, texts, values, filter, dry_run=dry_run)
-        if path is not None and code == 0:
+        if path is not None and dry_run:
+            say(f"the search is kept in {path}: the same command without --dry-run writes its result")
+        elif path is not None and code == 0:
             path.unlink(missing_ok=True)
     return code
 
 
-def _check_options(files: Sequence[str], index: str | None, keep: str, date_field: str | None) -> None:
+def _check_options(files: Sequence[str], index: str | None, keep: str, date_field: str | None,
+                   write_field: str | None) -> None:  # fmt: skip
     if bool(files) == (index is not None):
         raise UsageError(
             f"texts come from FILES or from --index, and {'both are' if files else 'neither is'} given",
             "Name one of them, e.g. `es-sbert duplicates --index docs`.",
         )
+    if write_field is not None and write_field == date_field:
+        raise UsageError("--write-field and --date-field name the same field", "Give --write-field another name.")
     if (keep == "newest") != (date_field is not None):
         raise UsageError(
             "--keep newest and --date-field belong together, and only one of them is given",
@@ -189,7 +194,7 @@ def _refuse_knn_options(given: dict[str, Any]) -> None:
         )
 
 
-def _is_too_large(method: str, index: str | None, reading: dict[str, Any]) -> bool:
+def _uses_knn(method: str, index: str | None, reading: dict[str, Any]) -> bool:
     """Whether the near-duplicates are searched for by kNN."""
     from es_sbert.analysis.duplicate_search import fits_memory
     from es_sbert.engines.connect import connect
@@ -198,7 +203,7 @@ def _is_too_large(method: str, index: str | None, reading: dict[str, Any]) -> bo
         if method == "knn":
             raise UsageError("files have no kNN search", "Load them with `es-sbert ingest`, or leave --method out.")
         return False
-    checked = ("text_fields", "text_template", "id_field", "format", "model", "filter_text")
+    checked = ("text_fields", "text_template", "id_field", "format", "filter_text")
     check_source(index, **{name: reading[name] for name in checked})
     if method != "auto":
         return method == "knn"
@@ -221,10 +226,10 @@ def _compare(texts: TextCollection, min_cosine: float,
 
 def _search(index: str, path: Path, min_cosine: float, settings: dict[str, int], retry_seconds: float,
             fields: Sequence[str], priority: Callable[[TextCollection], list[float] | None],
-            reading: dict[str, Any]) -> FoundDuplicates | None:  # fmt: skip
+            reading: dict[str, Any]) -> DuplicateSearchResult | None:  # fmt: skip
     """Near-duplicates by the index's kNN; None where the user stopped the search."""
-    from es_sbert.analysis.candidate_pairs import CandidatePairs
     from es_sbert.analysis.duplicate_search import DuplicateSearch, DuplicateSearchSettings
+    from es_sbert.analysis.duplicate_search_state import DuplicateSearchState
     from es_sbert.engines.connect import connect
     from es_sbert.index.types import IndexType
     from es_sbert.ingest.retry import RetryPolicy
@@ -239,7 +244,7 @@ def _search(index: str, path: Path, min_cosine: float, settings: dict[str, int],
         )
         if search.index_type is IndexType.FLAT:
             say(f"the vectors of {index} are of type flat: each search looks at all of them")
-        candidates = stack.enter_context(CandidatePairs(path, search.identity))
+        candidates = stack.enter_context(DuplicateSearchState(path, search.identity))
         if candidates.resumed:
             say(f"resumed from {path}: {candidates.compared:,} documents were compared already")
         try:
@@ -251,32 +256,32 @@ def _search(index: str, path: Path, min_cosine: float, settings: dict[str, int],
             return None
 
 
-def _search_lines(found: FoundDuplicates) -> Iterator[str]:
+def _search_lines(found: DuplicateSearchResult) -> Iterator[str]:
     yield from found.texts.skipped.lines()
     if found.unread:
         yield (
             f"{found.unread:,} documents were written while the search ended and are not compared: "
-            "run the command again once the index is at rest"
+            "run the command again when no documents are being written"
         )
     yield _recall_line(found.recall)
 
 
-def _recall_line(recall: Recall) -> str:
+def _recall_line(recall: DuplicateRecall) -> str:
     from es_sbert.tuning.interval import mean_of_shares
 
     if not recall.sampled:
         return "the recall was not measured: --recall-sample is 0"
     if not recall.pairs:
         return (
-            f"the recall cannot be told: none of {recall.sampled:,} random documents has a near-duplicate; "
+            f"the recall cannot be estimated: none of {recall.sampled:,} random documents has a near-duplicate; "
             "a larger --recall-sample may find some"
         )
-    trials = [1.0] * recall.found + [0.0] * (recall.pairs - recall.found)
-    estimate = mean_of_shares(trials, 1)
+    # Near-duplicates of one document are found or missed together, so the interval is one of documents.
+    estimate = mean_of_shares(recall.shares, 1)
     return (
-        f"recall {estimate.mean:.1%} ({estimate.low:.1%} to {estimate.high:.1%} with 95 % confidence): of the "
-        f"{recall.pairs:,} near-duplicates of {recall.sampled:,} random documents, found exactly, {recall.found:,} are "
-        "in the same group" + ("" if recall.found == recall.pairs else "; a larger --num-candidates misses fewer")
+        f"recall {estimate.mean:.1%} ({estimate.low:.1%} to {estimate.high:.1%} with 95 % confidence): "
+        f"{recall.found:,} of {recall.pairs:,} near-duplicates of {recall.sampled:,} random documents, found exactly, "
+        "are in the same group" + ("" if recall.found == recall.pairs else "; a higher --num-candidates finds more")
     )
 
 
@@ -284,7 +289,7 @@ def _page(texts: TextCollection, groups: Sequence[DuplicateGroup], source: str, 
           keep: str) -> list[bytes]:  # fmt: skip
     facts = [
         ("near-duplicates", f"{sum(len(group.members) - 1 for group in groups):,}"),
-        ("groups", f"{len(groups):,}"), ("least cosine", f"{min_cosine:g}"), ("kept", keep),
+        ("groups", f"{len(groups):,}"), ("minimum cosine", f"{min_cosine:g}"), ("kept", keep),
     ]  # fmt: skip
     return [duplicates_page(texts, groups, source, facts)]
 

@@ -48,7 +48,7 @@ class _Found(NamedTuple):
     metavar="FILE FILE",
     help="Align two collections, such as translations: each text is in one pair at most, ranked by margin.",
 )
-@click.option("-k", "k", type=click.IntRange(min=1), help="Number of pairs.  [default: 100; all with --between]")
+@click.option("-k", "k", type=click.IntRange(min=1), help="Most pairs to print.  [default: 100; all with --between]")
 @click.option("--min-cosine", type=Number(-1, 1), default=-1.0, help="Drop pairs whose cosine is below this value.")
 @click.option(
     "--min-margin", type=Number(0), help="With --between: drop pairs whose margin is below this value.  [default: 0]"
@@ -56,7 +56,7 @@ class _Found(NamedTuple):
 @click.option(
     "--neighbors",
     type=click.IntRange(min=1),
-    help="With --between: nearest texts that a margin is relative to.  [default: 4]",
+    help="With --between: number of nearest neighbors used to compute the margin.  [default: 4]",
 )
 @output_options
 @source_options

@@ -39,7 +39,7 @@ def write_field_options(help: str) -> Callable[[F], F]:
             type=Number(min=0),
             default=300.0,
             show_default=True,
-            help="How long to wait for an engine that is overloaded or does not answer.",
+            help="With --write-field or kNN: how long to wait for an engine that is overloaded or does not answer.",
         ),
     )
 
@@ -77,7 +77,10 @@ def field_writer(write_field: str | None, *, index: str | None, vector_field: st
     with closing(connect(engine_settings(**connection_of(reading)))) as engine:
         if not dry_run:
             require(engine, index, LOAD)
-        yield FieldWriter(engine, index, vector_field, write_field, policy=RetryPolicy(retry_seconds), on_wait=say_wait)
+        policy = RetryPolicy(retry_seconds)
+        writer = FieldWriter(engine, index, vector_field, write_field, policy=policy, on_wait=say_wait)
+        writer.check_owner()
+        yield writer
 
 
 def write_results(writer: FieldWriter, texts: TextCollection, values: Mapping[int, str], filter: Json | None, *,
@@ -126,14 +129,15 @@ def _lines(counts: FieldUpdateCounts, name: str, unchanged: int) -> Iterator[str
         "right value already"
     )
     if counts.deleted:
-        yield f"{len(counts.deleted):,} documents were deleted meanwhile (first: {printable(counts.deleted[0])})"
+        first = printable(counts.deleted[0])
+        yield f"{len(counts.deleted):,} documents were deleted during the analysis (first: {first})"
     if counts.changed:
         yield (
-            f"{len(counts.changed):,} documents got another text meanwhile and were left alone (first: "
+            f"{len(counts.changed):,} documents were changed during the analysis and skipped (first: "
             f"{printable(counts.changed[0])}): embed them with `es-sbert ingest` and run the command again"
         )
-    for number, (name_of_document, reason) in enumerate(counts.refused.items()):
+    for number, ((name_of_document, _), reason) in enumerate(counts.refused.items()):
         if number == _SHOWN:
             yield f"{len(counts.refused) - _SHOWN:,} more updates were refused"
             break
-        yield f"the engine refuses the update of {printable(name_of_document)}: {printable(reason)}"
+        yield f"no update of {printable(name_of_document)}: {printable(reason)}"

@@ -70,6 +70,15 @@ def test_a_page_shows_the_groups_in_place_of_stdout(duplicates: Callable[..., Do
     assert groups(done.out) == {1: [("d9", True, 1.0), ("d7", False, 1.0)]}
 
 
+def test_a_model_in_the_environment_does_not_matter_to_an_index(
+    cli: Cli, engine_url: str, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ES_SBERT_MODEL", "another")
+    assert cli("duplicates", "--index", index, "--url", engine_url).code == 0
+    done = cli("duplicates", "--index", index, "--url", engine_url, "--model", "another")
+    assert (done.code, "--format and --model out" in done.err) == (2, True)
+
+
 def test_the_newest_is_kept_by_its_date(duplicates: Callable[..., Done]) -> None:
     dates: list[object] = ["2026-01-02", "2026-01-02T01:00:00+02:00", [1e12, "2026-03-01T00:00:00Z"], None, 1.7e12]
     documents = [{"text": "the cat sleeps", "at": {"date": date}} for date in dates]
@@ -79,6 +88,10 @@ def test_the_newest_is_kept_by_its_date(duplicates: Callable[..., Done]) -> None
     write_jsonl(Path("docs.jsonl"), documents[:2])
     done = duplicates("docs.jsonl", "--json", "--keep", "newest", "--date-field", "at.date", *THRESHOLD)
     assert [name for name, kept, _ in groups(done.out)[1] if kept] == ["docs.jsonl:1"]
+    rows = ["the cat sleeps,", "the cat sleeps,1700000000000", "the cat sleeps,20230101", "a man,"]
+    Path("docs.csv").write_text("\n".join(["text,date", *rows]))
+    done = duplicates("docs.csv", "--json", "--keep", "newest", "--date-field", "date", *THRESHOLD)
+    assert [name for name, kept, _ in groups(done.out)[1] if kept] == ["docs.csv:3"]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +144,7 @@ def test_the_kept_document_is_written_into_a_field_of_the_others(
     arguments = ("--index", index, "--url", engine_url, "--method", method, "--write-field", "duplicate_of", *THRESHOLD)
     done = cli("duplicates", *arguments, "--dry-run")
     assert done.code == 0
+    assert ("the search is kept in" in done.err) == bool(list(Path().glob("*.state"))) == (method == "knn")
     assert "duplicate_of would be written to 1 documents and removed from 0; 0 have the right value already" in done.err
     assert contents(engine_url, index) == before
 
@@ -157,7 +171,7 @@ def test_a_search_by_knn_tells_its_recall_and_finds_what_all_pairs_give(cli: Cli
     assert done.code == 0
     assert done.out == exact.out != ""
     assert "recall 100.0%" in done.err
-    assert "near-duplicates of 5 random documents, found exactly" in done.err
+    assert "near-duplicates of 5 random documents, found exactly, are in the same group" in done.err
     assert "among 5, found by kNN in" in done.err
     done = cli("duplicates", *arguments, "--method", "knn", "--recall-sample", "0", "--neighbors", "1")
     assert (done.out, "the recall was not measured" in done.err) == (exact.out, True)
@@ -247,6 +261,7 @@ def test_an_exact_comparison_that_is_interrupted_leaves_no_file(
         (("t.txt", "--write-field", "f"), "--write-field is given without --index"),
         (("t.txt", "--dry-run"), "nothing would be written"),
         (("--index", "i", "--write-field", "f", "--distinct"), "Leave --distinct out"),
+        (("--index", "i", "--keep", "newest", "--date-field", "f", "--write-field", "f"), "name the same field"),
         (("--index", "i", "--filter", "{"), "the filter is not JSON"),
         (("t.txt", "-o", "missing/out.jsonl"), "missing/out.jsonl cannot be written: its folder does not exist"),
         (("t.txt", "--html", "missing/page.html"), "missing/page.html cannot be written: its folder does not exist"),

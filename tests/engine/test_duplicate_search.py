@@ -12,8 +12,13 @@ import orjson
 import pytest
 
 from es_sbert.analysis import duplicate_groups, pairs_above, read_index
-from es_sbert.analysis.candidate_pairs import CandidatePairs
-from es_sbert.analysis.duplicate_search import DuplicateSearch, DuplicateSearchSettings, FoundDuplicates, Recall
+from es_sbert.analysis.duplicate_search import (
+    DuplicateRecall,
+    DuplicateSearch,
+    DuplicateSearchResult,
+    DuplicateSearchSettings,
+)
+from es_sbert.analysis.duplicate_search_state import DuplicateSearchState
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
@@ -56,16 +61,16 @@ def index(engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> st
 
 
 def search(engine: Engine, index: str, state: Path, on_progress: Callable[[int, int], None] = lambda *_: None,
-           **settings: Any) -> FoundDuplicates:  # fmt: skip
+           **settings: Any) -> DuplicateSearchResult:  # fmt: skip
     chosen = DuplicateSearchSettings(**{"min_cosine": THRESHOLD} | EVERYTHING | settings)
     searching = DuplicateSearch(
         engine, index, "embedding", chosen, policy=RetryPolicy(30, first=0.01), on_progress=on_progress
     )
-    with CandidatePairs(state, searching.identity) as found:
+    with DuplicateSearchState(state, searching.identity) as found:
         return searching.run(found, fields=["even"])
 
 
-def named(found: FoundDuplicates) -> list[tuple[str, list[tuple[str, float]]]]:
+def named(found: DuplicateSearchResult) -> list[tuple[str, list[tuple[str, float]]]]:
     """Groups by ids: the kept document, and the members with their cosines."""
     return [
         (found.texts.ids[group.kept],
@@ -173,11 +178,43 @@ def test_a_search_that_was_killed_resumes_with_the_next_page(
     assert found.recall.pairs == found.recall.found > 20
 
 
-def test_a_search_with_other_settings_begins_anew(engine: Engine, index: str, tmp_path: Path) -> None:
+def test_the_state_of_a_search_with_other_settings_is_not_overwritten(
+    engine: Engine, index: str, tmp_path: Path
+) -> None:
     with pytest.raises(Killed):
         search(engine, index, tmp_path / "state", kill_at(80))
-    found = search(engine, index, tmp_path / "state", min_cosine=0.99)
-    assert (found.resumed, named(found)) == (False, exact(engine, index, 0.99))
+    with pytest.raises(UsageError, match="a search with other options, .* that has compared 80 documents"):
+        search(engine, index, tmp_path / "state", min_cosine=0.99)
+    assert search(engine, index, tmp_path / "state").resumed
+
+
+def test_an_alias_with_a_filter_shows_its_documents_only(engine: Engine, index: str, tmp_path: Path) -> None:
+    alias, filter = f"{index}-even", {"term": {"even": True}}
+    engine.update_aliases([{"add": {"index": index, "alias": alias, "filter": filter}}])
+    found = search(engine, alias, tmp_path / "state", neighbors=1)
+    assert named(found) == exact(engine, index, filter=filter) == exact(engine, alias) != []
+    assert (found.compared, found.recall.sampled) == (60, 60)
+
+
+def test_pairs_of_the_sample_that_are_no_longer_near_duplicates_were_not_missed(
+    engine: Engine, engine_url: str, index: str, tmp_path: Path
+) -> None:
+    before = contents(engine_url, index)
+    moved: list[bool] = []
+
+    def meddle(done: int, total: int) -> None:
+        """Changes half of the documents once all were compared."""
+        if done == 120 and not moved:
+            moved.append(True)
+            ids = sorted(before)[60:]
+            for name, other in zip(ids, ids[1:] + ids[:1], strict=True):
+                update(engine, index, {"update": {"_id": name}}, {"doc": {"embedding": before[other]["embedding"]}})
+            engine.refresh(index)
+
+    found = search(engine, index, tmp_path / "state", meddle)
+    assert moved
+    assert named(found) == exact(engine, index)
+    assert found.recall.pairs == found.recall.found > 0
 
 
 def test_what_others_write_while_a_search_runs_or_rests_is_taken_into_account(
@@ -239,14 +276,19 @@ def test_the_recall_counts_what_the_engine_misses(
         for one, two in zip(first.tolist(), second.tolist(), strict=True)
     ]
     together = sum(any(pair <= group for group in groups) for pair in pairs)
-    assert found.recall == Recall(sampled=120, pairs=len(pairs), found=together)
+    shares = []
+    for name in every.ids:
+        own = [any(pair <= group for group in groups) for pair in pairs if name in pair]
+        shares += [sum(own) / len(own)] if own else []
+    assert found.recall == DuplicateRecall(120, len(pairs), together, found.recall.shares)
+    assert sorted(found.recall.shares) == sorted(shares)
     assert 0 < together < len(pairs)
 
 
 def test_several_shards_and_routings_and_a_small_result_window(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"number_of_shards": 3, "number_of_replicas": 0, "max_result_window": 12}
+    settings: dict[str, Any] = {"number_of_shards": 3, "number_of_replicas": 0}
     if engine.info.flavour == "opensearch":
         settings["index.knn"] = True
     engine.create_index(index_name, {"settings": settings})
@@ -255,9 +297,10 @@ def test_several_shards_and_routings_and_a_small_result_window(
     source = {key: value for key, value in contents(engine_url, index_name)["d000"].items() if key != "_version"}
     update(engine, index_name, {"index": {"_id": "d000", "routing": "elsewhere"}}, source)
     engine.refresh(index_name)
+    engine.put_settings(index_name, {"index.max_result_window": "12"})
     with pytest.raises(Killed):
-        search(engine, index_name, tmp_path / "state", kill_at(30), sample=10)
-    found = search(engine, index_name, tmp_path / "state", sample=10)
+        search(engine, index_name, tmp_path / "state", kill_at(30))
+    found = search(engine, index_name, tmp_path / "state")
     assert sorted(map(sorted, [[name for name, _ in members] for _, members in named(found)])) == sorted(
         map(sorted, [[name for name, _ in members] for _, members in exact(engine, index_name)])
     )
@@ -309,15 +352,15 @@ def test_the_state_of_another_program_or_process_is_left_alone(tmp_path: Path) -
     notes = tmp_path / "notes.txt"
     notes.write_text("A text of the user's, long enough to be no database at all. " * 20)
     with pytest.raises(UsageError, match="is not the state of a search for near-duplicates"):
-        CandidatePairs(notes, "identity")
+        DuplicateSearchState(notes, "identity")
     assert notes.read_text().startswith("A text of the user's")
     theirs = tmp_path / "theirs.db"
     with sqlite3.connect(theirs) as database:
         database.execute("CREATE TABLE theirs (id INTEGER)")
     with pytest.raises(UsageError, match="is not the state of a search for near-duplicates"):
-        CandidatePairs(theirs, "identity")
+        DuplicateSearchState(theirs, "identity")
     with (
-        CandidatePairs(tmp_path / "state", "identity"),
+        DuplicateSearchState(tmp_path / "state", "identity"),
         pytest.raises(UsageError, match="another process works with"),
     ):
-        CandidatePairs(tmp_path / "state", "identity")
+        DuplicateSearchState(tmp_path / "state", "identity")

@@ -135,8 +135,8 @@ def test_a_request_that_is_too_large_is_halved(engine_url: str, index: str) -> N
 def test_an_update_that_the_engine_refuses_is_named_with_the_reason(engine_url: str, index: str) -> None:
     with FaultyProxy(engine_url, faults=[refuse_items(1, status=400)]) as proxy, open_engine(proxy.url) as engine:
         counts = write(engine, index, {"d1": "d0", "d2": "d0"})
-    assert (counts.written, list(counts.refused)) == (1, ["d2"])
-    assert counts.refused["d2"].startswith("(400) es_rejected_execution_exception")
+    assert (counts.written, list(counts.refused)) == (1, [("d2", None)])
+    assert counts.refused["d2", None].startswith("(400) es_rejected_execution_exception")
 
 
 def test_an_engine_that_stays_overloaded_is_an_error_after_the_budget(engine_url: str, index: str) -> None:
@@ -168,8 +168,8 @@ def test_an_index_that_was_replaced_meanwhile_is_not_written_to(
         ("text", UsageError, "holds the vector or the text"),
         ("embedding", UsageError, "holds the vector or the text"),
         ("embedding_meta.group", UsageError, "holds the vector or the text"),
-        ("_id", UsageError, "is no name of a field"),
-        ("a..b", UsageError, "is no name of a field"),
+        ("_id", UsageError, "is not a valid field name"),
+        ("a..b", UsageError, "is not a valid field name"),
         ("price", IndexMismatch, "the field price of .* has the type float, which cannot hold the result"),
         ("price.group", IndexMismatch, "the field price of .* has the type float"),
         ("nested", IndexMismatch, "the field nested of .* has the type object"),
@@ -184,6 +184,30 @@ def test_fields_that_cannot_hold_the_result_are_refused(
     load(es9_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
     with open_engine(es9_url) as engine, pytest.raises(error, match=message):
         FieldWriter(engine, index, "embedding", name, policy=RetryPolicy(5))
+
+
+def test_values_that_somebody_else_has_written_are_not_overwritten(engine: Engine, index: str) -> None:
+    engine.put_mapping(index, {"_meta": {"owner": "app"} | _meta(engine, index)})
+    writer = FieldWriter(engine, index, "embedding", "category", policy=RetryPolicy(5))
+    writer.check_owner()  # it does not exist
+    engine.put_mapping(index, {"properties": {"category": {"type": "keyword"}}})
+    FieldWriter(engine, index, "embedding", "category", policy=RetryPolicy(5)).check_owner()  # nothing is in it
+    bulk(engine, index, {"update": {"_id": "d1"}}, {"doc": {"category": "theirs"}})
+    engine.refresh(index)
+    writer = FieldWriter(engine, index, "embedding", "category", policy=RetryPolicy(5))
+    with pytest.raises(IndexMismatch, match="1 documents of .* have values in category that no analysis has written"):
+        writer.check_owner()
+    assert write(engine, index, {"d1": "d0"}).written == 1
+    FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(5)).check_owner()
+    assert _meta(engine, index)["owner"] == "app"
+    assert set(_meta(engine, index)["es_sbert"]) == {"fields", "written_fields"}
+
+
+def _meta(engine: Engine, index: str) -> dict[str, Any]:
+    state = engine.get_index(index)
+    assert state is not None
+    meta: dict[str, Any] = state.mappings["_meta"]
+    return meta
 
 
 def test_a_missing_index_is_refused(es9_url: str) -> None:

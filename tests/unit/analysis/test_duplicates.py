@@ -66,7 +66,7 @@ def test_fewer_than_two_texts_have_no_duplicates(count: int) -> None:
 
 
 def test_a_threshold_out_of_range_is_refused() -> None:
-    with pytest.raises(UsageError, match="outside -1 to 1"):
+    with pytest.raises(UsageError, match="Use a value from -1 to 1"):
         duplicate_groups(np.ones((2, 2), np.float32), 1.5)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,14 +49,14 @@ class SampledDocument(NamedTuple):
     vectors: Vectors
 
 
-class CandidatePairs:
+class DuplicateSearchState:
     """Pairs of documents that are near-duplicates as far as the engine's scores tell, and how far the search is.
 
     Not thread-safe. Use as a context manager.
 
     Args:
-        path: The file; made where there is none.
-        identity: What must be the same for a search to resume. A file of another search is emptied.
+        path: The file; created if it is missing.
+        identity: What must be the same for a search to resume.
 
     Attributes:
         path: The file.
@@ -64,8 +65,8 @@ class CandidatePairs:
         compared: Documents that were compared.
 
     Raises:
-        UsageError: the file is none of ours, or another process works with it.
-        OutputError: it cannot be written. So do all methods.
+        UsageError: the file is not ours or holds another search, or another process works with it.
+        OutputError: the file cannot be read or written. So do all methods.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
@@ -74,20 +75,26 @@ class CandidatePairs:
         self.compared = 0
         try:
             self._db = sqlite3.connect(path, isolation_level=None, timeout=0)
+        except sqlite3.OperationalError as error:
+            raise self._cannot_write(error) from error
+        try:
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._db.execute("BEGIN EXCLUSIVE")
             self.resumed = self._read(identity)
             self._db.execute("COMMIT")
-        except sqlite3.OperationalError as error:
-            if "locked" in str(error):
+        except BaseException as error:
+            self._db.close()
+            if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
                 raise UsageError(
                     f"another process works with {path}", "Wait until it is done, or give --state another file."
                 ) from error
-            raise self._cannot_write(error) from error
-        except sqlite3.DatabaseError as error:
-            raise self._foreign() from error
+            if isinstance(error, sqlite3.OperationalError):
+                raise self._cannot_write(error) from error
+            if isinstance(error, sqlite3.DatabaseError):
+                raise self._foreign() from error
+            raise
 
-    def __enter__(self) -> CandidatePairs:
+    def __enter__(self) -> DuplicateSearchState:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -111,7 +118,8 @@ class CandidatePairs:
 
     def sample(self, dimensions: int) -> list[SampledDocument]:
         """The sampled documents."""
-        rows = self._db.execute("SELECT key, vectors FROM sample ORDER BY number").fetchall()
+        with self._errors():
+            rows = self._db.execute("SELECT key, vectors FROM sample ORDER BY number").fetchall()
         return [
             SampledDocument(_key(key), np.frombuffer(vectors, "<f4").reshape(-1, dimensions)) for key, vectors in rows
         ]
@@ -122,13 +130,14 @@ class CandidatePairs:
         They are remembered with the next `add`.
         """
         found: list[Key] = []
-        if not self._db.in_transaction:
-            self._db.execute("BEGIN")
-        for digest, key in zip(hashes, keys, strict=True):
-            text = _text(key)
-            self._db.execute("INSERT OR IGNORE INTO vectors VALUES (?, ?)", (digest, text))
-            [(first,)] = self._db.execute("SELECT key FROM vectors WHERE hash = ?", (digest,))
-            found.append(_key(first))
+        with self._errors():
+            if not self._db.in_transaction:
+                self._db.execute("BEGIN")
+            for digest, key in zip(hashes, keys, strict=True):
+                text = _text(key)
+                self._db.execute("INSERT OR IGNORE INTO vectors VALUES (?, ?)", (digest, text))
+                [(first,)] = self._db.execute("SELECT key FROM vectors WHERE hash = ?", (digest,))
+                found.append(_key(first))
         return found
 
     def add(self, pairs: Iterable[KeyPair], sample_pairs: Iterable[KeyPair], positions: Sequence[int],
@@ -146,23 +155,26 @@ class CandidatePairs:
 
     def documents(self) -> Iterator[list[tuple[int, Key]]]:
         """Numbers and keys of the documents that are in a pair, sorted by key, in pages."""
-        cursor = self._db.execute("SELECT number, key FROM documents ORDER BY key")
-        while rows := cursor.fetchmany(_PAGE):
-            yield [(number, _key(key)) for number, key in rows]
+        with self._errors():
+            cursor = self._db.execute("SELECT number, key FROM documents ORDER BY key")
+            while rows := cursor.fetchmany(_PAGE):
+                yield [(number, _key(key)) for number, key in rows]
 
     def pairs(self) -> Iterator[tuple[Integers, Integers]]:
         """Numbers of the documents of the pairs, in pages."""
-        cursor = self._db.execute("SELECT first, second FROM pairs")
-        while rows := cursor.fetchmany(_PAGE):
-            first, second = np.array(rows, np.int64).T
-            yield first, second
+        with self._errors():
+            cursor = self._db.execute("SELECT first, second FROM pairs")
+            while rows := cursor.fetchmany(_PAGE):
+                first, second = np.array(rows, np.int64).T
+                yield first, second
 
     def sample_pairs(self) -> list[KeyPair]:
         """The near-duplicates of the sampled documents, found exactly."""
-        return [(_key(first), _key(second)) for first, second in self._db.execute("SELECT * FROM sample_pairs")]
+        with self._errors():
+            return [(_key(first), _key(second)) for first, second in self._db.execute("SELECT * FROM sample_pairs")]
 
     def _write(self, insert: Callable[[], object], positions: list[int], compared: int) -> None:
-        try:
+        with self._errors():
             if not self._db.in_transaction:
                 self._db.execute("BEGIN")
             insert()
@@ -170,9 +182,14 @@ class CandidatePairs:
                 "UPDATE search SET positions = ?, compared = ?", (orjson.dumps(positions).decode(), compared)
             )
             self._db.execute("COMMIT")
-        except sqlite3.OperationalError as error:
-            raise self._cannot_write(error) from error
         self.positions, self.compared = positions, compared
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._cannot_write(error) from error
 
     def _number(self, key: Key) -> int:
         text = _text(key)
@@ -181,7 +198,7 @@ class CandidatePairs:
         return int(number)
 
     def _read(self, identity: str) -> bool:
-        """Whether the file holds this very search; after this it does."""
+        """Whether the file holds this search; if it holds none, it is set up for this one."""
         [(ours,)] = self._db.execute("PRAGMA application_id")
         [(version,)] = self._db.execute("PRAGMA user_version")
         tables = [name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -192,6 +209,12 @@ class CandidatePairs:
             if rows and rows[0][0] == identity:
                 self.positions, self.compared = orjson.loads(rows[0][1]), rows[0][2]
                 return bool(self.positions)
+            if rows and rows[0][2]:
+                raise UsageError(
+                    f"{self.path} holds a search with other options, or of another index or model, that has compared "
+                    f"{rows[0][2]:,} documents",
+                    "Use the same options to resume it, give --state another file, or delete this one.",
+                )
         for name in tables:
             self._db.execute(f"DROP TABLE {name}")
         for statement in _SCHEMA.strip().split("\n"):
@@ -206,7 +229,7 @@ class CandidatePairs:
 
     def _cannot_write(self, error: sqlite3.Error) -> OutputError:
         return OutputError(
-            f"the state file {self.path} cannot be written: {error}", "Free disk space, or give --state another file."
+            f"the state file {self.path} cannot be used: {error}", "Free disk space, or give --state another file."
         )
 
 
