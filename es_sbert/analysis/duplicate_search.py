@@ -64,8 +64,10 @@ _SEARCHES = 100  # of one request
 _SLACK = 1e-3
 # A document all of whose neighbors are near-duplicates is searched for again with so many times more.
 _WIDEN = 4
-# Rounds over what was written while the round before ran.
-_ROUNDS = 3
+# Rounds over what was written while the round before ran, the first one included.
+_ROUNDS = 4
+# Writes that are read once more by the next round: one may become visible after another with a later number.
+_OVERLAP = 2000
 
 Integers = NDArray[np.int64]
 Priority = Callable[[TextCollection], Sequence[float] | None]
@@ -251,9 +253,10 @@ class DuplicateSearch:
         if not found.resumed:
             found.start([-1] * self._shards, self._sample())
         sample = found.sample(self._vector.meta.dimensions)
-        for _ in range(_ROUNDS):
+        for number in range(_ROUNDS):
             ends = [self._newest(shard) for shard in range(self._shards)]
-            if ends == found.positions:
+            # The second round comes always, for the overlap with the first.
+            if number > 1 and ends == found.positions:
                 break
             self._total = found.compared + self._count_after(found.positions)
             for shard, end in enumerate(ends):
@@ -346,10 +349,11 @@ class DuplicateSearch:
 
     def _compare_shard(self, shard: int, end: int, found: DuplicateSearchState, sample: list[SampledDocument]) -> None:
         """Search for the documents of a shard whose last write lies between the position and `end`."""
-        while found.positions[shard] < end:
+        position = max(-1, found.positions[shard] - _OVERLAP)
+        while position < end:
             reader = HitReader(self._vector)
             read = partial(
-                self._engine.written, self._index, shard, found.positions[shard], end,
+                self._engine.written, self._index, shard, position, end,
                 query=reader.query(self._query()), source_includes=reader.includes, page=self._page, vectors=True,
             )  # fmt: skip
             hits = self._retrying(read)
@@ -358,27 +362,38 @@ class DuplicateSearch:
                 return
             reader.add(hits)
             documents = reader.collection()
-            pairs = self._candidates(documents, found)
+            pairs, compared = self._new_candidates(documents, found, found.positions[shard])
             exact = _sample_pairs(sample, documents, self._settings.min_cosine)
+            position = hits[-1]["_seq_no"]
             positions = list(found.positions)
-            positions[shard] = hits[-1]["_seq_no"]
-            found.add(pairs, exact, positions, found.compared + len(documents))
+            positions[shard] = max(positions[shard], position)
+            found.add(pairs, exact, positions, found.compared + compared)
             self.on_progress(found.compared, max(self._total, found.compared))
 
-    def _candidates(self, documents: TextCollection, found: DuplicateSearchState | None) -> list[KeyPair]:
-        """Near-duplicates of some documents, by the engine's scores or by equal vectors.
+    def _new_candidates(self, documents: TextCollection, found: DuplicateSearchState,
+                        position: int) -> tuple[list[KeyPair], int]:  # fmt: skip
+        """Near-duplicates of documents that were not compared yet, by the engine's scores or by equal vectors.
 
         Args:
-            found: Knows documents with equal vectors; None: all documents are searched for.
+            position: Documents up to this `_seq_no` may have been compared.
+
+        Returns:
+            The pairs, and the number of documents that were compared now.
         """
         owned = list(_vectors_by_key(documents))
+        firsts = found.first_with([_digest(vectors) for _, vectors in owned], [key for key, _ in owned])
+        pairs = [(first, key) for (first, _), (key, _) in zip(firsts, owned, strict=True) if first != key]
+        new = [
+            is_new or version.sequence > position
+            for (_, is_new), version in zip(firsts, documents.versions, strict=True)
+        ]  # fmt: skip
+        wanted = [one for (first, _), one, it in zip(firsts, owned, new, strict=True) if it and first == one[0]]
+        return pairs + self._candidates(wanted), sum(new)
+
+    def _candidates(self, owned: Sequence[tuple[Key, Vectors]]) -> list[KeyPair]:
+        """Near-duplicates of documents, given by their vectors, by the engine's scores."""
         pairs: list[KeyPair] = []
-        wanted = owned
-        if found is not None:
-            firsts = found.first_with([_digest(vectors) for _, vectors in owned], [key for key, _ in owned])
-            pairs = [(first, key) for first, (key, _) in zip(firsts, owned, strict=True) if first != key]
-            wanted = [one for first, one in zip(firsts, owned, strict=True) if first == one[0]]
-        searches = [(key, vector) for key, vectors in wanted for vector in vectors]
+        searches = [(key, vector) for key, vectors in owned for vector in vectors]
         most = min(MAX_K, self._state.result_window) - 1
         k = min(self._settings.neighbors, most)
         while searches:
@@ -489,7 +504,8 @@ class DuplicateSearch:
 
     def _search_again(self, keys: set[Key], found: DuplicateSearchState) -> None:
         for part in _parts(sorted(keys, key=str), self._page):
-            found.add(self._candidates(self._look_up(part), None), [], found.positions, found.compared)
+            pairs = self._candidates(list(_vectors_by_key(self._look_up(part))))
+            found.add(pairs, [], found.positions, found.compared)
 
     def _look_up(self, keys: Sequence[Key], fields: Sequence[str] = ()) -> TextCollection:
         """Documents in the order of these keys, as they are now; those that are gone or match no more are left out."""

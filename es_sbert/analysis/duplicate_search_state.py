@@ -124,20 +124,20 @@ class DuplicateSearchState:
             SampledDocument(_key(key), np.frombuffer(vectors, "<f4").reshape(-1, dimensions)) for key, vectors in rows
         ]
 
-    def first_with(self, hashes: Sequence[bytes], keys: Sequence[Key]) -> list[Key]:
-        """Of each document: the first one that had the same vectors; itself where it is the first.
+    def first_with(self, hashes: Sequence[bytes], keys: Sequence[Key]) -> list[tuple[Key, bool]]:
+        """Of each document: the first one that had the same vectors, and whether that is new.
 
-        They are remembered with the next `add`.
+        The first one may be the document itself. They are remembered with the next `add`.
         """
-        found: list[Key] = []
+        found: list[tuple[Key, bool]] = []
         with self._errors():
             if not self._db.in_transaction:
                 self._db.execute("BEGIN")
             for digest, key in zip(hashes, keys, strict=True):
                 text = _text(key)
-                self._db.execute("INSERT OR IGNORE INTO vectors VALUES (?, ?)", (digest, text))
+                inserted = self._db.execute("INSERT OR IGNORE INTO vectors VALUES (?, ?)", (digest, text)).rowcount
                 [(first,)] = self._db.execute("SELECT key FROM vectors WHERE hash = ?", (digest,))
-                found.append(_key(first))
+                found.append((_key(first), inserted == 1))
         return found
 
     def add(self, pairs: Iterable[KeyPair], sample_pairs: Iterable[KeyPair], positions: Sequence[int],

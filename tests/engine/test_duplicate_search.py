@@ -250,6 +250,29 @@ def test_what_others_write_while_a_search_runs_or_rests_is_taken_into_account(
     assert found.unread == 0
 
 
+def test_a_write_that_becomes_visible_after_later_ones_is_not_missed(
+    engine: Engine, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, written = {"d001", "d050", "d119"}, engine.written
+    monkeypatch.setattr("es_sbert.analysis.duplicate_search._OVERLAP", 1000)
+
+    def late(*arguments: Any, **options: Any) -> list[Json]:
+        """Hides documents while the first round runs."""
+        hits = written(*arguments, **options)
+        return hits if moved else [hit for hit in hits if hit["_id"] not in hidden]
+
+    def show(done: int, total: int) -> None:
+        if done == 117:
+            moved.append(True)
+
+    moved: list[bool] = []
+    monkeypatch.setattr(engine, "written", late)
+    found = search(engine, index, tmp_path / "state", show)
+    assert moved
+    assert named(found) == exact(engine, index)
+    assert (found.compared, found.unread) == (120, 0)
+
+
 def test_the_recall_counts_what_the_engine_misses(
     es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
