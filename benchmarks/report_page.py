@@ -23,7 +23,7 @@ import numpy as np
 from playwright.sync_api import Browser, Page
 
 from benchmarks.common import machine, spread, table
-from es_sbert.analysis.report import Report, ReportGroup, ReportKind, project, report_bytes
+from es_sbert.analysis.report import Report, ReportGroup, ReportKind, map_points, report_bytes
 from es_sbert.config import DEFAULT_MODEL
 from tests.browser import chromium
 
@@ -155,7 +155,7 @@ def sentences_report(data: Path) -> Report:
     texts = sentences(data)[:SENTENCES]
     with load_encoder(DEFAULT_MODEL, device="cpu") as encoder:
         vectors = encoder.encode(texts, "document").vectors
-    points, projection = project(vectors)
+    points, projection = map_points(vectors)
     labels = KMeans(SHOWN_CLUSTERS, random_state=0, n_init=1).fit_predict(vectors)
     counter = CountVectorizer(stop_words="english", min_df=5)
     counts = counter.fit_transform(texts)

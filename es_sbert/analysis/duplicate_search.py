@@ -16,7 +16,7 @@ import itertools
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -116,7 +116,7 @@ class DuplicateRecall:
     sampled: int
     pairs: int
     found: int
-    shares: tuple[float, ...] = ()
+    shares: tuple[float, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)

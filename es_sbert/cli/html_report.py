@@ -64,9 +64,9 @@ def source_name(files: Sequence[str], index: str | None) -> str:
 
 
 def _page(kind: ReportKind, title: str, texts: TextCollection, groups: Sequence[ReportGroup], facts: Facts) -> bytes:
-    from es_sbert.analysis.report import Report, project, report_bytes
+    from es_sbert.analysis.report import Report, map_points, report_bytes
 
-    points, projection = project(texts.vectors, texts.starts)
+    points, projection = map_points(texts.vectors, texts.starts)
     report = Report(
         kind, title, list(_facts(texts, facts)), texts.ids, texts.texts, groups, points, projection
     )  # fmt: skip

@@ -2,6 +2,6 @@
 
 from es_sbert.analysis.report.contents import Report, ReportGroup, ReportKind
 from es_sbert.analysis.report.page import report_bytes
-from es_sbert.analysis.report.text_map import project
+from es_sbert.analysis.report.text_map import map_points
 
-__all__ = ["Report", "ReportGroup", "ReportKind", "project", "report_bytes"]
+__all__ = ["Report", "ReportGroup", "ReportKind", "map_points", "report_bytes"]

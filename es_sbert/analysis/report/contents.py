@@ -72,7 +72,7 @@ class Report:
                 "Give an id, a text (or an empty one) and a point for each text.",
             )
         if not np.isfinite(self.points).all():
-            raise UsageError("a point holds a value that is not finite", "Project the vectors with `project`.")
+            raise UsageError("a point holds a value that is not finite", "Project the vectors with `map_points`.")
         for group in self.groups:
             self._check(group)
 

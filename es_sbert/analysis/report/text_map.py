@@ -25,7 +25,7 @@ _ROWS = 1 << 16
 Points = NDArray[np.float32]
 
 
-def project(vectors: Vectors, starts: NDArray[np.int64] | None = None, *, seed: int = 0) -> tuple[Points, str]:
+def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, *, seed: int = 0) -> tuple[Points, str]:
     """Place texts on a map, by UMAP if it is installed, else by principal component analysis.
 
     UMAP is used for 32 to 50,000 texts. A text with several vectors (chunks) is placed by the mean of its unit vectors.

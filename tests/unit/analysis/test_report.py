@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.analysis.report import Report, ReportGroup, ReportKind, project, report_bytes
+from es_sbert.analysis.report import Report, ReportGroup, ReportKind, map_points, report_bytes
 from es_sbert.analysis.report import text_map as text_map_module
 from es_sbert.analysis.report.page_sample import character_limit, sample_page
 from es_sbert.analysis.report.word_diff import differing_words
@@ -286,7 +286,7 @@ def test_map_shows_the_directions_in_which_texts_differ_most() -> None:
     angles = np.linspace(0, 2 * np.pi, 40, endpoint=False)
     vectors = np.zeros((40, 8), np.float32)
     vectors[:, 3], vectors[:, 5] = 3 * np.cos(angles), 3 * np.sin(angles)
-    points, name = project(vectors)
+    points, name = map_points(vectors)
     assert name == "PCA"
     assert points.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1, atol=1e-5)
@@ -295,7 +295,7 @@ def test_map_shows_the_directions_in_which_texts_differ_most() -> None:
 @pytest.mark.usefixtures("no_umap")
 @pytest.mark.parametrize(("count", "dimensions"), [(0, 8), (1, 8), (2, 8), (3, 1), (40, 2)])
 def test_map_of_few_texts_or_dimensions(count: int, dimensions: int) -> None:
-    points, _ = project(normal(count, dimensions))
+    points, _ = map_points(normal(count, dimensions))
     assert points.shape == (count, 2)
     assert np.isfinite(points).all()
     if count == 2:
@@ -303,7 +303,7 @@ def test_map_of_few_texts_or_dimensions(count: int, dimensions: int) -> None:
 
 
 def test_identical_texts_are_at_one_place() -> None:
-    points, name = project(np.repeat(normal(1), 40, axis=0) * np.linspace(1, 9, 40, dtype=np.float32)[:, None])
+    points, name = map_points(np.repeat(normal(1), 40, axis=0) * np.linspace(1, 9, 40, dtype=np.float32)[:, None])
     assert name == "PCA"
     assert not points.any()
 
@@ -313,8 +313,8 @@ def test_text_with_chunks_is_placed_by_the_mean_of_its_unit_vectors() -> None:
     vectors = normal(60)
     starts = np.array([0, *range(3, 60)])
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    points, _ = project(vectors * np.linspace(1, 5, 60, dtype=np.float32)[:, None], starts)
-    expected, _ = project(np.concatenate([unit[:3].mean(axis=0, keepdims=True), unit[3:]]))
+    points, _ = map_points(vectors * np.linspace(1, 5, 60, dtype=np.float32)[:, None], starts)
+    expected, _ = map_points(np.concatenate([unit[:3].mean(axis=0, keepdims=True), unit[3:]]))
     np.testing.assert_allclose(points, expected, atol=1e-5)
 
 
@@ -324,21 +324,21 @@ def test_map_of_many_texts_is_found_in_a_sample(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(text_map_module, "_ROWS", 128)
     vectors = normal(1000)
     vectors[:, 0] *= 30
-    points, _ = project(vectors)
+    points, _ = map_points(vectors)
     unit = vectors[:, 0] / np.linalg.norm(vectors, axis=1)
     assert abs(np.corrcoef(points[:, 0], unit)[0, 1]) > 0.99
-    assert (project(vectors)[0] == points).all()
+    assert (map_points(vectors)[0] == points).all()
 
 
 @pytest.mark.parametrize("starts", [[1, 2], [0, 0], [0, 5]])
 def test_starts_that_are_no_rows_are_refused(starts: list[int]) -> None:
     with pytest.raises(UsageError, match="starts"):
-        project(normal(5), np.array(starts))
+        map_points(normal(5), np.array(starts))
 
 
 def test_vectors_without_direction_are_refused() -> None:
     with pytest.raises(UsageError, match="zero or holds"):
-        project(np.zeros((3, 4), np.float32))
+        map_points(np.zeros((3, 4), np.float32))
 
 
 @pytest.mark.parametrize(("count", "name"), [(31, "PCA"), (32, "UMAP"), (50, "UMAP"), (51, "PCA")])
@@ -358,7 +358,7 @@ def test_umap_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, cou
     module.UMAP = UMAP  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "umap", module)
     monkeypatch.setattr(text_map_module, "_UMAP_MOST", 50)
-    points, found = project(normal(count), seed=7)
+    points, found = map_points(normal(count), seed=7)
     assert (found, points.shape, points.dtype) == (name, (count, 2), np.float32)
     if name == "UMAP":
         assert (given["metric"], given["random_state"], given["n_neighbors"]) == ("cosine", 7, 15)
