@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from es_sbert.cli.collections import (
+    check_files_or_index,
     check_outputs,
     check_two_texts,
     output_options,
@@ -24,7 +25,7 @@ from es_sbert.cli.html_report import clusters_page, source_name
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import Number
 from es_sbert.cli.write_field import field_writer, write_field_options, write_results
-from es_sbert.errors import SourceError, UsageError
+from es_sbert.errors import SourceError
 from es_sbert.events import say
 from es_sbert.printable import printable
 
@@ -121,12 +122,7 @@ def cluster(files: tuple[str, ...], index: str | None, method: str, k: Any, min_
     from es_sbert.analysis.clusters import check_options
     from es_sbert.extras import require
 
-    if bool(files) == (index is not None):
-        raise UsageError(
-            "texts come from FILES or from --index, and "
-            f"{'both are' if files else 'neither is'} given",
-            "Name one of them, e.g. `es-sbert cluster --index docs`.",
-        )  # fmt: skip
+    check_files_or_index(files, index)
     require("analysis", "sklearn")
     check_options(method, k=k, min_cosine=min_cosine, min_size=min_size)
     check_outputs(output, html)

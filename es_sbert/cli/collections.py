@@ -153,6 +153,20 @@ def shown_progress(before: int = 0) -> Iterator[OnProgress]:
         yield show
 
 
+def check_files_or_index(files: Sequence[str], index: str | None) -> None:
+    """Make sure that texts come from one kind of source.
+
+    Raises:
+        UsageError: neither is given, or both are.
+    """
+    if bool(files) == (index is not None):
+        command = click.get_current_context().command_path
+        raise UsageError(
+            f"texts come from FILES or from --index, and {'both are' if files else 'neither is'} given",
+            f"Give one of them, e.g. `{command} --index docs`.",
+        )
+
+
 def check_source(index: str | None, filter_text: str | None, text_fields: Sequence[str], text_template: str | None,
                  id_field: str | None, format: str) -> None:  # fmt: skip
     """Make sure that the options of an index and those of files are not mixed.

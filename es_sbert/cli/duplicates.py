@@ -13,6 +13,7 @@ import click
 
 from es_sbert.cli.collections import (
     check_count,
+    check_files_or_index,
     check_outputs,
     check_source,
     check_two_texts,
@@ -168,11 +169,7 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
 
 def _check_options(files: Sequence[str], index: str | None, keep: str, date_field: str | None,
                    write_field: str | None) -> None:  # fmt: skip
-    if bool(files) == (index is not None):
-        raise UsageError(
-            f"texts come from FILES or from --index, and {'both are' if files else 'neither is'} given",
-            "Name one of them, e.g. `es-sbert duplicates --index docs`.",
-        )
+    check_files_or_index(files, index)
     if write_field is not None and write_field == date_field:
         raise UsageError("--write-field and --date-field name the same field", "Give --write-field another name.")
     if (keep == "newest") != (date_field is not None):
