@@ -107,6 +107,9 @@ def test_bounds_leave_out_no_pair(
             for first, second, cosines in pairs_above(vectors, 0.8, starts=starts_of(texts), block=16)
             for one, two, cosine in zip(first, second, cosines, strict=True)
         ]
+        other = np.concatenate([vectors[5:20], -vectors[:40]])
+        between = most_similar_between(vectors, other, k, first_starts=starts_of(texts), block=16)
+    assert between == brute_force(vectors, other, (texts, list(range(55))), same=False)[:k]
     assert found == [pair for pair in expected if pair.cosine >= min_cosine][:k]
     assert sorted(above) == sorted(pair for pair in expected if pair.cosine >= 0.8)
 
