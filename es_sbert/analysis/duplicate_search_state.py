@@ -25,7 +25,7 @@ _APPLICATION_ID = 0x65736264
 _VERSION = 1
 _SCHEMA = """
 CREATE TABLE search (identity TEXT NOT NULL, positions TEXT NOT NULL, compared INTEGER NOT NULL);
-CREATE TABLE documents (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
+CREATE TABLE documents (number INTEGER PRIMARY KEY, id TEXT NOT NULL, key TEXT NOT NULL UNIQUE);
 CREATE TABLE pairs (first INTEGER, second INTEGER, PRIMARY KEY (first, second)) WITHOUT ROWID;
 CREATE TABLE vectors (hash BLOB PRIMARY KEY, key TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE sample (number INTEGER PRIMARY KEY, key TEXT NOT NULL, vectors BLOB NOT NULL);
@@ -154,9 +154,9 @@ class DuplicateSearchState:
         self._write(insert, list(positions), compared)
 
     def documents(self) -> Iterator[list[tuple[int, Key]]]:
-        """Numbers and keys of the documents that are in a pair, sorted by key, in pages."""
+        """Numbers and keys of the documents that are in a pair, sorted by id, in pages."""
         with self._errors():
-            cursor = self._db.execute("SELECT number, key FROM documents ORDER BY key")
+            cursor = self._db.execute("SELECT number, key FROM documents ORDER BY id, key")
             while rows := cursor.fetchmany(_PAGE):
                 yield [(number, _key(key)) for number, key in rows]
 
@@ -193,7 +193,7 @@ class DuplicateSearchState:
 
     def _number(self, key: Key) -> int:
         text = _text(key)
-        self._db.execute("INSERT OR IGNORE INTO documents (key) VALUES (?)", (text,))
+        self._db.execute("INSERT OR IGNORE INTO documents (id, key) VALUES (?, ?)", (key[0], text))
         [(number,)] = self._db.execute("SELECT number FROM documents WHERE key = ?", (text,))
         return int(number)
 

@@ -133,6 +133,17 @@ def test_many_copies_do_not_hide_other_near_duplicates(
     assert group >= {f"copy{number:03}" for number in range(70)} | {"near"}
 
 
+def test_the_kept_document_has_the_lowest_id_whatever_characters_ids_hold(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    ids = ["b", "a b", "a", 'a"b', "a\\b", "a!", "ä", "Z", "😀", "~"]
+    path = write_jsonl(tmp_path / "docs.jsonl", [{"id": one, "text": "the cat", "even": True} for one in ids])
+    load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id")
+    found = search(engine, index_name, tmp_path / "state")
+    assert named(found) == exact(engine, index_name)
+    assert list(found.texts.ids) == sorted(ids)
+
+
 def test_documents_with_chunks_are_near_duplicates_by_their_best_chunks(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
