@@ -12,7 +12,6 @@ The second table is of random vectors with 384 dimensions, in a process each.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,8 +24,17 @@ from sklearn.cluster import KMeans
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from benchmarks.common import machine, read_jsonl, read_tsv, replaced, spread, table
-from benchmarks.pairs import peak_memory, seconds
+from benchmarks.common import (
+    in_own_process,
+    machine,
+    peak_memory,
+    read_jsonl,
+    read_tsv,
+    replaced,
+    seconds,
+    spread,
+    table,
+)
 from es_sbert.analysis import cluster_texts
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
@@ -102,22 +110,17 @@ def compare(name: str, texts: list[str], truth: list[str], encoder: Encoder, see
     return [[title, "", "", "", "", ""], *rows]
 
 
-def _measured(method: str, count: int, options: dict[str, Any], results: Any) -> None:
+def _measured(method: str, count: int, options: dict[str, Any]) -> tuple[float, float]:
     vectors = np.random.default_rng(0).normal(size=(count, 384)).astype(np.float32)
     took, _ = seconds(lambda: cluster_texts(vectors, method, **options))
-    results.put((took, peak_memory()))
+    return took, peak_memory()
 
 
 def scale() -> list[list[object]]:
     """A row for each size."""
     rows: list[list[object]] = []
-    context = multiprocessing.get_context("spawn")
     for method, count, options in SIZES:
-        results: Any = context.Queue()
-        process = context.Process(target=_measured, args=(method, count, options, results))
-        process.start()
-        took, peak = results.get()
-        process.join()
+        took, peak = in_own_process(_measured, method, count, options)
         given = ", ".join(f"{name} {value}" for name, value in options.items())
         rows.append([method, given, f"{count:,}", f"{took:,.1f}", f"{peak:,.0f}"])
         click.echo(str(rows[-1]), err=True)

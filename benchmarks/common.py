@@ -5,16 +5,21 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import multiprocessing
 import platform
 import re
 import statistics
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from es_sbert.encoder.hardware import available_cores, has_int8_products
+
+T = TypeVar("T")
 
 
 def machine() -> dict[str, Any]:
@@ -87,3 +92,26 @@ def replaced(text: str, name: str, section: str, *, maker: str) -> str:
     if not pattern.search(text):
         raise ValueError(f"the page has no markers for {name}: {start} … {end}")
     return pattern.sub(lambda _: f"{start}\n{section}\n{end}", text)
+
+
+def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall time and result."""
+    begin = time.perf_counter()
+    result = call()
+    return time.perf_counter() - begin, result
+
+
+def peak_memory() -> float:
+    """Megabytes of this process at most; `getrusage` would count what its parent had taken before."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) / 1024
+
+
+def in_own_process(call: Callable[..., T], *arguments: Any) -> T:
+    """What a function of a module returns in a new process, whose memory holds nothing else.
+
+    Raises:
+        RuntimeError: the process ended without an answer.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(call, *arguments).result()

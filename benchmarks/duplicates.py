@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, f1_score, precision_recall_curve
 
-from benchmarks.common import machine, read_jsonl, replaced, table
-from benchmarks.pairs import seconds
+from benchmarks.common import machine, read_jsonl, replaced, seconds, table
 from es_sbert.analysis import duplicate_groups, pairs_above, read_index
 from es_sbert.analysis.duplicate_search import DuplicateSearchSettings, search_duplicates
 from es_sbert.bundle.resolve import resolve_model

@@ -15,18 +15,14 @@ worst case, because bounds leave out no pair of theirs.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 
-from benchmarks.common import machine, read_tsv, replaced, spread, table
+from benchmarks.common import in_own_process, machine, peak_memory, read_tsv, replaced, seconds, spread, table
 from es_sbert.analysis import most_similar_pairs
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.config import DEFAULT_MODEL
@@ -44,13 +40,6 @@ def sentences(data: Path) -> list[str]:
         for row in read_tsv(data / "sts" / f"{name}.tsv.gz"):
             found |= dict.fromkeys([row["sentence1"], row["sentence2"]])
     return list(found)[:SENTENCES]
-
-
-def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Wall time and result."""
-    begin = time.perf_counter()
-    result = call()
-    return time.perf_counter() - begin, result
 
 
 def cross_encoder_rate(model: str, texts: list[str], threads: int) -> float:
@@ -105,19 +94,13 @@ def compare(data: Path, model: str, rounds: int, kept: Path) -> list[list[object
     ]  # fmt: skip
 
 
-def peak_memory() -> float:
-    """Megabytes of this process at most; `getrusage` would count what its parent had taken before."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) / 1024
-
-
-def _measured(count: int, source: Path, results: Any) -> None:
+def _measured(count: int, source: Path) -> tuple[float, float]:
     sentence_vectors, random = np.load(source), np.random.default_rng(0)
     one, two = random.integers(len(sentence_vectors), size=(2, count))
     vectors = sentence_vectors[one] + sentence_vectors[two]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     took, _ = seconds(lambda: most_similar_pairs(vectors, 100))
-    results.put((took, peak_memory()))
+    return took, peak_memory()
 
 
 def scale(sizes: list[int], source: Path) -> list[list[object]]:
@@ -128,13 +111,8 @@ def scale(sizes: list[int], source: Path) -> list[list[object]]:
     """
     rows: list[list[object]] = []
     before: tuple[int, float] | None = None
-    context = multiprocessing.get_context("spawn")
     for count in sizes:
-        results: Any = context.Queue()
-        process = context.Process(target=_measured, args=(count, source, results))
-        process.start()
-        took, peak = results.get()
-        process.join()
+        took, peak = in_own_process(_measured, count, source)
         exponent = "" if before is None else f"{np.log(took / before[1]) / np.log(count / before[0]):.2f}"
         rows.append([f"{count:,}", f"{took:,.2f}", f"{peak:,.0f}", exponent])
         click.echo(str(rows[-1]), err=True)

@@ -191,15 +191,28 @@ def text_vectors(vectors: Vectors, starts: Integers | None = None) -> Vectors:
     Raises:
         UsageError: a vector is zero or not finite, the vectors of a text cancel out, or `starts` do not ascend.
     """
+    units, sums = sum_by_text(vectors, starts)
+    return units if sums is None else _of_length_one(sums)
+
+
+def sum_by_text(vectors: Vectors, starts: Integers | None = None) -> tuple[Vectors, Doubles | None]:
+    """The vectors with length 1, and the sum of those of each text.
+
+    Returns:
+        *Shape:* ``(vectors, dimensions)`` and ``(texts, dimensions)``; no sums where each text has one vector.
+
+    Raises:
+        UsageError: a vector is zero or not finite, or `starts` do not ascend.
+    """
     units = _of_length_one(np.asarray(vectors))
     if starts is None:
-        return units
+        return units, None
     rows = np.append(np.asarray(starts, np.int64), len(units))
     if rows[0] != 0 or (np.diff(rows) < 1).any():
         raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
     if len(starts) == len(units):
-        return units
-    return _of_length_one(np.add.reduceat(units, rows[:-1], axis=0, dtype=np.float64))
+        return units, None
+    return units, np.add.reduceat(units, rows[:-1], axis=0, dtype=np.float64)
 
 
 def mean_silhouette(texts: Vectors, labels: Integers) -> float | None:

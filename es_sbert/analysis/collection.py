@@ -62,7 +62,7 @@ class DocumentVersion(NamedTuple):
     """Which version of an index's document was read.
 
     Attributes:
-        routing: Its routing; None where it has none of its own.
+        routing: Its routing; None if it has no custom routing.
         sequence, term: Its `_seq_no` and `_primary_term`.
     """
 
@@ -124,7 +124,7 @@ class TextCollection:
         counts = (ends - self.starts)[list(places)]
         rows = [np.arange(self.starts[place], ends[place]) for place in places]
         vectors = self.vectors[np.concatenate(rows)] if rows else self.vectors[:0]
-        starts = np.cumsum([0, *counts])[:-1].astype(np.int64)
+        starts = starts_of(counts)
         return TextCollection(
             [self.ids[place] for place in places],
             [self.texts[place] for place in places],
@@ -335,12 +335,17 @@ class HitReader:
 
     def collection(self) -> TextCollection:
         """What was added."""
-        starts = np.cumsum([0, *self._counts])[:-1].astype(np.int64)
+        starts = starts_of(self._counts)
         empty = np.empty((0, self._vector.meta.dimensions), np.float32)
         joined = np.concatenate(self._vectors) if self._vectors else empty
         return TextCollection(
             self._ids, self._texts, joined, starts, self.skipped, self._values, self._versions, self._vector.meta.model
         )
+
+
+def starts_of(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Row of each text's first vector, from the number of vectors of each. *Shape:* ``(texts,)``."""
+    return np.cumsum([0, *counts])[:-1].astype(np.int64)
 
 
 def version_of(hit: Json) -> DocumentVersion:

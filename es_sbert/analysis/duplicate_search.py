@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +32,7 @@ from es_sbert.analysis.collection import (
     TextCollection,
     no_vector_reason,
     other_model_reason,
+    starts_of,
 )
 from es_sbert.analysis.duplicate_search_state import DuplicateSearchState, KeyPair, SampledDocument
 from es_sbert.analysis.duplicates import DuplicateGroup, groups_of_pairs
@@ -43,10 +43,11 @@ from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.errors import UsageError
 from es_sbert.index.ensure import VectorField, missing_index, read_vector_field, vector_field_of
-from es_sbert.index.layout import has_vector
+from es_sbert.index.layout import both, has_vector
 from es_sbert.index.meta import document_meta_field
 from es_sbert.index.types import OVERSAMPLE, IndexType
-from es_sbert.ingest.retry import RetryPolicy, with_retries
+from es_sbert.ingest.retry import RetryPolicy, retrying
+from es_sbert.ingest.triage import chunks
 from es_sbert.search.queries import search_body
 from es_sbert.search.scores import Method
 from es_sbert.search.vector_query import MAX_K, VectorQuery
@@ -172,8 +173,7 @@ def fits_memory(engine: Engine, index: str, vector_field: str, filter: Json | No
         EngineError: the engine failed.
     """
     vector = read_vector_field(engine, index, vector_field)
-    filters = [has_vector(vector.name, vector.meta)]
-    query: Json = {"bool": {"filter": filters if filter is None else [*filters, filter]}}
+    query = both(has_vector(vector.name, vector.meta), filter)
     if vector.meta.passages is None:
         count = engine.count(index, query)
     else:
@@ -206,17 +206,16 @@ class DuplicateSearch:
                  on_wait: Callable[[str], None] = lambda reason: None) -> None:  # fmt: skip
         self._engine = engine
         self._settings = settings
-        self._policy = policy
         self.on_progress = on_progress
-        self._on_wait = on_wait
-        self._no_waiting = threading.Event()  # never set: Ctrl-C ends a wait by an exception
+        self._retrying = retrying(policy, on_wait)
         state = self._retrying(partial(engine.get_index, index))
         if state is None:
             raise missing_index(index, engine)
         self._state: IndexState = state
         # Not the alias: it may be moved during the search, and OpenSearch applies its filter after the search by kNN.
         self._index = state.name
-        self._filter = state.filtered(index, settings.filter)
+        own = state.filter_of(index)
+        self._filter = settings.filter if own is None else both(own, settings.filter)
         self._vector: VectorField = vector_field_of(engine, state, vector_field)
         # Ids of a lookup must be fewer than the hits that a search may return.
         self._page = max(1, min(_PAGE, self._state.result_window - 1))
@@ -278,8 +277,7 @@ class DuplicateSearch:
 
     def _query(self) -> Json:
         """The documents that have a vector and match the filter."""
-        filters = [has_vector(self._vector.name, self._vector.meta)]
-        return {"bool": {"filter": filters if self._filter is None else [*filters, self._filter]}}
+        return both(has_vector(self._vector.name, self._vector.meta), self._filter)
 
     def _sample(self) -> list[SampledDocument]:
         """Some documents at random."""
@@ -294,7 +292,7 @@ class DuplicateSearch:
         hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]["hits"]
         return [
             SampledDocument(key, vectors)
-            for part in _parts([key_of(hit) for hit in hits], self._page)
+            for part in chunks([key_of(hit) for hit in hits], self._page)
             for key, vectors in _vectors_by_key(self._look_up(part))
         ]
 
@@ -312,9 +310,7 @@ class DuplicateSearch:
         }
         skipped = SkippedDocuments()
         for reason, clauses in reasons.items():
-            query: Json = {"bool": clauses}
-            if self._filter is not None:
-                query = {"bool": {"filter": [query, self._filter]}}
+            query = both({"bool": clauses}, self._filter)
             body: Json = {"query": query, "size": 1, "_source": False, "track_total_hits": True}
             hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]
             if hits["total"]["value"]:
@@ -334,15 +330,10 @@ class DuplicateSearch:
 
     def _count_after(self, positions: Sequence[int]) -> int:
         """Documents that were written since."""
-        if len(set(positions)) == 1:
-            query: Json = {"bool": {"must": [self._query()], "filter": [{"range": {"_seq_no": {"gt": positions[0]}}}]}}
-            return self._retrying(partial(self._engine.count, self._index, query))
         count = 0
         for shard, position in enumerate(positions):
-            body: Json = {
-                "query": {"bool": {"must": [self._query()], "filter": [{"range": {"_seq_no": {"gt": position}}}]}},
-                "size": 0, "track_total_hits": True,
-            }  # fmt: skip
+            query = both({"range": {"_seq_no": {"gt": position}}}, self._query())
+            body: Json = {"query": query, "size": 0, "track_total_hits": True}
             search = partial(self._engine.search, self._index, body, preference=f"_shards:{shard}")
             count += int(self._retrying(search)["hits"]["total"]["value"])
         return count
@@ -398,7 +389,7 @@ class DuplicateSearch:
         k = min(self._settings.neighbors, most)
         while searches:
             full = []
-            for part in _parts(searches, _SEARCHES):
+            for part in chunks(searches, _SEARCHES):
                 for (key, vector), hits in zip(part, self._search([vector for _, vector in part], k), strict=True):
                     others = [other for other in hits if other != key]
                     pairs += [(key, other) for other in others]
@@ -445,7 +436,7 @@ class DuplicateSearch:
         counts: list[int] = []
         with tempfile.TemporaryFile(dir=found.path.parent) as file:
             for page in found.documents():
-                for some in _parts(page, self._page):
+                for some in chunks(page, self._page):
                     part = self._look_up([key for _, key in some], fields)
                     places = {key: len(ids) + place for place, key in enumerate(part.keys)}
                     positions |= {number: places[key] for number, key in some if key in places}
@@ -456,7 +447,7 @@ class DuplicateSearch:
                     counts += [len(vectors) for _, vectors in _vectors_by_key(part)]
                     file.write(part.vectors.astype(np.float32).tobytes())
             vectors = _mapped(file, self._vector.meta.dimensions)
-        starts = np.cumsum([0, *counts])[:-1].astype(np.int64)
+        starts = starts_of(counts)
         model = self._vector.meta.model
         documents = TextCollection(ids, texts, vectors, starts, self._left_out(), values, versions, model)
         pairs = np.hstack(
@@ -494,7 +485,7 @@ class DuplicateSearch:
 
     def _near_duplicates(self, pairs: Sequence[KeyPair]) -> Iterator[KeyPair]:
         """Those of some pairs that are near-duplicates by the vectors that the documents have now."""
-        for some in _parts(pairs, max(1, self._page // 2)):
+        for some in chunks(pairs, max(1, self._page // 2)):
             documents = self._look_up(list(dict.fromkeys(key for pair in some for key in pair)))
             place = {key: number for number, key in enumerate(documents.keys)}
             there = [pair for pair in some if pair[0] in place and pair[1] in place]
@@ -503,7 +494,7 @@ class DuplicateSearch:
             yield from itertools.compress(there, cosines >= self._settings.min_cosine)
 
     def _search_again(self, keys: set[Key], found: DuplicateSearchState) -> None:
-        for part in _parts(sorted(keys, key=str), self._page):
+        for part in chunks(sorted(keys, key=str), self._page):
             pairs = self._candidates(list(_vectors_by_key(self._look_up(part))))
             found.add(pairs, [], found.positions, found.compared)
 
@@ -519,9 +510,6 @@ class DuplicateSearch:
         reader.add(hits[key] for key in keys if key in hits)
         return reader.collection()
 
-    def _retrying(self, call: Callable[[], T]) -> T:
-        return with_retries(call, self._policy, self._no_waiting, lambda error: self._on_wait(error.message))
-
 
 def _vectors_by_key(documents: TextCollection) -> Iterator[tuple[Key, Vectors]]:
     """Of each document: its vectors."""
@@ -535,7 +523,7 @@ def _sample_pairs(sample: Sequence[SampledDocument], documents: TextCollection, 
     if not sample or not len(documents):
         return []
     keys = documents.keys
-    starts = np.cumsum([0, *(len(one.vectors) for one in sample)])[:-1].astype(np.int64)
+    starts = starts_of([len(one.vectors) for one in sample])
     return [
         (sample[one].key, keys[two])
         for first, second, _ in pairs_above_between(
@@ -558,8 +546,3 @@ def _mapped(file: BinaryIO, dimensions: int) -> Vectors:
 
 def _digest(vectors: Vectors) -> bytes:
     return hashlib.sha256(vectors.astype("<f4").tobytes()).digest()[:16]
-
-
-def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for first in range(0, len(items), size):
-        yield items[first : first + size]

@@ -6,11 +6,10 @@ again, and left alone if its text changed. Every update comes to exactly one end
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -21,11 +20,11 @@ from es_sbert.engines.protocol import Engine, IndexState, ItemResult, Json
 from es_sbert.errors import IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.bulk_lines import bodies
 from es_sbert.index.ensure import VectorField, missing_index, vector_field_of
+from es_sbert.index.layout import both
 from es_sbert.index.meta import META_KEY, document_meta_field, with_entry
 from es_sbert.index.text import MISSING, TextTemplate, find_field
-from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes, with_retries
-
-T = TypeVar("T")
+from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes, retrying
+from es_sbert.ingest.triage import chunks
 
 _BODY_BYTES = 5 << 20
 _WRITTEN = "written_fields"  # of `_meta.es_sbert`
@@ -119,14 +118,14 @@ class FieldWriter:
                  on_wait: Callable[[str], None] = lambda reason: None) -> None:  # fmt: skip
         self._engine = engine
         self._policy = policy
-        self._no_waiting = threading.Event()  # never set: Ctrl-C ends a wait by an exception
         self._on_wait = on_wait
+        self._retrying = retrying(policy, on_wait)
         self.name = name
         state = self._retrying(partial(engine.get_index, index))
         if state is None:
             raise missing_index(index, engine)
         self._state: IndexState = state
-        self._shown_by = partial(state.filtered, index)  # a query → the same for documents that the alias shows
+        self._alias_filter = state.filter_of(index)
         self._vector = vector_field_of(engine, state, vector_field)
         self._missing = _check_field(state, self._vector, name)
 
@@ -180,9 +179,7 @@ class FieldWriter:
         if self._missing:
             return []
         reader = HitReader(self._vector)
-        filters: list[Json] = [{"exists": {"field": self.name}}]
-        narrowed = self._shown_by(filter)
-        query: Json = {"bool": {"filter": filters if narrowed is None else [*filters, narrowed]}}
+        query = both(both({"exists": {"field": self.name}}, self._alias_filter), filter)
         pages = self._engine.scan(
             self._state.name, query=query, source_includes=[*reader.text_fields, self.name],
             page=min(_PAGE, self._state.result_window),
@@ -220,7 +217,7 @@ class FieldWriter:
 
     def _send(self, group: list[_Action], counts: FieldUpdateCounts, conflicts: list[FieldUpdate]) -> None:
         """Send actions until the engine has answered each of them."""
-        waiting, backoff = group, Backoff(self._policy, self._no_waiting)
+        waiting, backoff = group, Backoff(self._policy)
         while waiting:
             self._check()
             body = b"".join(action.body for action in waiting)
@@ -275,8 +272,7 @@ class FieldWriter:
         source = {"includes": [*reader.text_fields, self.name]}
         # Ids of a lookup must be fewer than the hits that a search may return.
         page = max(1, min(_PAGE, self._state.result_window - 1))
-        for first in range(0, len(conflicts), page):
-            some = conflicts[first : first + page]
+        for some in chunks(conflicts, page):
             find = partial(
                 look_up, self._engine, self._state.name, [update.id for update in some], source=source,
                 result_window=self._state.result_window,
@@ -294,9 +290,6 @@ class FieldWriter:
                     _count(update, counts)
                 else:
                     yield update._replace(version=version_of(hit))
-
-    def _retrying(self, call: Callable[[], T]) -> T:
-        return with_retries(call, self._policy, self._no_waiting, lambda error: self._on_wait(error.message))
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def cluster(files: tuple[str, ...], index: str | None, method: str, k: Any, min_
     with field_writer(write_field, **writing, **reading) as writer:
         fields = [] if write_field is None else [write_field]
         [texts] = read_collections([files], index=index, fields=fields, **reading)
-        check_two_texts(texts)
+        check_two_texts(len(texts))
         begin = time.perf_counter()
         found = cluster_texts(
             texts.vectors, method, k=k, min_cosine=min_cosine, min_size=min_size, starts=texts.starts, seed=seed

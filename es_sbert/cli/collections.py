@@ -188,19 +188,14 @@ def _is_model_given() -> bool:
     return click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE
 
 
-def check_two_texts(collection: TextCollection) -> None:
+def check_two_texts(count: int) -> None:
     """Make sure that there is anything to compare.
 
     Raises:
         SourceError: there are fewer than two texts.
     """
-    of_index = click.get_current_context().params.get("index") is not None
-    check_count(len(collection), of_index=of_index)
-
-
-def check_count(count: int, *, of_index: bool) -> None:
-    """As `check_two_texts`, of a number of texts."""
     if count < 2:
+        of_index = click.get_current_context().params.get("index") is not None
         raise SourceError(
             f"a comparison needs two texts, and there is {'one' if count else 'none'}",
             "Check --vector-field and --filter, or load documents with `es-sbert ingest`."

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from es_sbert.cli.collections import (
-    check_count,
     check_files_or_index,
     check_outputs,
     check_source,
@@ -139,7 +138,7 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
             found = _search(index, path, min_cosine, settings, retry_seconds, fields, priority, reading)
             if found is None:
                 return INTERRUPTED
-            check_count(found.compared, of_index=True)
+            check_two_texts(found.compared)
             texts, groups = found.texts, found.groups
             for line in _search_lines(found):
                 say(line)
@@ -148,7 +147,7 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
             _refuse_knn_options(knn | {"state": state})
             path = None
             [texts] = read_collections([files], index=index, fields=fields, **reading)
-            check_two_texts(texts)
+            check_two_texts(len(texts))
             groups = _compare(texts, min_cosine, priority)
             done = f"{len(texts):,},"
         seconds = time.perf_counter() - begin

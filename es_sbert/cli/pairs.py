@@ -114,7 +114,7 @@ def _most_similar(texts: TextCollection, k: int | None, min_cosine: float) -> li
     from es_sbert.analysis import most_similar_pairs
     from es_sbert.analysis.similarity import DEFAULT_K
 
-    check_two_texts(texts)
+    check_two_texts(len(texts))
     pairs = most_similar_pairs(texts.vectors, k or DEFAULT_K, min_cosine=min_cosine, starts=texts.starts)
     return [_Found(*pair, None) for pair in pairs]
 

@@ -85,15 +85,10 @@ class IndexState:
         """Hits that one search may return (`index.max_result_window`)."""
         return int(self.settings.get("index.max_result_window", 10_000))
 
-    def filtered(self, name: str, query: Json | None) -> Json | None:
-        """A query narrowed down to the documents that a name shows.
-
-        Args:
-            name: The index itself, or one of its aliases, which may have a filter.
-            query: None for all documents.
-        """
-        filters = [one for one in (self.aliases.get(name, {}).get("filter"), query) if one is not None]
-        return {"bool": {"filter": filters}} if len(filters) > 1 else (filters[0] if filters else None)
+    def filter_of(self, name: str) -> Json | None:
+        """The filter of this alias; None where it has none, or the name is no alias."""
+        filter: Json | None = self.aliases.get(name, {}).get("filter")
+        return filter
 
     def routing_of(self, alias: str) -> str | None:
         """The routing of all documents that are written by this alias; None where there is none, or it is no alias."""

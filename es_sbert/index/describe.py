@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.errors import AccessDenied
 from es_sbert.index.ensure import missing_index
-from es_sbert.index.layout import has_vector
+from es_sbert.index.layout import both, has_vector
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
 from es_sbert.index.schema import vector_fields
 
@@ -90,8 +90,8 @@ def describe_state(engine: Engine, state: IndexState) -> IndexSummary:
                 name=name,
                 meta=meta,
                 vectors=engine.count(state.name, exists),
-                current=engine.count(state.name, _both(exists, {"term": {f"{beside}.fingerprint": meta.fingerprint}})),
-                truncated=engine.count(state.name, _both(exists, {"term": {f"{beside}.truncated": True}})),
+                current=engine.count(state.name, both(exists, {"term": {f"{beside}.fingerprint": meta.fingerprint}})),
+                truncated=engine.count(state.name, both(exists, {"term": {f"{beside}.truncated": True}})),
             )
         )
     ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
@@ -110,7 +110,3 @@ def _size(engine: Engine, index: str) -> int | None:
         return engine.store_size(index)
     except AccessDenied:
         return None
-
-
-def _both(first: Json, second: Json) -> Json:
-    return {"bool": {"filter": [first, second]}}

@@ -50,6 +50,11 @@ def has_vector(field: str, meta: VectorFieldMeta, name: str | None = None) -> Js
     return {"nested": {"path": field, "query": inner, **named}}
 
 
+def both(first: Json, second: Json | None) -> Json:
+    """Query for the documents that match two queries; None for the second matches all."""
+    return first if second is None else {"bool": {"filter": [first, second]}}
+
+
 def vectors_by_name(fields: Iterable[tuple[str, VectorFieldMeta]]) -> Json:
     """Query for all documents; `matched_queries` of a hit holds the numbers of the fields that have a vector."""
     should = [has_vector(field, meta, str(number)) for number, (field, meta) in enumerate(fields)]

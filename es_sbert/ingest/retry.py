@@ -40,12 +40,12 @@ class Backoff:
 
     Args:
         policy: How long to wait.
-        no_waiting: Ends a wait, and every later one, once it is set.
+        no_waiting: Ends a wait, and every later one, once it is set; None where only an exception does, as by Ctrl-C.
     """
 
-    def __init__(self, policy: RetryPolicy, no_waiting: threading.Event) -> None:
+    def __init__(self, policy: RetryPolicy, no_waiting: threading.Event | None = None) -> None:
         self._policy = policy
-        self._no_waiting = no_waiting
+        self._no_waiting = no_waiting or threading.Event()
         self._failures = 0
         self._deadline = 0.0
 
@@ -89,12 +89,25 @@ class Patience(Protocol):
     def __call__(self, call: Callable[[], T]) -> T: ...
 
 
-def with_retries(call: Callable[[], T], policy: RetryPolicy, no_waiting: threading.Event,
+def retrying(policy: RetryPolicy, on_wait: Callable[[str], None]) -> Patience:
+    """`with_retries` for a command that only Ctrl-C ends.
+
+    Args:
+        on_wait: Told why a call is tried again.
+    """
+
+    def answer(call: Callable[[], T]) -> T:
+        return with_retries(call, policy, None, lambda error: on_wait(error.message))
+
+    return answer
+
+
+def with_retries(call: Callable[[], T], policy: RetryPolicy, no_waiting: threading.Event | None,
                  on_retry: Callable[[EngineError], None]) -> T:  # fmt: skip
     """The call's answer; transient failures are waited out.
 
     Args:
-        no_waiting: Once set, a failure is not waited out.
+        no_waiting: Once set, a failure is not waited out; see `Backoff`.
         on_retry: Told of each failure before the call is tried again.
 
     Raises:

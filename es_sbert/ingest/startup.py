@@ -32,7 +32,7 @@ def wait_for_engine(call: Callable[[], T], seconds: float, no_waiting: threading
         EngineError: the engine did not come in time, or failed in a way that does not pass: wrong credentials, TLS, a
             host name that nobody knows.
     """
-    backoff = Backoff(RetryPolicy(seconds, ceiling=_LONGEST_PAUSE), no_waiting or threading.Event())
+    backoff = Backoff(RetryPolicy(seconds, ceiling=_LONGEST_PAUSE), no_waiting)
     began: float | None = None
     while True:
         try:

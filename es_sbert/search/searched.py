@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from es_sbert.engines.protocol import Engine, Flavour, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.ensure import VectorField, missing_index, vector_field_of
+from es_sbert.index.layout import both
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.types import OVERSAMPLE
 from es_sbert.search.choices import method_for, oversample_for
@@ -63,9 +64,9 @@ class Searched:
             return filter
         own = [self.filters.get(index) for index in self.indices]
         if all(each == own[0] for each in own):
-            return _both(self.filters[self.indices[0]], filter)
+            return both(self.filters[self.indices[0]], filter)
         pairs = zip(self.indices, own, strict=True)
-        return _both(_any_of([_both({"term": {"_index": index}}, each) for index, each in pairs]), filter)
+        return both(_any_of([both({"term": {"_index": index}}, each) for index, each in pairs]), filter)
 
     def method(self, flavour: Flavour, exact: bool) -> Method:
         """How they are searched: by a script where one of them has no graph that could be."""
@@ -104,7 +105,7 @@ def read_searched(engine: Engine, indices: Sequence[str], vector_fields: Sequenc
             raise missing_index(name, engine)
         fields += [vector_field_of(engine, state, field) for state in states for field in vector_fields]
         for state in states:
-            ways.setdefault(state.name, []).append(state.aliases.get(name, {}).get("filter"))
+            ways.setdefault(state.name, []).append(state.filter_of(name))
     # By two aliases the documents of both are searched, and all where one way to the index has no filter.
     filters = {index: _any_of([way for way in found if way]) for index, found in ways.items() if all(found)}
     return Searched(tuple(fields), filters)
@@ -112,7 +113,3 @@ def read_searched(engine: Engine, indices: Sequence[str], vector_fields: Sequenc
 
 def _any_of(queries: Sequence[Json]) -> Json:
     return queries[0] if len(queries) == 1 else {"bool": {"should": list(queries), "minimum_should_match": 1}}
-
-
-def _both(first: Json, second: Json | None) -> Json:
-    return first if second is None else {"bool": {"filter": [first, second]}}

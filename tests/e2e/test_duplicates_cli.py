@@ -178,7 +178,7 @@ def test_a_search_by_knn_tells_its_recall_and_finds_what_all_pairs_give(cli: Cli
 
 
 def kept_alive(arguments: list[str | Path], folder: Path, proxy: FaultyProxy, hold: Hold) -> subprocess.Popen[str]:
-    """The command in a process of its own, at the moment of a hold."""
+    """The command in its own process, stopped at the moment of a hold."""
     command = [sys.executable, "-m", "es_sbert", *map(str, arguments), "--url", proxy.url]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert hold.reached.wait(120)

@@ -31,7 +31,7 @@ EVERYTHING: dict[str, Any] = {"num_candidates": 1000, "sample": 500}
 
 
 def texts(count: int) -> list[dict[str, Any]]:
-    """Documents of which some say nearly the same, and some the very same."""
+    """Documents, some with nearly the same text and some with identical text."""
     words = ["cat", "guitar", "query", "passage", "man", "mat", "sleeps", "plays", "the", "on", "is", "a"]
     random = np.random.default_rng(3)
     found: list[dict[str, Any]] = []

@@ -9,9 +9,8 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.analysis.similarity import vector_lengths
+from es_sbert.analysis.clusters import sum_by_text
 from es_sbert.encoder.types import Vectors
-from es_sbert.errors import UsageError
 from es_sbert.extras import require
 
 # UMAP builds a graph of neighbors, which fewer texts do not fill, and with a seed it uses one core: of more texts than
@@ -56,16 +55,12 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, *, see
 
 def _text_vectors(vectors: Vectors, starts: NDArray[np.int64] | None) -> Vectors:
     """A unit vector for each text."""
-    lengths = vector_lengths(vectors).astype(np.float32)
-    unit: Vectors = (vectors / lengths[:, None]).astype(np.float32, copy=False)
-    if starts is None or len(starts) == len(vectors):
-        return unit
-    if not len(starts) or starts[0] != 0 or (np.diff(starts) <= 0).any() or starts[-1] >= len(vectors):
-        raise UsageError("the starts are not ascending rows of the vectors from 0", "Give each text's first row.")
-    sums = np.add.reduceat(unit, starts)
+    units, sums = sum_by_text(vectors, starts)
+    if sums is None:
+        return units
     # Opposite vectors have no mean direction: such a text lies at the origin.
-    sum_lengths = np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
-    means: Vectors = (sums / sum_lengths).astype(np.float32)
+    lengths = np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
+    means: Vectors = (sums / lengths).astype(np.float32)
     return means
 
 

@@ -133,7 +133,7 @@ function overviewOf(number, go) {
   );
 }
 
-/** The colours of the map in words, as buttons where there are texts to list. */
+/** The legend of the map: a button for each entry that has texts to list. */
 function showLegend(go, goToUngrouped) {
   const { total } = report;
   const named = coloured.reduce((sum, number) => sum + groups[number].size, 0);

@@ -253,9 +253,9 @@ class TextMap {
     box.hidden = false;
     const { clientWidth, clientHeight } = this.#canvas;
     const [wide, high] = [box.offsetWidth, box.offsetHeight];
-    const beside = atX + 14 + wide <= clientWidth ? atX + 14 : atX - 14 - wide;
+    const boxLeft = atX + 14 + wide <= clientWidth ? atX + 14 : atX - 14 - wide;
     const below = atY + 14 + high <= clientHeight ? atY + 14 : atY - 14 - high;
-    box.style.left = `${Math.max(4, Math.min(clientWidth - wide - 4, beside))}px`;
+    box.style.left = `${Math.max(4, Math.min(clientWidth - wide - 4, boxLeft))}px`;
     box.style.top = `${Math.max(4, below)}px`;
   }
 

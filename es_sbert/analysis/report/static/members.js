@@ -1,4 +1,4 @@
-// The texts of a group: as a list, or beside the kept text with differing words marked.
+// The texts of a group: as a list, or side by side with the kept text, with differing words marked.
 
 /** A text as nodes; `parts` of it (pairs of offsets) are in elements of a name. */
 function textOf(text, parts = [], name = "mark") {

@@ -41,7 +41,7 @@ function occurrences(text, needle) {
   const found = [];
   for (let at = plain.indexOf(needle); at !== -1; at = plain.indexOf(needle, at + needle.length)) {
     const last = from[at + needle.length - 1];
-    // To the end of the character, accents behind it included.
+    // To the end of the character, with its combining marks.
     const end = from.slice(at + needle.length).find((next) => next > last) ?? offset;
     found.push([from[at], end]);
   }
