@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
-from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.protocol import Engine, Flavour, IndexState, Json
-from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.errors import AccessDenied, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.layout import has_vector
 from es_sbert.index.meta import PassageRules, VectorFieldMeta, document_meta_field
 from es_sbert.index.schema import (
@@ -20,6 +19,7 @@ from es_sbert.index.schema import (
     stored_similarity,
     vector_fields,
 )
+from es_sbert.index.text_options import text_options as shown_text_options
 from es_sbert.index.types import DEFAULT_INDEX_TYPE, IndexType, read_index_type
 
 WAY_OUT = "Use another --vector-field or another index; `es-sbert index show` lists what is there."
@@ -28,6 +28,7 @@ WAY_OUT = "Use another --vector-field or another index; `es-sbert index show` li
 class Outcome(StrEnum):
     CREATED = "created"
     ADDED = "added"
+    TEXT_SET = "text set"
     PRESENT = "present"
 
 
@@ -39,7 +40,7 @@ class VectorField:
         index: The concrete index, where an alias was named.
         name: The field.
         meta: What the mapping says about it.
-        outcome: Whether the index was created, the field added, or both were there.
+        outcome: Whether the index was created, the field added, the text of its vectors set, or all was there.
     """
 
     index: str
@@ -56,8 +57,8 @@ def ensure_vector_field(engine: Engine, index: str, *, vector_field: str, finger
     """Make sure that an index has a vector field which this model may fill.
 
     A missing index is created, a missing field is added, a field of the same model is left as it is. The text
-    template of a field is set by the first load; it may change only as long as no document has a vector,
-    since vectors of different texts do not belong in one field.
+    template of a field is set with the field or by the first load; it may change only as long as no document has a
+    vector, since vectors of different texts do not belong in one field.
 
     Args:
         index_type: For a new field (default: hnsw; on an OpenSearch index without `index.knn`: flat). Given
@@ -66,7 +67,7 @@ def ensure_vector_field(engine: Engine, index: str, *, vector_field: str, finger
         passages: For a new field: cut texts by these rules. Given for an existing field, they must be the field's own.
         create: Whether a missing index may be created.
         shards, replicas: For a new index.
-        text_options: The options of `ingest` by which the text was given, for messages.
+        text_options: The options by which the text was given, for messages.
         replace_text: Whether the text may change although documents have vectors: these no longer count as current
             then, and the caller embeds them anew.
 
@@ -159,11 +160,18 @@ def mapping_change(engine: Engine, state: IndexState, vector_field: str, wanted:
     stored, new = field.meta, wanted.text
     if new is None or new == stored.text:
         return MappingChange(field, None)
-    if stored.text is not None and not replace_text and engine.count(state.name, has_vector(vector_field, stored)):
+    if stored.text is not None and not replace_text and _has_vectors(engine, field):
         raise _other_text(name or state.name, field, new, text_options)
     meta = stored.model_copy(update={"text": new})
     body = {"_meta": merged_meta(state.mappings.get("_meta", {}), vector_field, meta)}
-    return MappingChange(VectorField(state.name, vector_field, meta, Outcome.PRESENT), body)
+    return MappingChange(VectorField(state.name, vector_field, meta, Outcome.TEXT_SET), body)
+
+
+def _has_vectors(engine: Engine, field: VectorField) -> bool:
+    with suppress(AccessDenied):
+        # Documents that were written since the last refresh count too.
+        engine.refresh(field.index)
+    return engine.count(field.index, has_vector(field.name, field.meta)) > 0
 
 
 def read_vector_field(engine: Engine, index: str, vector_field: str) -> VectorField:
@@ -261,8 +269,7 @@ def _check(engine: Engine, state: IndexState, vector_field: str, wanted: VectorF
 
 def _other_text(name: str, field: VectorField, wanted: str, text_options: str | None) -> IndexMismatch:
     """The error for a text that is not the one from which a field's vectors were made."""
-    named = "" if field.name == DEFAULT_VECTOR_FIELD else f" --vector-field {field.name}"
-    options = text_options or f"--text-template {shlex.quote(wanted)}{named}"
+    options = text_options or shown_text_options(field.name, (), wanted) or ""
     option = options.partition(" ")[0]
     return IndexMismatch(
         f"the vectors in {field.index}.{field.name} were made from the text {field.meta.text!r}, not from {wanted!r}",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.errors import UsageError
-from es_sbert.index.meta import PassageRules, VectorFieldMeta, document_meta_field
+from es_sbert.index.meta import PassageRules, VectorFieldMeta
 from es_sbert.index.schema import check_field_name
 from es_sbert.index.text import TextTemplate
+from es_sbert.index.text_options import check_own_names, read_text_options, text_options
 from es_sbert.ingest.settings import IngestSettings
 
 DEFAULT_TEXT_FIELD = "text"
@@ -46,7 +45,7 @@ def planned_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMet
         UsageError: options that contradict each other or cannot be read, or a new field without a text.
     """
     texts = _texts(settings, stored)
-    _check_own_names(texts, settings.id_field)
+    check_own_names(texts, () if settings.id_field is None else (settings.id_field,))
     passages = _passages(settings, list(texts))
     return tuple(
         PlannedField(field, template, passages.get(field), stored.get(field), _text_options(settings, field))
@@ -56,16 +55,11 @@ def planned_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMet
 
 def _text_options(settings: IngestSettings, field: str) -> str | None:
     """The options by which a field's text was given, as `ingest` and `index migrate` take them for this field alone."""
-    named = "" if field == DEFAULT_VECTOR_FIELD else f" --vector-field {field}"
     for given in settings.vectors:
         name, _, template = given.partition("=")
         if name == field and template:
-            return f"--text-template {shlex.quote(template)}{named}"
-    if settings.text_template is not None:
-        return f"--text-template {shlex.quote(settings.text_template)}{named}"
-    if settings.text_fields:
-        return " ".join(f"--text-field {shlex.quote(name)}" for name in settings.text_fields) + named
-    return None
+            return text_options(field, (), template)
+    return text_options(field, settings.text_fields, settings.text_template)
 
 
 def _texts(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> dict[str, TextTemplate]:
@@ -92,27 +86,10 @@ def _texts(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> d
     return texts
 
 
-def _check_own_names(texts: Mapping[str, TextTemplate], id_field: str | None) -> None:
-    """Refuse fields that a document brings, or another vector field fills, as those of a vector."""
-    read = {name.partition(".")[0] for template in texts.values() for name in template.fields}
-    read |= {id_field.partition(".")[0]} if id_field is not None else set()
-    for field in texts:
-        beside = document_meta_field(field)
-        taken = next((name for name in (field, beside) if name in read), beside if beside in texts else None)
-        if taken is not None:
-            raise UsageError(
-                f"the vector field {field} needs the field {taken}, which is in use already",
-                "Give the vector field another name.",
-            )
-
-
 def _template(settings: IngestSettings, stored: VectorFieldMeta | None) -> TextTemplate:
-    if settings.text_template is not None:
-        if settings.text_fields:
-            raise UsageError("--text-field and --text-template exclude each other", "Give one of the two.")
-        return TextTemplate.parse(settings.text_template)
-    if settings.text_fields:
-        return TextTemplate.of_fields(settings.text_fields)
+    given = read_text_options(settings.text_fields, settings.text_template)
+    if given is not None:
+        return given
     if stored is not None and stored.text is not None:
         return TextTemplate.parse(stored.text)
     return TextTemplate.of_fields([DEFAULT_TEXT_FIELD])

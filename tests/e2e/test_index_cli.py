@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from es_sbert.index.ensure import read_vector_field
 from es_sbert.index.load_settings import begin_load
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli, Done
@@ -34,9 +35,12 @@ def assert_refused(done: Done, message: str, remedy: str) -> None:
 def test_an_index_is_created_shown_and_found_again(run: Run, engine_url: str, index_name: str) -> None:
     done = run("index", "create", index_name, "--index-type", "int8_hnsw", "--shards", "2", url=engine_url)
     assert (done.code, done.out) == (0, "")
-    assert done.err.strip() == (
+    created, text = done.err.splitlines()
+    assert created == (
         f"created {index_name} with the vector field embedding: 384 dimensions, int8_hnsw, all-MiniLM-L6-v2"
     )
+    assert text.startswith("The text of embedding is not known yet, so documents that are written through the gateway")
+    assert f"`es-sbert index create {index_name} --text-field FIELD`" in text
     assert "has the vector field embedding already" in run("index", "create", index_name, url=engine_url).err
     added = run("index", "create", index_name, "--vector-field", "second", url=engine_url)
     assert added.err.startswith(f"added the vector field second to {index_name}")
@@ -54,6 +58,50 @@ def test_an_index_is_created_shown_and_found_again(run: Run, engine_url: str, in
 
     conflict = run("index", "create", index_name, "--index-type", "flat", url=engine_url)
     assert_refused(conflict, "has the index type int8_hnsw, not flat", "leave --index-type out")
+
+
+def test_the_text_of_the_vectors_is_set_once(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
+    index = fresh_index(es9_url)
+
+    def create(*options: str) -> Done:
+        return run("index", "create", index, *options, url=es9_url)
+
+    def text() -> str | None:
+        with open_engine(es9_url) as engine:
+            return read_vector_field(engine, index, "embedding").meta.text
+
+    assert_refused(create("--text-field", "a", "--text-template", "{b}"), "exclude each other", "Give one of the two")
+    assert_refused(create("--text-template", "{a"), "cannot be read", "--text-template '{title}. {body}'")
+    assert_refused(create("--text-field", "embedding_meta.x"), "which is in use already", "another name")
+    assert_refused(run("index", "show", index, url=es9_url), "no index", "es-sbert index create")  # nothing was made
+
+    assert create().code == 0
+    with open_engine(es9_url) as engine:
+        load(engine, index, "embedding", random_vectors(3, 384), lambda row: {"body": f"b{row}"})
+        engine.bulk(index, b'{"index":{}}\n{"body":"without a vector"}\n')
+    done = create("--text-field", "title", "--text-field", "body")
+    assert done.code == 0
+    assert done.err.splitlines() == [
+        f"set the text of the vector field embedding of {index}: 384 dimensions, hnsw, all-MiniLM-L6-v2, "
+        "text '{title}\\n{body}'",
+        f"Documents of {index} without a vector in embedding: 1. Embed them: `es-sbert ingest --index {index}`.",
+    ]
+    assert text() == "{title}\n{body}"
+    done = create("--text-template", "{title}\n{body}")
+    assert (done.code, len(done.err.splitlines())) == (0, 1)
+    assert "has the vector field embedding already" in done.err
+    assert create().code == 0
+    assert text() == "{title}\n{body}"
+
+    remedy = (
+        "Leave --text-field out to go on with that text. To embed all documents from the new one: "
+        f"`es-sbert ingest --index {index} --replace-text-template --text-field body` in place, or "
+        f"`es-sbert index migrate {index} --text-field body` for searches that never see vectors of both."
+    )
+    assert_refused(create("--text-field", "body"), "were made from the text '{title}\\n{body}', not from", remedy)
+    loaded = run("ingest", "--index", index, "--text-field", "body", url=es9_url)
+    assert_refused(loaded, "were made from the text '{title}\\n{body}', not from", remedy)
+    assert text() == "{title}\n{body}"
 
 
 def test_an_index_for_passages(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:

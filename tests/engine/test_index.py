@@ -199,6 +199,34 @@ def test_text_is_set_by_the_first_load_and_then_stays(engine: Engine, index_name
     assert read_vector_field(engine, index_name, "embedding").meta.text == "{body}"
 
 
+def test_a_text_is_set_once_and_leaves_the_rest_of_meta_alone(engine: Engine, index_name: str) -> None:
+    ensure(engine, index_name)
+    ensure(engine, index_name, vector_field="second", text="{title}")
+    state = engine.get_index(index_name)
+    assert state is not None
+    meta = state.mappings["_meta"]
+    meta["owner"], meta["es_sbert"]["note"] = "search team", "kept"
+    engine.put_mapping(index_name, {"_meta": meta})
+    assert ensure(engine, index_name, text="{body}").outcome is Outcome.TEXT_SET
+    state = engine.get_index(index_name)
+    assert state is not None
+    meta["es_sbert"]["fields"]["embedding"]["text"] = "{body}"
+    assert state.mappings["_meta"] == meta
+    assert ensure(engine, index_name, text="{body}").outcome is Outcome.PRESENT
+    assert engine.get_index(index_name) == state
+
+
+def test_vectors_that_searches_do_not_see_yet_keep_their_text(engine: Engine, index_name: str) -> None:
+    ensure(engine, index_name, text="{title}")
+    engine.put_settings(index_name, {"index.refresh_interval": "-1"})
+    vector = vector_value(engine.info, random_vectors(1, DIMENSIONS)[0])
+    lines = (orjson.dumps({"index": {"_id": "1"}}), orjson.dumps({"title": "a cat", "embedding": vector}))
+    [result] = engine.bulk(index_name, b"\n".join(lines) + b"\n")
+    assert result.ok
+    with pytest.raises(IndexMismatch, match=r"were made from the text '\{title\}', not from '\{body\}'"):
+        ensure(engine, index_name, text="{body}")
+
+
 def test_vectors_are_read_back_bit_for_bit(engine: Engine, index_name: str) -> None:
     """Byte order and digits: what the server hands out is what went in, as a list and, where taken, as base64."""
     ensure(engine, index_name, dimensions=8, index_type="flat")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ from es_sbert.cli.options import Number, connection_options, encoder_options, en
 
 if TYPE_CHECKING:
     from es_sbert.engines.protocol import Engine
-    from es_sbert.index.text import TextTemplate
     from es_sbert.migration.ending import Leaving
 
 
@@ -89,6 +87,7 @@ def migrate(alias: str, index_type: str | None, name: str | None, text_fields: t
     """
     from es_sbert.engines.connect import connect
     from es_sbert.errors import UsageError
+    from es_sbert.index.text_options import read_text_options
 
     if rollback and drop:
         raise UsageError("--rollback and --drop exclude each other", "Give one of the two.")
@@ -97,8 +96,7 @@ def migrate(alias: str, index_type: str | None, name: str | None, text_fields: t
             "--replace-index deletes the old index in the swap, so late writes could not be copied any more",
             "Leave --no-block-writes out.",
         )
-    if text_fields and text_template is not None:
-        raise UsageError("--text-field and --text-template exclude each other", "Give one of the two.")
+    text = read_text_options(text_fields, text_template)
     if (drop or replace_index) and not yes and not sys.stdin.isatty():
         raise UsageError("an index would be deleted, and nobody is there to be asked", "Add --yes.")
     if (
@@ -117,10 +115,10 @@ def migrate(alias: str, index_type: str | None, name: str | None, text_fields: t
             say(_end(engine, alias, rollback=rollback, yes=yes))
             return 0
         return _migrate(
-            engine, alias, say, index_type=index_type, name=name, text_fields=text_fields,
-            text_template=text_template, block_writes=block_writes, replace_index=replace_index,
-            dead_letters=dead_letters, retry_seconds=retry_seconds, quiet=quiet, as_json=as_json,
-            vector_field=vector_field, model=model, device=device, precision=precision, threads=threads,
+            engine, alias, say, index_type=index_type, name=name, text=text, block_writes=block_writes,
+            replace_index=replace_index, dead_letters=dead_letters, retry_seconds=retry_seconds, quiet=quiet,
+            as_json=as_json, vector_field=vector_field, model=model, device=device, precision=precision,
+            threads=threads,
         )  # fmt: skip
 
 
@@ -138,14 +136,6 @@ def _ask(leaving: Leaving) -> bool:
     return click.confirm(f"Delete the index {leaving.index} with its {leaving.documents:,} documents?", err=True)
 
 
-def _template(fields: Sequence[str], template: str | None) -> TextTemplate | None:
-    from es_sbert.index.text import TextTemplate
-
-    if template is not None:
-        return TextTemplate.parse(template)
-    return TextTemplate.of_fields(fields) if fields else None
-
-
 def _migrate(engine: Engine, alias: str, say: Any, **given: Any) -> int:
     from es_sbert.errors import EngineError
     from es_sbert.index.ensure import read_vector_field
@@ -158,7 +148,6 @@ def _migrate(engine: Engine, alias: str, say: Any, **given: Any) -> int:
     from es_sbert.migration.prepare import Wanted
 
     control = Control()
-    text = _template(given["text_fields"], given["text_template"])
     with alone(engine.info.url, alias):
         # Before a model is loaded: writers have waited since the run that blocked them was killed.
         lifted = lift_left_behind(engine, alias)
@@ -167,7 +156,7 @@ def _migrate(engine: Engine, alias: str, say: Any, **given: Any) -> int:
     stored = read_vector_field(engine, alias, given["vector_field"]).meta.model
     wanted = Wanted(
         alias, given["vector_field"], given["name"], given["index_type"], given["block_writes"],
-        given["replace_index"], text,
+        given["replace_index"], given["text"],
     )  # fmt: skip
 
     load = partial(load_encoder, device=given["device"], precision=given["precision"], threads=given["threads"])
