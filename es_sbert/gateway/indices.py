@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import unquote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from cachetools import TTLCache
 
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.failures import BadRequest
+from es_sbert.gateway.rights import CallerRights
 from es_sbert.gateway.wire.callers import CallerKeys, identity
 from es_sbert.gateway.wire.incoming import Headers
 from es_sbert.gateway.wire.upstream import REFUSALS, Upstream
@@ -63,7 +64,10 @@ REMOTE = Searched({}, {}, ordinary=False, remote=True)
 
 
 class Indices:
-    """Looks indices up, with the caller's rights or the gateway's own, and remembers for a moment.
+    """Looks indices up, and remembers for a moment.
+
+    Mappings are read with the gateway's own credentials where it has any, else with the caller's. Of what they say, a
+    caller only ever gets to know indices that the engine lets it search or write (`rights.py`).
 
     Args:
         upstream: The engine.
@@ -75,22 +79,30 @@ class Indices:
         self._upstream = upstream
         self._virtual = virtual_field
         self._told = ",".join(_TOLD).format(virtual_field)
+        self._rights = CallerRights(upstream, remember_seconds)
         self._keys = CallerKeys()
         self._known: TTLCache[bytes, Searched] = TTLCache(_MOST_KEPT, remember_seconds)
         self._asking: dict[bytes, asyncio.Task[Searched]] = {}
 
-    async def known(self, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
+    async def known(
+        self, expression: str, options: Mapping[str, str], headers: Headers, *, listed: bool = False
+    ) -> Searched:
         """What an expression stands for, or stood for a moment ago. As `now`."""
-        found = self._known.get(self._cache_key(expression, options, headers))
-        return await self.now(expression, options, headers) if found is None else found
+        found = self._known.get(self._cache_key(expression, options, headers, listed=listed))
+        return await self.now(expression, options, headers, listed=listed) if found is None else found
 
-    async def now(self, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
-        """What an expression stands for. Callers who ask the same at the same time share one question.
+    async def now(
+        self, expression: str, options: Mapping[str, str], headers: Headers, *, listed: bool = False
+    ) -> Searched:
+        """What an expression stands for, of that what the caller may search.
+
+        Callers who ask the same at the same time share one question.
 
         Args:
             expression: Percent-encoded, as in a path; empty for all indices.
             options: Parameters of the request that decide how the expression is read.
             headers: The caller's.
+            listed: Whether the engine itself has told the caller these concrete names.
 
         Raises:
             BadRequest: more indices than can be asked about.
@@ -98,14 +110,31 @@ class Indices:
             IndexMismatch: a damaged `_meta.es_sbert`.
             EngineUnreachable, RequestFailed: the engine cannot be asked.
         """
-        key = self._cache_key(expression, options, headers)
+        key = self._cache_key(expression, options, headers, listed=listed)
         asking = self._asking.get(key)
         if asking is None:
-            asking = asyncio.create_task(self._ask(key, expression, options, headers))
+            asking = asyncio.create_task(self._search_scope(key, expression, options, headers, listed=listed))
             self._asking[key] = asking
             asking.add_done_callback(lambda _: self._asking.pop(key, None))
         # One caller who goes away must not end the question of the others.
         return await asyncio.shield(asking)
+
+    async def for_write(self, name: str, headers: Headers) -> Searched | None:
+        """What a name stands for that documents are written to; None where the engine would not take them.
+
+        Args:
+            name: Index, alias or data stream, not percent-encoded.
+            headers: The caller's.
+
+        Raises:
+            EsSbertError: as `now`.
+        """
+        told = await self._mappings([quote(name, safe="")], {}, self.asked_by(headers), name)
+        if not await self._rights.may_write(name, headers):
+            return None
+        if isinstance(told, Searched):
+            return told
+        return read_indices(told, self._virtual)
 
     def asked_by(self, headers: Headers) -> Headers:
         """With whose rights indices are looked up: the gateway's own where it has any, else the caller's."""
@@ -115,20 +144,58 @@ class Indices:
     def forget(self) -> None:
         """Ask anew from now on: something about indices is being changed."""
         self._known.clear()
+        self._rights.forget()
 
-    async def _ask(self, key: bytes, expression: str, options: Mapping[str, str], headers: Headers) -> Searched:
-        asked_by = self.asked_by(headers)
+    async def _search_scope(
+        self, key: bytes, expression: str, options: Mapping[str, str], headers: Headers, *, listed: bool
+    ) -> Searched:
         wanted = {name: options[name] for name in EXPRESSION_OPTIONS if name in options}
         here = local(expression)
         if here is None:
             return REMOTE
-        query = urlencode(wanted | {"filter_path": self._told})
-        told: Json = {}
-        filters: dict[str, Json] = {}
         parts = in_lines(here or "_all")
+        asked_by = self.asked_by(headers)
+        # Asked first: a caller without any right costs the engine one question.
+        limited = not listed and self._rights.matter(headers)
+        allowed = await self._rights.searchable(parts, wanted, headers) if limited else None
+        if limited and allowed is None:
+            return MISSING
+        told = await self._mappings(parts, wanted, asked_by, expression)
+        if isinstance(told, Searched):
+            return told
+        if allowed is not None:
+            if allowed.known is not None and told.keys() - allowed.known:
+                # An index has been made since.
+                allowed = await self._rights.searchable(parts, wanted, headers, fresh=True)
+                if allowed is None:
+                    return MISSING
+            allowed.known = frozenset(told)
+            told = {index: state for index, state in told.items() if index in allowed.indices}
+        filters: dict[str, Json] = {}
+        # Elasticsearch's kNN applies an alias's filter while it searches, OpenSearch's afterwards.
+        opensearch = self._upstream.known_flavour is Flavour.OPENSEARCH
+        if opensearch and any("aliases" in state for state in told.values()):
+            for part in parts:
+                filters |= await self._filters(f"/{part}", wanted, asked_by)
+        if filters and len(parts) > 1:
+            raise _too_long(expression, "aliases with filters are among them")
+        searched = replace(read_indices(told, self._virtual), filters=filters)
+        self._known[key] = searched
+        return searched
+
+    async def _mappings(
+        self, parts: Sequence[str], options: Mapping[str, str], asked_by: Headers, called: str
+    ) -> Json | Searched:
+        """Concrete index → what is needed of its mapping, settings and aliases; or what holds where there is no answer.
+
+        Args:
+            parts: Of an expression, each short enough for the path of a request.
+            called: The expression as the caller wrote it.
+        """
+        query = urlencode({**options, "filter_path": self._told})
+        told: Json = {}
         for part in parts:
-            path = f"/{part}"
-            answer = await self._upstream.ask("GET", f"{path}?{query}", asked_by)
+            answer = await self._upstream.ask("GET", f"/{part}?{query}", asked_by)
             if answer.status == 404:
                 return MISSING
             if answer.status in REFUSALS - {403}:
@@ -136,20 +203,11 @@ class Indices:
                 return NOTHING
             if answer.status == 403:
                 raise AccessDenied(
-                    f"the mapping of {expression or 'the indices'}, which says what is embedded there, may not be read",
+                    f"the mapping of {called or 'the indices'}, which says what is embedded there, may not be read",
                     "Give the caller the index privilege view_index_metadata, or the gateway credentials of its own.",
                 )
-            found = self._upstream.needed(answer, f"GET {path}")
-            told |= found
-            # Elasticsearch's kNN applies an alias's filter while it searches, OpenSearch's afterwards.
-            opensearch = self._upstream.known_flavour is Flavour.OPENSEARCH
-            if opensearch and any("aliases" in state for state in found.values()):
-                filters |= await self._filters(path, wanted, asked_by)
-        if filters and len(parts) > 1:
-            raise _too_long(expression, "aliases with filters are among them")
-        searched = replace(read_indices(told, self._virtual), filters=filters)
-        self._known[key] = searched
-        return searched
+            told |= self._upstream.needed(answer, "GET /INDEX")
+        return told
 
     async def _filters(self, path: str, wanted: dict[str, str], asked_by: Headers) -> dict[str, Json]:
         """Concrete index → filter of the aliases by which the expression names it."""
@@ -160,12 +218,12 @@ class Indices:
                 f"the filters of the aliases of {path.removeprefix('/')} may not be read",
                 "Allow the caller indices:admin/shards/search_shards, or give the gateway credentials of its own.",
             )
-        told = self._upstream.needed(answer, f"GET {target}")
+        told = self._upstream.needed(answer, "GET /INDEX/_search_shards")
         return {index: said["filter"] for index, said in told.get("indices", {}).items() if "filter" in said}
 
-    def _cache_key(self, expression: str, options: Mapping[str, str], headers: Headers) -> bytes:
+    def _cache_key(self, expression: str, options: Mapping[str, str], headers: Headers, *, listed: bool) -> bytes:
         said = (f"{name}={options.get(name)}" for name in EXPRESSION_OPTIONS)
-        return self._keys.key(headers, expression, *said)
+        return self._keys.key(headers, expression, str(listed), *said)
 
 
 def local(expression: str) -> str | None:

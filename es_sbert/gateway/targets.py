@@ -138,8 +138,10 @@ class FieldNames:
         for index, (other, its) in kinds.items():
             first = next(iter(kinds))
             if (other, its.fingerprint) != (name, meta.fingerprint):
+                # Which models is not said: the mapping tells it to whoever may read that.
+                other_field = f"the field {other}" if other != name else "that field with vectors of another model"
                 raise IndexMismatch(
-                    f"{called} means {name} of the model {meta.model} in {first}, {other} of {its.model} in {index}",
+                    f"{called} means the field {name} in {first}, and {other_field} in {index}",
                     "Search these indices one by one, or bring them to one model: "
                     "es-sbert index migrate INDEX --model MODEL.",
                 )

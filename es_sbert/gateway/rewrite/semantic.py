@@ -216,8 +216,8 @@ def _check_model(target: FieldTarget, asked: object) -> None:
     ours = {target.meta.model, target.meta.fingerprint, target.meta.model.rstrip("/").rpartition("/")[2], None}
     if asked not in ours:
         raise IndexMismatch(
-            f"the request names the model {asked!r}, and {target.name} holds vectors of {target.meta.model}",
-            f"Leave the model's name out, or write {target.meta.model}.",
+            f"the request names the model {asked!r}, and the vectors of {target.name} were made by another one",
+            "Leave the model's name out, or write the one that the index's mapping names in _meta.es_sbert.",
         )
 
 

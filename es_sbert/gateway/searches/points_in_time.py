@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from urllib.parse import quote
 
 from cachetools import LRUCache
 
 from es_sbert.engines.protocol import Json
-from es_sbert.gateway.wire.callers import identity
+from es_sbert.gateway.wire.callers import CallerKeys, identity
 from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.upstream import REFUSALS, Upstream
 
@@ -27,6 +26,7 @@ class PointsInTime:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
+        self._keys = CallerKeys()
         self._known: LRUCache[bytes, str] = LRUCache(_MOST_KEPT)
 
     async def expression(self, body: Json, incoming: Incoming) -> str:
@@ -41,7 +41,8 @@ class PointsInTime:
         opened = pit.get("id") if isinstance(pit, dict) else None
         if not isinstance(opened, str):
             return _NOTHING
-        key = hashlib.sha256(opened.encode("utf-8", "surrogatepass")).digest()
+        # Of this caller: another one who has got hold of the id may not learn what it stands for.
+        key = self._keys.key(incoming.headers, opened)
         if key not in self._known:
             expression = await self._ask(opened, incoming)
             if expression is None:

@@ -26,9 +26,11 @@ class Scope:
         options: The request's parameters.
         headers: The caller's.
         mode: How it wants to be understood.
+        listed: Whether the engine itself has told the caller these concrete names.
     """
 
     expression: str
     options: Mapping[str, str]
     headers: Headers
     mode: Mode
+    listed: bool = False

@@ -131,8 +131,10 @@ class MultiSearching:
                 if isinstance(rendered, Answer):
                     return _Result(search, unrendered=_refusal(rendered))
                 body = rendered
-            expression = await self._points.expression(body, incoming) if "pit" in body else _expression(header, route)
-            understood = await self._understanding.rewrite(body, Scope(expression, options, incoming.headers, mode))
+            of_point = "pit" in body
+            expression = await self._points.expression(body, incoming) if of_point else _expression(header, route)
+            scope = Scope(expression, options, incoming.headers, mode, listed=of_point)
+            understood = await self._understanding.rewrite(body, scope)
         except EsSbertError as error:
             return _Result(search, error=error)
         asks = understood.body is not body

@@ -53,12 +53,13 @@ class Searching:
             if isinstance(rendered, Answer):
                 return same  # the engine says by itself what is wrong with the template
             read = SearchAsRead(rendered, read.params)
-        expression = await self._points.expression(read.body, incoming) if "pit" in read.body else route.index
+        of_point = "pit" in read.body
+        expression = await self._points.expression(read.body, incoming) if of_point else route.index
         options = dict(read.params)
         if route.api is Api.EXPLAIN:
             # There it says where the one document is, not where to search.
             options.pop("routing", None)
-        scope = Scope(expression, options, incoming.headers, mode)
+        scope = Scope(expression, options, incoming.headers, mode, listed=of_point)
         understood = await self._understanding.rewrite(read.body, scope)
         if understood.body is read.body:
             note.hint = understood.hint

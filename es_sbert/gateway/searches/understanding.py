@@ -116,7 +116,7 @@ class Understanding:
         """
         start = time.perf_counter()
         try:
-            searched = await self._indices.known(scope.expression, scope.options, scope.headers)
+            searched = await self._indices.known(scope.expression, scope.options, scope.headers, listed=scope.listed)
         except AccessDenied as denied:
             return self._unseen(body, scope.mode, denied)
         while True:
@@ -125,7 +125,8 @@ class Understanding:
                 return Understood(body, hint=None if searched or not searched.exists else NO_VECTORS)
             # The mapping is read again while the texts are embedded: an alias may stand for another index by now.
             latest, _ = await asyncio.gather(
-                self._indices.now(scope.expression, scope.options, scope.headers), self._embed(wanted)
+                self._indices.now(scope.expression, scope.options, scope.headers, listed=scope.listed),
+                self._embed(wanted),
             )
             if latest == searched:
                 wanted.least = await self._cutting.least(wanted.asked, wanted.vector, body, scope)
@@ -142,7 +143,7 @@ class Understanding:
             EsSbertError: it asks for something that cannot be, or the engine cannot be asked.
         """
         try:
-            searched = await self._indices.now(scope.expression, scope.options, scope.headers)
+            searched = await self._indices.now(scope.expression, scope.options, scope.headers, listed=scope.listed)
         except AccessDenied as denied:
             return self._unseen(body, scope.mode, denied).body is not body
         return self._read(body, searched, scope.mode, _Wanted().note) is not body
@@ -154,7 +155,7 @@ class Understanding:
             EsSbertError: the engine cannot be asked.
         """
         try:
-            searched = await self._indices.known(scope.expression, scope.options, scope.headers)
+            searched = await self._indices.known(scope.expression, scope.options, scope.headers, listed=scope.listed)
         except AccessDenied:
             return False
         if not searched or searched.ordinary:

@@ -86,7 +86,9 @@ class Destinations:
         return found
 
     async def _ask(self, name: str, headers: Headers) -> Destination:
-        searched = await self._indices.now(quote(name, safe=""), {}, headers)
+        searched = await self._indices.for_write(name, headers)
+        if searched is None:
+            return Destination(name)  # the engine itself says so to the caller
         if not searched.exists:
             return Destination(name, targets_of(await self._of_template(name, headers)))
         if not searched or name in searched.fields:

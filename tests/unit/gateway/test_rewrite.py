@@ -309,7 +309,7 @@ def test_the_kth_document_is_looked_for_where_the_search_looks() -> None:
 
 
 def test_models_are_never_mixed() -> None:
-    with pytest.raises(IndexMismatch, match="means embedding of the model") as caught:
+    with pytest.raises(IndexMismatch, match="in docs, and that field with vectors of another model in old") as caught:
         Rewriting(MIXED).query(SEMANTIC)
     assert "migrate" in caught.value.remedy
     with pytest.raises(IndexMismatch, match="holds whole texts in old, passages in docs"):

@@ -1,0 +1,259 @@
+"""What callers learn through a gateway with credentials of its own: nothing that the engine would not tell them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import HTTPError
+
+import httpx
+import orjson
+import pytest
+
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings, Meaning
+from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.schema import index_body
+from es_sbert.loading import load_encoder
+from tests.engine.secured import Secured
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.serving import served
+from tests.gateway.test_rights import owner
+
+PUBLIC, SECRET, BROKEN = "pub", "vault-3", "vault-4"
+# Of the other indices: their names, fields and models.
+HIDDEN = ("vault", "hush", "sotto")
+SEMANTIC: Json = {"query": {"match": {"semantic": "the cat sleeps"}}}
+DOCUMENT: Json = {"text": "the cat sleeps"}
+
+
+def _lines(*objects: Json) -> bytes:
+    return b"".join(orjson.dumps(one) + b"\n" for one in objects)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request."""
+
+    method: str
+    path: str
+    json: Json | None = None
+    lines: bytes | None = None
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path} {str(self.json)[:60] if self.lines is None else 'lines'}"
+
+
+def _searches(index: str) -> list[Asked]:
+    """A request to every API that the gateway looks into."""
+    at = f"/{index}" if index else ""
+    source: Json = {"source": SEMANTIC, "params": {}}
+    return [
+        Asked("POST", f"{at}/_search", SEMANTIC),
+        Asked("POST", f"{at}/_search", {"query": {"match": {"semantic.hush_vector": "the cat sleeps"}}}),
+        Asked("POST", f"{at}/_search", {"query": {"match": {"semantic.nothing": "the cat sleeps"}}}),
+        Asked("POST", f"{at}/_search", {"query": {"semantic": {"field": "semantic", "query": "the cat sleeps"}}}),
+        Asked("POST", f"{at}/_search", {"query": {"neural": {"semantic": {"query_text": "a cat", "k": 3}}}}),
+        Asked("POST", f"{at}/_search", {"query": {"range": {"semantic": {"gt": 3}}}}),
+        Asked("GET", f"{at}/_search?q=semantic:cat"),
+        Asked("POST", f"{at}/_count", SEMANTIC),
+        Asked("POST", f"{at}/_validate/query", SEMANTIC),
+        Asked("POST", f"{at}/_msearch", lines=_lines({}, SEMANTIC)),
+        Asked("POST", f"{at}/_search/template", source),
+        Asked("POST", f"{at}/_msearch/template", lines=_lines({}, source)),
+        Asked("POST", f"{at}/_rank_eval", {
+            "requests": [{"id": "one", "request": SEMANTIC, "ratings": []}], "metric": {"precision": {}}}),
+        Asked("POST", f"{at or '/_all'}/_delete_by_query", SEMANTIC),
+        Asked("POST", f"{at or '/_all'}/_update_by_query", SEMANTIC),
+        *([Asked("POST", f"{at}/_explain/1", SEMANTIC)] if at else []),
+    ]  # fmt: skip
+
+
+def _writes(index: str) -> list[Asked]:
+    return [
+        Asked("POST", f"/{index}/_doc", DOCUMENT),
+        Asked("PUT", f"/{index}/_doc/9", DOCUMENT),
+        Asked("PUT", f"/{index}/_create/9", DOCUMENT),
+        Asked("POST", f"/{index}/_update/9", {"doc": DOCUMENT}),
+        Asked("POST", f"/{index}/_bulk", lines=_lines({"index": {"_id": "9"}}, DOCUMENT)),
+        Asked("POST", "/_bulk", lines=_lines({"index": {"_index": index, "_id": "9"}}, DOCUMENT)),
+        Asked("POST", "/_reindex", {"source": {"index": index, "query": SEMANTIC["query"]}, "dest": {"index": "new"}}),
+    ]
+
+
+OWN_PAGES = [
+    Asked("GET", "/healthz"),
+    Asked("GET", "/readyz"),
+    Asked("GET", "/metrics"),
+    Asked("GET", "/v1/models"),
+    Asked("GET", "/ui/"),
+    Asked("GET", "/ui/api/indices"),
+    Asked("GET", f"/ui/api/facets?index={SECRET}"),
+    Asked("POST", "/ui/api/body", {"index": SECRET, "body": SEMANTIC}),
+    Asked("POST", "/ui/api/like", {
+        "index": SECRET, "field": "hush_vector", "document": {"index": SECRET, "id": "1"}, "k": 3, "filter": []}),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(secured_es8: Secured, tiny: Path) -> Iterator[Secured]:
+    """A server with an index for everyone and two that are hidden: of another model, and with a damaged mapping."""
+    engine = connect(owner(secured_es8))
+    with load_encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
+        info = encoder.info
+        [vector] = encoder.encode([DOCUMENT["text"]], "document").vectors
+    for name in (PUBLIC, SECRET, BROKEN, "new"):
+        with suppress(HTTPError):
+            secured_es8.ask("DELETE", f"/{name}")
+    try:
+        ensure_vector_field(
+            engine, PUBLIC, vector_field="embedding", fingerprint=info.fingerprint, model_name=info.model,
+            dimensions=info.dimensions, text="{text}",
+        )  # fmt: skip
+    finally:
+        engine.close()
+    meta = VectorFieldMeta(fingerprint="5077" * 8, model="sotto-voce", dimensions=3, index_type="hnsw",
+                           text="{hush_title}. {text}")  # fmt: skip
+    body = index_body(Flavour.ELASTICSEARCH, "hush_vector", meta)
+    secured_es8.ask("PUT", f"/{SECRET}", body)
+    secured_es8.ask("PUT", f"/{BROKEN}", {"mappings": {"_meta": {"es_sbert": {"fields": {"hush_vector": 3}}}}})
+    secured_es8.ask("PUT", f"/{PUBLIC}/_doc/1?refresh=true", {**DOCUMENT, "embedding": vector.tolist()})
+    secured_es8.ask("PUT", f"/{SECRET}/_doc/1?refresh=true", {"text": "hush", "hush_vector": [1, 2, 3]})
+    yield secured_es8
+    for name in (PUBLIC, SECRET, BROKEN):
+        secured_es8.ask("DELETE", f"/{name}")
+
+
+@pytest.fixture(scope="module")
+def keys(server: Secured) -> dict[str, str | None]:
+    return {
+        "none": None,
+        "wrong": "d3Jvbmc6a2V5",
+        "narrow": server.api_key(index={PUBLIC: ["read"]}),
+        "writer": server.api_key(index={PUBLIC: ["create_doc"]}),
+        "search alone": server.api_key(index={PUBLIC: ["indices:data/read/search"]}),
+        "wide": server.api_key(index={"*": ["all"]}, cluster=["all"]),
+    }
+
+
+@pytest.fixture(scope="module")
+def through(server: Secured, tiny: Path) -> Iterator[httpx.Client]:
+    settings = GatewaySettings(upstream=owner(server), models=tiny_settings(tiny), meaning=Meaning(k=1))
+    with (
+        served(create_app(settings)) as url,
+        httpx.Client(base_url=url, timeout=120, trust_env=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def direct(server: Secured) -> Iterator[httpx.Client]:
+    context = ssl.create_default_context(cafile=server.ca_certs)
+    with httpx.Client(base_url=server.url, verify=context, timeout=120, trust_env=False) as client:
+        yield client
+
+
+def _answer(client: httpx.Client, asked: Asked, key: str | None) -> httpx.Response:
+    headers = {} if key is None else {"authorization": f"ApiKey {key}"}
+    if asked.lines is not None:
+        headers["content-type"] = "application/x-ndjson"
+    return client.request(asked.method, asked.path, json=asked.json, content=asked.lines, headers=headers)
+
+
+REFUSED = [
+    *((who, asked) for who in ("none", "wrong") for index in ("", PUBLIC, SECRET, "missing", "va*")
+      for asked in _searches(index)),
+    *((who, asked) for who in ("none", "wrong") for index in (PUBLIC, SECRET, "missing") for asked in _writes(index)),
+    *((who, asked) for who in ("narrow", "writer") for index in (SECRET, BROKEN, "missing", f"{PUBLIC},{SECRET}")
+      for asked in _searches(index)),
+    *((who, asked) for who in ("narrow", "writer") for index in (SECRET, BROKEN, "missing")
+      for asked in _writes(index)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("who", "asked"), REFUSED, ids=str)
+def test_whom_the_engine_refuses_gets_the_engines_own_answer(
+    through: httpx.Client, direct: httpx.Client, keys: dict[str, str | None], who: str, asked: Asked
+) -> None:
+    expected = _answer(direct, asked, keys[who])
+    answer = _answer(through, asked, keys[who])
+    assert answer.status_code == expected.status_code, answer.text
+    assert not [word for word in HIDDEN if word in answer.text.lower() and word not in expected.text.lower()]
+    if expected.status_code in (401, 403):
+        assert answer.json()["error"]["type"] == expected.json()["error"]["type"] == "security_exception"
+
+
+@pytest.mark.parametrize("asked", [one for index in ("", "_all", "*", "pub,va*") for one in _searches(index)[:1]],
+                         ids=str)  # fmt: skip
+def test_a_search_of_all_indices_looks_into_those_that_the_caller_may_search(
+    through: httpx.Client, keys: dict[str, str | None], asked: Asked
+) -> None:
+    answer = _answer(through, asked, keys["narrow"])
+    assert [hit["_index"] for hit in answer.json()["hits"]["hits"]] == [PUBLIC]
+
+
+@pytest.mark.parametrize("asked", [one for index in ("", "_all", "*", "pub*", "va*") for one in _searches(index)],
+                         ids=str)  # fmt: skip
+def test_no_answer_to_a_narrow_key_tells_of_indices_that_it_may_not_search(
+    through: httpx.Client, keys: dict[str, str | None], asked: Asked
+) -> None:
+    answer = _answer(through, asked, keys["narrow"])
+    own = f"{asked.path} {asked.json}"
+    assert not [word for word in HIDDEN if word in answer.text.lower() and word not in own]
+
+
+@pytest.mark.parametrize("who", ["none", "wrong", "narrow", "writer"])
+@pytest.mark.parametrize("asked", OWN_PAGES, ids=str)
+def test_the_gateways_own_pages_tell_nothing_of_indices_that_their_reader_may_not_search(
+    through: httpx.Client, keys: dict[str, str | None], who: str, asked: Asked
+) -> None:
+    answer = _answer(through, asked, keys[who])
+    assert answer.status_code in (200, 401, 403)
+    # The engine's own refusal repeats the name that was asked for.
+    assert not [word for word in ("hush", "sotto") if word in answer.text.lower()]
+
+
+def test_a_key_that_may_search_and_nothing_else_is_told_what_it_lacks(
+    through: httpx.Client, keys: dict[str, str | None]
+) -> None:
+    answer = _answer(through, Asked("POST", f"/{PUBLIC}/_search", SEMANTIC), keys["search alone"])
+    assert answer.status_code == 403
+    assert "index privilege read" in answer.json()["error"]["reason"]
+
+
+def test_a_key_that_may_only_write_gets_vectors(
+    through: httpx.Client, direct: httpx.Client, keys: dict[str, str | None]
+) -> None:
+    answer = _answer(through, Asked("PUT", f"/{PUBLIC}/_create/written?refresh=true", DOCUMENT), keys["writer"])
+    assert answer.status_code == 201
+    written = _answer(direct, Asked("GET", f"/{PUBLIC}/_doc/written"), keys["wide"]).json()
+    assert len(written["_source"]["embedding"]) > 1
+
+
+def test_an_index_that_was_made_a_moment_ago_is_searched_too(
+    server: Secured, through: httpx.Client, keys: dict[str, str | None]
+) -> None:
+    key = server.api_key(index={f"{PUBLIC}*": ["read"]})
+    search = Asked("POST", f"/{PUBLIC}*/_search", {"query": {"match": {"semantic": {"query": "the cat", "k": 9}}}})
+    assert {hit["_index"] for hit in _answer(through, search, key).json()["hits"]["hits"]} == {PUBLIC}
+    mappings = server.ask("GET", f"/{PUBLIC}")[PUBLIC]["mappings"]
+    document = server.ask("GET", f"/{PUBLIC}/_doc/1")["_source"]
+    try:
+        server.ask("PUT", f"/{PUBLIC}-2", {"mappings": mappings})
+        server.ask("PUT", f"/{PUBLIC}-2/_doc/1?refresh=true", document)
+        found = {hit["_index"] for hit in _answer(through, search, key).json()["hits"]["hits"]}
+    finally:
+        server.ask("DELETE", f"/{PUBLIC}-2")
+    assert found == {PUBLIC, f"{PUBLIC}-2"}
+
+
+def test_a_wide_key_is_told_which_indices_differ(through: httpx.Client, keys: dict[str, str | None]) -> None:
+    answer = _answer(through, Asked("POST", f"/{PUBLIC},{SECRET}/_search", SEMANTIC), keys["wide"])
+    assert answer.status_code == 400
+    assert all(f"in {index}" in answer.json()["error"]["reason"] for index in (PUBLIC, SECRET))
