@@ -9,12 +9,12 @@ from functools import partial
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Mount, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError
-from es_sbert.gateway.concurrency import Concurrency
+from es_sbert.gateway.admission import Admission, Connections
 from es_sbert.gateway.embedding.models import Models
-from es_sbert.gateway.failures import UpstreamTimeout, answer_headers, error_body, status_of
+from es_sbert.gateway.failures import RequestTimeout, UpstreamTimeout, answer_headers, error_body, status_of
 from es_sbert.gateway.health import health_routes
 from es_sbert.gateway.indices import Indices
 from es_sbert.gateway.metrics import GatewayMetrics, Outcome, metrics_routes
@@ -51,15 +51,20 @@ from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.gateway.writes.writing import Writing
 
 logger = logging.getLogger(__name__)
+# Between the answer to a caller that sends too slowly and the end of its connection.
+_LINGER_SECONDS = 2.0
 
 
-def create_app(settings: GatewaySettings) -> ASGIApp:
+def create_app(settings: GatewaySettings, connections: Connections | None = None) -> ASGIApp:
     """The gateway, ready to be served by an ASGI server with its lifespan.
+
+    Args:
+        connections: Those of the server, where it counts them.
 
     Raises:
         UsageError: an address or CA file that cannot be used.
     """
-    gateway: ASGIApp = Gateway(settings)
+    gateway: ASGIApp = Gateway(settings, connections)
     if settings.listen.cors_origins:
         return CORSMiddleware(
             gateway, allow_origins=settings.listen.cors_origins, allow_methods=["GET", "POST", "OPTIONS"],
@@ -73,12 +78,15 @@ class Gateway:
 
     Args:
         settings: The operator's.
+        connections: Those of the server, where it counts them.
     """
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, connections: Connections | None = None) -> None:
         self._settings = settings
-        self._metrics = GatewayMetrics()
-        self._concurrency = Concurrency(settings.limits.concurrency)
+        self._metrics = GatewayMetrics(settings.models.public_names)
+        connections = connections or Connections(settings.limits)
+        self._admission = Admission(settings.limits)
+        self._metrics.watch(self._admission, connections)
         self._upstream = Upstream(settings.upstream, settings.limits)
         self._models = Models(settings.models, settings.embedding, self._metrics)
         indices = Indices(self._upstream, settings.meaning.virtual_field)
@@ -97,12 +105,12 @@ class Gateway:
         self._indices = indices
         self._writing = Writing(settings, self._upstream, indices, self._models, self._metrics)
         self._own = _OwnPages(settings.listen.own_prefix, [
-            *embedding_routes(self._models, settings.embeddings_api, self._metrics),
+            *embedding_routes(self._models, settings.embeddings_api, self._metrics, self._admission),
             *description_routes(),
-            *health_routes(self._models, self._upstream.problem),
-            *metrics_routes(self._metrics),
+            *health_routes(self._models, self._upstream.problem, lambda: self._admission.full or connections.full),
+            *metrics_routes(self._metrics, settings.metrics_key),
             *ui_routes(
-                PageApi(settings, indices, self._models, understanding), self._upstream, self._concurrency,
+                PageApi(settings, indices, self._models, understanding), self._upstream, self._admission,
                 self._metrics,
             ),
         ])  # fmt: skip
@@ -119,31 +127,38 @@ class Gateway:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An answer of the engine, or an error in its shape."""
-        receiving = Receiving(receive, self._settings.limits.idle_seconds)
+        receiving, sending = Receiving(receive), _Sending(send)
         with self._metrics.request("passed") as outcome:
-            try:
-                with self._concurrency.one():
-                    incoming = Incoming.of(scope, receiving, self._settings.limits)
-                    route = route_of(incoming)
-                    outcome.kind = _kind(route.api)
-                    await self._pass(incoming, route, outcome, send)
-            except EsSbertError as error:
-                outcome.status = status_of(error)
-                if isinstance(error, EngineUnreachable):
-                    self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
-                await self._refuse(error, receiving, send)
-            except Exception as error:
-                outcome.status = 500
-                logger.exception("a request met with a bug of the gateway")
-                bug = EsSbertError(
-                    f"the gateway met with an error of its own ({type(error).__name__})",
-                    "Its log says more; please report it. X-Es-Sbert: off passes the request as it is.",
-                )
-                try:
-                    await self._refuse(bug, receiving, send)
-                except RuntimeError:
-                    # Part of an answer is sent already: the server closes the connection, which tells.
-                    raise error from None
+            problem = await self._problem(scope, receiving, outcome, sending)
+            # Where part of an answer is sent already the server closes the connection, which tells.
+            if problem is not None and not sending.begun:
+                await self._refuse(problem, receiving, send)
+
+    async def _problem(self, scope: Scope, receiving: Receiving, outcome: Outcome, send: Send) -> EsSbertError | None:
+        """What keeps a request from an answer; None where it got one.
+
+        The error comes without its traceback, which would keep the request's body in memory.
+        """
+        try:
+            with self._admission.slot() as slot:
+                incoming = Incoming.of(scope, receiving, self._settings.limits, slot)
+                route = route_of(incoming)
+                outcome.kind = _kind(route.api)
+                await self._pass(incoming, route, outcome, send)
+                return None
+        except EsSbertError as error:
+            outcome.status = status_of(error)
+            if isinstance(error, EngineUnreachable):
+                self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
+            error.__cause__ = error.__context__ = None
+            return error.with_traceback(None)
+        except Exception as error:
+            outcome.status = 500
+            logger.exception("a request met with a bug of the gateway")
+            return EsSbertError(
+                f"the gateway met with an error of its own ({type(error).__name__})",
+                "Its log says more; please report it. X-Es-Sbert: off passes the request as it is.",
+            )
 
     async def _pass(self, incoming: Incoming, route: EngineRoute, outcome: Outcome, send: Send) -> None:
         try:
@@ -194,9 +209,14 @@ class Gateway:
     async def _refuse(self, error: EsSbertError, receiving: Receiving, send: Send) -> None:
         body = error_body(error)
         headers = answer_headers(self._upstream.flavour, len(body))
+        await receiving.rest(0)  # what is here already
+        if not receiving.complete:
+            headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status_of(error), "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": True})
-        await receiving.rest()
+        # A caller that is slow anyway need not get rid of the rest before it reads.
+        slow = isinstance(error, RequestTimeout)
+        await receiving.rest(_LINGER_SECONDS if slow else self._settings.limits.idle_seconds)
         await send({"type": "http.response.body", "body": b""})
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
@@ -221,6 +241,25 @@ class Gateway:
             await self._models.get()
         except EsSbertError as error:
             logger.error("%s. %s", error.message, error.remedy)
+
+
+class _Sending:
+    """An answer's messages.
+
+    Args:
+        send: The server's.
+
+    Attributes:
+        begun: Whether any was sent.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def __call__(self, message: Message) -> None:
+        self.begun = True
+        await self._send(message)
 
 
 class _OwnPages:

@@ -25,6 +25,10 @@ class BadRequest(UsageError):
     """A request that the gateway cannot carry out as it stands."""
 
 
+class RequestTimeout(UsageError):
+    """The body of a request comes too slowly."""
+
+
 class UpstreamTimeout(EngineUnreachable):
     """The engine did not answer in time."""
 
@@ -32,6 +36,7 @@ class UpstreamTimeout(EngineUnreachable):
 # First match wins: more special kinds stand before what they are kinds of.
 _KINDS: tuple[tuple[type[EsSbertError], int, str], ...] = (
     (RequestTooLarge, 413, "es_sbert_body_too_large"),
+    (RequestTimeout, 408, "es_sbert_request_timeout"),
     (Overloaded, 429, "es_rejected_execution_exception"),
     (UpstreamTimeout, 504, "es_sbert_upstream_timeout"),
     (EngineUnreachable, 502, "es_sbert_upstream_unreachable"),

@@ -10,14 +10,16 @@ from starlette.routing import Route
 
 from es_sbert.gateway.embedding.models import Models
 
+HEALTH_PAGES = ("/healthz", "/readyz")
 UpstreamCheck = Callable[[], Awaitable[str | None]]
 
 
-def health_routes(models: Models, upstream_problem: UpstreamCheck) -> list[Route]:
-    """`GET /healthz` and `GET /readyz`.
+def health_routes(models: Models, upstream_problem: UpstreamCheck, full: Callable[[], str | None]) -> list[Route]:
+    """`GET /healthz` and `GET /readyz`, which anyone may ask and which count against no limit.
 
     Args:
         upstream_problem: What keeps the engine from answering; None where it does. It bounds its own time.
+        full: Which limit of the gateway is reached; None where there is none.
     """
 
     async def healthz(request: Request) -> Response:
@@ -26,9 +28,10 @@ def health_routes(models: Models, upstream_problem: UpstreamCheck) -> list[Route
 
     async def readyz(request: Request) -> Response:
         """Requests may be sent here; what is missing is said."""
-        problems = {"engine": await upstream_problem(), "model": models.not_ready}
+        problems = {"engine": await upstream_problem(), "model": models.not_ready, "capacity": full()}
         ready = not any(problems.values())
         checks = {part: problem or "ok" for part, problem in problems.items()}
         return JSONResponse({"status": "ready" if ready else "not ready", **checks}, 200 if ready else 503)
 
-    return [Route("/healthz", healthz, methods=["GET"]), Route("/readyz", readyz, methods=["GET"])]
+    pages = zip(HEALTH_PAGES, (healthz, readyz), strict=True)
+    return [Route(path, page, methods=["GET"]) for path, page in pages]

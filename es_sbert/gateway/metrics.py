@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from pydantic import SecretStr
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+
+from es_sbert.gateway.own_key import may
+
+if TYPE_CHECKING:
+    from es_sbert.gateway.admission import Admission, Connections
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -31,10 +39,15 @@ class Outcome:
 
 
 class GatewayMetrics:
-    """Counts and times of one gateway, in a registry of its own."""
+    """Counts and times of one gateway, in a registry of its own.
 
-    def __init__(self) -> None:
+    Args:
+        models: Names of models that may stand in a label: whatever else is loaded was named by a mapping.
+    """
+
+    def __init__(self, models: Collection[str] = ()) -> None:
         self.registry = CollectorRegistry()
+        self._named = frozenset(models)
         self._requests = Counter(
             "es_sbert_gateway_requests", "Requests by kind and HTTP status.", ["kind", "status"],
             registry=self.registry,
@@ -67,9 +80,16 @@ class GatewayMetrics:
             "es_sbert_gateway_batch_seconds", "Time to embed one batch.", buckets=_SECONDS, registry=self.registry
         )
         self._models = Gauge(
-            "es_sbert_gateway_model_loaded", "1 where the model is in memory, 0 where it was dropped.",
+            "es_sbert_gateway_model_loaded", "Models in memory, by name; those that only mappings name are `other`.",
             ["model", "fingerprint"], registry=self.registry,
         )  # fmt: skip
+        self._connections = Gauge("es_sbert_gateway_connections", "Open connections.", registry=self.registry)
+        self._connections_refused = _Watched(
+            "es_sbert_gateway_connections_refused", "Connections refused because too many were open.", self.registry
+        )
+        self._buffered = Gauge(
+            "es_sbert_gateway_buffered_bytes", "Bytes of requests' bodies in memory.", registry=self.registry
+        )
         self._documents = Counter(
             "es_sbert_gateway_documents", "Documents written whose vectors change, by what became of these: embedded, "
             "without or refused.", ["outcome"], registry=self.registry,
@@ -126,17 +146,53 @@ class GatewayMetrics:
 
     def model_loaded(self, model: str, fingerprint: str) -> None:
         """A model is in memory now."""
-        self._models.labels(model, fingerprint).inc()
+        self._models.labels(*self._labels(model, fingerprint)).inc()
 
     def model_dropped(self, model: str, fingerprint: str) -> None:
         """A model is not kept in memory any more."""
-        self._models.labels(model, fingerprint).dec()
+        self._models.labels(*self._labels(model, fingerprint)).dec()
+
+    def _labels(self, model: str, fingerprint: str) -> tuple[str, str]:
+        return (model, fingerprint) if model in self._named else ("other", "")
+
+    def watch(self, admission: Admission, connections: Connections) -> None:
+        """Show what is open and in memory whenever somebody looks."""
+        self._buffered.set_function(lambda: admission.buffered_bytes)
+        self._connections.set_function(lambda: connections.open)
+        self._connections_refused.read = lambda: connections.refused
 
 
-def metrics_routes(metrics: GatewayMetrics) -> list[Route]:
-    """`GET /metrics`."""
+class _Watched:
+    """A counter that something else counts.
+
+    Attributes:
+        read: Its value now.
+    """
+
+    def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
+        self._name = name
+        self._documentation = documentation
+        self.read: Callable[[], float] = lambda: 0
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """As `prometheus_client` asks for it."""
+        yield CounterMetricFamily(self._name, self._documentation, value=self.read())
+
+
+def metrics_routes(metrics: GatewayMetrics, key: SecretStr | None = None) -> list[Route]:
+    """`GET /metrics`.
+
+    Args:
+        key: What callers must send as bearer token; None asks for nothing.
+    """
 
     async def show(request: Request) -> Response:
+        if not may(request, key):
+            return PlainTextResponse(
+                "The key is missing or wrong. Send the one of --metrics-key-file as `Authorization: Bearer KEY`.\n",
+                401, {"www-authenticate": "Bearer"},
+            )  # fmt: skip
         return Response(generate_latest(metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
     return [Route("/metrics", show, methods=["GET"])]

@@ -7,7 +7,9 @@ import socket
 import uvicorn
 
 from es_sbert.errors import UsageError
+from es_sbert.gateway.admission import Connections
 from es_sbert.gateway.app import create_app
+from es_sbert.gateway.health import HEALTH_PAGES
 from es_sbert.gateway.settings import GatewaySettings, Listen
 from es_sbert.gateway.wire.protocol import protocol
 
@@ -23,12 +25,13 @@ def server(settings: GatewaySettings) -> uvicorn.Server:
     Raises:
         UsageError: settings that cannot be used, among them a certificate or key.
     """
-    listen = settings.listen
+    listen, connections = settings.listen, Connections(settings.limits)
+    pages = [listen.own_prefix + page for page in HEALTH_PAGES]
     config = uvicorn.Config(
-        create_app(settings),
+        create_app(settings, connections),
         host=listen.host,
         port=listen.port,
-        http=protocol(settings.limits.idle_seconds),
+        http=protocol(settings.limits.idle_seconds, connections, pages),
         ws="none",
         lifespan="on",
         log_config=None,

@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from es_sbert.config import EngineSettings
 from es_sbert.errors import UsageError
@@ -26,22 +26,50 @@ class Limits(BaseModel):
 
     Attributes:
         body_bytes: Largest body of a request, as sent and when decompressed. The engines' own limit is 100 MiB.
-        concurrency: Requests under way at once; beyond it callers are told to come back (429).
+        buffered_bytes: Bytes of all bodies that are kept in memory, as sent and when decompressed; beyond it requests
+            are refused (429). None is 1 GiB, or twice `body_bytes` where that is more.
+        concurrency: Requests whose body is complete that are answered at once; beyond it they are refused (429).
+        connections: Open connections; None is what the limit of open files allows, at most 10,000.
+        client_connections: Open connections from one address; all of a /64 of IPv6 count as one.
         query_characters: Longest text to search by.
         connect_seconds: To open a connection to the engine.
         answer_seconds: From the end of a request to the engine's answer, and between two parts of the answer. Long,
             since a reindex that is waited for says nothing until its end.
         idle_seconds: Between two parts of a request's body, and how long an idle connection is kept.
+        body_seconds: Seconds that the gateway waits for the parts of one body, all together (408).
+        body_rate: Bytes a second that a body must come at while the gateway waits for it (408).
+        body_grace_seconds: Seconds that are given to each body before the rate counts.
     """
 
     model_config = _FROZEN
 
     body_bytes: int = Field(default=100 * MIB, ge=1)
+    buffered_bytes: int | None = Field(default=None, ge=1)
     concurrency: int = Field(default=512, ge=1)
+    connections: int | None = Field(default=None, ge=1)
+    client_connections: int = Field(default=1024, ge=1)
     query_characters: int = Field(default=10_000, ge=1)
     connect_seconds: float = Field(default=10.0, gt=0)
     answer_seconds: float = Field(default=3600.0, gt=0)
     idle_seconds: float = Field(default=75.0, gt=0)
+    body_seconds: float = Field(default=600.0, gt=0)
+    body_rate: float = Field(default=1024.0, gt=0)
+    body_grace_seconds: float = Field(default=20.0, gt=0)
+
+    @property
+    def most_buffered_bytes(self) -> int:
+        """Bytes of all bodies in memory."""
+        return max(1024 * MIB, 2 * self.body_bytes) if self.buffered_bytes is None else self.buffered_bytes
+
+    @model_validator(mode="after")
+    def _takes_one_body(self) -> Limits:
+        # As sent and decompressed: a request that can never succeed must not be told to come again.
+        if self.buffered_bytes is not None and self.buffered_bytes < 2 * self.body_bytes:
+            raise UsageError(
+                f"{self.buffered_bytes:,} bytes for all bodies are less than two of {self.body_bytes:,} bytes",
+                "Give a --max-buffered of at least twice --max-body.",
+            )
+        return self
 
 
 class OnEmbeddingFailure(StrEnum):
@@ -133,6 +161,7 @@ class GatewaySettings(BaseModel):
         upstream: The one engine that requests go to. Credentials here are the gateway's own: it reads mappings and
             writes its search log by them. They are never lent to a caller, whose requests carry their own.
         listen, limits, meaning, models, embedding, embeddings_api: See there.
+        metrics_key: What callers of `/metrics` must send as bearer token; None asks for nothing.
         search_log: How searches are remembered; None for not at all.
     """
 
@@ -145,4 +174,5 @@ class GatewaySettings(BaseModel):
     models: ModelSettings = ModelSettings()
     embedding: EmbeddingSettings = EmbeddingSettings()
     embeddings_api: EmbeddingsApiSettings = EmbeddingsApiSettings()
+    metrics_key: SecretStr | None = None
     search_log: SearchLogSettings | None = None

@@ -44,8 +44,9 @@ class Received:
 
 
 def is_question(got: Received) -> bool:
-    """Whether the gateway asks on its own behalf: which indices have vectors, what a template becomes."""
-    return b"_meta.es_sbert" in got.target or got.target.startswith(b"/_render/template")
+    """Whether the gateway asks by itself: which indices have vectors, who may search them, what a template becomes."""
+    asked = (b"_meta.es_sbert", b"/_field_caps?fields=_id", b"/_has_privileges", b"/authinfo", b"/_render/template")
+    return any(mark in got.target for mark in asked)
 
 
 class NotHttpError(Exception):

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 
+from es_sbert.gateway.admission import Admission
 from es_sbert.gateway.embedding.embedder import EmbeddingSettings
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.embedding.served import ModelSettings
@@ -14,6 +15,7 @@ from es_sbert.gateway.health import health_routes
 from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
 from es_sbert.gateway.openai.api import EmbeddingsApiSettings, embedding_routes
 from es_sbert.gateway.openai.description import description_routes
+from es_sbert.gateway.settings import Limits
 
 
 def embedding_app(
@@ -23,14 +25,17 @@ def embedding_app(
     embedding: EmbeddingSettings | None = None,
     load: bool = True,
     engine_problem: str | None = None,
+    limits: Limits | None = None,
 ) -> Starlette:
     """An application of the routes.
 
     Args:
         load: Whether the default model is loaded before the first request.
         engine_problem: What the readiness check hears of the engine.
+        limits: Of the gateway.
     """
-    metrics = GatewayMetrics()
+    metrics = GatewayMetrics(settings.public_names)
+    admission = Admission(limits or Limits())
     models = Models(settings, embedding or EmbeddingSettings(), metrics)
 
     async def upstream_problem() -> str | None:
@@ -45,9 +50,9 @@ def embedding_app(
 
     return Starlette(
         routes=[
-            *embedding_routes(models, api or EmbeddingsApiSettings(), metrics),
+            *embedding_routes(models, api or EmbeddingsApiSettings(), metrics, admission),
             *description_routes(),
-            *health_routes(models, upstream_problem),
+            *health_routes(models, upstream_problem, lambda: admission.full),
             *metrics_routes(metrics),
         ],
         lifespan=lifespan,

@@ -14,6 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from es_sbert.config import EngineSettings
+from es_sbert.gateway.admission import Connections
 from es_sbert.gateway.embedding.served import ModelSettings
 from es_sbert.gateway.serve import server as gateway_server
 from es_sbert.gateway.settings import GatewaySettings, Limits
@@ -50,7 +51,7 @@ def gateway(upstream: str, model: Path | str, *, head_seconds: float | None = No
     )  # fmt: skip
     server = gateway_server(settings)
     if head_seconds is not None:
-        server.config.http_protocol_class = protocol(head_seconds)
+        server.config.http_protocol_class = protocol(head_seconds, Connections(settings.limits))
     with running(server) as url:
         yield url
 

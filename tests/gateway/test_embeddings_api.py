@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.gateway.embedding.embedder import EmbeddingSettings
 from es_sbert.gateway.openai.api import EmbeddingsApiSettings
+from es_sbert.gateway.settings import Limits
 from es_sbert.loading import load_encoder
 from tests.gateway import patient
 from tests.gateway.conftest import tiny_settings
@@ -184,13 +185,12 @@ def test_limits(strict_url: str) -> None:
 
 
 def test_a_body_that_never_ends_is_given_up(tiny: Path) -> None:
-    api = EmbeddingsApiSettings(body_seconds=0.1)
-    with served(embedding_app(tiny_settings(tiny), api)) as url:
+    with served(embedding_app(tiny_settings(tiny), limits=Limits(body_seconds=0.1))) as url:
         head = ["POST /v1/embeddings HTTP/1.1", "Host: x", "Content-Type: application/json", "Content-Length: 9",
                 "Connection: close"]  # fmt: skip
         answer = talk(url, "\r\n".join([*head, "", "{"]).encode())
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b"did not arrive within 0.1 seconds" in answer
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not come within 0.1 seconds" in answer
 
 
 @pytest.fixture

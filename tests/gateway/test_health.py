@@ -23,7 +23,7 @@ def test_ready_says_what_is_missing(tiny: Path) -> None:
         assert answer.status_code == 503
         assert answer.json() == {
             "status": "not ready", "engine": "nothing answers at the address",
-            "model": "the model tiny is not loaded yet",
+            "model": "the model tiny is not loaded yet", "capacity": "ok",
         }  # fmt: skip
         assert http.post("/v1/embeddings", json={"input": "cat"}).status_code == 200
         assert http.get("/readyz").json()["model"] == "ok"
@@ -32,7 +32,7 @@ def test_ready_says_what_is_missing(tiny: Path) -> None:
 def test_ready(embeddings_url: str) -> None:
     answer = patient.get(f"{embeddings_url}/readyz")
     assert answer.status_code == 200
-    assert answer.json() == {"status": "ready", "engine": "ok", "model": "ok"}
+    assert answer.json() == {"status": "ready", "engine": "ok", "model": "ok", "capacity": "ok"}
 
 
 def test_every_metric_is_documented() -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import address_option, encoder_options, sign_in_options
 from es_sbert.cli.serve.options import gateway_settings, model_options, serve_options
+from es_sbert.events import record
 from es_sbert.extras import require
 
 
@@ -17,6 +19,7 @@ from es_sbert.extras import require
 @encoder_options
 @model_options
 @sign_in_options
+@log_format_option
 def serve(**options: Any) -> int:
     """Stand in front of an engine and understand searches by meaning.
 
@@ -32,13 +35,16 @@ def serve(**options: Any) -> int:
       curl 'localhost:9280/docs/_search?q=semantic:"how+do+plants+make+energy"'
     """
     require("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
+    from es_sbert.gateway.admission import raise_open_files
     from es_sbert.gateway.serve import listener, server
 
+    raise_open_files()
     settings = gateway_settings(**options)
     running, listen = server(settings), settings.listen
     with listener(listen) as listening:
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         address = f"{'http' if listen.certificate is None else 'https'}://{host}:{listening.getsockname()[1]}"
-        click.echo(f"{address} stands in front of {settings.upstream.url}. Press Ctrl-C to end.", err=True)
+        said = f"{address} passes requests on to {settings.upstream.url}"
+        record("serving", said, text=f"{said}. Press Ctrl-C to end.", address=address)
         running.run(sockets=[listening])
     return 0 if running.started else 2

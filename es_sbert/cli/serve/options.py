@@ -49,7 +49,20 @@ _limit_options = stacked(
     click.option("--max-body", type=click.IntRange(1), default=100, show_default=True, metavar="MIB",
                  help="Largest body of a request."),
     click.option("--max-requests", type=click.IntRange(1), default=512, show_default=True,
-                 help="Requests under way at once; more are told to come back (429)."),
+                 help="Requests answered at once; more are refused (429). A request counts once its body is complete."),
+    click.option("--max-connections", type=click.IntRange(1),
+                 help="Open connections; more are refused (429).  [default: what the limit of open files allows, at "
+                      "most 10000]"),
+    click.option("--max-connections-per-client", type=click.IntRange(1), default=1024, show_default=True,
+                 help="Open connections from one address; more are refused (429). Raise it behind a reverse proxy, "
+                      "whose address all callers share."),
+    click.option("--max-buffered", type=click.IntRange(1), metavar="MIB",
+                 help="Memory for the bodies of all requests; more are refused (429).  [default: 1024, or twice "
+                      "--max-body]"),
+    click.option("--body-timeout", type=Number(0, min_open=True), default=600.0, show_default=True, metavar="SECONDS",
+                 help="How long the gateway waits for the body of a request (408)."),
+    click.option("--min-body-rate", type=click.IntRange(1), default=1024, show_default=True, metavar="BYTES",
+                 help="Bytes a second that a body must come at after its first 20 seconds (408)."),
     click.option("--answer-timeout", type=Number(0, min_open=True), default=3600.0, show_default=True,
                  metavar="SECONDS", help="How long the engine may take to answer."),
 )  # fmt: skip
@@ -69,6 +82,8 @@ model_options = stacked(
 _own_options = stacked(
     click.option("--embeddings-key-file", type=click.Path(path_type=Path),
                  help="File with a key of the gateway's own that callers of /v1/embeddings must send."),
+    click.option("--metrics-key-file", type=click.Path(path_type=Path),
+                 help="File with a key of the gateway's own that callers of /metrics must send."),
     click.option("--search-log", metavar="NAME",
                  help="Write a record of each search into indices NAME-YYYY.MM, by the gateway's own credentials."),
     click.option("--log-queries", is_flag=True, help="With --search-log: the texts too, not only their keyed hashes."),
@@ -96,7 +111,14 @@ def gateway_settings(**given: Any) -> GatewaySettings:
         certificate=take("tls_certificate"), key=take("tls_key"),
     )  # fmt: skip
     limits = Limits(
-        body_bytes=take("max_body") * MIB, concurrency=take("max_requests"), answer_seconds=take("answer_timeout")
+        connections=take("max_connections"),
+        client_connections=take("max_connections_per_client"),
+        buffered_bytes=None if (buffered := take("max_buffered")) is None else buffered * MIB,
+        body_seconds=take("body_timeout"),
+        body_rate=take("min_body_rate"),
+        body_bytes=take("max_body") * MIB,
+        concurrency=take("max_requests"),
+        answer_seconds=take("answer_timeout"),
     )
     meaning = Meaning(
         virtual_field=take("virtual_field"), k=take("k"), min_cosine=take("min_cosine"),
@@ -109,8 +131,12 @@ def gateway_settings(**given: Any) -> GatewaySettings:
         device=take("device"), precision=take("precision"), threads=take("threads"),
         in_memory=take("models_in_memory"), download=take("download_models"),
     )  # fmt: skip
-    key, log, queries = take("embeddings_key_file"), take("search_log"), take("log_queries")
-    api = EmbeddingsApiSettings(api_key=None if key is None else SecretStr(read_secret_file(key, "key")))
+    log, queries = take("search_log"), take("log_queries")
+    key, metrics_key = (
+        None if file is None else SecretStr(read_secret_file(file, "key"))
+        for file in (take("embeddings_key_file"), take("metrics_key_file"))
+    )
+    api = EmbeddingsApiSettings(api_key=key)
     if queries and log is None:
         raise UsageError(
             "--log-queries says what the search log holds, and there is none", "Give --search-log NAME too."
@@ -118,7 +144,7 @@ def gateway_settings(**given: Any) -> GatewaySettings:
     gateway = f"{socket.gethostname()}:{listen.port}"
     return GatewaySettings(
         upstream=engine_settings(**given), listen=listen, limits=limits, meaning=meaning, models=models,
-        embeddings_api=api,
+        embeddings_api=api, metrics_key=metrics_key,
         search_log=None if log is None else SearchLogSettings(Wording.of(queries=queries), gateway=gateway, index=log),
     )  # fmt: skip
 

@@ -7,9 +7,9 @@ one), which is right for models that have none.
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.requests import ClientDisconnect, Request
@@ -29,8 +29,12 @@ from es_sbert.gateway.openai.request import (
     models_answer,
     read_request,
 )
+from es_sbert.gateway.own_key import may
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+if TYPE_CHECKING:
+    from es_sbert.gateway.admission import Admission, Slot
+
+Endpoint = Callable[[Request, "Slot"], Awaitable[Response]]
 
 
 class EmbeddingsApiSettings(BaseModel):
@@ -40,7 +44,6 @@ class EmbeddingsApiSettings(BaseModel):
         max_texts: Most texts of a request.
         max_characters: Most characters of a request's texts together.
         max_body: Most bytes of a request.
-        body_seconds: How long a request's body may take to arrive.
         api_key: What callers must send as bearer token; None asks for nothing.
     """
 
@@ -49,22 +52,23 @@ class EmbeddingsApiSettings(BaseModel):
     max_texts: int = Field(default=2048, ge=1)
     max_characters: int = Field(default=2_000_000, ge=1)
     max_body: int = Field(default=16 << 20, ge=1)
-    body_seconds: float = Field(default=60.0, gt=0)
     api_key: SecretStr | None = None
 
 
-def embedding_routes(models: Models, settings: EmbeddingsApiSettings, metrics: GatewayMetrics) -> list[Route]:
+def embedding_routes(
+    models: Models, settings: EmbeddingsApiSettings, metrics: GatewayMetrics, admission: Admission
+) -> list[Route]:
     """The routes of the API."""
     limits = Limits(settings.max_texts, settings.max_characters)
     listed = models_answer(models.settings.public_names, int(time.time()))
 
-    async def embeddings(request: Request) -> Response:
+    async def embeddings(request: Request, slot: Slot) -> Response:
         if not is_plain_json(request):
             return error_response(
                 415, "The body is not plain JSON. Send it uncompressed, as Content-Type: application/json.",
                 kind="invalid_request_error",
             )  # fmt: skip
-        asked = read_request(await read_body(request, settings.max_body, settings.body_seconds), limits)
+        asked = read_request(await read_body(request, settings.max_body, slot), limits)
         return await while_connected(request, embed(asked))
 
     async def embed(asked: EmbeddingsRequest) -> Response:
@@ -79,10 +83,10 @@ def embedding_routes(models: Models, settings: EmbeddingsApiSettings, metrics: G
         encoded = await embedder.embed(asked.texts, asked.kind)
         return Response(answer(encoded, name, info.max_tokens, asked.encoding), media_type="application/json")
 
-    async def list_models(request: Request) -> Response:
+    async def list_models(request: Request, slot: Slot) -> Response:
         return JSONResponse({"object": "list", "data": listed})
 
-    async def one_model(request: Request) -> Response:
+    async def one_model(request: Request, slot: Slot) -> Response:
         name = request.path_params["model"]
         for model in listed:
             if model["id"] == name:
@@ -93,11 +97,11 @@ def embedding_routes(models: Models, settings: EmbeddingsApiSettings, metrics: G
             return model_not_found(error)
         return JSONResponse(models_answer([name], int(time.time()))[0])
 
-    def guarded(kind: str, endpoint: Endpoint) -> Endpoint:
+    def guarded(kind: str, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
-            with metrics.request(kind) as outcome:
+            with metrics.request(kind) as outcome, admission.slot() as slot:
                 try:
-                    response = await endpoint(request) if _may(request, settings.api_key) else _unauthorised()
+                    response = await endpoint(request, slot) if may(request, settings.api_key) else _unauthorised()
                 except ClientDisconnect:
                     return Response(status_code=outcome.status)  # nobody reads it
                 except Exception as error:
@@ -112,15 +116,6 @@ def embedding_routes(models: Models, settings: EmbeddingsApiSettings, metrics: G
         Route("/v1/models", guarded("models", list_models), methods=["GET"]),
         Route("/v1/models/{model:path}", guarded("models", one_model), methods=["GET"]),
     ]
-
-
-def _may(request: Request, api_key: SecretStr | None) -> bool:
-    if api_key is None:
-        return True
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    # Compared in constant time: how long a refusal takes says nothing about the key.
-    right = hmac.compare_digest(token.strip().encode(), api_key.get_secret_value().encode())
-    return scheme.lower() == "bearer" and right
 
 
 def _unauthorised() -> Response:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from es_sbert.errors import RequestTooLarge, UsageError
+from es_sbert.errors import RequestTooLarge
+
+if TYPE_CHECKING:
+    from es_sbert.gateway.admission import Slot
 
 T = TypeVar("T")
 
@@ -20,32 +23,37 @@ def is_plain_json(request: Request) -> bool:
     return media_type == "application/json" and request.headers.get("content-encoding", "identity") == "identity"
 
 
-async def read_body(request: Request, limit: int, seconds: float) -> bytes:
-    """The body of a request.
+async def read_body(request: Request, limit: int, slot: Slot) -> bytes:
+    """The body of a request, which counts as one once its body is complete.
 
     Args:
         limit: Most bytes.
-        seconds: How long it may take to arrive.
+        slot: What the request takes of what the gateway has.
 
     Raises:
         RequestTooLarge: it is larger; the rest of it is not read.
-        UsageError: it took too long.
+        RequestTimeout: it comes too slowly.
+        Overloaded: too many requests are being answered, or there is no memory for its body.
         ClientDisconnect: the caller went away.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit:
         raise _too_large(limit)
-    try:
-        async with asyncio.timeout(seconds):
-            parts, size = [], 0
-            async for part in request.stream():
-                size += len(part)
-                if size > limit:
-                    raise _too_large(limit)
-                parts.append(part)
-            return b"".join(parts)
-    except TimeoutError:
-        raise UsageError(f"the body did not arrive within {seconds:g} seconds", "Send it again.") from None
+    parts: list[bytes] = []
+    size, complete = 0, False
+    while not complete:
+        message = await slot.timer.next(request.receive, size)
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        slot.reserve(len(part))
+        parts.append(part)
+        complete = not message.get("more_body", False)
+    slot.acquire()
+    return b"".join(parts)
 
 
 def _too_large(limit: int) -> RequestTooLarge:

@@ -7,6 +7,7 @@ import logging
 from starlette.responses import JSONResponse, Response
 
 from es_sbert.errors import EsSbertError, ModelNotFound, Overloaded, RequestTooLarge, UsageError
+from es_sbert.gateway.failures import RequestTimeout
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ def error_response(status: int, message: str, *, kind: str, code: str | None = N
     headers = {}
     if status == 429:
         headers["retry-after"] = _RETRY_SECONDS
+    if status == 408:
+        headers["connection"] = "close"
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
@@ -42,6 +45,8 @@ def describe(error: Exception) -> Response:
     match error:
         case RequestTooLarge():
             return error_response(413, message, kind="invalid_request_error")
+        case RequestTimeout():
+            return error_response(408, message, kind="invalid_request_error")
         case UsageError():
             return error_response(400, message, kind="invalid_request_error")
         case Overloaded():

@@ -140,8 +140,10 @@ class _Exchange:
                 else:
                     await self._give(answer)
         except (aiohttp.ClientError, TimeoutError) as error:
-            if body.problem is not None:
+            if body.problem is not None and not self._status:
                 raise body.problem from None
+            if body.problem is not None:
+                return  # the caller has a part of the answer; the server closes the connection
             failure = self._upstream.failure(error)
             if not self._status:
                 raise failure from error

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from starlette.types import Message, Receive, Scope
 
 from es_sbert.errors import RequestTooLarge
+from es_sbert.gateway.admission import Admission, Slot
 from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.settings import Limits
 
 Headers = list[tuple[bytes, bytes]]
 
+_UNFOLDED_AT_ONCE = 1024 * 1024
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 _SEND_AGAIN = "Send it again, or uncompressed."
 _GZIP_MEMBER = b"\x1f\x8b"  # a file of gzip may be several, one after another
@@ -34,24 +36,29 @@ class Receiving:
 
     Args:
         receive: The server's.
-        seconds: How long the rest may take to arrive.
+
+    Attributes:
+        complete: Whether all of them have come.
     """
 
-    def __init__(self, receive: Receive, seconds: float) -> None:
+    def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._seconds = seconds
-        self._complete = False
+        self.complete = False
 
     async def __call__(self) -> Message:
         message = await self._receive()
-        self._complete = not message.get("more_body", False)
+        self.complete = not message.get("more_body", False)
         return message
 
-    async def rest(self) -> None:
-        """Read what is left of a body: where a connection closes before that, its caller never sees the answer."""
+    async def rest(self, seconds: float) -> None:
+        """Read what is left of a body: where a connection closes before that, its caller never sees the answer.
+
+        Args:
+            seconds: How long it may take to arrive.
+        """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._seconds):
-                while not self._complete:
+            async with asyncio.timeout(seconds):
+                while not self.complete:
                     await self()
 
 
@@ -66,6 +73,7 @@ class Incoming:
         headers: As sent, names in small letters.
         content_length: What the headers say of the body's bytes; 0 where they say nothing.
         has_body: Whether a body comes at all.
+        slot: What the request takes of what the gateway has. It counts as one as soon as its body is complete.
         complete: Set once the whole body has arrived.
     """
 
@@ -75,6 +83,7 @@ class Incoming:
     headers: Headers
     limits: Limits
     receive: Receive
+    slot: Slot
     # Asked several times for each request, so found out once.
     content_length: int = field(init=False)
     has_body: bool = field(init=False)
@@ -86,22 +95,29 @@ class Incoming:
         self.has_body = self.content_length > 0 or bool(self.header(b"transfer-encoding"))
 
     @classmethod
-    def of(cls, scope: Scope, receive: Receive, limits: Limits) -> Incoming:
+    def of(cls, scope: Scope, receive: Receive, limits: Limits, slot: Slot | None = None) -> Incoming:
         """The request of an ASGI scope.
+
+        Args:
+            slot: Of the gateway's admission; None where the request is the only one.
 
         Raises:
             BadRequest: a target that is no path of the engine.
             RequestTooLarge: the body says itself that it is.
+            Overloaded: it has no body, and too many requests are being answered.
         """
+        slot = slot or Slot(Admission(limits), limits)
         path: bytes = scope.get("raw_path") or scope["path"].encode()
         if not path.startswith(b"/") or _DOT_SEGMENT.search(path):
             raise BadRequest(
                 "the path of the request is not one of an engine", "Ask for a path that begins with / and has no dots."
             )
-        incoming = cls(scope["method"], _ascii(path), _ascii(scope["query_string"]), scope["headers"], limits, receive)
+        target = _ascii(path), _ascii(scope["query_string"])
+        incoming = cls(scope["method"], *target, scope["headers"], limits, receive, slot)
         if incoming.content_length > limits.body_bytes:
             raise incoming.too_large()
         if not incoming.has_body:
+            slot.acquire()
             incoming.complete.set()
         return incoming
 
@@ -129,32 +145,40 @@ class Incoming:
 
         Raises:
             RequestTooLarge: more bytes than the limit.
-            BadRequest: nothing more came for too long.
+            RequestTimeout: they come too slowly.
+            Overloaded: the body is complete, and too many requests are being answered.
             CallerGone: the connection closed.
         """
         received = 0
         while not self.complete.is_set():
-            try:
-                async with asyncio.timeout(self.limits.idle_seconds):
-                    message = await self.receive()
-            except TimeoutError:
-                raise BadRequest(
-                    f"nothing of the request's body came for {self.limits.idle_seconds:g} seconds", "Send it again."
-                ) from None
+            message = await self.slot.timer.next(self.receive, received)
             if message["type"] == "http.disconnect":
                 raise CallerGone
             part: bytes = message.get("body", b"")
             received += len(part)
             if received > self.limits.body_bytes:
                 raise self.too_large()
-            if not message.get("more_body", False):
+            last = not message.get("more_body", False)
+            if last or 0 < self.content_length <= received:
+                # Before the last part is handed on: a request that is refused must not be complete for the engine.
+                self.slot.acquire()
+            if last:
                 self.complete.set()
             if part:
                 yield part
 
     async def body(self) -> bytes:
-        """The whole body, as sent."""
-        return b"".join([part async for part in self.parts()])
+        """The whole body, as sent.
+
+        Raises:
+            Overloaded: there is no memory for it, or as in `parts`.
+            RequestTooLarge, RequestTimeout, CallerGone: as `parts`.
+        """
+        parts = []
+        async for part in self.parts():
+            self.slot.reserve(len(part))
+            parts.append(part)
+        return b"".join(parts)
 
     async def disconnected(self) -> None:
         """Comes back once the caller has gone, or has its whole answer."""
@@ -169,6 +193,7 @@ def decompressed(body: bytes, incoming: Incoming) -> bytes | None:
 
     Raises:
         RequestTooLarge: it unfolds beyond the limit.
+        Overloaded: there is no memory for it.
         BadRequest: it is damaged.
     """
     encoding = incoming.header(b"content-encoding").strip().lower()
@@ -178,20 +203,26 @@ def decompressed(body: bytes, incoming: Incoming) -> bytes | None:
         return None
     # Some send deflate without zlib's head, and engines take it.
     bare = encoding.endswith(b"deflate") and not _has_zlib_head(body)
-    plain = b""
+    parts: list[bytes] = []
+    size = 0
     while True:
         unfolding = zlib.decompressobj(-zlib.MAX_WBITS if bare else _GZIP_OR_ZLIB)
-        try:
-            plain += unfolding.decompress(body, incoming.limits.body_bytes + 1 - len(plain))
-        except zlib.error as error:
-            raise BadRequest(f"the compressed body cannot be read: {error}", _SEND_AGAIN) from None
-        if len(plain) > incoming.limits.body_bytes:
-            raise incoming.too_large()
+        while body and not unfolding.eof:
+            try:
+                part = unfolding.decompress(body, _UNFOLDED_AT_ONCE)
+            except zlib.error as error:
+                raise BadRequest(f"the compressed body cannot be read: {error}", _SEND_AGAIN) from None
+            body = unfolding.unconsumed_tail
+            size += len(part)
+            if size > incoming.limits.body_bytes:
+                raise incoming.too_large()
+            incoming.slot.reserve(len(part))
+            parts.append(part)
         if not unfolding.eof:
             raise BadRequest("the compressed body ends too early", _SEND_AGAIN)
         body = unfolding.unused_data
         if not body:
-            return plain
+            return b"".join(parts)
         if not body.startswith(_GZIP_MEMBER):
             return None
 

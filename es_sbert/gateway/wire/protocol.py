@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from es_sbert.errors import Overloaded
+from es_sbert.gateway.admission import Connections
+from es_sbert.gateway.failures import error_body, status_of
+from es_sbert.gateway.settings import Limits
 
 # Engines refuse heads of more than 16 kB themselves.
 LONGEST_HEAD = 64 * 1024
@@ -24,10 +30,16 @@ class RequestProtocol(HttpToolsProtocol):
     """One connection of a caller.
 
     Attributes:
-        head_seconds: How long a request's head may take to arrive.
+        head_seconds: How long a request's head may take to arrive, and the rest of a body that was answered before its
+            end.
+        counted: All connections of the server.
+        health_pages: Paths that are answered when there are too many.
+        address: The caller's.
     """
 
     head_seconds = 75.0
+    counted = Connections(Limits())
+    health_pages: frozenset[bytes] = frozenset()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -37,15 +49,29 @@ class RequestProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._held = b""  # of a head that has not arrived whole
         self._head_timer: asyncio.TimerHandle | None = None
-        self._refusal = (HTTPStatus.BAD_REQUEST, "what arrived is no HTTP request that can be read in one way only")
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._refusal = _refusal(
+            HTTPStatus.BAD_REQUEST, "what arrived is no HTTP request that can be read in one way only"
+        )
+        self.address = ""
+        self._surplus: Overloaded | None = None  # why only the health pages are answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
         self._await_head()
+        self._surplus = self.counted.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.counted.remove(self)
         self._stop_waiting()
+        self._stop_waiting_for_rest()
         super().connection_lost(exc)
+
+    def refuse(self, error: Overloaded) -> None:
+        """Answer with this error and close."""
+        self._refusal = (HTTPStatus(status_of(error)), error_body(error))
+        self.send_400_response("")
 
     def data_received(self, data: bytes) -> None:
         if not self._begun:
@@ -82,6 +108,9 @@ class RequestProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > LONGEST_HEAD:
             raise self._too_long()
+        if self._surplus is not None and self.url.partition(b"?")[0] not in self.health_pages:
+            self._refusal = (HTTPStatus(status_of(self._surplus)), error_body(self._surplus))
+            raise RefusedError
         if b"#" in self.url:
             raise self._bad("the request's path holds a #, which is to be written %23")
         if self.parser.get_method() == b"CONNECT":
@@ -93,10 +122,22 @@ class RequestProtocol(HttpToolsProtocol):
             raise self._bad("the body has a transfer encoding other than chunked; compress it by Content-Encoding")
         self._in_head = False
         super().on_headers_complete()
+        if self._surplus is not None:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         self._begun = False
         super().on_message_complete()
+        if self._rest_timer is not None:
+            # uvicorn has forgotten the timer of idle connections while the rest of the body came.
+            self._stop_waiting_for_rest()
+            self._await_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # Of a request whose answer did not wait for its body, the rest must not keep the connection open for ever.
+        if self._begun and not self._in_head and self.cycle.response_complete and not self.transport.is_closing():
+            self._rest_timer = self.loop.call_later(self.head_seconds, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
         """Answer in the engine's error shape what never becomes a request, and close the connection.
@@ -106,8 +147,7 @@ class RequestProtocol(HttpToolsProtocol):
         """
         if self.transport.is_closing():
             return
-        status, reason = self._refusal
-        body = orjson.dumps({"error": {"type": "es_sbert_bad_request", "reason": reason}, "status": status})
+        status, body = self._refusal
         head = (
             f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -116,13 +156,13 @@ class RequestProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _bad(self, reason: str) -> RefusedError:
-        self._refusal = (HTTPStatus.BAD_REQUEST, reason)
+        self._refusal = _refusal(HTTPStatus.BAD_REQUEST, reason)
         return RefusedError()
 
     def _too_long(self) -> RefusedError:
-        self._refusal = (
+        self._refusal = _refusal(
             HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"path and headers are longer than {LONGEST_HEAD:,} bytes"
-        )  # fmt: skip
+        )
         return RefusedError()
 
     def _await_head(self) -> None:
@@ -133,14 +173,33 @@ class RequestProtocol(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
+    def _stop_waiting_for_rest(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+
     def _head_is_late(self) -> None:
-        self._refusal = (HTTPStatus.REQUEST_TIMEOUT, f"no request came for {self.head_seconds:g} seconds")
+        self._refusal = _refusal(HTTPStatus.REQUEST_TIMEOUT, f"no request came for {self.head_seconds:g} seconds")
         self.send_400_response("")
 
 
-def protocol(head_seconds: float) -> type[asyncio.Protocol]:
-    """The class of connections, as uvicorn's setting `http` takes it."""
-    return type("LimitedRequestProtocol", (RequestProtocol,), {"head_seconds": head_seconds})
+def protocol(head_seconds: float, connections: Connections, health_pages: Iterable[str] = ()) -> type[asyncio.Protocol]:
+    """The class of connections, as uvicorn's setting `http` takes it.
+
+    Args:
+        head_seconds: How long a request's head may take to arrive.
+        connections: Counts them.
+        health_pages: Paths that are answered when there are too many.
+    """
+    pages = frozenset(page.encode() for page in health_pages)
+    settings = {"head_seconds": head_seconds, "counted": connections, "health_pages": pages}
+    return type("LimitedRequestProtocol", (RequestProtocol,), settings)
+
+
+def _refusal(status: HTTPStatus, reason: str) -> tuple[HTTPStatus, bytes]:
+    """An answer in the engine's error shape."""
+    cause = {"type": "es_sbert_bad_request", "reason": reason}
+    return status, orjson.dumps({"error": {"root_cause": [cause], **cause}, "status": status})
 
 
 def _holds_a_head(data: bytes) -> bool:
