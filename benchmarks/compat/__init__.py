@@ -1,0 +1,1 @@
+"""Other projects' test suites, run against an engine directly and through the gateway."""
