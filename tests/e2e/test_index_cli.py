@@ -39,7 +39,7 @@ def test_an_index_is_created_shown_and_found_again(run: Run, engine_url: str, in
     assert created == (
         f"created {index_name} with the vector field embedding: 384 dimensions, int8_hnsw, all-MiniLM-L6-v2"
     )
-    assert text.startswith("The text of embedding is not known yet, so documents that are written through the gateway")
+    assert text.startswith("The text of embedding is not known yet, so the gateway refuses documents that are written")
     assert f"`es-sbert index create {index_name} --text-field FIELD`" in text
     assert "has the vector field embedding already" in run("index", "create", index_name, url=engine_url).err
     added = run("index", "create", index_name, "--vector-field", "second", url=engine_url)
@@ -206,3 +206,47 @@ def test_recall_sizes_and_another_type(
     assert "already" in run("index", "change-type", index, "--index-type", "int8_hnsw", url=es9_url).err
     back = run("index", "change-type", index, "--index-type", "flat", url=es9_url)
     assert_refused(back, "cannot change", "es-sbert index migrate ALIAS --index-type flat")
+
+
+def test_a_minimum_cosine_is_recommended(
+    run: Run, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path
+) -> None:
+    index = fresh_index(es9_url)
+    subjects = ["guitar", "storm", "bread", "engine", "doctor", "violin", "forest", "planet", "ticket", "museum"]
+    documents = [
+        {"id": f"d{number}", "text": f"This is about a {subject}. The {subject} is well known to people of the town."}
+        for number, subject in enumerate(subjects)
+    ]
+    file, labelled = tmp_path / "docs.jsonl", tmp_path / "labelled.jsonl"
+    file.write_bytes(b"".join(orjson.dumps(document) + b"\n" for document in documents))
+    assert run("ingest", "--index", index, file, "--id-field", "id", url=es9_url).code == 0
+
+    done = run("index", "calibrate", index, "--keep", "0.8", "-k", "5", url=es9_url)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0] == f"{index}.embedding: 10 documents with vectors of all-MiniLM-L6-v2"
+    assert lines[1] == "10 queries made of documents (first sentence: 10), compared with a sample of 10 documents"
+    assert "hits of 5" in lines[2]
+    value = lines[-1].partition("`es-sbert serve --min-cosine ")[2].partition("`")[0]
+    assert f'`{{"match": {{"semantic": {{"query": "…", "min_cosine": {value}}}}}}}`' in lines[-1]
+    assert f"Recommended to keep 0.8 of the relevant documents: {value} (95 % interval: " in done.out
+    again = run("index", "calibrate", index, "--keep", "0.8", "-k", "5", url=es9_url)
+    assert again.out == done.out
+    report = orjson.loads(run("index", "calibrate", index, "--keep", "0.8", "-k", "5", "--json", url=es9_url).out)
+    assert report["recommended"]["row"]["min_cosine"] == float(value)
+    assert report["recommended"]["row"] in report["rows"]
+
+    labelled.write_bytes(
+        b"".join(
+            orjson.dumps({"query": f"somebody mentioned the {subject}", "ids": [f"d{number}"]}) + b"\n"
+            for number, subject in enumerate(subjects)
+        )
+    )
+    done = run("index", "calibrate", index, "--queries", labelled, url=es9_url)
+    assert done.code == 0, done.err
+    assert "10 labelled queries, compared with a sample of 10 documents" in done.out
+    assert "precision" in done.out
+    labelled.write_text('{"query": "storms", "ids": "d1"}\n')
+    refused = run("index", "calibrate", index, "--queries", labelled, url=es9_url)
+    assert_refused(refused, "labelled.jsonl, line 1: ids is not a list of document ids", '{"query": "a text"')
+    assert_refused(run("index", "calibrate", "test-nowhere", url=es9_url), "no index 'test-nowhere'", "index create")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from es_sbert.cli.index.calibrate import calibrate
 from es_sbert.cli.index.change_type import change_type
 from es_sbert.cli.index.create import create
 from es_sbert.cli.index.estimate import estimate
@@ -18,5 +19,5 @@ def index() -> None:
     """Create, inspect and change indices with a vector field."""
 
 
-for _command in (change_type, create, estimate, migrate, recall, repair, show):
+for _command in (calibrate, change_type, create, estimate, migrate, recall, repair, show):
     index.add_command(_command)

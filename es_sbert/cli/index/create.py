@@ -124,9 +124,9 @@ def create(name: str, model: str, index_type: str | None, text_fields: tuple[str
     if field.meta.text is None:
         of_model = "" if model == DEFAULT_MODEL else f" --model {shlex.quote(model)}"
         click.echo(
-            f"The text of {field.name} is not known yet, so documents that are written through the gateway get no "
-            f"vector. Set it: `es-sbert index create {name}{of_model} --text-field FIELD{named}`, or load documents "
-            f"by `es-sbert ingest --index {name} --text-field FIELD{named} FILE`, which sets it too.",
+            f"The text of {field.name} is not known yet, so the gateway refuses documents that are written through "
+            f"it without a vector. Set it: `es-sbert index create {name}{of_model} --text-field FIELD{named}`, or load "
+            f"documents by `es-sbert ingest --index {name} --text-field FIELD{named} FILE`, which sets it too.",
             err=True,
         )
     if without_vector:

@@ -1,0 +1,250 @@
+"""A minimum cosine for real indices, against what numpy says of the same texts and vectors."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import IndexMismatch, IndexMissing
+from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.index.vectors import vector_value
+from es_sbert.search import SemanticIndex
+from es_sbert.tuning.calibrate import GRID
+from es_sbert.tuning.calibrate_index import CalibratedIndex
+from es_sbert.tuning.queries import LabelledQuery
+from tests.conftest import delete_index
+from tests.engine.ingest_support import WORDS, contents, load, open_engine, vector_of, write_jsonl
+from tests.engine.vectors import random_vectors
+
+COUNT = 120
+# What holds for a cosine of float32 vectors, computed in two ways.
+CLOSE = 1e-5
+
+
+def document(number: int) -> dict[str, Any]:
+    """Two sentences of one subject, or one sentence of five words; no two documents are alike."""
+    one, two = WORDS[number % 20], WORDS[number // 20 % 20]
+    if number % 4 == 0:
+        return {"id": f"d{number}", "text": f"about {one} and {two} {number}", "group": number % 2}
+    return {
+        "id": f"d{number}",
+        "text": f"The {one} of the {two} is well known. People near it saw the {one} number {number}.",
+        "group": number % 2,
+    }
+
+
+def parts_of(text: str) -> tuple[str, str]:
+    """The query that a document's text becomes, and the text that it is compared with."""
+    first, stop, rest = text.partition(". ")
+    return (first + ".", rest) if stop else (" ".join(text.split()[:3]), text)
+
+
+@pytest.fixture(scope="module")
+def filled(engine_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An index of the documents, and of one without a text; tests only look at it."""
+    folder = tmp_path_factory.mktemp("calibrate")
+    index = f"test-{uuid.uuid4().hex[:12]}"
+    documents = [*map(document, range(COUNT)), {"id": "none", "group": 0}]
+    try:
+        load(engine_url, encoder, index, write_jsonl(folder / "docs.jsonl", documents), dead=folder / "dead",
+             id_field="id", text_fields=("text",))  # fmt: skip
+        with open_engine(engine_url) as engine:
+            lines = orjson.dumps({"index": {"_id": "bare"}}) + b'\n{"text": "without a vector", "group": 0}\n'
+            assert all(result.ok for result in engine.bulk(index, lines))
+            engine.refresh(index)
+        yield index
+    finally:
+        delete_index(engine_url, index)
+
+
+def brute_force(encoder: Encoder, held: dict[str, dict[str, Any]], queries: list[str], own: list[str]) -> Any:
+    """Cosine of each query with each document, ids in the order of the columns, and which columns are its own."""
+    ids = [id for id, source in held.items() if source.get("embedding") is not None]
+    vectors = np.stack([vector_of(held[id]) for id in ids])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = encoder.encode(queries, "query").vectors @ vectors.T
+    return cosines, ids, np.array([[id == each for id in ids] for each in own])
+
+
+def test_pseudo_queries_give_what_numpy_gives(filled: str, engine: Engine, encoder: Encoder) -> None:
+    found = CalibratedIndex(engine, filled, "embedding").measure(encoder, sample=1000, k=5)
+    held = contents(engine.info.url, filled)
+    assert (found.documents, found.sample) == (COUNT, COUNT)
+    assert found.queries.kinds == {"first sentence": 90, "first half of the words": 30}
+    assert {reason: count for reason, count in found.queries.left_out.items() if count} == {
+        "documents without a vector": len(held) - COUNT
+    }
+    own = [query.ids[0] for query in found.queries.queries]
+    texts = [parts_of(held[id]["text"]) for id in own]
+    assert [query.text for query in found.queries.queries] == [query for query, _ in texts]
+
+    rests = encoder.encode([rest for _, rest in texts], "document").vectors
+    relevant = np.sum(encoder.encode([query for query, _ in texts], "query").vectors * rests, axis=1)
+    np.testing.assert_allclose(np.concatenate(found.cosines.relevant), relevant, atol=CLOSE)
+    cosines, _, is_own = brute_force(encoder, held, [query for query, _ in texts], own)
+    assert found.cosines.compared.tolist() == [COUNT - 1] * len(own)
+    for number, row in enumerate(cosines):
+        unrelated = row[~is_own[number]]
+        low, high = ((unrelated[:, None] >= GRID + error).sum(axis=0) for error in (CLOSE, -CLOSE))
+        assert (low <= found.cosines.passed[number]).all()
+        assert (found.cosines.passed[number] <= high).all()
+        hits = found.cosines.nearest[number]
+        np.testing.assert_allclose(hits.cosines, np.sort(row)[::-1][:5], atol=CLOSE)
+        assert hits.relevant.tolist().count(True) == (row[is_own[number]][0] >= np.sort(row)[-5] - CLOSE)
+
+
+def test_a_seed_gives_the_same_documents_and_another_seed_others(filled: str, engine: Engine, encoder: Encoder) -> None:
+    index = CalibratedIndex(engine, filled, "embedding")
+    one, again, other = (index.measure(encoder, sample=30, seed=seed) for seed in (1, 1, 2))
+    assert [len(found.queries.queries) for found in (one, other)] == [30, 30]
+    assert {query.ids for query in one.queries.queries} == {query.ids for query in again.queries.queries}
+    assert {query.ids for query in one.queries.queries} != {query.ids for query in other.queries.queries}
+    report, same = (index.calibrate(encoder, sample=30, seed=1, keep=0.8) for _ in range(2))
+    assert report == same
+    assert 0 < report.calibration.recommended.row.min_cosine < 1
+
+
+def test_labelled_queries_give_what_numpy_gives(filled: str, engine: Engine, encoder: Encoder) -> None:
+    queries = [
+        LabelledQuery("what is known of the guitar", ("d1", "d21", "gone")),
+        LabelledQuery("storms", ("d2", "d42", "d62")),
+        LabelledQuery("nothing", ("gone", "bare")),
+    ]
+    found = CalibratedIndex(engine, filled, "embedding").measure(encoder, queries, sample=1000, k=COUNT)
+    assert [query.ids for query in found.queries.queries] == [("d1", "d21"), ("d2", "d42", "d62")]
+    left_out = found.queries.left_out
+    assert left_out["labelled documents that the index does not hold with a vector"] == 2
+    assert left_out["queries without a relevant document in the index"] == 1
+    cosines, ids, _ = brute_force(
+        encoder, contents(engine.info.url, filled), [query.text for query in queries[:2]], ["", ""]
+    )
+    for number, query in enumerate(found.queries.queries):
+        expected = [cosines[number][ids.index(id)] for id in query.ids]
+        np.testing.assert_allclose(found.cosines.relevant[number], expected, atol=CLOSE)
+        assert found.cosines.compared[number] == COUNT - len(query.ids)
+        hits = found.cosines.nearest[number]
+        np.testing.assert_allclose(np.sort(hits.cosines[hits.relevant]), np.sort(expected), atol=CLOSE)
+
+
+def test_the_recommended_value_keeps_what_a_search_with_it_finds(filled: str, engine: Engine, encoder: Encoder) -> None:
+    index = CalibratedIndex(engine, filled, "embedding")
+    queries = [LabelledQuery(f"the {WORDS[number]} that people saw", (f"d{number}",)) for number in range(1, 20)]
+    report = index.calibrate(encoder, queries, keep=0.7, k=COUNT)
+    row = report.calibration.recommended.row
+    kept = 0
+    with SemanticIndex(filled, engine.info.url, encoder=encoder) as searched:
+        for query in queries:
+            hits = searched.search(query.text, k=COUNT, min_cosine=row.min_cosine)
+            kept += query.ids[0] in {hit.id for hit in hits}
+    assert kept / len(queries) == pytest.approx(row.recall.mean)
+    assert row.recall.mean >= 0.7
+
+
+def test_an_alias_shows_its_own_documents_only(filled: str, engine: Engine, encoder: Encoder) -> None:
+    alias = f"{filled}-odd"
+    actions = [{"add": {"index": filled, "alias": alias, "filter": {"term": {"group": 1}}}}]
+    engine.update_aliases(actions)
+    found = CalibratedIndex(engine, alias, "embedding").measure(encoder, sample=1000, k=COUNT)
+    assert (found.documents, found.sample) == (COUNT // 2, COUNT // 2)
+    assert {len(hits.cosines) for hits in found.cosines.nearest} == {COUNT // 2}
+
+
+def test_passages_lose_the_query_and_count_by_the_nearest(
+    engine: Engine, encoder: Encoder, index_name: str, tmp_path: Path
+) -> None:
+    documents = [
+        {"id": f"d{number}", "text": f"The {WORDS[number]} is the first subject. " + " ".join(
+            f"Some people wrote about the {WORDS[(number + place) % 20]} in the year {1900 + place}."
+            for place in range(8))}
+        for number in range(20)
+    ]  # fmt: skip
+    load(engine.info.url, encoder, index_name, write_jsonl(tmp_path / "docs.jsonl", documents),
+         dead=tmp_path / "dead", id_field="id", text_fields=("text",), passages=("24",))  # fmt: skip
+    index = CalibratedIndex(engine, index_name, "embedding")
+    found = index.measure(encoder)
+    held = contents(engine.info.url, index_name)
+    assert found.queries.kinds == {"first sentence": 20}
+    for query, cosines in zip(found.queries.queries, found.cosines.relevant, strict=True):
+        text = held[query.ids[0]]["text"]
+        end = len(query.text) + 1
+        passages = held[query.ids[0]]["embedding"]
+        assert len(passages) > 2
+        vector = encoder.encode([query.text], "query").vectors[0]
+        later = [vector_of(passage, "vector") for passage in passages if passage["start"] >= end]
+        assert len(later) < len(passages), "the first passage holds the query"
+        rest = encoder.encode([text[end : passages[0]["end"]].strip()], "document").vectors[0]
+        expected = max(float(vector @ each / np.linalg.norm(each)) for each in [rest, *later])
+        assert cosines.tolist() == [pytest.approx(expected, abs=CLOSE)]
+    [labelled] = index.measure(encoder, [LabelledQuery("a violin", ("d8",))]).cosines.relevant
+    vector = encoder.encode(["a violin"], "query").vectors[0]
+    own = [vector_of(passage, "vector") for passage in held["d8"]["embedding"]]
+    assert labelled.tolist() == [
+        pytest.approx(max(float(vector @ each / np.linalg.norm(each)) for each in own), abs=CLOSE)
+    ]
+
+
+def test_vectors_of_other_models_and_of_older_texts_are_left_out(
+    engine: Engine, encoder: Encoder, index_name: str, tmp_path: Path
+) -> None:
+    load(engine.info.url, encoder, index_name, write_jsonl(tmp_path / "docs.jsonl", [document(n) for n in range(9)]),
+         dead=tmp_path / "dead", id_field="id", text_fields=("text",))  # fmt: skip
+    changes = [
+        ("d1", {"text": "A new text of many words. It has no vector yet."}),
+        ("d2", {"embedding_meta": {"fingerprint": "0" * 64}}),
+        ("d3", {"text": ""}),
+    ]
+    lines = [
+        line for id, doc in changes for line in (orjson.dumps({"update": {"_id": id}}), orjson.dumps({"doc": doc}))
+    ]  # fmt: skip
+    assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
+    found = CalibratedIndex(engine, index_name, "embedding").measure(encoder)
+    assert {reason: count for reason, count in found.queries.left_out.items() if count} == {
+        "documents whose vector is of another model": 1,
+        "documents whose text changed after their vector was made": 1,
+        "documents without a text": 1,
+    }
+    assert (found.documents, found.sample, len(found.queries.queries)) == (9, 8, 6)
+
+
+def test_what_cannot_be_calibrated_is_refused(
+    filled: str, engine: Engine, encoder: Encoder, index_name: str, fresh_index: Callable[[str], str]
+) -> None:
+    with pytest.raises(IndexMissing, match="no index"):
+        CalibratedIndex(engine, index_name, "embedding")
+    index = CalibratedIndex(engine, filled, "embedding")
+    other = _OtherModel(encoder)
+    with pytest.raises(IndexMismatch, match="holds vectors of the model"):
+        index.measure(other)  # type: ignore[arg-type]
+    with pytest.raises(IndexMismatch, match="none of the 2 labelled documents with a vector, such as 'x'") as caught:
+        index.measure(encoder, [LabelledQuery("a", ("x", "y"))])
+    assert "_id" in caught.value.remedy
+    info = encoder.info
+    ensure_vector_field(engine, index_name, vector_field="embedding", fingerprint=info.fingerprint,
+                        model_name=info.model, dimensions=info.dimensions)  # fmt: skip
+    with pytest.raises(IndexMismatch, match="is not known, so no queries") as caught:
+        CalibratedIndex(engine, index_name, "embedding").measure(encoder)
+    assert f"`es-sbert index create {index_name} --text-field FIELD`" in caught.value.remedy
+    with pytest.raises(IndexMismatch, match="no document of") as caught:
+        CalibratedIndex(engine, index_name, "embedding").measure(encoder, [LabelledQuery("a", ("x",))])
+    assert f"`es-sbert ingest --index {index_name}`" in caught.value.remedy
+    vector = vector_value(engine.info, random_vectors(1, info.dimensions)[0])
+    lines = (orjson.dumps({"index": {"_id": "x"}}), orjson.dumps({"embedding": vector}))
+    assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
+    with pytest.raises(IndexMismatch, match="holds no unrelated document"):
+        CalibratedIndex(engine, index_name, "embedding").measure(encoder, [LabelledQuery("a", ("x",))])
+
+
+class _OtherModel:
+    """The encoder under another fingerprint."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.info = replace(encoder.info, fingerprint="0" * 64, model="other")

@@ -1,0 +1,164 @@
+"""Values for a minimum cosine against what loops over all cosines say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_sbert.tuning import calibrate as calibrate_module
+from es_sbert.tuning.calibrate import (
+    GRID,
+    Calibration,
+    CosineSample,
+    NearestHits,
+    calibrate,
+    count_unrelated,
+    document_cosines,
+    row_at,
+)
+from es_sbert.tuning.calibrate_index import CalibrationReport
+from es_sbert.tuning.calibrate_text import calibration_lines
+from tests.engine.vectors import cosines, random_vectors
+
+# One cosine a query and document, on and beside values of the grid.
+COSINE = st.one_of(st.floats(-1, 1), st.integers(-100, 100).map(lambda number: number / 100))
+COSINES = st.lists(COSINE, min_size=1, max_size=5)
+QUERIES = st.lists(st.tuples(COSINES, COSINES, COSINES), min_size=1, max_size=8)
+
+
+def sample_of(queries: Sequence[tuple[list[float], list[float], list[float]]]) -> CosineSample:
+    """Relevant, unrelated and nearest cosines of each query; every other of the nearest is relevant."""
+    return CosineSample(
+        [np.array(relevant) for relevant, _, _ in queries],
+        np.array([[sum(cosine >= value for cosine in unrelated) for value in GRID] for _, unrelated, _ in queries]),
+        np.array([len(unrelated) for _, unrelated, _ in queries]),
+        [NearestHits(np.array(hits), np.arange(len(hits)) % 2 == 0) for _, _, hits in queries],
+    )
+
+
+def share(cosines: Sequence[float], value: float) -> float:
+    return sum(cosine >= value for cosine in cosines) / len(cosines)
+
+
+@given(QUERIES, st.sampled_from([0.5, 0.8, 0.95]))
+def test_the_largest_value_that_keeps_enough_is_recommended(
+    queries: list[tuple[list[float], list[float], list[float]]], keep: float
+) -> None:
+    recommended = calibrate(sample_of(queries), keep).recommended
+    enough = [
+        value for value in GRID if np.mean([share(relevant, value) for relevant, _, _ in queries]) >= keep - 1e-9
+    ]  # fmt: skip
+    assert recommended.row.min_cosine == max(enough)
+    assert recommended.row.min_cosine <= recommended.high
+    assert recommended.low is None or recommended.low <= recommended.row.min_cosine
+    assert recommended.overlaps == (recommended.row.unrelated.mean > 0.05)
+
+
+@settings(max_examples=30)
+@given(QUERIES)
+def test_rows_say_what_loops_over_all_cosines_say(queries: list[tuple[list[float], list[float], list[float]]]) -> None:
+    sample = sample_of(queries)
+    found = calibrate(sample, 0.8)
+    values = [row.min_cosine for row in found.rows]
+    assert values == sorted(set(values))
+    assert found.recommended.row in found.rows
+    assert len(values) <= 18
+    for row in found.rows:
+        value = row.min_cosine
+        assert row == row_at(sample, value)
+        assert row.recall.mean == pytest.approx(np.mean([share(relevant, value) for relevant, _, _ in queries]))
+        assert row.unrelated.mean == pytest.approx(np.mean([share(unrelated, value) for _, unrelated, _ in queries]))
+        passing = [
+            place % 2 == 0 for _, _, hits in queries for place, cosine in enumerate(hits) if cosine >= value
+        ]  # fmt: skip
+        assert row.hits == pytest.approx(len(passing) / len(queries))
+        assert row.precision == (pytest.approx(np.mean(passing)) if passing else None)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 6), st.integers(2, 12), st.integers(1, 3), st.integers(0, 9))
+def test_unrelated_documents_are_counted_as_loops_count_them(
+    queries: int, documents: int, most_vectors: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    counts = random.integers(1, most_vectors + 1, size=documents)
+    starts = np.cumsum([0, *counts[:-1]])
+    vectors, wanted = random_vectors(int(counts.sum()), 4, seed), random_vectors(queries, 4, seed + 50)
+    relevant = [random.choice(documents, size=random.integers(0, documents), replace=False).tolist() for _ in wanted]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibrate_module, "_BLOCK", 2 * len(vectors))  # two queries at a time
+        passed, compared = count_unrelated(wanted, vectors, starts, relevant)
+    for number, query in enumerate(wanted):
+        nearest = [
+            max(cosines(query, vectors[start : start + count]))
+            for place, (start, count) in enumerate(zip(starts, counts, strict=True))
+            if place not in relevant[number]
+        ]
+        assert compared[number] == len(nearest)
+        for place, value in enumerate(GRID):
+            assert abs(passed[number, place] - sum(cosine >= value for cosine in nearest)) <= sum(
+                abs(cosine - value) < 1e-9 for cosine in nearest
+            )
+
+
+def test_a_document_is_as_near_as_its_nearest_passage_and_no_cosine_exceeds_one() -> None:
+    query = np.array([[3.0, 0.0]], dtype=np.float32)
+    vectors = np.array([[0, 1], [5, 0], [-1, 0], [1, 1]], dtype=np.float32)
+    found = document_cosines(query, vectors, np.array([0, 2, 3]))
+    assert found[0].tolist() == [1.0, -1.0, pytest.approx(0.5**0.5)]
+
+
+def test_the_cosines_of_some_queries_are_those_of_these_queries_alone() -> None:
+    queries = [([0.9], [0.1, 0.2], [0.9, 0.2]), ([0.4], [0.3], []), ([0.6, 0.1], [0.5], [0.6])]
+    chosen = sample_of(queries).of([2, 0])
+    assert calibrate(chosen, 0.9) == calibrate(sample_of([queries[2], queries[0]]), 0.9)
+
+
+def test_few_queries_give_no_lower_end_and_many_a_narrow_interval() -> None:
+    random = np.random.default_rng(0)
+
+    def found(count: int) -> Calibration:
+        return calibrate(sample_of([([cosine], [0.0], [cosine]) for cosine in random.uniform(0.3, 0.9, count)]), 0.95)
+
+    few, many = found(5), found(1000)
+    assert few.recommended.low is None
+    assert many.recommended.low is not None
+    assert 0.3 <= many.recommended.low <= many.recommended.row.min_cosine <= many.recommended.high <= 0.37
+
+
+def report_of(calibration: Calibration, *, labelled: bool) -> CalibrationReport:
+    return CalibrationReport(
+        index="docs", field="embedding", model="m", documents=20_000, sample=100, queries=4, labelled=labelled,
+        kinds={} if labelled else {"first sentence": 4}, left_out={"documents without a vector": 7}, k=10, keep=0.75,
+        calibration=calibration,
+    )  # fmt: skip
+
+
+def test_the_report_ends_with_what_to_type() -> None:
+    queries = [([0.5], [0.1] * 99 + [0.45], [0.5, 0.45, 0.1])] * 4
+    lines = calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labelled=True))
+    assert lines[-1] == (
+        "Use it for all searches: `es-sbert serve --min-cosine 0.50`, or in one request: "
+        '`{"match": {"semantic": {"query": "…", "min_cosine": 0.50}}}`'
+    )
+    assert lines[0] == "docs.embedding: 20,000 documents with vectors of m"
+    assert lines[2] == "left out: 7 documents without a vector"
+    assert " ".join(lines[3].split()) == ("min_cosine recall 95 % interval unrelated per 100,000 hits of 10 precision")
+    [row] = [line.split() for line in lines if line.split()[0] == "0.40"]
+    assert row == ["0.40", "1.000", "0.510–1.000", "1.000%", "1,000", "2.00", "0.500"]
+    assert "for each query" in lines[-2]
+    assert "no value tells them" not in "".join(lines)
+
+
+def test_the_report_says_what_pseudo_queries_and_overlaps_mean() -> None:
+    queries = [([0.5], [0.6] * 50 + [0.1] * 50, [0.6, 0.5])] * 4
+    text = "\n".join(calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labelled=False)))
+    assert "4 queries made of documents (first sentence: 4)" in text
+    assert "not what users type" in text
+    assert "no value tells them from relevant ones" in text
+    assert "about 10,000 of 20,000 for each query" in text
+    assert "precision" not in text

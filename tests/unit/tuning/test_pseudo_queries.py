@@ -1,0 +1,72 @@
+"""Queries that are made of documents."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.index.text import TextTemplate
+from es_sbert.tuning.pseudo_queries import PseudoQuery, QueryKind, pseudo_query
+
+TEXT = TextTemplate.parse("{text}")
+TITLED = TextTemplate.parse("{title}. {text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "rest"),
+    [
+        ("The storm hit the coast. Trees fell.", "The storm hit the coast.", "Trees fell."),
+        ("Who was it? Nobody knows.", "Who was it?", "Nobody knows."),
+        ("“It was late!” She left at once.", "“It was late!”", "She left at once."),
+        ("Dr. Smith arrived. He sat down.", "Dr. Smith arrived.", "He sat down."),
+        ("A title of words\nThe text below it", "A title of words", "The text below it"),
+        ("Version 3.11 is out now. Get it.", "Version 3.11 is out now.", "Get it."),
+        ("昨日は嵐が来ました。木が倒れました。", "昨日は嵐が来ました。", "木が倒れました。"),
+    ],
+)
+def test_the_first_sentence_is_searched_for_in_the_rest(text: str, query: str, rest: str) -> None:
+    made = pseudo_query(TEXT, {"text": text}, text)
+    assert made is not None
+    assert (made.text, made.kind, made.rest) == (query, QueryKind.SENTENCE, rest)
+    assert text[: made.end].strip() == query
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("a man plays the guitar", "a man plays"),
+        ("A man plays the guitar. ", "A man plays"),
+        ("Well. Yes.", "Well."),
+        ("昨日は嵐が来ました", "昨日は嵐"),
+    ],
+)
+def test_one_sentence_gives_the_first_half_of_its_words(text: str, query: str) -> None:
+    assert pseudo_query(TEXT, {"text": text}, text) == PseudoQuery(query, QueryKind.HALF, len(query), None)
+
+
+def test_one_sentence_of_several_fields_gives_the_first_of_them() -> None:
+    document = {"title": "Storm", "text": "trees fell"}
+    made = pseudo_query(TITLED, document, "Storm. trees fell")
+    assert made == PseudoQuery("Storm", QueryKind.FIELD, 0, ". trees fell")
+    assert pseudo_query(TITLED, {"title": "Storm at sea"}, "Storm at sea.") == PseudoQuery(
+        "Storm at", QueryKind.HALF, 8, None
+    )
+
+
+@pytest.mark.parametrize("text", ["guitar", "guitar.", " x ", "…"])
+def test_a_text_of_one_word_gives_none(text: str) -> None:
+    assert pseudo_query(TEXT, {"text": text}, text) is None
+
+
+@given(st.text(alphabet="ab c.。!\n ", max_size=40), st.text(alphabet="xy z.\n", max_size=10))
+def test_no_query_is_the_whole_text_and_none_is_empty(text: str, title: str) -> None:
+    document = {"title": title, "text": text}
+    for template in (TEXT, TITLED):
+        whole = template.text_of(document) or ""
+        made = pseudo_query(template, document, whole)
+        if made is not None:
+            assert made.text
+            assert made.text in " ".join(whole.split()) or made.text in whole
+            assert made.text != whole.strip()
+            assert made.rest is None or (made.rest and made.rest in whole)
