@@ -27,11 +27,13 @@ from es_sbert.gateway.searches.hints import hinted, may_need_hint
 from es_sbert.gateway.searches.languages import Languages
 from es_sbert.gateway.searches.points_in_time import PointsInTime
 from es_sbert.gateway.searches.rank_evaluation import RankEvaluation
+from es_sbert.gateway.searches.reading import MODE_HEADER
 from es_sbert.gateway.searches.several import MultiSearching
 from es_sbert.gateway.searches.single import Searching
 from es_sbert.gateway.searches.templates import Templates
-from es_sbert.gateway.searches.understanding import Understanding
+from es_sbert.gateway.searches.understanding import Understanding, check_mode
 from es_sbert.gateway.settings import GatewaySettings
+from es_sbert.gateway.tasks import while_connected
 from es_sbert.gateway.ui.api import PageApi
 from es_sbert.gateway.ui.routes import ui_routes
 from es_sbert.gateway.wire.forward import Outgoing, forward
@@ -161,11 +163,12 @@ class Gateway:
             )
 
     async def _pass(self, incoming: Incoming, route: EngineRoute, outcome: Outcome, send: Send) -> None:
+        check_mode(incoming.header(MODE_HEADER))
         try:
             if route.api in SEARCHES or route.api in MULTI_SEARCHES:
                 await self._search(incoming, route, outcome, send)
             elif route.api in self._others:
-                outgoing = await self._others[route.api].outgoing(incoming, route)
+                outgoing = await while_connected(incoming, self._others[route.api].outgoing(incoming, route))
                 outcome.status = await forward(incoming, send, self._upstream, outgoing) or outcome.status
             elif route.api in WRITES and self._settings.meaning.writes:
                 outcome.status = await self._writing.answer(incoming, route, send) or outcome.status
@@ -191,7 +194,7 @@ class Gateway:
             if route.api in MULTI_SEARCHES:
                 status = await self._multi_searching.answer(incoming, route, send, note)
             else:
-                outgoing = await self._searching.outgoing(incoming, route, note)
+                outgoing = await while_connected(incoming, self._searching.outgoing(incoming, route, note))
                 amend = None
                 if note.hint is not None and may_need_hint(outgoing):
                     amend = partial(hinted, hint=note.hint)

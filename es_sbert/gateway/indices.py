@@ -171,6 +171,8 @@ class Indices:
                     return MISSING
             allowed.known = frozenset(told)
             told = {index: state for index, state in told.items() if index in allowed.indices}
+        if not told:
+            return MISSING
         filters: dict[str, Json] = {}
         # Elasticsearch's kNN applies an alias's filter while it searches, OpenSearch's afterwards.
         opensearch = self._upstream.known_flavour is Flavour.OPENSEARCH

@@ -32,6 +32,10 @@ class Limits(BaseModel):
         connections: Open connections; None is what the limit of open files allows, at most 10,000.
         client_connections: Open connections from one address; all of a /64 of IPv6 count as one.
         query_characters: Longest text to search by.
+        search_bytes: Largest search (for several, all of them together) that is read for semantic queries.
+        semantic_queries: Semantic queries of one request.
+        semantic_texts: Different texts that one search request has embedded.
+        semantic_text_bytes: Bytes of these together.
         connect_seconds: To open a connection to the engine.
         answer_seconds: From the end of a request to the engine's answer, and between two parts of the answer. Long,
             since a reindex that is waited for says nothing until its end.
@@ -49,6 +53,10 @@ class Limits(BaseModel):
     connections: int | None = Field(default=None, ge=1)
     client_connections: int = Field(default=1024, ge=1)
     query_characters: int = Field(default=10_000, ge=1)
+    search_bytes: int = Field(default=10 * MIB, ge=1)
+    semantic_queries: int = Field(default=256, ge=1)
+    semantic_texts: int = Field(default=256, ge=1)
+    semantic_text_bytes: int = Field(default=256 * 1024, ge=1)
     connect_seconds: float = Field(default=10.0, gt=0)
     answer_seconds: float = Field(default=3600.0, gt=0)
     idle_seconds: float = Field(default=75.0, gt=0)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any, ParamSpec, TypeVar
 
 import orjson
+from cachetools import cachedmethod
+from cachetools.keys import methodkey
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.protocol import Json
@@ -13,6 +18,9 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.indices import Searched
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.text import TextTemplate
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,11 @@ class FieldTarget:
         return self.parts[0].meta
 
 
+def _remembered(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """What a method of `FieldNames` gives, found out once for each argument."""
+    return cachedmethod(attrgetter("_cache"), key=partial(methodkey, name=name))
+
+
 class FieldNames:
     """Names by which queries call vector fields.
 
@@ -63,7 +76,10 @@ class FieldNames:
         self._searched = searched
         self._virtual = virtual_field
         self._defined = defined
+        # A request names few fields, and each of them often.
+        self._cache: dict[Hashable, Any] = {}
 
+    @_remembered("virtual")
     def virtual(self, name: str) -> FieldTarget | None:
         """The field that a virtual name stands for; None where the name is an ordinary one here.
 
@@ -102,6 +118,7 @@ class FieldNames:
         """
         return self.virtual(name) if self._searched and not self._searched.ordinary else None
 
+    @_remembered("named")
     def named(self, name: str) -> FieldTarget | None:
         """The vector field of that name (`NAME.vector` for one of passages); None where no index has it.
 
@@ -112,6 +129,7 @@ class FieldNames:
         holding = {index: plain for index, fields in self._searched.fields.items() if plain in fields}
         return self._target(holding, name) if holding else None
 
+    @_remembered("of_text")
     def of_text(self, field: str) -> FieldTarget | None:
         """The vector field whose text holds this field; None where none does.
 
@@ -127,6 +145,7 @@ class FieldNames:
                     break
         return self._target(holding, field) if holding else None
 
+    @_remembered("texts")
     def texts(self) -> list[str]:
         """The fields of the indices' documents that are embedded."""
         templates = {meta.text for fields in self._searched.fields.values() for meta in fields.values()}

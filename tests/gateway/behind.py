@@ -100,7 +100,10 @@ def behind_a_gateway(engine_url: str, saved: Json) -> Iterator[Behind]:
         with served(async_search_before(engine_url)) as front:
             log = SearchLogSettings(Wording.of(queries=False), "here", index=f"test-log-{unique}", flush_seconds=0.05)
             month = month_index(log.index, datetime.now(UTC))
-            settings = GatewaySettings(upstream=EngineSettings(url=front), meaning=Meaning(k=K), search_log=log)
+            # Below the k-th document, so that it is the same whether the nearest are kept or excluded.
+            near = np.sort(cosines)[::-1]  # (documents,)
+            meaning = Meaning(k=K, min_cosine=float(near[K - 1] + near[K]) / 2)
+            settings = GatewaySettings(upstream=EngineSettings(url=front), meaning=meaning, search_log=log)
             with served(create_app(settings)) as gateway:
                 yield Behind(
                     engine.info.flavour, front, gateway, index, objects, month,

@@ -203,8 +203,56 @@ def test_searches_that_differ_in_k_alone_are_two(bed: Bed) -> None:
     found = bed.search({"query": {"bool": {"should": asked}}, "size": 50})
     nearest = bed.nearest(10)
     assert scores(found) == pytest.approx([*(2 * score for score in nearest[:3]), *nearest[3:]], abs=1e-5)
-    beside = bed.search({"query": {"bool": {"must": [asked[1]], "must_not": [asked[0]]}}, "size": 50})
-    assert scores(beside) == pytest.approx(nearest[3:], abs=1e-5)
+    beside = bed.search({"query": {"bool": {"must": [asked[1]], "should": [asked[0]]}}, "size": 50})
+    assert scores(beside) == scores(found)
+
+
+def test_semantic_queries_exclude_all_documents_that_are_near_enough_and_no_others(bed: Bed) -> None:
+    ranked = sorted(bed.cosines.values(), reverse=True)
+    for above in (0, 2, 3 * K, len(ranked)):
+        least = (([1.0, *ranked])[above] + [*ranked, -1.0][above]) / 2
+        near = {"match": {"semantic": {"query": QUERY, "min_cosine": least}}}
+        query: Json = {"bool": {"must": [{"match_all": {}}], "must_not": [near]}}
+        found = bed.search({"query": query, "size": 100, "track_total_hits": True})
+        far = {id for id, cosine in bed.cosines.items() if cosine < least}
+        assert {hit["_id"] for hit in found["hits"]["hits"]} == far
+        assert found["hits"]["total"]["value"] == bed.search({"query": query}, "_count")["count"] == len(far)
+
+
+@pytest.mark.parametrize("query", [
+    {"bool": {"must_not": {"match": {"semantic": QUERY}}}},
+    {"query_string": {"query": f'lang:en AND NOT semantic:"{QUERY}"'}},
+    {"boosting": {"positive": ENGLISH, "negative": {"match": {"semantic": QUERY}}, "negative_boost": 0.1}},
+])  # fmt: skip
+def test_semantic_queries_exclude_nothing_without_a_minimum_cosine(bed: Bed, query: Json) -> None:
+    answer = patient.post(f"{bed.gateway}/{bed.index}/_search", json={"query": query})
+    assert answer.status_code == 400
+    assert "es-sbert index calibrate" in answer.json()["error"]["reason"]
+
+
+def test_options_of_the_gateway_do_not_hide_that_an_index_is_missing(bed: Bed) -> None:
+    query: Json = {"query": {"match": {"semantic": {"query": QUERY, "k": 5, "min_cosine": 0.1}}}}
+    for index, options in (("test-missing", ""), ("test-missing", "?ignore_unavailable=true"), ("test-missing*", "")):
+        path = f"/{index}/_search{options}"
+        plain: Json = {"query": {"match": {"semantic": QUERY}}}
+        through = patient.post(f"{bed.gateway}{path}", json=query)
+        direct = patient.post(f"{bed.engine}{path}", json=plain)
+        assert through.status_code == direct.status_code == (404 if path.endswith("missing/_search") else 200)
+        assert through.json().get("error") == direct.json().get("error")
+
+
+@pytest.mark.parametrize("value", ["bogus", "on, off", "hybrid!"])
+def test_a_header_that_says_nothing_known_is_refused(bed: Bed, value: str) -> None:
+    for path, body in (("_search", {"query": ENGLISH}), ("_doc", {"text": "a cat"}), ("_refresh", None)):
+        answer = httpx.post(f"{bed.gateway}/{bed.index}/{path}", json=body, headers={"x-es-sbert": value}, timeout=120)
+        assert answer.status_code == 400
+        assert "X-Es-Sbert" in answer.json()["error"]["reason"]
+
+
+def test_a_hint_on_vectors_stands_only_in_errors_about_the_query(bed: Bed) -> None:
+    neural: Json = {"query": {"semantic": {"field": "text", "query": QUERY}}}
+    missing = patient.post(f"{bed.gateway}/test-missing/_search", json=neural)
+    assert "es-sbert ingest" not in missing.text
 
 
 def test_the_same_by_every_api_of_searches(bed: Bed) -> None:

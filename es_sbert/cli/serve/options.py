@@ -48,6 +48,14 @@ _meaning_options = stacked(
 _limit_options = stacked(
     click.option("--max-body", type=click.IntRange(1), default=100, show_default=True, metavar="MIB",
                  help="Largest body of a request."),
+    click.option("--max-search", type=click.IntRange(1), default=10, show_default=True, metavar="MIB",
+                 help="Largest search request that is read for semantic queries."),
+    click.option("--max-semantic-queries", type=click.IntRange(1), default=256, show_default=True,
+                 help="Semantic queries of one request."),
+    click.option("--max-semantic-texts", type=click.IntRange(1), default=256, show_default=True,
+                 help="Different texts that one search request has embedded."),
+    click.option("--max-semantic-bytes", type=click.IntRange(1), default=262_144, show_default=True,
+                 help="Bytes of the texts of one search request."),
     click.option("--max-requests", type=click.IntRange(1), default=512, show_default=True,
                  help="Requests answered at once; more are refused (429). A request counts once its body is complete."),
     click.option("--max-connections", type=click.IntRange(1),
@@ -111,15 +119,13 @@ def gateway_settings(**given: Any) -> GatewaySettings:
         certificate=take("tls_certificate"), key=take("tls_key"),
     )  # fmt: skip
     limits = Limits(
-        connections=take("max_connections"),
-        client_connections=take("max_connections_per_client"),
+        body_bytes=take("max_body") * MIB, search_bytes=take("max_search") * MIB,
+        semantic_queries=take("max_semantic_queries"), semantic_texts=take("max_semantic_texts"),
+        semantic_text_bytes=take("max_semantic_bytes"), concurrency=take("max_requests"),
         buffered_bytes=None if (buffered := take("max_buffered")) is None else buffered * MIB,
-        body_seconds=take("body_timeout"),
-        body_rate=take("min_body_rate"),
-        body_bytes=take("max_body") * MIB,
-        concurrency=take("max_requests"),
-        answer_seconds=take("answer_timeout"),
-    )
+        connections=take("max_connections"), client_connections=take("max_connections_per_client"),
+        body_seconds=take("body_timeout"), body_rate=take("min_body_rate"), answer_seconds=take("answer_timeout"),
+    )  # fmt: skip
     meaning = Meaning(
         virtual_field=take("virtual_field"), k=take("k"), min_cosine=take("min_cosine"),
         num_candidates=take("num_candidates"), hybrid=take("hybrid"), semantic_weight=take("semantic_weight"),

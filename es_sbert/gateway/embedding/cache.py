@@ -10,7 +10,7 @@ from cachetools import LRUCache
 from es_sbert.bundle.model import PromptKind
 from es_sbert.encoder.types import Vectors
 
-# Fingerprint of the model, kind of the prompt, hash of the text: an entry's size does not depend on the text's.
+# Fingerprint of the model, kind of the prompt, and a hash of caller and text: an entry's size does not depend on these.
 Key = tuple[str, PromptKind | None, bytes]
 
 
@@ -54,10 +54,14 @@ class VectorCache:
             self._entries[key] = CachedVector(vector, found.tokens, found.truncated)
 
 
-def cache_key(fingerprint: str, kind: PromptKind | None, text: str) -> Key:
+def cache_key(fingerprint: str, kind: PromptKind | None, text: str, caller: bytes = b"") -> Key:
     """Key of a text.
+
+    Args:
+        caller: Who asks: another caller's vector is not found, so that the time of an answer does not tell what others
+            have searched for.
 
     Raises:
         UnicodeEncodeError: the text holds lone surrogates.
     """
-    return fingerprint, kind, hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return fingerprint, kind, hashlib.blake2b(text.encode(), key=caller, digest_size=16).digest()

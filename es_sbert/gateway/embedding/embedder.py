@@ -74,7 +74,7 @@ class Embedder:
         self._running: asyncio.Task[None] | None = None
         self._closer = weakref.finalize(self, _close, encoder, self._thread)
 
-    async def embed(self, texts: Sequence[str], kind: PromptKind | None = None) -> Encoded:
+    async def embed(self, texts: Sequence[str], kind: PromptKind | None = None, caller: bytes = b"") -> Encoded:
         """Vectors of texts, in their order.
 
         A caller who gives up (is cancelled) costs no more than the batch that runs already. The vectors of documents
@@ -83,12 +83,13 @@ class Embedder:
         Args:
             texts: Any number up to `waiting_texts`.
             kind: `query` or `document` puts the model's prompt of that kind in front.
+            caller: Who asks (`CallerKeys.key`): vectors are cached for each caller alone.
 
         Raises:
             UsageError: not a sequence of texts, or a text that is not valid Unicode, or more than may ever wait.
             Overloaded: too many texts wait already.
         """
-        keys = _keys(self.info.fingerprint, texts, kind)
+        keys = _keys(self.info.fingerprint, texts, kind, caller)
         found = [self._cache.get(key) for key in keys]
         missing = [number for number, entry in enumerate(found) if entry is None]
         self._metrics.from_cache(len(texts) - len(missing))
@@ -206,11 +207,11 @@ def _close(encoder: Encoder, thread: ThreadPoolExecutor) -> None:
     encoder.close()
 
 
-def _keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None) -> list[Key]:
+def _keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None, caller: bytes) -> list[Key]:
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise UsageError("vectors are made of a sequence of texts", "Give a list of strings.")
     try:
-        return [cache_key(fingerprint, kind, text) for text in texts]
+        return [cache_key(fingerprint, kind, text, caller) for text in texts]
     except UnicodeEncodeError as error:
         # Found here rather than by the tokenizer, where it would fail the texts of other callers too.
         raise UsageError(f"a text cannot be tokenised: {error.reason}", "Give valid Unicode strings.") from error

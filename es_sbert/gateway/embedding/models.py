@@ -6,13 +6,15 @@ import asyncio
 import logging
 from collections import OrderedDict
 
-from es_sbert.errors import EsSbertError, IndexMismatch
+from es_sbert.errors import DeviceError, EsSbertError, IndexMismatch, ModelError
 from es_sbert.gateway.embedding.cache import VectorCache
 from es_sbert.gateway.embedding.embedder import Embedder, EmbeddingSettings
 from es_sbert.gateway.embedding.served import ModelSettings, public_name
 from es_sbert.gateway.embedding.trust import TrustedModels
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.loading import load_encoder
+from es_sbert.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,24 @@ class Models:
                 "Start the gateway with the folder of the model that made them (--also-model FOLDER).",
             )
         return embedder
+
+    async def of_field(self, meta: VectorFieldMeta) -> Embedder:
+        """The embedder of the model that made a field's vectors, for a caller who may not know the mapping.
+
+        Args:
+            meta: What the mapping says of the field.
+
+        Raises:
+            ModelError: it cannot be loaded. Why is in the log: it may name models and folders.
+        """
+        try:
+            return await self.get(meta.model, meta.fingerprint)
+        except (ModelError, IndexMismatch, DeviceError) as error:
+            logger.warning("a model that an index names is not there: %s. %s", printable(error.message), error.remedy)
+            raise ModelError(
+                "the model that made the vectors cannot be loaded by the gateway",
+                "The gateway's log says why, and what its operator can do.",
+            ) from error
 
     @property
     def not_ready(self) -> str | None:

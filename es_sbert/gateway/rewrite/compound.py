@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object
@@ -22,6 +22,8 @@ _INNER: dict[str, tuple[str, ...]] = {
 }
 # Places whose queries match without scoring.
 UNSCORED = frozenset({("constant_score", "filter"), ("boosting", "negative"), ("hybrid", "filter")})
+# Places whose matches are unwanted.
+_NEGATIVE = frozenset({("boosting", "negative")})
 # Places that hold objects with a query as their `filter`.
 _FILTERED = frozenset({("function_score", "functions")})
 
@@ -70,22 +72,49 @@ def inner_queries(node: Any) -> Iterator[Json]:
         yield from (part.get("filter", {}) for part in parts) if (kind, place) in _FILTERED else parts
 
 
-def any_within(node: Any, wanted: Callable[[Json], bool]) -> bool:
-    """Whether a query, or one inside it, is of the kind wanted."""
-    if not isinstance(node, dict):
-        return False
-    return wanted(node) or any(any_within(inner, wanted) for inner in inner_queries(node))
+class AnyWithin:
+    """Whether a query, or one inside it, is of some kind; each query is looked at once however often it is asked.
+
+    Args:
+        wanted: Whether a single query is of that kind.
+    """
+
+    def __init__(self, wanted: Callable[[Json], bool]) -> None:
+        self._wanted = wanted
+        # By identity. The query is kept beside its answer, so that no other one can take its place in memory.
+        self._known: dict[int, tuple[Json, bool]] = {}
+
+    def __call__(self, node: Any) -> bool:
+        if not isinstance(node, dict):
+            return False
+        known = self._known.get(id(node))
+        if known is None:
+            known = node, self._wanted(node) or any(map(self, inner_queries(node)))
+            self._known[id(node)] = known
+        return known[1]
 
 
-def with_inner(node: Json, change: Callable[[Json, bool], Json]) -> Json:
+class Role(NamedTuple):
+    """What a query inside another is for.
+
+    Attributes:
+        scores: Whether its score counts.
+        negative: Whether its matches are unwanted.
+    """
+
+    scores: bool
+    negative: bool = False
+
+
+def with_inner(node: Json, change: Callable[[Json, Role], Json]) -> Json:
     """A compound query other than `bool` with its inner queries changed; the very same object where nothing was.
 
     Args:
-        change: From an inner query, and whether it scores there, to its successor.
+        change: From an inner query, and what it is for, to its successor.
     """
     inner = opened(node)
     if inner is not node:
-        new_inner = change(inner, True)
+        new_inner = change(inner, Role(scores=True))
         return node if new_inner is inner else new_inner
     found = kind_of(node)
     if found is None or found[0] not in _INNER:
@@ -94,12 +123,12 @@ def with_inner(node: Json, change: Callable[[Json, bool], Json]) -> Json:
     changed: Json = {}
     for place in _INNER[kind]:
         value = said.get(place)
-        scores = (kind, place) not in UNSCORED
+        role = Role((kind, place) not in UNSCORED, (kind, place) in _NEGATIVE)
         if isinstance(value, dict):
-            new: Any = change(value, scores)
+            new: Any = change(value, role)
         elif isinstance(value, list) and as_list(value):
             filtered = (kind, place) in _FILTERED
-            new = [_with_filter(part, change) if filtered else change(part, scores) for part in value]
+            new = [_with_filter(part, change) if filtered else change(part, role) for part in value]
             if all(one is other for one, other in zip(new, value, strict=True)):
                 new = value
         else:
@@ -109,10 +138,10 @@ def with_inner(node: Json, change: Callable[[Json, bool], Json]) -> Json:
     return {kind: said | changed} if changed else node
 
 
-def _with_filter(part: Json, change: Callable[[Json, bool], Json]) -> Json:
+def _with_filter(part: Json, change: Callable[[Json, Role], Json]) -> Json:
     if not isinstance(part.get("filter"), dict):
         return part
-    new = change(part["filter"], False)
+    new = change(part["filter"], Role(scores=False))
     return part if new is part["filter"] else part | {"filter": new}
 
 

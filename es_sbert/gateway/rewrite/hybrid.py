@@ -43,6 +43,8 @@ class Hybrid:
         self._weight = weight
         self._meaning = meaning
         self._limits = limits
+        # By identity, the query kept beside: bools inside bools are asked again at every level.
+        self._known: dict[int, tuple[Json, tuple[str, FieldTarget] | None]] = {}
 
     def meaning_of(self, node: Json) -> Semantic | None:
         """What a query asks for, where all of it asks for one text; None where it is something else.
@@ -63,6 +65,12 @@ class Hybrid:
                         boost=self._weight, way=Way.HYBRID)  # fmt: skip
 
     def _asked(self, node: Json) -> tuple[str, FieldTarget] | None:
+        known = self._known.get(id(node))
+        if known is None:
+            known = self._known[id(node)] = node, self._read(node)
+        return known[1]
+
+    def _read(self, node: Json) -> tuple[str, FieldTarget] | None:
         query = kind_of(opened(node))
         if query is None:
             return None

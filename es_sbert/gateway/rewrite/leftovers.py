@@ -46,10 +46,14 @@ def refuse_leftovers(body: Json, reader: Reader) -> None:
 
 
 def _objects(body: Json) -> Iterator[tuple[str, Json]]:
-    """Every object of a search, with the name that it stands under."""
+    """Every object of a search, with the name that it stands under; one that stands in many places there once."""
     found: list[tuple[str, Any]] = [("", body)]
+    seen: set[tuple[str, int]] = set()
     while found:
         part, value = found.pop()
+        if (part, id(value)) in seen:
+            continue
+        seen.add((part, id(value)))
         if isinstance(value, dict):
             yield part, value
             # `fields` of a search are shown, those of its highlights are objects that may hold queries.

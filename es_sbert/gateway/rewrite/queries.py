@@ -12,7 +12,8 @@ from es_sbert.gateway.rewrite.clauses import clause, in_words
 from es_sbert.gateway.rewrite.compound import (
     ELSEWHERE,
     OCCURRENCES,
-    any_within,
+    AnyWithin,
+    Role,
     as_list,
     kind_of,
     opened,
@@ -22,9 +23,10 @@ from es_sbert.gateway.rewrite.compound import (
 from es_sbert.gateway.rewrite.depths import Depths
 from es_sbert.gateway.rewrite.hybrid import Hybrid
 from es_sbert.gateway.rewrite.plain import spelled_out
-from es_sbert.gateway.rewrite.semantic import Reader, Semantic
+from es_sbert.gateway.rewrite.semantic import Reader, Semantic, Way
 from es_sbert.gateway.targets import FieldTarget
 from es_sbert.index.layout import has_vector
+from es_sbert.search.vector_query import MAX_K
 
 # What hits must match beside a query by meaning; None where the engine keeps k of all shards by itself.
 Filters = Sequence[Json] | None
@@ -49,6 +51,7 @@ class Place:
         neutral: Whether it stood among filters that were moved to where they score: only what asks by meaning may.
         tells_passages: Whether hits may tell their nearest passage here.
         words: Whether words are to be marked in hits, so that what is asked by meaning stands for its words.
+        negative: Whether what matches is unwanted, as in `must_not`.
     """
 
     scores: bool = True
@@ -57,6 +60,7 @@ class Place:
     neutral: bool = False
     tells_passages: bool = True
     words: bool = False
+    negative: bool = False
 
 
 class QueryRewriter:
@@ -76,6 +80,11 @@ class QueryRewriter:
         self._hybrid = hybrid
         self._told = 0
         self._depths = Depths()
+        self._spellings: dict[int, tuple[Json, Json]] = {}  # by identity, the query kept beside
+        # Nested bools ask these of the same queries again at every level.
+        self.asks = AnyWithin(self._is_semantic)
+        self._involved = AnyWithin(self._is_involved)
+        self._holds_virtual = AnyWithin(self._is_virtual)
 
     def rewrite(self, node: Json, place: Place) -> Json:
         """The query in the engine's words; the very same object where nothing in it asks by meaning.
@@ -83,7 +92,7 @@ class QueryRewriter:
         Raises:
             BadRequest, IndexMismatch: see `Reader.read`.
         """
-        node = spelled_out(node, self.reader)
+        node = self._spelled(node)
         semantic = self.reader.read(node)
         if semantic is not None:
             return in_words(semantic) if place.words else self._clause(semantic, place)
@@ -104,11 +113,11 @@ class QueryRewriter:
         if kind == "hybrid" and isinstance(said.get("filter"), dict):
             # OpenSearch puts it around each query, where kNN would have chosen its k before.
             place = replace(place, filters=(*place.filters, *self.required(said["filter"])))
-        return with_inner(node, lambda inner, scores: self.rewrite(inner, _inside(place, scores)))
+        return with_inner(node, lambda inner, role: self.rewrite(inner, _inside(place, role)))
 
     def required(self, node: Json) -> tuple[Json, ...]:
         """What a query asks of every hit without asking by meaning: filters for searches by meaning elsewhere."""
-        node = spelled_out(opened(node), self.reader)
+        node = self._spelled(opened(node))
         found = kind_of(node)
         if found is None or found[0] in _NO_FILTERS:
             return ()
@@ -121,17 +130,28 @@ class QueryRewriter:
         excluded = [part for part in as_list(said.get("must_not")) if not self._involved(part)]
         return (*(one for part in parts for one in self.required(part)), *_none_of(excluded))
 
-    def _involved(self, node: Json) -> bool:
-        """Whether a query asks by meaning or comes to."""
-        return self.asks(node) or self._becomes_hybrid(node)
-
-    def asks(self, node: Json) -> bool:
-        """Whether anything in a query asks by meaning."""
-        return any_within(node, self._is_semantic)
+    def _spelled(self, node: Json) -> Json:
+        """See `spelled_out`; the same object every time."""
+        known = self._spellings.get(id(node))
+        if known is None:
+            known = self._spellings[id(node)] = node, spelled_out(node, self.reader)
+        return known[1]
 
     def _is_semantic(self, node: Json) -> bool:
-        spelled = spelled_out(node, self.reader)
-        return spelled is not node or self.reader.read(node) is not None
+        return self._spelled(node) is not node or self.reader.read(node) is not None
+
+    def _is_involved(self, node: Json) -> bool:
+        """Whether a query asks by meaning or comes to."""
+        if self._is_semantic(node) or (self._hybrid is not None and self._hybrid.meaning_of(node) is not None):
+            return True
+        found = kind_of(node)
+        return found is not None and found[0] == "nested" and self.asks(found[1].get("query"))  # its passages
+
+    def _is_virtual(self, node: Json) -> bool:
+        if self._spelled(node) is not node:
+            return True
+        semantic = self.reader.read(node)
+        return semantic is not None and semantic.virtual
 
     def read(self, node: Json) -> Semantic | None:
         """See `Reader.read`."""
@@ -149,8 +169,11 @@ class QueryRewriter:
         return target.name if self._told == 1 else f"{target.name}_{self._told}"
 
     def _clause(self, semantic: Semantic, place: Place) -> Json:
+        if place.negative:
+            semantic = _membership(semantic)
         told = self.passages_name(semantic.target) if place.tells_passages else None
-        vector, least = self._answered(semantic, place.filters)
+        # Whoever takes away does not keep k: nothing is to be cut off.
+        vector, least = self._answered(semantic, None if place.negative else place.filters)
         if least is not None and least > (semantic.min_cosine or -1.0):
             semantic = replace(semantic, min_cosine=least)
         return clause(self._flavour, semantic, vector, place.filters, told, self._depths)
@@ -181,19 +204,21 @@ class QueryRewriter:
 
     def _bool(self, node: Json, said: Json, place: Place) -> Json:
         clauses = {occurrence: as_list(said.get(occurrence)) for occurrence in OCCURRENCES}
-        # Looked at once: asking again at every level of nested bools would double the work with each.
         asking = {id(part) for parts in clauses.values() for part in parts if self._involved(part)}
-        required = [part for occurrence in ("must", "filter") for part in clauses[occurrence]]
-        excluded = [part for part in clauses["must_not"] if id(part) not in asking]
+        if asking:
+            beside = [
+                without_inner_hits(part)
+                for occurrence in ("must", "filter")
+                for part in clauses[occurrence]
+                if id(part) not in asking
+            ]
+            excluded = [part for part in clauses["must_not"] if id(part) not in asking]
+            place = replace(place, filters=(*place.filters, *beside, *_none_of(excluded)))
         rewritten: dict[str, list[Json]] = {occurrence: [] for occurrence in OCCURRENCES}
         for occurrence, parts in clauses.items():
             for part in parts:
-                beside = [
-                    without_inner_hits(other) for other in required if other is not part and id(other) not in asking
-                ]
-                filters = (*place.filters, *beside, *_none_of(excluded))
                 where, inside = self._position(part, occurrence, id(part) in asking, place)
-                new = self.rewrite(part, replace(inside, filters=filters))
+                new = self.rewrite(part, inside)
                 silent = inside.scores and place.neutral and id(part) not in asking
                 rewritten[where].append({"bool": {"filter": [new]}} if silent else new)
         before = [part for parts in clauses.values() for part in parts]
@@ -206,25 +231,37 @@ class QueryRewriter:
 
     def _position(self, part: Json, occurrence: str, asks: bool, place: Place) -> tuple[str, Place]:
         """Where in a bool a part goes: from the filters to where it scores, if it is to give the score."""
-        scoring = place.scores and occurrence in ("must", "should")
-        if occurrence == "filter" and place.scores and place.promotes and asks and any_within(part, self._is_virtual):
+        if occurrence == "filter" and place.scores and place.promotes and asks and self._holds_virtual(part):
             return "must", replace(place, scores=True, neutral=True)
-        return occurrence, replace(place, scores=scoring)
-
-    def _becomes_hybrid(self, part: Json) -> bool:
-        hybrid = self._hybrid
-        return hybrid is not None and any_within(part, lambda node: hybrid.meaning_of(node) is not None)
-
-    def _is_virtual(self, node: Json) -> bool:
-        spelled = spelled_out(node, self.reader)
-        if spelled is not node:
-            return True
-        semantic = self.reader.read(node)
-        return semantic is not None and semantic.virtual
+        scoring = place.scores and occurrence in ("must", "should")
+        negative = place.negative or occurrence == "must_not"
+        if (scoring, negative) == (place.scores, place.negative):
+            return occurrence, place
+        return occurrence, replace(place, scores=scoring, negative=negative)
 
 
-def _inside(place: Place, scores: bool) -> Place:
-    return place if scores else replace(place, scores=False)
+def _inside(place: Place, role: Role) -> Place:
+    if role.scores and not role.negative:
+        return place
+    return replace(place, scores=place.scores and role.scores, negative=place.negative or role.negative)
+
+
+def _membership(semantic: Semantic) -> Semantic:
+    """A query whose matches are unwanted, as one for all documents that are near enough.
+
+    Raises:
+        BadRequest: nothing says how near that is. The k nearest documents are no answer: in a small index they are all.
+    """
+    if semantic.min_cosine is None:
+        raise BadRequest(
+            "a semantic query whose matches are to be excluded has no minimum cosine; without one, the k nearest "
+            "documents would be excluded, however distant they are",
+            'Set one: {"match": {"semantic": {"query": "…", "min_cosine": 0.4}}}, or start the gateway with '
+            "--min-cosine. es-sbert index calibrate finds a value.",
+        )
+    if semantic.way in (Way.TEXT_EMBEDDING, Way.NEURAL):
+        return semantic  # the engines' own queries say themselves how many
+    return replace(semantic, k=MAX_K, num_candidates=MAX_K)
 
 
 def _none_of(excluded: Sequence[Json]) -> list[Json]:

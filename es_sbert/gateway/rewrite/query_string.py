@@ -34,8 +34,8 @@ from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.rewrite.semantic import Reader
 
 _ESCAPED = re.compile(r"\\(.)")
-# In a word, `*` stands for any letters and is none.
-_ESCAPED_OR_ANY = re.compile(r"\\(.)|\*")
+# `*` and `?` in a word; a question mark at its end is one.
+_WILDCARD = re.compile(r"(?:\\.|[^\\*?])*(?:\*|\?(?!$))")
 # Lucene's other words for AND, OR and NOT, which luqum does not know; not inside phrases and regular expressions.
 _SYMBOLS = re.compile(
     r"""\\. | "(?:[^\\"]|\\.)*" | (?<![^\s(:])/(?:[^\\/]|\\.)*/
@@ -57,13 +57,15 @@ def as_bool(node: Json, said: Json, reader: Reader) -> Json:
     text = said.get("query")
     if not isinstance(text, str) or not may_name(text, reader.meaning.virtual_field):
         return node
+    if len(text) > reader.most_characters and reader.names.virtual(reader.meaning.virtual_field) is not None:
+        reader.text(text, "query_string")  # refuses it: the parser takes its time
     try:
         tree = parse(_SYMBOLS.sub(_in_words, text))
     except ParseError as error:
         if reader.names.virtual(reader.meaning.virtual_field) is None:
             return node
         raise BadRequest(
-            f"the query {text!r} is not Lucene's syntax: {error}",
+            f"the query_string is not Lucene's syntax: {error}",
             'Put the text to search by into quotes, e.g. semantic:"how do plants make energy", and close all brackets.',
         ) from None
     return _Reading(said, reader).read(tree) if _names_virtual(tree, reader) else node
@@ -113,7 +115,8 @@ class _Reading:
         if isinstance(tree, BaseOperation):
             return self._operation(tree, boost)
         raise BadRequest(
-            f"{str(tree).strip()!r} asks by meaning inside an expression that has no meaning", "Search by plain words."
+            f"{str(tree).strip()!r} is an expression that no semantic query can be part of",
+            "Put the semantic query beside it, joined by AND or OR.",
         )
 
     def _operation(self, tree: BaseOperation, boost: float) -> Json:
@@ -139,9 +142,8 @@ class _Reading:
 
 def _meaning(field: SearchField, boost: float) -> Json:
     expression = field.expr
-    while isinstance(expression, Boost | Fuzzy | Proximity):
-        if isinstance(expression, Boost):
-            boost *= float(expression.force)
+    while isinstance(expression, Boost):
+        boost *= float(expression.force)
         expression = expression.children[0]
     words = _words(expression)
     if words == "*" or field.name == "_exists_":
@@ -155,15 +157,20 @@ def _words(expression: Item) -> str:
     Raises:
         BadRequest: it is no text.
     """
-    if isinstance(expression, Range | From | To | Regex):
+    if isinstance(expression, Range | From | To | Regex | Fuzzy | Proximity) or _has_wildcard(expression):
         raise BadRequest(
-            f"{str(expression).strip()!r} is a range or a pattern, which nothing is searched by that means vectors",
-            'Search by words, e.g. semantic:"how do plants make energy".',
+            f"{str(expression).strip()!r} is a range, a pattern or a distance between words, and a semantic query "
+            "takes a text",
+            'Write the text in quotes, e.g. semantic:"how do plants make energy".',
         )
     if isinstance(expression, Phrase):
         return _ESCAPED.sub(r"\1", expression.value[1:-1])
     if isinstance(expression, Term):
-        return expression.value if expression.value == "*" else _ESCAPED_OR_ANY.sub(r"\1", expression.value)
+        return expression.value if expression.value == "*" else _ESCAPED.sub(r"\1", expression.value)
     if isinstance(expression, FieldGroup | Group | BaseOperation):
         return " ".join(_words(child) for child in expression.children)
     return " ".join(_words(child) for child in expression.children) or str(expression).strip()
+
+
+def _has_wildcard(expression: Item) -> bool:
+    return isinstance(expression, Term) and expression.value != "*" and _WILDCARD.match(expression.value) is not None

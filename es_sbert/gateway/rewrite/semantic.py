@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -66,12 +67,19 @@ class Reader:
     Args:
         names: What fields of the request's indices are called.
         meaning, limits: The operator's.
+        check: Told how many semantic queries there are, each time that another one is found; may refuse them.
     """
 
-    def __init__(self, names: FieldNames, meaning: Meaning, limits: Limits) -> None:
+    def __init__(
+        self, names: FieldNames, meaning: Meaning, limits: Limits, check: Callable[[int], None] = lambda _: None
+    ) -> None:
         self.names = names
         self.meaning = meaning
-        self._limits = limits
+        self.most_characters = limits.query_characters
+        self._check = check
+        self._found = 0
+        # By identity: a request is read several times. Each query is kept beside what it says.
+        self._known: dict[int, tuple[Json, Semantic | None]] = {}
 
     def read(self, node: Json) -> Semantic | None:
         """What a query asks by meaning; None where it is one for the engine alone.
@@ -80,6 +88,15 @@ class Reader:
             BadRequest: it asks for something that cannot be.
             IndexMismatch: by another model than the field's, or in fields of different models.
         """
+        known = self._known.get(id(node))
+        if known is None:
+            known = self._known[id(node)] = node, self._read(node)
+            if known[1] is not None:
+                self._found += 1
+                self._check(self._found)
+        return known[1]
+
+    def _read(self, node: Json) -> Semantic | None:
         if len(node) != 1:
             return None
         [(kind, said)] = node.items()
@@ -98,7 +115,7 @@ class Reader:
         return None
 
     def text(self, value: object, where: str) -> str:
-        return read_text(value, where, self._limits.query_characters)
+        return read_text(value, where, self.most_characters)
 
     def _full_text(self, kind: str, said: Json) -> Semantic | None:
         if len(said) != 1:
@@ -123,6 +140,8 @@ class Reader:
 
     def _of_text(self, target: FieldTarget, kind: str, field: str, options: Json) -> Semantic:
         where = f"{kind} on {field}"
+        if options.get("fuzziness", 0) not in (0, "0"):
+            raise BadRequest("a semantic query has a fuzziness, which is for letters of words", "Leave fuzziness out.")
         return Semantic(
             target=target,
             text=self.text(words(options.get("query")), where),

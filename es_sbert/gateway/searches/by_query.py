@@ -13,6 +13,7 @@ from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.searches.reading import arrived, read_search
 from es_sbert.gateway.searches.scope import Mode, Scope
 from es_sbert.gateway.searches.understanding import Understanding
+from es_sbert.gateway.tasks import run_by_size
 from es_sbert.gateway.wire.forward import Outgoing
 from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.json_bodies import NotPlainJson
@@ -38,10 +39,10 @@ class ByQuery:
         """
         there = await arrived(incoming, self._understanding)
         # Plain queries are never made hybrid here: more documents would match.
-        if there.plain is None or not self._understanding.may_ask(there.plain + b" " + incoming.query, Mode.ON):
+        if there.plain is None or not await self._understanding.may_ask(there.plain + b" " + incoming.query, Mode.ON):
             return there.same
         try:
-            read = read_search(there.plain, incoming)
+            read = await run_by_size(len(there.plain), read_search, there.plain, incoming)
         except NotPlainJson:
             return there.same
         body, expression = read.body, route.index
@@ -52,7 +53,12 @@ class ByQuery:
             body, expression = source, _expression(source.get("index"))
             if not expression:
                 return there.same
-        if await self._understanding.asks(body, Scope(expression, dict(read.params), incoming.headers, Mode.ON)):
+        scope = Scope(expression, dict(read.params), incoming.headers, Mode.ON, size=len(there.plain))
+        try:
+            asks = await self._understanding.asks(body, scope)
+        except BadRequest:
+            asks = True  # in a way that no search takes either
+        if asks:
             api = incoming.path.strip(b"/").rpartition(b"/")[2].decode("ascii")
             raise BadRequest(
                 f"{api} takes no query by meaning: the nearest documents are not all that mean the same",

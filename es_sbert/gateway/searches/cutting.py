@@ -14,6 +14,7 @@ from es_sbert.gateway.rewrite.cut import kth_body, least_cosine, needs_cut
 from es_sbert.gateway.rewrite.queries import Filters
 from es_sbert.gateway.rewrite.semantic import Semantic
 from es_sbert.gateway.searches.scope import Scope
+from es_sbert.gateway.tasks import gather_all
 from es_sbert.gateway.wire.callers import identity
 from es_sbert.gateway.wire.upstream import REFUSALS, Upstream
 
@@ -21,6 +22,9 @@ from es_sbert.gateway.wire.upstream import REFUSALS, Upstream
 _SAME_SHARDS = (*EXPRESSION_OPTIONS, "routing", "preference")
 # What the k-th document depends on → how near it is; None where there are fewer than k.
 LeastCosines = dict[str, float | None]
+
+# Of one request: others have searches to be made too.
+_AT_A_TIME = 8
 
 
 class Cutting:
@@ -61,7 +65,13 @@ class Cutting:
         bodies = [
             kth_body(flavour, semantic, vector(semantic), filters, body) for semantic, filters in different.values()
         ]
-        answers = await asyncio.gather(*(self._ask(kth, body, scope) for kth in bodies))
+        few = asyncio.Semaphore(_AT_A_TIME)
+
+        async def ask(kth: Json) -> Json | None:
+            async with few:
+                return await self._ask(kth, body, scope)
+
+        answers = await gather_all(map(ask, bodies))
         return {
             key: least_cosine(flavour, told) for key, told in zip(different, answers, strict=True) if told is not None
         }

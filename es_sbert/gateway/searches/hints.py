@@ -16,8 +16,8 @@ def may_need_hint(outgoing: Outgoing) -> bool:
 
 def hinted(answer: Answer, hint: str) -> Answer:
     """An answer with the hint in its reason if it is an error in the engine's shape."""
-    if answer.status < 400:
-        return answer
+    if answer.status != 400:
+        return answer  # not about the query
     try:
         body = parse_object(answer.body)
     except NotPlainJson:

@@ -13,6 +13,7 @@ from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.searches.reading import arrived
 from es_sbert.gateway.searches.scope import Mode, Scope
 from es_sbert.gateway.searches.understanding import Understanding
+from es_sbert.gateway.tasks import run_by_size
 from es_sbert.gateway.wire.forward import Outgoing
 from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
@@ -44,16 +45,16 @@ class Languages:
             EsSbertError: the engine cannot be asked what its indices hold.
         """
         there = await arrived(incoming, self._understanding)
-        if there.plain is None or not self._understanding.may_ask(there.plain, Mode.ON):
+        if there.plain is None or not await self._understanding.may_ask(there.plain, Mode.ON):
             return there.same
         try:
-            queries = filters(parse_object(there.plain))
+            queries = filters(await run_by_size(len(there.plain), parse_object, there.plain))
         except NotPlainJson:
             return there.same
-        if not self._understanding.may_ask(write_object({"queries": queries}), Mode.ON):
+        if not await self._understanding.may_ask(write_object({"queries": queries}), Mode.ON):
             return there.same
         # The indices are named in a language that is not read here: an ordinary field of any of them may be meant.
-        scope = Scope(route.index, {}, incoming.headers, Mode.ON)
+        scope = Scope(route.index, {}, incoming.headers, Mode.ON, size=len(there.plain))
         if await self._understanding.asks_by_name(queries, scope):
             raise BadRequest(
                 "ES|QL, SQL, EQL and PPL take no query by meaning, nor does a filter beside them",

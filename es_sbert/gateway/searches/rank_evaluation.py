@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from es_sbert.engines.protocol import Json
@@ -10,6 +9,7 @@ from es_sbert.gateway.searches.reading import arrived, read_search
 from es_sbert.gateway.searches.scope import Scope
 from es_sbert.gateway.searches.templates import Templates
 from es_sbert.gateway.searches.understanding import Understanding
+from es_sbert.gateway.tasks import gather_all, run_by_size
 from es_sbert.gateway.wire.forward import Answer, Outgoing
 from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, write_object
@@ -38,18 +38,21 @@ class RankEvaluation:
         if there.plain is None:
             return there.same
         # Templates that the engine keeps are not seen here.
-        if not self._understanding.may_ask(there.plain, there.mode) and b'"templates"' not in there.plain:
+        if b'"templates"' in there.plain:
+            self._understanding.check_size(there.plain)
+        elif not await self._understanding.may_ask(there.plain, there.mode):
             return there.same
         try:
-            read = read_search(there.plain, incoming)
+            read = await run_by_size(len(there.plain), read_search, there.plain, incoming)
         except NotPlainJson:
             return there.same
         rated = read.body.get("requests")
         if not isinstance(rated, list):
             return there.same
-        scope = Scope(route.index, dict(read.params), incoming.headers, there.mode)
+        scope = Scope(route.index, dict(read.params), incoming.headers, there.mode, size=len(there.plain),
+                      budget=self._understanding.budget())  # fmt: skip
         templates = _by_id(read.body.get("templates"))
-        new = await asyncio.gather(*(self._rated(one, templates, incoming, scope) for one in rated))
+        new = await gather_all(self._rated(one, templates, incoming, scope) for one in rated)
         if all(one is other for one, other in zip(new, rated, strict=True)):
             return there.same
         return Outgoing.rewritten(incoming, write_object(read.body | {"requests": new}), incoming.target)

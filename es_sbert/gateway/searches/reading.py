@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.searches.scope import Mode
 from es_sbert.gateway.searches.understanding import Understanding
+from es_sbert.gateway.tasks import run_by_size
 from es_sbert.gateway.wire.forward import Outgoing
 from es_sbert.gateway.wire.incoming import Incoming, decompressed
 from es_sbert.gateway.wire.json_bodies import in_utf8, parse_object
@@ -60,8 +61,15 @@ async def arrived(
     """
     raw = await incoming.body()
     mode = understanding.mode(incoming.header(MODE_HEADER))
-    plain = decompressed(raw, incoming) if is_json(incoming) and mode is not Mode.OFF else None
-    return Arrived(Outgoing.same(incoming, raw), mode, None if plain is None else recoded(plain))
+    plain = None
+    if is_json(incoming) and mode is not Mode.OFF:
+        plain = await run_by_size(len(raw), _plain, raw, incoming, recoded)
+    return Arrived(Outgoing.same(incoming, raw), mode, plain)
+
+
+def _plain(raw: bytes, incoming: Incoming, recoded: Callable[[bytes], bytes]) -> bytes | None:
+    plain = decompressed(raw, incoming)
+    return None if plain is None else recoded(plain)
 
 
 def read_search(plain: bytes, incoming: Incoming) -> SearchAsRead:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from es_sbert.gateway.rewrite.budget import SemanticBudget
 from es_sbert.gateway.wire.incoming import Headers
 
 
@@ -27,6 +28,8 @@ class Scope:
         headers: The caller's.
         mode: How it wants to be understood.
         listed: Whether the engine itself has told the caller these concrete names.
+        size: Bytes of the body that the search stands in.
+        budget: What the request may still ask for; None where nothing is embedded.
     """
 
     expression: str
@@ -34,3 +37,5 @@ class Scope:
     headers: Headers
     mode: Mode
     listed: bool = False
+    size: int = 0
+    budget: SemanticBudget | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlencode
@@ -12,17 +11,22 @@ from starlette.types import Send
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.failures import BadRequest, error_object, status_of
+from es_sbert.gateway.rewrite.budget import SemanticBudget
 from es_sbert.gateway.search_log.notes import SearchNote
 from es_sbert.gateway.searches.points_in_time import PointsInTime
 from es_sbert.gateway.searches.reading import arrived
 from es_sbert.gateway.searches.scope import Mode, Scope
 from es_sbert.gateway.searches.templates import Templates
 from es_sbert.gateway.searches.understanding import Understanding, Understood
+from es_sbert.gateway.tasks import gather_all, run_by_size, while_connected
 from es_sbert.gateway.wire.forward import Answer, Outgoing, fetch, forward, reply
 from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, lines_in_utf8, parse_object, write_object
 from es_sbert.gateway.wire.routes import Api, Route
 from es_sbert.gateway.wire.upstream import Upstream
+
+# Searches of one request that are recorded one by one, where none of them is semantic.
+_MOST_NOTED = 1000
 
 
 @dataclass(frozen=True)
@@ -91,12 +95,16 @@ class MultiSearching:
         there = await arrived(incoming, self._understanding, lines_in_utf8)
         plain, mode, same = there.plain, there.mode, there.same
         templated = route.api is Api.MULTI_SEARCH_TEMPLATE
-        searches = None if plain is None else split(plain)
-        if searches is None or plain is None or not (templated or self._understanding.may_ask(plain, mode)):
-            for _ in searches or ():
+        if plain is not None and templated:
+            self._understanding.check_size(plain)  # what templates stand for is not seen yet
+        if plain is None or not (templated or await self._understanding.may_ask(plain, mode)):
+            for _ in range(0 if plain is None else min(_MOST_NOTED, plain.count(b"\n") // 2)):
                 note.asked(None)
             return await forward(incoming, send, self._upstream, same, note.watch().part)
-        results = await asyncio.gather(*(self._rewrite(search, incoming, route, mode) for search in searches))
+        searches = await run_by_size(len(plain), split, plain)
+        if searches is None:
+            return await forward(incoming, send, self._upstream, same, note.watch().part)
+        results = await while_connected(incoming, self._rewritten(searches, incoming, route, mode))
         for result in results:
             note.asked(result.understood)
         if not any(result.understood is not None or result.error is not None for result in results):
@@ -114,12 +122,34 @@ class MultiSearching:
         outgoing = Outgoing.rewritten(incoming, lines, path + b"?" + urlencode(params).encode())
         return await reply(send, await self._with_errors(outgoing, answers))
 
-    async def _rewrite(self, search: _Search, incoming: Incoming, route: Route, mode: Mode) -> _Result:
+    async def _rewritten(
+        self, searches: Sequence[_Search], incoming: Incoming, route: Route, mode: Mode
+    ) -> list[_Result]:
+        """What became of each search.
+
+        Raises:
+            BadRequest: more of them may be semantic than one request may have.
+        """
+        results = [_Result(search) for search in searches]
         templated = route.api is Api.MULTI_SEARCH_TEMPLATE
-        if not templated and not self._understanding.may_ask(search.body, mode):
-            return _Result(search)
+        asking = [
+            number
+            for number, search in enumerate(searches)
+            if templated or await self._understanding.may_ask(search.body, mode)
+        ]
+        budget = self._understanding.budget()
+        budget.check(len(asking), 0)
+        new = await gather_all(self._rewrite(searches[number], incoming, route, mode, budget) for number in asking)
+        for number, result in zip(asking, new, strict=True):
+            results[number] = result
+        return results
+
+    async def _rewrite(
+        self, search: _Search, incoming: Incoming, route: Route, mode: Mode, budget: SemanticBudget
+    ) -> _Result:
+        templated, size = route.api is Api.MULTI_SEARCH_TEMPLATE, len(search.body)
         try:
-            header, body = parse_object(search.header or b"{}"), parse_object(search.body)
+            header, body = parse_object(search.header or b"{}"), await run_by_size(size, parse_object, search.body)
         except NotPlainJson:
             return _Result(search)
         options = dict(parse_qsl(incoming.query.decode("ascii"))) | {
@@ -133,14 +163,15 @@ class MultiSearching:
                 body = rendered
             of_point = "pit" in body
             expression = await self._points.expression(body, incoming) if of_point else _expression(header, route)
-            scope = Scope(expression, options, incoming.headers, mode, listed=of_point)
+            scope = Scope(expression, options, incoming.headers, mode, listed=of_point, size=size, budget=budget)
             understood = await self._understanding.rewrite(body, scope)
         except EsSbertError as error:
             return _Result(search, error=error)
         asks = understood.body is not body
         if not asks and not templated:
             return _Result(search)
-        return _Result(_Search(search.header, write_object(understood.body)), understood if asks else None)
+        written = await run_by_size(size * max(1, len(understood.asked)), write_object, understood.body)
+        return _Result(_Search(search.header, written), understood if asks else None)
 
     async def _with_errors(self, outgoing: Outgoing, answers: Sequence[Json | None]) -> Answer:
         """The engine's answer to the searches that were sent, with errors in the places of the others."""

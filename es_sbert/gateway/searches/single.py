@@ -7,9 +7,10 @@ from urllib.parse import quote, urlencode
 from es_sbert.gateway.search_log.notes import SearchNote
 from es_sbert.gateway.searches.points_in_time import PointsInTime
 from es_sbert.gateway.searches.reading import SearchAsRead, arrived, read_search
-from es_sbert.gateway.searches.scope import Scope
+from es_sbert.gateway.searches.scope import Mode, Scope
 from es_sbert.gateway.searches.templates import Templates
 from es_sbert.gateway.searches.understanding import Understanding
+from es_sbert.gateway.tasks import run_by_size
 from es_sbert.gateway.wire.forward import Answer, Outgoing
 from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.json_bodies import NotPlainJson, write_object
@@ -42,10 +43,14 @@ class Searching:
         there = await arrived(incoming, self._understanding)
         plain, mode, same = there.plain, there.mode, there.same
         templated = route.api is Api.SEARCH_TEMPLATE
-        if plain is None or not (templated or self._understanding.may_ask(plain + b" " + incoming.query, mode)):
+        if plain is None or mode is Mode.OFF:
+            return same
+        if templated:
+            self._understanding.check_size(plain)  # what it stands for is not seen yet
+        elif not await self._understanding.may_ask(plain + b" " + incoming.query, mode):
             return same
         try:
-            read = read_search(plain, incoming)
+            read = await run_by_size(len(plain), read_search, plain, incoming)
         except NotPlainJson:
             return same
         if templated:
@@ -59,7 +64,8 @@ class Searching:
         if route.api is Api.EXPLAIN:
             # There it says where the one document is, not where to search.
             options.pop("routing", None)
-        scope = Scope(expression, options, incoming.headers, mode, listed=of_point)
+        scope = Scope(expression, options, incoming.headers, mode, listed=of_point, size=len(plain),
+                      budget=self._understanding.budget())  # fmt: skip
         understood = await self._understanding.rewrite(read.body, scope)
         if understood.body is read.body:
             note.hint = understood.hint
@@ -71,4 +77,5 @@ class Searching:
         target = path + b"?" + urlencode(read.params, quote_via=quote).encode() if read.params else path
         # A search whose body came in the query is one with a body now.
         method = "POST" if incoming.method == "GET" and not plain else incoming.method
-        return Outgoing.rewritten(incoming, write_object(understood.body), target, method)
+        size = len(plain) * max(1, len(understood.asked))
+        return Outgoing.rewritten(incoming, await run_by_size(size, write_object, understood.body), target, method)

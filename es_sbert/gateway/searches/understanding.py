@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
-from es_sbert.errors import AccessDenied, IndexMismatch
+from es_sbert.errors import AccessDenied, IndexMismatch, RequestTooLarge
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.indices import Indices, Searched
 from es_sbert.gateway.rewrite.body import defined_fields, rewritten_body
+from es_sbert.gateway.rewrite.budget import SemanticBudget
+from es_sbert.gateway.rewrite.extensions import without_extensions
 from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
 from es_sbert.gateway.rewrite.queries import Answered, Filters, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
@@ -23,12 +26,18 @@ from es_sbert.gateway.searches.cutting import Cutting, LeastCosines, cut_key
 from es_sbert.gateway.searches.scope import Mode, Scope
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.targets import FieldNames
+from es_sbert.gateway.tasks import gather_all, run_by_size
+from es_sbert.gateway.wire.callers import CallerKeys
 from es_sbert.gateway.wire.upstream import Upstream
 
 NO_VECTORS = (
     "The indices searched have no vectors of es-sbert, so the gateway passed the query on as it came. If it was to be "
     "answered by meaning, make vectors: es-sbert ingest --index INDEX."
 )
+
+# Of full-text queries, which become hybrid ones.
+_FULL_TEXT = (b"match", b"query_string", b"combined_fields")
+_STEP_BYTES = 1024 * 1024
 
 # Indices of which nothing is known: there the virtual field's name may not stand.
 _UNSEEN = Searched({}, {}, ordinary=False)
@@ -59,6 +68,11 @@ class _Wanted:
     vectors: dict[tuple[str, str], Vectors] = field(default_factory=dict)
     least: LeastCosines = field(default_factory=dict)
 
+    @property
+    def queries(self) -> list[Semantic]:
+        """The semantic queries alone."""
+        return [semantic for semantic, _ in self.asked]
+
     def note(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, None]:
         self.asked.append((semantic, filters))
         return np.ones(semantic.target.meta.dimensions, np.float32), None  # (dimensions,), never sent
@@ -86,27 +100,55 @@ class Understanding:
         self._indices = indices
         self._models = models
         self._cutting = Cutting(upstream)
+        self._callers = CallerKeys()
         meaning = settings.meaning
         self._marks = tuple(
             mark.encode()
-            for mark in ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', meaning.virtual_field)
+            # A name may be written with escapes.
+            for mark in ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', meaning.virtual_field, "\\u")
         )
 
     def mode(self, header: bytes) -> Mode:
-        """How a request wants to be understood; a header that says nothing known leaves it to the settings."""
+        """How a request wants to be understood.
+
+        Args:
+            header: The value of `X-Es-Sbert`, as `check_mode` has let it through; empty leaves it to the settings.
+        """
         asked = header.decode("ascii", "replace").strip().lower()
         if asked in (Mode.OFF, Mode.HYBRID):
             return Mode(asked)
         return Mode.HYBRID if self._settings.meaning.hybrid and asked != Mode.ON else Mode.ON
 
-    def may_ask(self, raw: bytes, mode: Mode) -> bool:
-        """A quick look, before anything is parsed: False is certain, True is not."""
+    def budget(self) -> SemanticBudget:
+        """What one request may ask for."""
+        return SemanticBudget(self._settings.limits)
+
+    async def may_ask(self, raw: bytes, mode: Mode) -> bool:
+        """A quick look, before anything is parsed: False is certain, True is not.
+
+        Raises:
+            RequestTooLarge: it may, and is larger than a search that is read.
+        """
         if mode is Mode.OFF:
             return False
-        if mode is Mode.HYBRID and (b"match" in raw or b"query_string" in raw or b"combined_fields" in raw):
-            return True
-        # A name may be written with escapes.
-        return b"\\u" in raw or any(mark in raw for mark in self._marks)
+        marks = self._marks if mode is Mode.ON else (*self._marks, *_FULL_TEXT)
+        if not await run_by_size(len(raw), _holds_any, raw, marks):
+            return False
+        self.check_size(raw)
+        return True
+
+    def check_size(self, raw: bytes) -> None:
+        """Refuse a search that is too large to be read.
+
+        Raises:
+            RequestTooLarge: it is.
+        """
+        if len(raw) > (most := self._settings.limits.search_bytes):
+            raise RequestTooLarge(
+                f"the search has {len(raw):,} bytes, and of those that may hold semantic queries {most:,} are read",
+                "Send fewer searches at a time, or raise --max-search of es-sbert serve. "
+                "X-Es-Sbert: off passes the request as it is.",
+            )
 
     async def rewrite(self, body: Json, scope: Scope) -> Understood:
         """A search body in the engine's words.
@@ -116,24 +158,24 @@ class Understanding:
         """
         start = time.perf_counter()
         try:
-            searched = await self._indices.known(scope.expression, scope.options, scope.headers, listed=scope.listed)
+            searched = await self._known(scope)
         except AccessDenied as denied:
             return self._unseen(body, scope.mode, denied)
+        if not searched.exists:
+            # The engine says so, unless it takes exception to what only the gateway understands.
+            return Understood(without_extensions(body, self._settings.meaning.virtual_field))
         while True:
             wanted = _Wanted()
-            if self._read(body, searched, scope.mode, wanted.note) is body:
-                return Understood(body, hint=None if searched or not searched.exists else NO_VECTORS)
+            if await self._read(body, searched, scope, wanted.note) is body:
+                return Understood(body, hint=None if searched else NO_VECTORS)
+            if scope.budget is not None:
+                scope.budget.spend([_key(semantic) for semantic in wanted.queries])
             # The mapping is read again while the texts are embedded: an alias may stand for another index by now.
-            latest, _ = await asyncio.gather(
-                self._indices.now(scope.expression, scope.options, scope.headers, listed=scope.listed),
-                self._embed(wanted),
-            )
+            latest = await self._now_while(scope, self._embed(wanted, self._callers.key(scope.headers)))
             if latest == searched:
                 wanted.least = await self._cutting.least(wanted.asked, wanted.vector, body, scope)
-                rewritten = self._read(body, searched, scope.mode, wanted.look_up)
-                return Understood(
-                    rewritten, tuple(semantic for semantic, _ in wanted.asked), time.perf_counter() - start
-                )
+                rewritten = await self._read(body, searched, scope, wanted.look_up)
+                return Understood(rewritten, tuple(wanted.queries), time.perf_counter() - start)
             searched = latest
 
     async def asks(self, body: Json, scope: Scope) -> bool:
@@ -143,10 +185,10 @@ class Understanding:
             EsSbertError: it asks for something that cannot be, or the engine cannot be asked.
         """
         try:
-            searched = await self._indices.now(scope.expression, scope.options, scope.headers, listed=scope.listed)
+            searched = await self._now(scope)
         except AccessDenied as denied:
             return self._unseen(body, scope.mode, denied).body is not body
-        return self._read(body, searched, scope.mode, _Wanted().note) is not body
+        return await self._read(body, searched, scope, _Wanted().note) is not body
 
     async def asks_by_name(self, queries: Sequence[Json], scope: Scope) -> bool:
         """Whether any of some queries can only mean the vectors of an index, whichever of the scope is searched.
@@ -155,16 +197,24 @@ class Understanding:
             EsSbertError: the engine cannot be asked.
         """
         try:
-            searched = await self._indices.known(scope.expression, scope.options, scope.headers, listed=scope.listed)
+            searched = await self._known(scope)
         except AccessDenied:
             return False
         if not searched or searched.ordinary:
             return False
         try:
-            return any(self._read({"query": one}, searched, scope.mode, _Wanted().note)["query"] is not one
-                       for one in queries)  # fmt: skip
+            for one in queries:
+                if (await self._read({"query": one}, searched, scope, _Wanted().note))["query"] is not one:
+                    return True
         except (BadRequest, IndexMismatch):
             return True  # it names vectors, in whatever wrong way
+        return False
+
+    async def _known(self, scope: Scope) -> Searched:
+        return await self._indices.known(scope.expression, scope.options, scope.headers, listed=scope.listed)
+
+    async def _now(self, scope: Scope) -> Searched:
+        return await self._indices.now(scope.expression, scope.options, scope.headers, listed=scope.listed)
 
     def _unseen(self, body: Json, mode: Mode, denied: AccessDenied) -> Understood:
         """A body for indices that nobody may look into: passed on, where nothing in it can only be meant for us.
@@ -175,36 +225,77 @@ class Understanding:
         if mode is Mode.HYBRID:
             raise denied
         try:
-            self._read(body, _UNSEEN, mode, _Wanted().note)
+            self._rewritten(body, _UNSEEN, mode, _Wanted().note, lambda _: None)
         except IndexMismatch:
             raise denied from None
         return Understood(body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
 
-    def _read(self, body: Json, searched: Searched, mode: Mode, answered: Answered) -> Json:
+    async def _now_while(self, scope: Scope, embedding: Coroutine[Any, Any, None]) -> Searched:
+        """What the indices are, looked up while the texts are embedded."""
+        latest, _ = await gather_all([self._now(scope), embedding])
+        return cast(Searched, latest)
+
+    async def _read(self, body: Json, searched: Searched, scope: Scope, answered: Answered) -> Json:
+        budget = scope.budget or self.budget()
+        check = partial(budget.check, size=scope.size)
+        return await run_by_size(scope.size, self._rewritten, body, searched, scope.mode, answered, check)
+
+    def _rewritten(
+        self, body: Json, searched: Searched, mode: Mode, answered: Answered, check: Callable[[int], None]
+    ) -> Json:
         names = FieldNames(searched, self._settings.meaning.virtual_field, defined_fields(body))
-        reader = Reader(names, self._settings.meaning, self._settings.limits)
+        reader = Reader(names, self._settings.meaning, self._settings.limits, check)
         hybrid = None
         if mode is Mode.HYBRID:
             weight = semantic_weight(self._settings.meaning, self._flavour)
             hybrid = Hybrid(names, self._settings.meaning, self._settings.limits, weight)
-        return rewritten_body(body, QueryRewriter(self._flavour, reader, answered, hybrid))
+        try:
+            return rewritten_body(body, QueryRewriter(self._flavour, reader, answered, hybrid))
+        except RecursionError:
+            raise BadRequest(
+                "the queries of the search are nested too deep", "Engines themselves take 20 to 30 levels."
+            ) from None
 
     @property
     def _flavour(self) -> Flavour:
         # The engine has answered the question for its indices by now.
         return self._upstream.known_flavour
 
-    async def _embed(self, wanted: _Wanted) -> None:
-        async def one(semantic: Semantic) -> None:
-            meta = semantic.target.meta
-            embedder = await self._models.get(meta.model, meta.fingerprint)
-            wanted.vectors[_key(semantic)] = (await embedder.embed([semantic.text], "query")).vectors[
-                0
-            ]  # (dimensions,)
+    async def _embed(self, wanted: _Wanted, caller: bytes) -> None:
+        """All texts of one model together: either all of them wait for their vectors, or none."""
+        texts: dict[str, dict[str, Semantic]] = {}
+        for semantic in wanted.queries:
+            texts.setdefault(semantic.target.meta.fingerprint, {}).setdefault(semantic.text, semantic)
+        await gather_all(self._embed_by_one(list(by_text.values()), wanted, caller) for by_text in texts.values())
 
-        await asyncio.gather(*map(one, {_key(semantic): semantic for semantic, _ in wanted.asked}.values()))
+    async def _embed_by_one(self, queries: Sequence[Semantic], wanted: _Wanted, caller: bytes) -> None:
+        """Vectors of different texts that are for one model."""
+        embedder = await self._models.of_field(queries[0].target.meta)
+        encoded = await embedder.embed([semantic.text for semantic in queries], "query", caller)
+        for semantic, vector in zip(queries, encoded.vectors, strict=True):
+            wanted.vectors[_key(semantic)] = vector  # (dimensions,)
 
 
 def _key(semantic: Semantic) -> tuple[str, str]:
     """What a vector depends on."""
     return semantic.target.meta.fingerprint, semantic.text
+
+
+def _holds_any(raw: bytes, marks: Sequence[bytes]) -> bool:
+    """Whether any of some words stands in a body; in steps, since a search in bytes lets no other thread run."""
+    overlap = max(map(len, marks)) - 1
+    for start in range(0, max(1, len(raw)), _STEP_BYTES):
+        step = raw if len(raw) <= _STEP_BYTES else raw[start : start + _STEP_BYTES + overlap]
+        if any(mark in step for mark in marks):
+            return True
+    return False
+
+
+def check_mode(header: bytes) -> None:
+    """Refuse a header `X-Es-Sbert` that says nothing known: it was meant to change something.
+
+    Raises:
+        BadRequest: it does.
+    """
+    if header.strip().lower() not in (b"", *(mode.encode() for mode in Mode)):
+        raise BadRequest("the header X-Es-Sbert says nothing known", "Write off, on or hybrid, or leave it out.")

@@ -62,7 +62,8 @@ class Rewriting:
     def answered(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, float | None]:
         self.texts.append(semantic.text)
         random = np.random.default_rng(zlib.crc32(semantic.text.encode()))
-        return random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32), self.least  # (dimensions,)
+        vector = random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32)  # (dimensions,)
+        return vector, None if filters is None else self.least
 
     def __call__(self, body: Json) -> Json:
         names = FieldNames(self.searched, self.meaning.virtual_field, defined_fields(body))

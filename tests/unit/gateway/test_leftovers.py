@@ -94,7 +94,7 @@ def test_a_field_inside_an_ordinary_one_of_the_name_is_searched_as_ever() -> Non
     [
         {"term": {"semantic": TEXT}},
         {"term": {"semantic": {"value": TEXT, "boost": 2.0}}},
-        {"query_string": {"query": "semantic:(how do plants make energy*)"}},
+        {"query_string": {"query": "semantic:(how do plants make energy)"}},
     ],
 )
 def test_one_text_means_itself(written: Json) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,19 @@ from hypothesis import strategies as st
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.indices import NOTHING, REMOTE, Searched
+from es_sbert.gateway.rewrite.budget import SemanticBudget
 from es_sbert.gateway.rewrite.cut import kth_body
 from es_sbert.gateway.rewrite.depths import Depths
+from es_sbert.gateway.rewrite.queries import Place, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader
 from es_sbert.gateway.settings import Limits, Meaning
 from es_sbert.gateway.targets import FieldNames
-from es_sbert.search.vector_query import VectorQuery
+from es_sbert.search.vector_query import MAX_K, VectorQuery
 from tests.unit.gateway.rewriting import (
     CUT_HERE_WHOLE_THERE,
     MIXED,
     PASSAGES,
+    PLAIN,
     SEVERAL_TYPES,
     TWO_FIELDS,
     Rewriting,
@@ -113,13 +117,14 @@ def test_inner_hits_stand_in_one_place_only() -> None:
 
 
 NEAR: Json = {"filter": SEMANTIC}
+NOT_NEAR: Json = {"match": {"semantic": {"query": TEXT, "min_cosine": 0.3}}}
 # Where → a search with the query there, and what narrows the search by meaning down; None for nothing.
 ELSEWHERE: dict[str, tuple[Json, Json | None]] = {
     "aggregation": ({"query": EN, "aggs": {"a": NEAR}}, EN),
     "of all": ({"query": {"match_all": {}}, "aggs": {"a": NEAR}}, None),
     "of what the query requires": (
         {"query": {"bool": {"filter": [{"bool": {"filter": [{"constant_score": {"filter": SEMANTIC}}, EN]}}],
-                            "should": [TITLE], "must_not": [SEMANTIC, YEAR]}}, "aggs": {"a": NEAR}},
+                            "should": [TITLE], "must_not": [NOT_NEAR, YEAR]}}, "aggs": {"a": NEAR}},
         {"bool": {"filter": [EN, {"bool": {"must_not": [YEAR]}}]}},
     ),
     "below a filter": (
@@ -200,7 +205,7 @@ def test_what_was_asked_for_as_a_filter_by_name_stays_one() -> None:
     ],
 )
 def test_every_way_of_writing_it_means_the_text(written: Json, text: str) -> None:
-    rewriting = Rewriting()
+    rewriting = Rewriting(meaning=Meaning(k=10, min_cosine=-1.0))
     rewritten = rewriting.query(written)
     assert rewriting.texts == [text]
     assert len(clauses(rewritten, "query_vector")) == 1
@@ -229,7 +234,10 @@ def test_lucene_syntax_keeps_what_it_says_beside() -> None:
     ],
 )
 def test_lucenes_symbols_mean_its_words(symbols: str, words: str) -> None:
-    by_symbols, by_words = (Rewriting().query({"query_string": {"query": text}}) for text in (symbols, words))
+    meaning = Meaning(k=10, min_cosine=0.3)
+    by_symbols, by_words = (
+        Rewriting(meaning=meaning).query({"query_string": {"query": text}}) for text in (symbols, words)
+    )
     assert by_symbols == by_words
     assert clauses(by_words, "knn") or clauses(by_words, "exists")
 
@@ -318,6 +326,91 @@ def test_models_are_never_mixed() -> None:
         Rewriting().query({"neural": {"embedding": {"query_text": TEXT, "model_id": "other"}}})
 
 
+@pytest.mark.parametrize("question", ["semantic:(how do plants make energy?)", r"semantic:(what is love\?)"])
+def test_a_question_mark_at_the_end_of_a_word_is_one(question: str) -> None:
+    rewriting = Rewriting()
+    rewriting.query({"query_string": {"query": question}})
+    assert rewriting.texts[0].endswith("?")
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+def test_all_documents_that_are_near_enough_are_excluded_not_k_of_them(flavour: Flavour) -> None:
+    query = {"bool": {"must": [TITLE], "must_not": [NOT_NEAR]}}
+    rewritten = Rewriting(SEVERAL_TYPES, flavour, least=0.9).query(query)
+    assert {knn["k"] for knn in clauses(rewritten, "knn") if "k" in knn} <= {MAX_K}
+    assert 0.9 not in clauses(rewritten, "similarity"), "the cosine of a k-th document is no minimum here"
+    assert clauses(Rewriting().query(query), "similarity") == [0.3]
+
+
+def test_a_search_of_passages_is_narrowed_by_what_stands_beside_its_nested_query() -> None:
+    neural = {"nested": {"path": "embedding", "query": {"neural": {"embedding.vector": {"query_text": TEXT, "k": 3}}}}}
+    both = Rewriting(PASSAGES).query({"bool": {"must": [neural, SEMANTIC], "filter": [EN]}})
+    assert [knn["filter"] for knn in clauses(both, "knn")] == [EN, EN]
+
+
+class Counting(dict[str, Any]):
+    """A query that counts how often it is read."""
+
+    reads = 0
+
+    def items(self) -> Any:
+        Counting.reads += 1
+        return super().items()
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_query_is_read_as_often_deep_inside_others_as_at_the_top(hybrid: bool) -> None:
+    def reads(depth: int) -> int:
+        query: Json = {"bool": {"must": [Counting(TITLE), SEMANTIC]}}
+        for _ in range(depth):
+            query = {"bool": {"filter": [query, {"bool": {"should": [EN]}}]}}
+        Counting.reads = 0
+        Rewriting(hybrid=hybrid).query(query)
+        return Counting.reads
+
+    assert reads(60) <= reads(1) + 2
+
+
+def test_many_filters_beside_many_queries_are_read_once() -> None:
+    """Each of the queries is narrowed down by the same list of filters."""
+    query = {"bool": {"must": [*({"match": {"semantic": f"text {n}"}} for n in range(50)), *([Counting(EN)] * 2)],
+                      "filter": [Counting(YEAR) for _ in range(50)]}}  # fmt: skip
+    Counting.reads = 0
+    Rewriting().query(query)
+    assert Counting.reads <= 52 * 20  # not 50 times as often
+
+
+def test_more_semantic_queries_than_the_limit_are_refused() -> None:
+    def rewrite(count: int, size: int = 0) -> Json:
+        budget = SemanticBudget(Limits(semantic_queries=3))
+        reader = Reader(FieldNames(PLAIN, "semantic"), Meaning(k=10), Limits(), partial(budget.check, size=size))
+        rewriter = QueryRewriter(Flavour.ELASTICSEARCH, reader, Rewriting().answered, None)
+        return rewriter.rewrite({"bool": {"should": [{"match": {"semantic": f"text {n}"}} for n in range(count)]}},
+                                Place())  # fmt: skip
+
+    assert len(clauses(rewrite(3), "knn")) == 3
+    with pytest.raises(UsageError, match="more than 3 semantic queries"):
+        rewrite(4)
+    assert rewrite(1, size=100_000_000)
+    with pytest.raises(UsageError, match="its filters apply to each"):
+        rewrite(2, size=100_000_000)
+
+
+def test_the_searches_of_one_request_share_its_limits() -> None:
+    budget = SemanticBudget(Limits(semantic_queries=5, semantic_texts=2, semantic_text_bytes=10))
+    budget.spend([("model", "a"), ("model", "b")])
+    budget.spend([("model", "a"), ("model", "a")])
+    assert budget.queries == 1
+    with pytest.raises(UsageError, match="more than 5 semantic queries"):
+        budget.spend([("model", "a"), ("model", "a")])
+    with pytest.raises(UsageError, match="more than 2 different texts"):
+        budget.spend([("other model", "a")])
+    budget = SemanticBudget(Limits(semantic_text_bytes=10))
+    budget.spend([("model", "aaaaaaaaaa")])
+    with pytest.raises(UsageError, match="more than 10 bytes"):
+        budget.spend([("model", "é")])
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -334,6 +427,17 @@ def test_models_are_never_mixed() -> None:
         ({"neural": {"embedding": {"query_text": "x", "filter": "en"}}}, "is no query"),
         ({"semantic": {"field": "body", "query": "x", "boost": "high"}}, "boost of semantic on body is 'high'"),
         ({"query_string": {"query": 'semantic:"open'}}, "is not Lucene's syntax"),
+        ({"query_string": {"query": "semantic:(how do plants make energy*)"}}, "'energy\\*' is a range, a pattern"),
+        ({"query_string": {"query": "semantic:pl?nts"}}, "'pl\\?nts' is a range, a pattern"),
+        ({"query_string": {"query": "semantic:plants~2"}}, "'plants~2' is a range, a pattern"),
+        ({"query_string": {"query": 'semantic:"green plants"~3'}}, "is a range, a pattern"),
+        ({"match": {"semantic": {"query": "plants", "fuzziness": "AUTO"}}}, "has a fuzziness"),
+        ({"bool": {"must_not": {"match": {"semantic": "plants"}}}}, "to be excluded has no minimum cosine"),
+        ({"bool": {"must_not": {"bool": {"must_not": [SEMANTIC]}}}}, "to be excluded has no minimum cosine"),
+        ({"query_string": {"query": "title:a AND NOT semantic:plants"}}, "to be excluded has no minimum cosine"),
+        ({"query_string": {"query": "title:a -semantic:plants"}}, "to be excluded has no minimum cosine"),
+        ({"boosting": {"positive": EN, "negative": SEMANTIC, "negative_boost": 0.5}}, "has no minimum cosine"),
+        ({"bool": {"must_not": {"neural": {"embedding": {"query_text": "x", "k": 3}}}}}, "has no minimum cosine"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong: Json, message: str) -> None:

@@ -1,0 +1,61 @@
+"""Work of several requests at once: in threads where it is much, together, and no longer than somebody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from es_sbert.gateway.wire.incoming import CallerGone, Incoming
+
+T = TypeVar("T")
+
+# Reading and writing so many bytes of JSON takes well below a millisecond.
+SMALL_BYTES = 16 * 1024
+# Few: threads share one interpreter lock, and each that runs takes as much of it as the event loop.
+_threads = ThreadPoolExecutor(2, thread_name_prefix="large-requests")
+
+
+async def run_by_size(size: int, function: Callable[..., T], *args: Any) -> T:
+    """Call a function, in a thread where it has much to do: the event loop answers others meanwhile.
+
+    Args:
+        size: Bytes of the request that it works on.
+        function: Does no input or output.
+        args: Of the function.
+    """
+    if size <= SMALL_BYTES:
+        return function(*args)
+    return await asyncio.get_running_loop().run_in_executor(_threads, function, *args)
+
+
+async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of several pieces of work at once; where one of them fails, none of the others goes on."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def while_connected(incoming: Incoming, work: Coroutine[Any, Any, T]) -> T:
+    """Do something for a caller, and give it up when the caller goes away: nothing of it stays in a queue.
+
+    Args:
+        incoming: The caller's request; `work` may read its body.
+        work: Does not answer: the end of an answer looks like the end of the connection.
+
+    Raises:
+        CallerGone: the caller has gone away.
+    """
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(incoming.disconnected())
+    try:
+        await asyncio.wait([doing, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return doing.result()
+        raise CallerGone
+    finally:
+        doing.cancel()
+        leaving.cancel()

@@ -1,0 +1,180 @@
+"""One request with very much in it is refused, and keeps nobody waiting."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.loading import load_encoder
+from tests.conftest import delete_index
+from tests.engine.ingest_support import load, sentences, write_jsonl
+from tests.gateway.running import serve
+
+NDJSON = {"content-type": "application/x-ndjson"}
+JSON = {"content-type": "application/json"}
+
+
+def _queries(count: int) -> list[object]:
+    return [{"match": {"semantic": f"text number {number}"}} for number in range(count)]
+
+
+def _nested(depth: int, inside: object) -> object:
+    for _ in range(depth):
+        inside = {"bool": {"filter": [inside]}}
+    return inside
+
+
+def _searches(count: int) -> bytes:
+    line = json.dumps({"query": {"match": {"semantic": "a cat"}}})
+    return f"{{}}\n{line}\n".encode() * count
+
+
+def _body(query: object) -> bytes:
+    return json.dumps({"query": query}).encode()
+
+
+PLAIN = [{"term": {"lang": f"l{number}"}} for number in range(60_000)]
+# What is sent → path, body, headers and the status that it is refused with.
+MUCH: dict[str, tuple[str, bytes, dict[str, str], int]] = {
+    "60,000 queries": ("_search", _body({"bool": {"should": _queries(60_000)}}), JSON, 400),
+    "1,000 queries beside 60,000 filters": (
+        "_search", _body({"bool": {"should": _queries(1_000), "filter": PLAIN}}), JSON, 400),
+    "200 queries beside 60,000 filters": (
+        "_search", _body({"bool": {"must": [*_queries(200), *PLAIN]}}), JSON, 400),
+    "200 levels of bools around 60,000 filters": (
+        "_search", _body(_nested(200, {"bool": {"must": [*_queries(300), *PLAIN]}})), JSON, 400),
+    "100,000 searches": ("_msearch", _searches(100_000), NDJSON, 400),
+    "one text in Lucene's syntax": (
+        "_search", _body({"query_string": {"query": " OR ".join(["semantic:a"] * 50_000)}}), JSON, 400),
+    "a search of 40 MB": ("_search", _body({"terms": {"lang": ["semantic " * 100] * 45_000}}), JSON, 413),
+    "what unfolds to 90 MB": (
+        "_search", gzip.compress(_body({"match": {"semantic": "a" * 90_000_000}})), JSON | {"content-encoding": "gzip"},
+        413),
+    "a text of 300 kB": ("_search", _body({"match": {"semantic": "a cat " * 50_000}}), JSON, 400),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny: Path) -> Iterator[Encoder]:
+    with load_encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def index(es9_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder, name = tmp_path_factory.mktemp("many"), f"test-{uuid.uuid4().hex[:12]}"
+    load(es9_url, encoder, name, write_jsonl(folder / "docs.jsonl", sentences(20)), dead=folder / "dead",
+         id_field="id")  # fmt: skip
+    yield name
+    delete_index(es9_url, name)
+
+
+@pytest.fixture(scope="module")
+def url(es9_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A gateway in a process of its own, which shares no interpreter with the clock."""
+    with serve(es9_url, tmp_path_factory.mktemp("gateway"), "--model", str(tiny), "--threads", "1") as address:
+        httpx.post(f"{address}/v1/embeddings", json={"input": "a cat"}, timeout=120).raise_for_status()
+        yield address
+
+
+class Gaps:
+    """How long another caller had to wait for the simplest of answers."""
+
+    longest = 0.0
+
+
+@contextmanager
+def heartbeat(url: str) -> Iterator[Gaps]:
+    gaps, stop = Gaps(), threading.Event()
+
+    def beat() -> None:
+        with httpx.Client(base_url=url, timeout=120, trust_env=False) as client:
+            while not stop.is_set():
+                start = time.perf_counter()
+                client.get("/healthz").raise_for_status()
+                gaps.longest = max(gaps.longest, time.perf_counter() - start)
+                time.sleep(0.01)
+
+    with ThreadPoolExecutor(1) as thread:
+        beating = thread.submit(beat)
+        try:
+            yield gaps
+        finally:
+            stop.set()
+            beating.result()
+
+
+def seconds_to_parse() -> float:
+    """What reading the largest of the searches once takes here: others may wait for some of these, not for hundreds."""
+    body = MUCH["200 levels of bools around 60,000 filters"][1]
+    start = time.perf_counter()
+    json.loads(body)
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("name", list(MUCH))
+def test_a_request_with_too_much_in_it_is_refused_and_keeps_nobody_waiting(url: str, index: str, name: str) -> None:
+    path, body, headers, status = MUCH[name]
+    once = max(seconds_to_parse() for _ in range(3))
+    with heartbeat(url) as gaps, httpx.Client(timeout=600, trust_env=False) as client:
+        answer = client.post(f"{url}/{index}/{path}", content=body, headers=headers)
+    assert answer.status_code == status, answer.text[:300]
+    assert answer.json()["error"]["reason"]
+    assert gaps.longest < 40 * once
+
+
+@pytest.mark.parametrize("query", [{"bool": {"should": PLAIN[:900], "must": {"match": {"semantic": "a cat"}}}},
+                                   {"bool": {"should": _queries(60)}}], ids=["filters", "queries"])  # fmt: skip
+def test_large_searches_within_the_limits_are_answered(url: str, index: str, query: object) -> None:
+    answer = httpx.post(f"{url}/{index}/_search", content=_body(query), headers=JSON, timeout=120)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["hits"]["hits"]
+
+
+def test_a_large_search_that_is_not_semantic_passes_whatever_its_size(url: str, index: str) -> None:
+    body = _body({"terms": {"lang": ["x" * 900] * 20_000}})
+    answer = httpx.post(f"{url}/{index}/_search", content=body, headers=JSON, timeout=120)
+    assert answer.status_code == 200, answer.text[:300]
+
+
+def _texts_waiting(url: str) -> float:
+    metrics = httpx.get(f"{url}/metrics", timeout=60).text
+    return next(float(line.split()[1]) for line in metrics.splitlines()
+                if line.startswith("es_sbert_gateway_texts_waiting "))  # fmt: skip
+
+
+def test_a_caller_who_goes_away_leaves_nothing_in_the_queue(url: str, index: str) -> None:
+    """Texts that are embedded for nobody keep those of others waiting."""
+    texts = itertools.count()
+    for _ in range(20):
+        queries = [{"match": {"semantic": "cat mat " * 400 + str(next(texts))}} for _ in range(60)]
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/{index}/_search", content=_body({"bool": {"should": queries}}), headers=JSON,
+                       timeout=httpx.Timeout(60, read=0.02))  # fmt: skip
+    end = time.monotonic() + 120
+    # One batch of each may still run.
+    while _texts_waiting(url) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert _texts_waiting(url) == 0
+    before = _vectors_made(url)
+    time.sleep(1.0)
+    assert _vectors_made(url) == before
+    assert before < 20 * 60, "the texts of those who were gone were embedded all the same"
+
+
+def _vectors_made(url: str) -> float:
+    metrics = httpx.get(f"{url}/metrics", timeout=60).text
+    return next(float(line.split()[1]) for line in metrics.splitlines()
+                if line.startswith('es_sbert_gateway_vectors_total{source="model"}'))  # fmt: skip
