@@ -14,9 +14,11 @@ from pythonjsonlogger.json import JsonFormatter
 
 from es_sbert.errors import EsSbertError
 from es_sbert.events import logger, record
-from es_sbert.printable import printable_lines
+from es_sbert.printable import printable, printable_lines
 
 F = TypeVar("F", bound=Callable[..., Any])
+_PLAIN = logging.Formatter()
+_WITH_TRACEBACKS = frozenset({logger.name, "asyncio", "uvicorn"})
 
 
 class _JsonLines(JsonFormatter):
@@ -52,9 +54,13 @@ class _ToStderr(logging.StreamHandler[Any]):
 
 
 class _People(_ToStderr):
-    """The texts of events, warnings of ours, and errors of other libraries without their tracebacks.
+    """The texts of events, warnings of ours, and errors of other libraries.
 
     What the engines' clients warn of is a request that failed, which this program tries again or reports itself.
+
+    Records without a text of their own are one line each, whatever is in them: callers of the gateway choose the names
+    in their requests, which must not look like lines of this program. Tracebacks are indented; those of other libraries
+    are left out, except of the servers that run this program's code.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -66,7 +72,11 @@ class _People(_ToStderr):
 
     def format(self, record: logging.LogRecord) -> str:
         text: str | None = getattr(record, "text", None)
-        return printable_lines(record.getMessage() if text is None else text)
+        line = printable(record.getMessage().strip()) if text is None else printable_lines(text)
+        if not record.exc_info or record.name.partition(".")[0] not in _WITH_TRACEBACKS:
+            return line
+        trace = printable_lines(_PLAIN.formatException(record.exc_info))
+        return "\n".join([line, *(f"    {part}" for part in trace.split("\n"))])
 
 
 class _Machines(_ToStderr):

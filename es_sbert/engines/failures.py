@@ -197,9 +197,11 @@ def root_cause(body: Any) -> tuple[str, str]:
     if isinstance(roots, list) and roots and isinstance(roots[0], dict):
         inner = roots[0]
     # Requests that are carried out shard by shard, such as a refresh, answer with the status of the first that failed.
-    shards = error.get("failed_shards") or error.get("_shards", {}).get("failures")
-    if isinstance(shards, list) and shards and isinstance(shards[0].get("reason"), dict):
-        inner = shards[0]["reason"]
+    counted = error.get("_shards")
+    shards = error.get("failed_shards") or (counted.get("failures") if isinstance(counted, dict) else None)
+    first = shards[0] if isinstance(shards, list) and shards else None
+    if isinstance(first, dict) and isinstance(first.get("reason"), dict):
+        inner = first["reason"]
     kind = str(inner.get("type", ""))
     reasons = [str(inner.get("reason", ""))]
     cause = inner.get("caused_by") or error.get("caused_by")

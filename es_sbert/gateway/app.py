@@ -156,7 +156,7 @@ class Gateway:
             return error.with_traceback(None)
         except Exception as error:
             outcome.status = 500
-            logger.exception("a request met with a bug of the gateway")
+            self._upstream.log.bug("a request met with a bug of the gateway", error)
             return EsSbertError(
                 f"the gateway met with an error of its own ({type(error).__name__})",
                 "Its log says more; please report it. X-Es-Sbert: off passes the request as it is.",

@@ -1,4 +1,4 @@
-"""Warnings that a flood of requests cannot turn into a flood of lines."""
+"""Warnings and bugs in the log, where a flood of requests makes no flood of lines."""
 
 from __future__ import annotations
 
@@ -36,6 +36,17 @@ class ThrottledLog:
             message: As `logging` takes it, with its arguments.
             error: Logged with its traceback.
         """
+        self._log(logging.WARNING, kind, message, args, error)
+
+    def bug(self, message: str, error: Exception) -> None:
+        """Log a mistake of this program with its traceback, unless the same one was logged a moment ago."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        where = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        self._log(logging.ERROR, f"{type(error).__name__} at {where}", message, (), error)
+
+    def _log(self, level: int, kind: str, message: str, args: tuple[object, ...], error: BaseException | None) -> None:
         now = self._clock()
         if now - self._latest.get(kind, -self._seconds) < self._seconds:
             self._left_out[kind] += 1
@@ -44,4 +55,4 @@ class ThrottledLog:
         left_out = self._left_out.pop(kind, 0)
         if left_out:
             message, args = f"{message} (and %d times more before)", (*args, left_out)
-        self._logger.warning(message, *args, exc_info=error)
+        self._logger.log(level, message, *args, exc_info=error)

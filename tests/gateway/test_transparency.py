@@ -243,7 +243,9 @@ def test_garbage_becomes_502(url: str, echo: Echo, name: str) -> None:
     send(url, Request("GET", "/a"))  # by now the gateway knows whose shape an error has
     echo.reply = raw(GARBAGE[name], close=True)
     answer = send(url, Request("POST", "/a"))
-    assert echo.url in assert_engine_error(answer, 502)
+    reason = assert_engine_error(answer, 502)
+    assert "the engine behind the gateway" in reason
+    assert echo.host not in reason
     assert answer.header("x-elastic-product") == "Elasticsearch"
 
 
@@ -253,7 +255,9 @@ def test_a_damaged_error_becomes_502(url: str, echo: Echo) -> None:
     echo.reply = lambda got, out: raw(OK if is_question(got) else damaged)(got, out)
     body = b'{"query":{"neural":{"a":{"query_text":"cat"}}}}'
     answer = send(url, Request("POST", "/a/_search", (("content-type", "application/json"),), body))
-    assert echo.url in assert_engine_error(answer, 502)
+    reason = assert_engine_error(answer, 502)
+    assert "the engine behind the gateway" in reason
+    assert echo.host not in reason
 
 
 def test_a_slow_engine_becomes_504(tiny: Path, echo: Echo) -> None:
@@ -275,7 +279,7 @@ def test_nobody_there_becomes_502(tiny: Path, silent_port: int) -> None:
     gone = f"http://127.0.0.1:{silent_port}"
     with gateway(gone, tiny) as address:
         answer = send(address, Request("GET", "/a"))
-        assert gone in assert_engine_error(answer, 502)
+        assert "the engine behind the gateway does not answer" in assert_engine_error(answer, 502)
         told = send(address, Request("GET", "/metrics")).body.decode()
         assert 'es_sbert_gateway_requests_total{kind="passed",status="502"} 1.0' in told
         assert 'es_sbert_gateway_upstream_errors_total{reason="unreachable"} 1.0' in told

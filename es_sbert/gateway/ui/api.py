@@ -55,7 +55,9 @@ class PageApi:
             Refused, EngineUnreachable: they cannot be read.
         """
         meaning = self._settings.meaning
-        listed = catalogue(await asking.get(f"/_all?{WANTED}"), meaning.virtual_field)
+        answer = await asking.get(f"/_all?{WANTED}")
+        with asking.reading("GET /_all"):
+            listed = catalogue(answer, meaning.virtual_field)
         up = self._settings.listen.own_prefix.count("/") + 1
         return {
             # From the page to the engine's API: right behind any path that a reverse proxy has put in front.
@@ -74,13 +76,18 @@ class PageApi:
             Refused, EngineUnreachable, IndexMismatch: it cannot be read.
         """
         answer = await asking.get(f"/{expression(index)}/_mapping")
-        hidden = {
-            name
-            for fields in read_indices(answer, self._settings.meaning.virtual_field).fields.values()
-            for name in hidden_fields(fields)
-        }
-        fields = facet_fields((state["mappings"].get("properties", {}) for state in answer.values()), hidden)
-        return {"facets": facets(fields, await asking.search(index, survey(fields))) if fields else []}
+        with asking.reading("GET _mapping"):
+            hidden = {
+                name
+                for fields in read_indices(answer, self._settings.meaning.virtual_field).fields.values()
+                for name in hidden_fields(fields)
+            }
+            fields = facet_fields((state["mappings"].get("properties", {}) for state in answer.values()), hidden)
+        if not fields:
+            return {"facets": []}
+        found = await asking.search(index, survey(fields))
+        with asking.reading("a survey of fields"):
+            return {"facets": facets(fields, found)}
 
     async def body(self, asking: Asking, headers: Headers, asked: BodyRequest) -> Json:
         """A search body as the gateway sends it to the engine, to be used anywhere.
@@ -139,7 +146,7 @@ class PageApi:
         names = FieldNames(await self._indices.known(expression(index), {}, headers), virtual)
         target = names.virtual(f"{virtual}.{field}")
         if target is None:
-            raise UsageError(f"{index} has no vectors", f"Embed its documents: es-sbert ingest --index {index}.")
+            raise UsageError(f"{index} has no vectors", "Embed its documents: es-sbert ingest --index INDEX.")
         return target
 
     async def _embedded(self, target: FieldTarget, text: str | None) -> Vectors:
@@ -153,7 +160,7 @@ class PageApi:
         if document not in found:
             raise UsageError(
                 f"{document.index} has no document {document.id!r} with a vector in {target.name}",
-                f"Embed it first, if it is there: es-sbert ingest --index {document.index}.",
+                "Embed it first, if it is there: es-sbert ingest --index INDEX.",
             )
         return mean_direction(found[document])
 

@@ -6,6 +6,7 @@ The gateway's own credentials are never used here: what the page lists and shows
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import quote
 
@@ -100,12 +101,18 @@ class Asking:
             # A stand-in takes the place of a passage's vector unless it is named in full.
             body["_source"] = [target.name, path]
         found: dict[Document, list[Vectors]] = {}
-        for hit in (await self.search(index, body))["hits"]["hits"]:
-            document = Document(index=hit["_index"], id=hit["_id"])
-            held = (hit.get("fields") or hit.get("_source") or {}).get(target.name)
-            if document in wanted and held:
-                found[document] = _vectors(held)
+        answer = await self.search(index, body)
+        with self.reading("a search for vectors"):
+            for hit in answer["hits"]["hits"]:
+                document = Document(index=hit["_index"], id=hit["_id"])
+                held = (hit.get("fields") or hit.get("_source") or {}).get(target.name)
+                if document in wanted and held:
+                    found[document] = _vectors(held)
         return found
+
+    def reading(self, action: str) -> AbstractContextManager[None]:
+        """Around code that reads an answer; see `Upstream.reading`."""
+        return self._upstream.reading(action)
 
     def _object(self, reply: Reply, action: str) -> Json:
         if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import logging
 import zlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -12,12 +11,10 @@ from dataclasses import dataclass
 import aiohttp
 from starlette.types import Send
 
-from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.errors import EsSbertError
 from es_sbert.gateway.wire.headers import passed_on
 from es_sbert.gateway.wire.incoming import CallerGone, Headers, Incoming
 from es_sbert.gateway.wire.upstream import Upstream
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -130,10 +127,7 @@ class _Exchange:
         try:
             async with self._upstream.send(outgoing.method, outgoing.target, outgoing.headers, stream) as answer:
                 if not 200 <= answer.status <= 599:
-                    raise EngineUnreachable(
-                        f"the engine at {self._upstream.url} answered with status {answer.status}, which ends nothing",
-                        "Look at what stands between the gateway and the engine.",
-                    )
+                    raise self._upstream.strange(f"the status {answer.status}, which ends no request")
                 self._upstream.learn(answer)
                 if self._amend is not None and answer.status >= 400:
                     await self._give_amended(answer, self._amend)
@@ -148,7 +142,7 @@ class _Exchange:
             if not self._status:
                 raise failure from error
             # The caller has a part of the answer. Without its end the server closes the connection, which tells.
-            logger.warning("an answer to %s broke off: %s", outgoing.method, failure.message)
+            self._upstream.log.warning("broken off", "an answer to %s broke off: %s", outgoing.method, failure.message)
 
     async def _give(self, answer: aiohttp.ClientResponse) -> None:
         headers = passed_on(answer.raw_headers)
@@ -190,10 +184,7 @@ async def fetch(upstream: Upstream, outgoing: Outgoing) -> Answer:
     except (aiohttp.ClientError, TimeoutError) as error:
         raise upstream.failure(error) from error
     if answer.headers.get("content-encoding", "identity") != "identity":
-        raise EngineUnreachable(
-            f"the engine at {upstream.url} compressed an answer that was to be plain",
-            "Look at what stands between the gateway and the engine.",
-        )
+        raise upstream.strange("a compressed answer where a plain one was asked for")
     return Answer(answer.status, passed_on(answer.raw_headers), body)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,11 @@ from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.failures import UpstreamTimeout
 from es_sbert.gateway.settings import Limits
+from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.gateway.wire.headers import decoded, passed_on
 from es_sbert.gateway.wire.incoming import Headers
+
+logger = logging.getLogger(__name__)
 
 # A deprecation warning of an engine may be longer than the usual limit of a header.
 _LONGEST_HEADER = 64 * 1024
@@ -33,6 +37,9 @@ _ONE_PIECE = 1024 * 1024
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 # What the engine answers where it is the caller who asks wrongly, or may not: the request itself meets with the same.
 REFUSALS = frozenset({400, 401, 403, 404})
+# What callers are told of the engine is never where it is, nor why it cannot be reached: that is in the log.
+_SEND_AGAIN = "Send the request again in a moment. The gateway's log says why, for whoever runs it."
+_LOOK_FIRST = "The engine may have carried it out: look before you repeat a write. The gateway's log says why, for whoever runs it."
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,10 @@ class Upstream:
         settings: Where it is. Credentials in them are the gateway's own, for `ask` alone.
         limits: How long to wait.
 
+    Attributes:
+        flavour: Which engine it is; None while it has answered nothing.
+        log: For what only the operator shall know.
+
     Raises:
         UsageError: an address that cannot be read.
     """
@@ -66,6 +77,7 @@ class Upstream:
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
         self.flavour: Flavour | None = None
+        self.log = ThrottledLog(logger)
 
     @property
     def url(self) -> str:
@@ -155,8 +167,8 @@ class Upstream:
         except EngineUnreachable as error:
             return error.message
         except TimeoutError:
-            return f"{self.url} did not answer within {self._limits.connect_seconds:g} seconds"
-        return f"{self.url} answers with status {reply.status}" if reply.status >= 500 else None
+            return f"the engine did not answer within {self._limits.connect_seconds:g} seconds"
+        return f"the engine answers with status {reply.status}" if reply.status >= 500 else None
 
     async def ask_as_itself(self, method: str, target: str, body: bytes, kind: str) -> tuple[int, Any]:
         """A request with the gateway's own credentials; status and parsed answer.
@@ -192,11 +204,36 @@ class Upstream:
             action: What was asked, e.g. `GET /docs`.
         """
         if reply.status == 200:
-            return EngineUnreachable(
-                f"what answers {action} at {self.url} is no engine: it is no JSON",
-                "Check the address after --upstream, and what stands between the gateway and the engine.",
-            )
-        return failed_request(reply.status, reply.body, label=f"the engine at {self.url}", action=action)
+            return self.strange(f"{action} was answered by something else than an object in JSON")
+        return failed_request(reply.status, reply.body, label="the engine", action=action)
+
+    def strange(self, what: str, error: Exception | None = None) -> EngineUnreachable:
+        """What callers are told of an answer that no engine gives.
+
+        Args:
+            what: What is strange about it, for the log.
+            error: Met with when it was read, for the log too.
+        """
+        self.log.warning(
+            "strange", "%s gives answers that are not those of an engine: %s. Check the address after --upstream, and "
+            "any proxy between the gateway and the engine.", self.url, what, error=error,
+        )  # fmt: skip
+        return EngineUnreachable("the engine behind the gateway gave an answer in an unexpected form", _SEND_AGAIN)
+
+    @contextmanager
+    def reading(self, action: str) -> Iterator[None]:
+        """Around code that reads the engine's answer to a question of the gateway's own, and does nothing else.
+
+        Args:
+            action: What was asked, e.g. `GET /docs`.
+
+        Raises:
+            EngineUnreachable: the answer has another shape than an engine's.
+        """
+        try:
+            yield
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise self.strange(f"{action} was answered in an unexpected form", error) from error
 
     def learn(self, answer: aiohttp.ClientResponse) -> None:
         """Find out from an answer which engine it is: Elasticsearch signs every one."""
@@ -207,24 +244,28 @@ class Upstream:
             self.flavour = Flavour.OPENSEARCH
 
     def failure(self, error: Exception) -> EngineUnreachable:
-        """What became of a request without an answer, in words."""
+        """What callers are told of a request without an answer. The log is told the address and the cause."""
         if isinstance(error, aiohttp.ServerTimeoutError | asyncio.TimeoutError):
-            return UpstreamTimeout(
-                f"the engine at {self.url} did not answer in time",
-                "Look at its load (`GET _nodes/hot_threads`), or start the gateway with a longer --answer-timeout.",
-            )
+            self.log.warning(
+                "timeout", "the engine at %s did not answer in time. Look at its load (`GET _nodes/hot_threads`), or "
+                "start the gateway with a longer --answer-timeout.", self.url,
+            )  # fmt: skip
+            return UpstreamTimeout("the engine behind the gateway did not answer in time", _LOOK_FIRST)
         if isinstance(
             error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | aiohttp.ClientResponseError
         ):
-            return EngineUnreachable(
-                f"the engine at {self.url} broke off, or sent what is no HTTP answer",
-                "Check that an engine listens there and its log, then send the request again.",
-            )
+            self.log.warning(
+                "broken", "the engine at %s broke off, or sent what is no HTTP answer. Check that an engine listens "
+                "there, and look at its log.", self.url,
+            )  # fmt: skip
+            return EngineUnreachable("the engine behind the gateway broke off its answer", _LOOK_FIRST)
         # aiohttp's own words name TLS whether it is used or not, and show digests as bytes.
         cause: Exception = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         if isinstance(error, aiohttp.ServerFingerprintMismatch):
             cause = ssl.SSLError("fingerprint")
-        return unreachable(self.url, cause, self._limits.connect_seconds)
+        why = unreachable(self.url, cause, self._limits.connect_seconds)
+        self.log.warning("unreachable", "%s. %s", why.message, why.remedy)
+        return EngineUnreachable("the engine behind the gateway does not answer", _SEND_AGAIN)
 
     async def close(self) -> None:
         if self._session is not None:

@@ -323,10 +323,13 @@ def test_settings_that_make_no_sense_are_refused(wrong: Any) -> None:
     assert caught.value.remedy
 
 
-def test_another_certificate_than_the_one_whose_fingerprint_was_given_is_said_to_be_that() -> None:
+def test_another_certificate_than_the_one_whose_fingerprint_was_given_is_logged_as_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     upstream = Upstream(EngineSettings(url="https://localhost:9200", fingerprint="00" * 32), Limits())
     failure = upstream.failure(aiohttp.ServerFingerprintMismatch(b"\x00" * 32, b"\x01" * 32, "localhost", 9200))
-    assert failure.message == "the certificate of https://localhost:9200 is not the one with the fingerprint given"
+    assert "the certificate of https://localhost:9200 is not the one with the fingerprint given" in caplog.text
+    assert "localhost" not in f"{failure.message} {failure.remedy}"
 
 
 @pytest.mark.parametrize("reply", [Reply(200, None), Reply(200, []), Reply(502, None), Reply(500, {"error": "x"})])

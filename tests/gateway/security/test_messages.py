@@ -1,0 +1,151 @@
+"""What callers learn of the engine behind the gateway and of its bugs, and what the log says in their place."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+import orjson
+import pytest
+
+from es_sbert.cli.logs import start_logging
+from es_sbert.events import logger
+from es_sbert.gateway.app import Gateway
+from tests.gateway.echo import HEAD, Echo, Received, raw
+from tests.gateway.recorded import Request
+from tests.gateway.serving import gateway
+from tests.gateway.wire import send
+
+JSON = (("content-type", "application/json"),)
+SEMANTIC = orjson.dumps({"query": {"match": {"semantic": "cats"}}})
+REQUESTS = [
+    Request("GET", "/a"), Request("POST", "/a/_search", JSON, SEMANTIC), Request("POST", "/a/_doc", JSON, b"{}"),
+    Request("POST", "/a/_bulk", JSON, b'{"index":{}}\n{"a":"b"}\n'), Request("GET", "/ui/api/indices"),
+    Request("GET", "/readyz"),
+]  # fmt: skip
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+def hangs(got: Received, out: BinaryIO) -> bool:
+    return not threading.Event().wait(3)
+
+
+@contextmanager
+def logging_to_stderr(form: str) -> Iterator[None]:
+    """As `es-sbert serve --log-format` does, until the block ends."""
+    root, level, hook = logging.getLogger(), logger.level, sys.excepthook
+    handlers = list(root.handlers)
+    start_logging(form)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        logger.setLevel(level)
+        logging.captureWarnings(False)
+        sys.excepthook = hook
+
+
+@pytest.mark.parametrize(
+    ("scheme", "reply", "limits", "status", "words"),
+    [("http", None, {}, 502, "nothing listens at"),
+     ("https", raw(b"x"), {}, 502, "the connection to https://"),
+     ("http", raw(b"", close=True), {}, 502, "broke off"),
+     ("http", raw(b"no HTTP\r\n\r\n", close=True), {}, 502, "broke off"),
+     ("http", raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 2\r\n\r\n{}"), {}, 200, ""),
+     ("http", hangs, {"answer_seconds": 0.3, "connect_seconds": 0.3}, 504, "did not answer in time")],
+    ids=["nobody", "no TLS", "breaks off", "no HTTP", "compressed", "hangs"],
+)  # fmt: skip
+def test_callers_are_not_told_where_the_engine_is(
+    tiny: Path, caplog: pytest.LogCaptureFixture, scheme: str, reply: Any, limits: dict[str, float], status: int,
+    words: str,
+) -> None:  # fmt: skip
+    with Echo() as engine:
+        if reply is not None:
+            engine.reply = reply
+        port = urlsplit(engine.url).port if reply is not None else closed_port()
+        with gateway(f"{scheme}://localhost:{port}", tiny, **limits) as url:
+            for request in REQUESTS:
+                answer = send(url, request)
+                for secret in (b"localhost", str(port).encode(), b"SSL", b"certificate"):
+                    assert secret not in answer.body, (request, answer)
+                if request.target == "/readyz":
+                    assert answer.status in (200, 503)
+                elif status != 200:
+                    assert answer.status == status, answer
+                    assert b"The gateway's log says why" in answer.body
+    if words:
+        said = [message for message in caplog.messages if words in message]
+        assert said
+        assert f"localhost:{port}" in said[0]
+
+
+def test_a_flood_of_failures_is_counted_and_not_logged_one_by_one(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with gateway(f"http://127.0.0.1:{closed_port()}", tiny) as url:
+        for _ in range(50):
+            assert send(url, Request("GET", "/a")).status == 502
+        told = send(url, Request("GET", "/metrics")).body.decode()
+    assert 'es_sbert_gateway_upstream_errors_total{reason="unreachable"} 50.0' in told
+    assert 1 <= len([message for message in caplog.messages if "nothing listens" in message]) < 25
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_bug_is_logged_with_its_traceback(
+    echo: Echo, tiny: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], form: str
+) -> None:
+    async def broken(*_: object) -> None:
+        raise KeyError("first\nsecond\x1b[2J")
+
+    monkeypatch.setattr(Gateway, "_pass", broken)
+    with logging_to_stderr(form), gateway(echo.url, tiny) as url:
+        answer = send(url, Request("GET", "/a"))
+    assert answer.status == 500
+    assert b"second" not in answer.body
+    lines = capfd.readouterr().err.splitlines()
+    if form == "json":
+        [bug] = [one for one in map(orjson.loads, lines) if "bug of the gateway" in one["message"]]
+        assert "Traceback" in bug["traceback"]
+        assert "in broken" in bug["traceback"]
+        return
+    first = lines.index("a request met with a bug of the gateway")
+    trace = lines[first + 1 :]
+    assert trace[0] == "    Traceback (most recent call last):"
+    assert any("in broken" in line for line in trace)
+    assert trace[-1].startswith("    KeyError: 'first")
+    assert all(line.startswith("    ") and line.isprintable() for line in trace)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_names_in_requests_forge_no_lines_of_the_log(
+    echo: Echo, tiny: Path, capfd: pytest.CaptureFixture[str], form: str
+) -> None:
+    def reply(got: Received, out: BinaryIO) -> bool:
+        # The mapping may not be read, which a write is logged for.
+        status = b"403 Forbidden" if b"_meta.es_sbert" in got.target else b"200 OK"
+        out.write(HEAD.replace(b"200 OK", status) + b"content-length: 2\r\n\r\n{}")
+        return True
+
+    echo.reply = reply
+    with logging_to_stderr(form), gateway(echo.url, tiny) as url:
+        name = "x%0aError:%20forged%0d%1b%5b2J%e2%80%ae"
+        send(url, Request("POST", f"/{name}/_doc", JSON, b'{"title":"cats"}'))
+        send(url, Request("POST", "/a/_doc", (*JSON, ("x-opaque-id", "\x1b[2J")), b'{"title":"cats"}'))
+        send(url, Request("GET", "/a", (("x-broken", "\x1b[2J\x00"),)))
+    written = capfd.readouterr().err
+    assert "pass without vectors" in written
+    for line in written.splitlines():
+        assert line.isprintable()
+        assert not line.startswith("Error: forged")
+        if form == "json":
+            assert orjson.loads(line)["message"]

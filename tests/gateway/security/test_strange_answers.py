@@ -1,0 +1,87 @@
+"""An answer to one of the gateway's own questions that has another shape than an engine's is a 502, not a bug."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import orjson
+import pytest
+
+from es_sbert.loading import load_encoder
+from tests.gateway.echo import HEAD, Echo, Received
+from tests.gateway.recorded import Request
+from tests.gateway.serving import gateway
+from tests.gateway.wire import send
+
+JSON = (("content-type", "application/json"),)
+META = {"fingerprint": "f" * 64, "model": "tiny", "dimensions": 3, "index_type": "hnsw", "text": "{title} {body}"}
+MAPPINGS = {"_meta": {"es_sbert": {"fields": {"embedding": META}}}}
+SHAPES: list[object] = [
+    [], [[]], "text", 3, None, {"a": []}, {"a": "text"}, {"a": None}, {"a": 3}, {"a": {"mappings": []}},
+    {"a": {"mappings": {"_meta": []}}}, {"a": {"mappings": {"_meta": {"es_sbert": []}}}},
+    {"a": {"mappings": {"_meta": {"es_sbert": {"fields": []}}}}}, {"a": {"mappings": {"properties": []}}},
+    {"a": {"mappings": {"properties": {"title": "text"}}}}, {"a": {"mappings": MAPPINGS, "settings": []}},
+    {"a": {"mappings": MAPPINGS, "settings": {"index": {"number_of_shards": "many"}}}},
+    {"a": {"mappings": MAPPINGS, "aliases": []}}, {"a": {"mappings": MAPPINGS, "aliases": {"b": "text"}}},
+    {"other": {"mappings": MAPPINGS, "aliases": {"a": {}}}},
+    {"indices": "a"}, {"indices": {"a": []}}, {"hits": []}, {"hits": {"hits": {}}}, {"hits": {"hits": ["text"]}},
+    {"aggregations": []}, {"aggregations": {"indices": {"buckets": [{}]}}}, {"docs": {}}, {"docs": []},
+    {"docs": ["text"]}, {"docs": [{"error": "text"}]}, {"responses": "text"}, {"items": "text"},
+    {"template_output": []}, {"data_streams": "text"}, {"aliases": [{"name": "a"}]}, {"template": []},
+    {"error": {"failed_shards": ["text"], "_shards": []}},
+]  # fmt: skip
+REQUESTS = [
+    Request("GET", "/ui/api/indices"),
+    Request("GET", "/ui/api/facets?index=a"),
+]  # fmt: skip
+
+
+@dataclass
+class Through:
+    """A gateway, and the engine behind it."""
+
+    url: str
+    engine: Echo
+    mapping: bytes
+
+
+@pytest.fixture(scope="module")
+def through(tiny: Path) -> Iterator[Through]:
+    with load_encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
+        info = encoder.info
+    meta = META | {"fingerprint": info.fingerprint, "dimensions": info.dimensions}
+    # Behind an alias, on two shards: the gateway has more questions then.
+    index = {
+        "mappings": {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}, "aliases": {"a": {}},
+        "settings": {"index": {"number_of_shards": "2"}},
+    }  # fmt: skip
+    with Echo() as engine, gateway(engine.url, tiny) as url:
+        yield Through(url, engine, orjson.dumps({"index": index}))
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["", "with a mapping"])
+@pytest.mark.parametrize("status", [200, 404, 503])
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: f"{one.method} {one.target}")
+def test_an_answer_in_a_strange_shape_is_no_bug(
+    through: Through, request_: Request, shape: object, status: int, mapped: bool
+) -> None:
+    def reply(got: Received, out: BinaryIO) -> bool:
+        if mapped and b"filter_path" in got.target and b"_meta.es_sbert" in got.target:
+            body, line = through.mapping, b"200 OK"
+        else:
+            body, line = orjson.dumps(shape), b"%d Strange" % status
+        out.write(HEAD.replace(b"200 OK", line) + b"content-length: %d\r\n\r\n" % len(body) + body)
+        return True
+
+    through.engine.reply = reply
+    # The mapping is remembered for a moment.
+    send(through.url, Request("PUT", "/a/_mapping", JSON, b"{}"))
+    answer = send(through.url, request_)
+    assert answer.status != 500, answer
+    if answer.status == 502:
+        assert b"in an unexpected form. Send the request again" in answer.body
+    assert b"127.0.0.1" not in answer.body
