@@ -72,7 +72,7 @@ class _People(_ToStderr):
 
     def format(self, record: logging.LogRecord) -> str:
         text: str | None = getattr(record, "text", None)
-        line = printable(record.getMessage().strip()) if text is None else printable_lines(text)
+        line = printable(record.getMessage().rstrip("\n")) if text is None else printable_lines(text)
         if not record.exc_info or record.name.partition(".")[0] not in _WITH_TRACEBACKS:
             return line
         trace = printable_lines(_PLAIN.formatException(record.exc_info))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from pydantic import SecretStr
 from starlette.applications import Starlette
 
 from es_sbert.gateway.admission import Admission
@@ -26,6 +27,7 @@ def embedding_app(
     load: bool = True,
     engine_problem: str | None = None,
     limits: Limits | None = None,
+    metrics_key: SecretStr | None = None,
 ) -> Starlette:
     """An application of the routes.
 
@@ -33,6 +35,7 @@ def embedding_app(
         load: Whether the default model is loaded before the first request.
         engine_problem: What the readiness check hears of the engine.
         limits: Of the gateway.
+        metrics_key: Asked for at `/metrics`.
     """
     metrics = GatewayMetrics(settings.public_names)
     admission = Admission(limits or Limits())
@@ -53,7 +56,7 @@ def embedding_app(
             *embedding_routes(models, api or EmbeddingsApiSettings(), metrics, admission),
             *description_routes(),
             *health_routes(models, upstream_problem, lambda: admission.full),
-            *metrics_routes(metrics),
+            *metrics_routes(metrics, metrics_key),
         ],
         lifespan=lifespan,
     )

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import httpx
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
 from es_sbert.gateway.metrics import GatewayMetrics
 from tests.gateway import patient
@@ -40,6 +42,30 @@ def test_every_metric_is_documented() -> None:
     documented = set(re.findall(r"^\| `(es_sbert_gateway_\w+)`", page, re.MULTILINE))
     families = [family for family in GatewayMetrics().registry.collect() if family.name.startswith("es_sbert_")]
     assert documented == {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+
+
+def test_models_that_only_a_mapping_names_are_not_named_in_metrics() -> None:
+    metrics = GatewayMetrics(["tiny"])
+    for model in ("tiny", "named by a mapping", "another one"):
+        metrics.model_loaded(model, f"fingerprint of {model}")
+    metrics.model_dropped("another one", "fingerprint of another one")
+    shown = generate_latest(metrics.registry).decode()
+    assert 'model_loaded{fingerprint="fingerprint of tiny",model="tiny"} 1.0' in shown
+    assert 'model_loaded{fingerprint="",model="other"} 1.0' in shown
+    assert "mapping" not in shown.replace("those that only mappings name", "")
+
+
+def test_metrics_may_ask_for_a_key(tiny: Path) -> None:
+    with served(embedding_app(tiny_settings(tiny), metrics_key=SecretStr("the right key"))) as url:
+        for given in (None, "Bearer wrong", "Basic the right key", "Bearer"):
+            answer = patient.get(f"{url}/metrics", headers={} if given is None else {"authorization": given})
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert "es_sbert_gateway" not in answer.text
+        shown = patient.get(f"{url}/metrics", headers={"authorization": "Bearer the right key"})
+        assert "es_sbert_gateway_requests_running" in shown.text
+        # The health pages ask for none.
+        assert patient.get(f"{url}/healthz").status_code == 200
 
 
 def test_metrics_count_what_happened(tiny: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import orjson
 import pytest
 
 from es_sbert.cli.main import main
@@ -18,9 +19,12 @@ NOBODY = "http://127.0.0.1:9"  # the port of `discard`: nothing listens there
 def test_models_and_the_key_without_an_engine(tiny: Path, tmp_path: Path) -> None:
     other = write_tiny_bert(tmp_path / "other", seed=1)
     (tmp_path / "key").write_text("the right key\n")
+    (tmp_path / "metrics-key").write_text("the key of metrics\n")
     options = ["--model", str(tiny), "--also-model", str(other), "--model-alias", "text-embedding-3-small=other",
                "--precision", "fp32", "--embeddings-key-file", str(tmp_path / "key"),
-               "--own-prefix", "/own"]  # fmt: skip
+               "--metrics-key-file", str(tmp_path / "metrics-key"), "--log-format", "json", "--max-connections", "50",
+               "--max-connections-per-client", "40", "--max-buffered", "256", "--body-timeout", "60",
+               "--min-body-rate", "2048", "--own-prefix", "/own"]  # fmt: skip
     with (
         serve(NOBODY, tmp_path, *options) as url,
         httpx.Client(base_url=f"{url}/own", trust_env=False, timeout=120) as http,
@@ -37,11 +41,15 @@ def test_models_and_the_key_without_an_engine(tiny: Path, tmp_path: Path) -> Non
         assert ready.status_code == 503
         assert ready.json()["model"] == "ok"
         assert ready.json()["engine"] != "ok"
-        shown = http.get("/metrics").text
+        assert http.get("/metrics").status_code == 401
+        shown = http.get("/metrics", headers={"authorization": "Bearer the key of metrics"}).text
         assert 'model="other"' in shown
         assert str(tmp_path) not in shown
     log = (tmp_path / "gateway.log").read_text()
     assert "the right key" not in log
+    assert "the key of metrics" not in log
+    events = [orjson.loads(line)["event"] for line in log.splitlines()]
+    assert events[0] == "serving"
     assert "Traceback" not in log
 
 
@@ -53,6 +61,8 @@ def test_models_and_the_key_without_an_engine(tiny: Path, tmp_path: Path) -> Non
         (["--model-alias", "a=unknown"], "which is not served"),
         (["--model", "one/name", "--also-model", "one/name"], "two models would be served"),
         (["--embeddings-key-file", "missing"], "cannot be read"),
+        (["--metrics-key-file", "missing"], "cannot be read"),
+        (["--max-buffered", "150"], "less than two of"),
         (["--tls-certificate", "missing"], "the TLS certificate missing or its key cannot be used"),
         (["--host", "203.0.113.7"], "nothing can listen on 203.0.113.7"),
         (["--cors-origin", "https://app.example/"], "is no origin"),

@@ -69,6 +69,24 @@ def test_machines_get_one_object_a_line(capfd: pytest.CaptureFixture[str]) -> No
     assert not is_json()
 
 
+def test_people_see_where_a_mistake_happened_and_one_line_a_record(capfd: pytest.CaptureFixture[str]) -> None:
+    start_logging()
+    ours = logging.getLogger("es_sbert.gateway")
+    ours.warning("index %s", "x\nError: forged\x1b[2J\u2028")
+    try:
+        raise KeyError("first\nsecond\x1b")
+    except KeyError:
+        ours.exception("a mistake")
+    logging.getLogger("asyncio").error("never retrieved\n", exc_info=ValueError("two\nlines"))
+    lines = capfd.readouterr().err.split("\n")[:-1]
+    assert lines[0] == "index x\\nError: forged\\x1b[2J\\u2028"
+    assert lines[1:3] == ["a mistake", "    Traceback (most recent call last):"]
+    assert lines[-4:] == [
+        "    KeyError: 'first\\nsecond\\x1b'", "never retrieved", "    ValueError: two", "    lines"
+    ]  # fmt: skip
+    assert all(line.isprintable() for line in lines)
+
+
 def test_quiet_leaves_errors(capfd: pytest.CaptureFixture[str]) -> None:
     start_logging()
     only_errors()

@@ -39,7 +39,10 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 REFUSALS = frozenset({400, 401, 403, 404})
 # What callers are told of the engine is never where it is, nor why it cannot be reached: that is in the log.
 _SEND_AGAIN = "Send the request again in a moment. The gateway's log says why, for whoever runs it."
-_LOOK_FIRST = "The engine may have carried it out: look before you repeat a write. The gateway's log says why, for whoever runs it."
+_LOOK_FIRST = (
+    "The engine may have carried it out: look before you repeat a write. The gateway's log says why, for whoever runs "
+    "it."
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,115 @@
+"""Whom a connection counts for, what limits of memory make sense, and how often a kind of warning is logged."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from es_sbert.errors import Overloaded, UsageError
+from es_sbert.gateway.admission import Admission, Connections, allowed_connections, client_of
+from es_sbert.gateway.settings import MIB, Limits
+from es_sbert.gateway.throttled_log import ThrottledLog
+
+
+class Caller:
+    """A connection."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.refused: Overloaded | None = None
+
+    def refuse(self, error: Overloaded) -> None:
+        self.refused = error
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [("192.0.2.7", "192.0.2.7"), ("::ffff:192.0.2.7", "192.0.2.7"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+     ("2001:db8:1:2::1", "2001:db8:1:2::/64"), ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+     ("fe80::1%eth0", "fe80::/64"), ("", ""), ("a name", "a name")],
+)  # fmt: skip
+def test_addresses_of_one_network_of_ipv6_count_as_one_client(address: str, client: str) -> None:
+    assert client_of(address) == client
+
+
+def test_a_connection_counts_until_it_is_closed() -> None:
+    connections = Connections(Limits(connections=3, client_connections=2))
+    first, second, third = (Caller(f"2001:db8::{number}") for number in (1, 2, 3))
+    assert connections.add(first) is connections.add(second) is None
+    refused = connections.add(third)
+    assert refused is not None
+    assert "2 connections are open from your address" in refused.message
+    connections.remove(third)
+    other = Caller("2001:db8:0:1::1")
+    assert connections.add(other) is None
+    assert (connections.open, connections.full) == (3, "3 connections are open, and no more are taken")
+    for caller in (first, second, other, other):
+        connections.remove(caller)
+    assert (connections.open, connections.full) == (0, None)
+    assert connections.add(third) is None
+
+
+def test_the_oldest_of_many_that_are_too_many_is_refused_first() -> None:
+    connections = Connections(Limits(connections=1))
+    callers = [Caller(f"192.0.2.{number}") for number in range(1, 101)]
+    errors = [connections.add(caller) for caller in callers]
+    assert [error is None for error in errors] == [True] + 99 * [False]
+    refused = [caller.refused is not None for caller in callers]
+    assert refused == [False] + 35 * [True] + 64 * [False]
+    assert connections.refused == 99
+
+
+def test_some_connections_are_always_allowed() -> None:
+    assert 1 <= allowed_connections() <= 10_000
+
+
+def test_at_the_end_of_a_request_all_of_it_is_given_back() -> None:
+    admission = Admission(Limits(concurrency=1, body_bytes=5, buffered_bytes=10))
+    with admission.slot() as slot:
+        slot.acquire()
+        slot.acquire()
+        assert admission.full == "1 requests are being answered, and no more are taken at once"
+        slot.reserve(7)
+        slot.reserve(3)
+        assert admission.buffered_bytes == 10
+        with pytest.raises(Overloaded):
+            slot.reserve(1)
+    assert (admission.buffered_bytes, admission.full) == (0, None)
+
+
+def test_memory_for_bodies_is_at_least_that_of_one_request() -> None:
+    assert Limits().most_buffered_bytes == 1024 * MIB
+    assert Limits(body_bytes=600 * MIB).most_buffered_bytes == 1200 * MIB
+    with pytest.raises(UsageError) as caught:
+        Limits(body_bytes=10, buffered_bytes=19)
+    assert "--max-buffered" in caught.value.remedy
+
+
+def test_a_kind_of_warning_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    log = ThrottledLog(logging.getLogger("es_sbert.test"), 10.0, lambda: now)
+    for second in range(21):
+        now = float(second)
+        log.warning("a", "%s fails", "it")
+        log.warning("b", "other")
+    assert [message for message in caplog.messages if "fails" in message] == [
+        "it fails", "it fails (and 9 times more before)", "it fails (and 9 times more before)"
+    ]  # fmt: skip
+    assert caplog.messages.count("other") == 1
+
+
+def test_a_bug_is_logged_once_in_a_while_for_each_place(caplog: pytest.LogCaptureFixture) -> None:
+    log = ThrottledLog(logging.getLogger("es_sbert.test"), 10.0, lambda: 0.0)
+
+    def fail(kind: type[Exception]) -> None:
+        try:
+            raise kind("oops")
+        except Exception as error:
+            log.bug("a bug", error)
+
+    for _ in range(3):
+        fail(KeyError)
+        fail(ValueError)
+    assert len(caplog.records) == 2
+    assert caplog.text.count("Traceback") == 2
