@@ -21,7 +21,7 @@ from es_sbert.gateway.app import Gateway
 from tests.gateway.echo import HEAD, Echo, Received, raw
 from tests.gateway.recorded import Request
 from tests.gateway.serving import gateway
-from tests.gateway.wire import send
+from tests.gateway.wire import send, talk
 
 JSON = (("content-type", "application/json"),)
 SEMANTIC = orjson.dumps({"query": {"match": {"semantic": "cats"}}})
@@ -149,3 +149,14 @@ def test_names_in_requests_forge_no_lines_of_the_log(
         assert not line.startswith("Error: forged")
         if form == "json":
             assert orjson.loads(line)["message"]
+
+
+def test_a_header_that_is_not_utf_8_is_refused(echo: Echo, tiny: Path) -> None:
+    """The client library could not send it on as it is."""
+    with gateway(echo.url, tiny) as url:
+        said = talk(url, b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-opaque-id: caf\xe9\r\n\r\n")
+        assert said.startswith(b"HTTP/1.1 400 ")
+        assert b"Write it in ASCII or UTF-8" in said
+        assert echo.received == []
+        talk(url, "GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-opaque-id: café\r\n\r\n".encode())
+    assert echo.only().values(b"x-opaque-id") == ["café".encode()]

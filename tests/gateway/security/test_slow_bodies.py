@@ -204,7 +204,10 @@ def test_a_streamed_body_that_meets_the_limit_of_requests_is_not_complete_for_th
             eventually(lambda: metric(url, "requests_running") == 2)
             caller.send(framing[2])
             assert status_of(caller.said()) == 429
+        # The engine sees either its end or that it breaks off.
+        eventually(lambda: len(echo.received) > 1 or echo.refused != [])
         assert [got.target for got in echo.received] == [b"/hangs"]
+    echo.refused.clear()
 
 
 def test_the_time_that_a_slow_engine_takes_does_not_count(tiny: Path) -> None:
