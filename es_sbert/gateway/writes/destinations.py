@@ -15,6 +15,7 @@ from es_sbert.gateway.indices import Indices
 from es_sbert.gateway.wire.callers import CallerKeys
 from es_sbert.gateway.wire.incoming import Headers
 from es_sbert.gateway.wire.upstream import Upstream
+from es_sbert.gateway.writes.refusals import Notices, log_detail
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.schema import vector_fields
 from es_sbert.index.targets import Target, Targets
@@ -26,6 +27,10 @@ _MOST_KEPT = 1000
 # An index that just got its vector field must not go without vectors for long; where there are vectors, the mapping is
 # looked at again once they are made.
 _REMEMBER_SECONDS = 1.0
+# Bytes of memory for a number of a vector: as float32, and in the request that is sent.
+_NUMBER = 16
+# Bytes of a text for a token, at least.
+_TOKEN = 2
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,29 @@ class Destination:
     Attributes:
         index: Name by which one document can be looked up there.
         targets: The vector fields whose text is known; none where it has no vectors.
+        without_text: Names of the vector fields whose text is not known.
     """
 
     index: str
     targets: Targets = ()
+    without_text: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, index: str, fields: Mapping[str, VectorFieldMeta]) -> Destination:
+        """The destination with these vector fields."""
+        targets = tuple(
+            Target(name, TextTemplate.parse(meta.text), meta) for name, meta in fields.items() if meta.text is not None
+        )
+        return cls(index, targets, tuple(name for name, meta in fields.items() if meta.text is None))
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether it has any vector field."""
+        return bool(self.targets or self.without_text)
+
+    def vector_bytes(self, source_bytes: int) -> int:
+        """An estimate of the memory for the vectors of a document of this size."""
+        return sum(_vectors(target.meta, source_bytes) * target.meta.dimensions for target in self.targets) * _NUMBER
 
 
 class Destinations:
@@ -53,6 +77,7 @@ class Destinations:
         self._upstream = upstream
         self._indices = indices
         self._keys = CallerKeys()
+        self._notices = Notices(logger)
         self._known: TTLCache[bytes, Destination] = TTLCache(_MOST_KEPT, _REMEMBER_SECONDS)
 
     def forget(self) -> None:
@@ -80,7 +105,7 @@ class Destinations:
         try:
             found = await self._ask(name, headers)
         except AccessDenied as error:
-            logger.warning("documents for %s pass without vectors: %s. %s", name, error.message, error.remedy)
+            self._notices.tell("documents for %s pass without vectors: %s", name, log_detail(error))
             found = Destination(name)
         self._known[self._keys.key(headers, name)] = found
         return found
@@ -90,12 +115,12 @@ class Destinations:
         if searched is None:
             return Destination(name)  # the engine itself says so to the caller
         if not searched.exists:
-            return Destination(name, targets_of(await self._of_template(name, headers)))
+            return Destination.of(name, await self._of_template(name, headers))
         if not searched or name in searched.fields:
-            return Destination(name, targets_of(searched.fields.get(name, {})))
+            return Destination.of(name, searched.fields.get(name, {}))
         # An alias or a data stream: its other indices may have vectors where the one that is written to has none.
         index, alone = await self._write_index(name, headers)
-        return Destination(name if alone else index, targets_of(searched.fields.get(index, {})))
+        return Destination.of(name if alone else index, searched.fields.get(index, {}))
 
     async def _write_index(self, name: str, headers: Headers) -> tuple[str, bool]:
         """The concrete index that takes the writes, and whether it is the only one of that name."""
@@ -127,11 +152,8 @@ class Destinations:
         return self._upstream.needed(answer, f"GET {path}")
 
 
-def targets_of(fields: Mapping[str, VectorFieldMeta]) -> Targets:
-    """The vector fields whose text is known."""
-    return tuple(
-        Target(name, TextTemplate.parse(meta.text), meta) for name, meta in fields.items() if meta.text is not None
-    )
+def _vectors(meta: VectorFieldMeta, source_bytes: int) -> int:
+    return 1 if meta.passages is None else 1 + source_bytes // (meta.passages.tokens * _TOKEN)
 
 
 def _write_index_of(alias: str, indices: Mapping[str, Json]) -> str | None:

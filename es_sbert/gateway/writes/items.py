@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import codecs
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import orjson
 
+from es_sbert.gateway.wire.json_bodies import lines_in_utf8
+
 # What JSON takes for white space; a line feed ends a line of a bulk request.
 SPACE = b" \t\r\n"
+# Bytes of a body that are put into UTF-8 at a time.
+_PART = 1024 * 1024
 
 
 class Operation(StrEnum):
@@ -54,23 +59,6 @@ class Item:
         return replace(self, source=source)
 
 
-@dataclass(frozen=True)
-class Bulk:
-    """A bulk request.
-
-    Attributes:
-        items: Its actions, in order.
-        rest: Bytes behind the last of them.
-    """
-
-    items: list[Item]
-    rest: bytes = b""
-
-    @property
-    def body(self) -> bytes:
-        return b"".join([*(item.body for item in self.items), self.rest])
-
-
 class _NotABulk(ValueError):
     """The engine says by itself what is wrong with it."""
 
@@ -80,42 +68,101 @@ def single_item(operation: Operation, index: str, id: str | None, routing: str |
     return _item(operation, index, id, routing, b"", source)
 
 
-def read_bulk(body: bytes, index: str = "", routing: str | None = None) -> Bulk | None:
-    """The actions of a bulk request's body.
+@dataclass(frozen=True)
+class WindowLimits:
+    """How much of a bulk request is worked on at a time.
 
-    Args:
-        index, routing: What holds for actions that do not say their own.
-
-    Returns:
-        None where the engine would refuse the whole request, or where it is not certain which line is which.
+    Attributes:
+        items: Most actions.
+        bytes: Most bytes of memory, as `weight` estimates them. A larger action makes a window alone.
+        weight: Estimates the memory for an action, from the name of its index and the bytes of its lines.
     """
-    if not body.endswith(b"\n"):
-        return None
-    try:
-        return _read(body, index, routing)
-    except _NotABulk:
-        return None
+
+    items: int
+    bytes: int
+    weight: Callable[[str, int], int]
 
 
-def _read(body: bytes, index: str, routing: str | None) -> Bulk:
-    items: list[Item] = []
-    lines = _lines(body)
-    blank = b""
-    for line in lines:
-        if not line.strip(SPACE):
-            blank += line  # engines pass over empty lines between actions
-            continue
-        operation, said = _action(line)
-        document = b""
-        if operation is not Operation.DELETE:
-            document = next(lines, b"")
-            if not document:
-                raise _NotABulk
-        own = said.get("routing", said.get("_routing"))
-        named, place = _text(said.get("_index")) or index, routing if own is None else _text(own)
-        items.append(_item(operation, named, _text(said.get("_id")), place, blank + line, document))
-        blank = b""
-    return Bulk(items, blank)
+@dataclass(frozen=True)
+class Window:
+    """Successive actions of a bulk request.
+
+    Attributes:
+        items: In order.
+        rest: Lines after the last action of the request, which engines pass over.
+        end: Offset of the next window in the request's body.
+    """
+
+    items: list[Item]
+    rest: bytes
+    end: int
+
+    @property
+    def body(self) -> bytes:
+        """All bytes."""
+        return b"".join([*(item.body for item in self.items), self.rest])
+
+
+@dataclass(frozen=True)
+class BulkBody:
+    """The body of a bulk request in which each line is certainly an action or its document.
+
+    Only its bytes are kept, and actions are read from them window by window: as objects, all actions of a large request
+    would take many times the memory of its body.
+
+    Attributes:
+        body: In UTF-8.
+        index, routing: Apply to actions that do not say their own.
+        names: Indices that documents are written to; None where these are more than `most_names`.
+    """
+
+    body: bytes
+    index: str
+    routing: str | None
+    names: frozenset[str] | None
+
+    @classmethod
+    def read(cls, body: bytes, index: str = "", routing: str | None = None, most_names: int = 1000) -> BulkBody | None:
+        """Check the lines of a body.
+
+        Returns:
+            None where the engine refuses the whole request, or where it is not certain which line is which.
+        """
+        body = _in_utf8(body)
+        if not body.endswith(b"\n"):
+            return None
+        names: set[str] = set()
+        try:
+            for _, document, end, _, said in _actions(body, 0):
+                name = _text(said.get("_index")) or index
+                if not name:
+                    return None
+                # What is not an object has no text, and the engine refuses it.
+                if len(names) <= most_names and body[document:end].lstrip(SPACE).startswith(b"{"):
+                    names.add(name)
+        except _NotABulk:
+            return None
+        return cls(body, index, routing, frozenset(names) if len(names) <= most_names else None)
+
+    def window(self, start: int, limits: WindowLimits) -> Window:
+        """The actions from an offset on, as many as the limits allow, and at least one.
+
+        Args:
+            start: 0, or the end of another window.
+        """
+        items: list[Item] = []
+        size = 0
+        for begin, document, end, operation, said in _actions(self.body, start):
+            name = _text(said.get("_index")) or self.index
+            size += limits.weight(name, end - begin)
+            if items and (len(items) == limits.items or size > limits.bytes):
+                return Window(items, b"", begin)
+            own = said.get("routing", said.get("_routing"))
+            routing = self.routing if own is None else _text(own)
+            head, source = self.body[begin:document], self.body[document:end]
+            items.append(_item(operation, name, _text(said.get("_id")), routing, head, source))
+            start = end
+        return Window(items, self.body[start:], len(self.body))
 
 
 def _item(operation: Operation, index: str, id: str | None, routing: str | None, head: bytes, document: bytes) -> Item:
@@ -126,13 +173,42 @@ def _item(operation: Operation, index: str, id: str | None, routing: str | None,
     return Item(operation, index, id, routing, head + document[:start], source, document[start + len(source) :])
 
 
-def _lines(body: bytes) -> Iterator[bytes]:
-    """Lines with their line feeds; only these end one, whatever stands in a document's strings."""
-    start = 0
+def _actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, Operation, dict[str, Any]]]:
+    """Actions from an offset on: where each begins, where its document begins, where it ends, and what its line says.
+
+    Blank lines before an action, which engines pass over, are a part of it. Only line feeds end a line, whatever a
+    document's strings contain. Engines pass over a last action whose document is missing, too.
+
+    Raises:
+        _NotABulk: a line that is not an action.
+    """
+    begin = start
     while start < len(body):
         end = body.index(b"\n", start) + 1
-        yield body[start:end]
+        line = body[start:end]
         start = end
+        if not line.strip(SPACE):
+            continue
+        operation, said = _action(line)
+        if operation is not Operation.DELETE:
+            if end == len(body):
+                return
+            end = body.index(b"\n", end) + 1
+        yield begin, start, end, operation, said
+        begin = start = end
+
+
+def _in_utf8(body: bytes) -> bytes:
+    """As `lines_in_utf8`, a part at a time: a list of all lines takes several times the memory of the body."""
+    if b"\0" not in body and codecs.BOM_UTF8 not in body:
+        return body
+    parts: list[bytes] = []
+    start = 0
+    while start < len(body):
+        end = body.find(b"\n", start + _PART) + 1 or len(body)
+        parts.append(lines_in_utf8(body[start:end]))
+        start = end
+    return b"".join(parts)
 
 
 def _action(line: bytes) -> tuple[Operation, dict[str, Any]]:

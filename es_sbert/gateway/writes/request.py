@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from es_sbert.engines.protocol import EngineInfo
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.writes.changes import Change, Standing
+from es_sbert.gateway.writes.destinations import Destination
 from es_sbert.gateway.writes.items import Item
 from es_sbert.gateway.writes.vectors import Embedded
 from es_sbert.gateway.writes.written import Key, Written, standing_before
 from es_sbert.index.filled import FilledField, Origins
-from es_sbert.index.targets import Target, Targets
+from es_sbert.index.targets import Target
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,17 @@ class Ready:
     embedded: int
 
 
-def read_items(items: Sequence[Item], targets: Mapping[str, Targets]) -> dict[int, Written]:
+def read_items(items: Sequence[Item], destinations: Mapping[str, Destination]) -> dict[int, Written]:
     """The items for indices with vector fields, by their place in the request.
 
     Args:
-        targets: Vector fields of each index, as items call it.
+        destinations: Of each index, as items call it.
     """
+    found = ((number, item, destinations.get(item.index)) for number, item in enumerate(items))
     return {
-        number: Written.of(item, targets[item.index]) for number, item in enumerate(items) if targets.get(item.index)
+        number: Written.of(item, destination.targets, destination.without_text)
+        for number, item, destination in found
+        if destination is not None and destination.has_vectors
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from starlette.types import Send
@@ -10,55 +10,131 @@ from starlette.types import Send
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.failures import answer_headers, error_object, status_of
-from es_sbert.gateway.wire.forward import Answer, Outgoing, fetch, forward, reply
+from es_sbert.gateway.tasks import run_by_size
+from es_sbert.gateway.wire.forward import Answer, Outgoing, fetch
 from es_sbert.gateway.wire.incoming import Incoming
-from es_sbert.gateway.wire.json_bodies import NotPlainJson, parse_object, write_object
 from es_sbert.gateway.wire.upstream import Upstream
-from es_sbert.gateway.writes.answers import failed_part, joined
-from es_sbert.gateway.writes.items import Bulk, Item
+from es_sbert.gateway.writes.answers import JoinedAnswer, failed_part, read_answer
+from es_sbert.gateway.writes.items import Item
 from es_sbert.index.bulk_lines import bodies
 
+# Bytes of an item's result, about.
+_RESULT = 200
 
-async def send_bulk(incoming: Incoming, send: Send, upstream: Upstream, bulk: Bulk,
-                    refused: Mapping[int, EsSbertError], most_bytes: int) -> int:  # fmt: skip
-    """Send a bulk request on and its answer back.
+
+class RequestRefused(Exception):
+    """The engine refused the first part of a request, before anything was written: its answer is that to all parts."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+class BulkSender:
+    """Sends the items of one bulk request, in their order, and joins the answers to one.
 
     Args:
-        bulk: With vectors.
-        refused: Number of an item that is not sent → what its result says.
+        incoming: The request.
+        upstream: The engine.
         most_bytes: Of one request to the engine: vectors make a request larger than the client meant it to be.
 
-    Returns:
-        The answer's status; 0 where the caller did not wait for it.
-
-    Raises:
-        EngineUnreachable: no answer came to the first part.
+    Attributes:
+        began: Whether the engine has taken a part.
     """
-    sent = [item for number, item in enumerate(bulk.items) if number not in refused]
-    parts = list(bodies(sent, most_bytes))
-    if len(parts) == 1 and not refused:
-        return await forward(incoming, send, upstream, Outgoing.rewritten(incoming, bulk.body))
-    answers: list[Json] = []
-    headers = answer_headers(upstream.flavour, 0)
-    for number, part in enumerate(parts):
-        outgoing = _answered_in_json(Outgoing.rewritten(incoming, b"".join(item.body for item in part)))
+
+    def __init__(self, incoming: Incoming, upstream: Upstream, most_bytes: int) -> None:
+        self._incoming = incoming
+        self._upstream = upstream
+        self._most_bytes = most_bytes
+        self._joined = JoinedAnswer()
+        self._headers = answer_headers(upstream.flavour, 0)
+        self._failures: list[EngineUnreachable] = []  # since the last answer
+        self.began = False
+
+    @property
+    def lost(self) -> EngineUnreachable | None:
+        """Why no more need be tried: the engine has not answered for two times."""
+        return self._failures[-1] if len(self._failures) > 1 else None
+
+    async def parts(self, items: Sequence[Item], refused: Mapping[int, EsSbertError]) -> list[list[Item]]:
+        """The items in the parts that are sent.
+
+        Args:
+            refused: Number of an item that is not sent → what its result says.
+        """
+        sent = [item for number, item in enumerate(items) if number not in refused]
+        return await run_by_size(_size(sent), _parts, sent, self._most_bytes)
+
+    async def send(self, items: Sequence[Item], refused: Mapping[int, EsSbertError]) -> None:
+        """Send the next items.
+
+        Args:
+            refused: Number of an item that is not sent → what its result says.
+
+        Raises:
+            RequestRefused: the engine refused the first part.
+            EngineUnreachable: no answer came to the first part.
+        """
+        answers = [await self._send(part) for part in await self.parts(items, refused)]
+        await run_by_size(len(items) * _RESULT, self._joined.add, answers, items, refused)
+
+    async def refuse(self, items: Sequence[Item], error: EsSbertError) -> None:
+        """Add results for the next items, none of which is sent."""
+        if isinstance(error, EngineUnreachable):
+            self._failures.append(error)
+        refused = dict.fromkeys(range(len(items)), error)
+        await run_by_size(len(items) * _RESULT, self._joined.add, (), items, refused)
+
+    async def reply(self, send: Send) -> int:
+        """Send the joined answer to the caller."""
+        headers = [(name, value) for name, value in self._headers if name.lower() != b"content-length"]
+        headers.append((b"content-length", b"%d" % self._joined.length))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        parts = self._joined.body()
+        while (part := await run_by_size(self._joined.length, next, parts, None)) is not None:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        return 200
+
+    async def _send(self, part: list[Item]) -> Json:
+        body = await joined_body(part)
         try:
-            answer = await fetch(upstream, outgoing)
+            answer = await fetch(self._upstream, _answered_in_json(Outgoing.rewritten(self._incoming, body)))
         except EngineUnreachable as error:
-            if number == 0:
+            if not self.began:
                 raise
-            answers.append(failed_part(part, status_of(error), error_object(error)))
-            continue
-        whole = _parsed(answer)
-        if answer.status != 200 and number == 0:
-            # Nothing was written: what the engine has against the request it has against all of it.
-            return await reply(send, answer)
-        if answer.status != 200 or whole is None:
-            whole = _failed(part, answer, whole)
-        elif number == 0:
-            headers = answer.headers
-        answers.append(whole)
-    return await reply(send, Answer(200, headers, write_object(joined(answers, bulk.items, refused))))
+            self._failures.append(error)
+            return failed_part(part, status_of(error), error_object(error))
+        self._failures.clear()
+        if not self.began:
+            if answer.status != 200:
+                # What the engine has against the request it has against all of it.
+                raise RequestRefused(answer)
+            self._headers = answer.headers
+            self.began = True
+        whole = await run_by_size(len(answer.body), read_answer, answer.body)
+        return _failed(part, answer, whole) if answer.status != 200 or whole is None else whole
+
+
+async def joined_body(items: Sequence[Item], rest: bytes = b"") -> bytes:
+    """The bytes of a request with these items.
+
+    Args:
+        rest: What follows them.
+    """
+    return await run_by_size(_size(items), _joined_body, items, rest)
+
+
+def _joined_body(items: Sequence[Item], rest: bytes) -> bytes:
+    return b"".join([*(item.body for item in items), rest])
+
+
+def _parts(items: Sequence[Item], most_bytes: int) -> list[list[Item]]:
+    return list(bodies(items, most_bytes))
+
+
+def _size(items: Sequence[Item]) -> int:
+    return sum(len(item.source) for item in items)
 
 
 def _answered_in_json(outgoing: Outgoing) -> Outgoing:
@@ -68,13 +144,6 @@ def _answered_in_json(outgoing: Outgoing) -> Outgoing:
     path, mark, query = outgoing.target.partition(b"?")
     asked = b"&".join(pair for pair in query.split(b"&") if not pair.startswith(b"format="))
     return replace(outgoing, headers=headers, target=path + mark + asked)
-
-
-def _parsed(answer: Answer) -> Json | None:
-    try:
-        return parse_object(answer.body)
-    except NotPlainJson:
-        return None
 
 
 def _failed(part: list[Item], answer: Answer, whole: Json | None) -> Json:

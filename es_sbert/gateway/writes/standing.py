@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import orjson
+
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EsSbertError
+from es_sbert.gateway.tasks import run_by_size
 from es_sbert.gateway.wire.callers import identity
+from es_sbert.gateway.wire.forward import Answer, Outgoing, fetch
 from es_sbert.gateway.wire.incoming import Headers
 from es_sbert.gateway.wire.upstream import Reply, Upstream
 from es_sbert.gateway.writes.changes import Absent, Standing
@@ -40,7 +45,7 @@ async def standing_documents(
             known["_source"] = list(dict.fromkeys([*known["_source"], *one.needed]))
     if not wanted:
         return {}, {}
-    answer = await upstream.ask("POST", "/_mget", identity(headers), {"docs": list(wanted.values())})
+    answer = await _asked(upstream, headers, {"docs": list(wanted.values())})
     if answer.status != 200 or not isinstance(answer.body, dict):
         error = upstream.refusal(answer, _ACTION)
         return dict.fromkeys(wanted, Absent.UNKNOWN), dict.fromkeys(wanted, error)
@@ -51,6 +56,21 @@ async def standing_documents(
         if found[key] is Absent.UNKNOWN:
             problems[key] = upstream.refusal(Reply(_status(document), document), _ACTION)
     return found, problems
+
+
+async def _asked(upstream: Upstream, headers: Headers, body: Json) -> Reply:
+    """As `Upstream.ask`, with a large answer read in a thread: it holds as many documents as a request updates."""
+    sent = [*identity(headers), (b"content-type", b"application/json"), (b"accept", b"application/json")]
+    answer = await fetch(upstream, Outgoing("POST", b"/_mget", sent, orjson.dumps(body)))
+    return await run_by_size(len(answer.body), _read, answer)
+
+
+def _read(answer: Answer) -> Reply:
+    try:
+        # Not orjson: documents may hold lone surrogates.
+        return Reply(answer.status, json.loads(answer.body))
+    except (ValueError, RecursionError):
+        return Reply(answer.status, None)
 
 
 def _standing(document: Json) -> Standing:

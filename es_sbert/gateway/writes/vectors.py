@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 
 import numpy as np
 
@@ -15,9 +14,10 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.passages import PassageSplitter, Span
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import EngineInfo
-from es_sbert.errors import EngineError, EsSbertError, ModelError, Overloaded
+from es_sbert.errors import EsSbertError
 from es_sbert.gateway.embedding.embedder import Embedder
 from es_sbert.gateway.embedding.models import Models
+from es_sbert.gateway.writes.refusals import model_refusal
 from es_sbert.index.filled import FilledField, Origins, Piece, filled_field
 from es_sbert.index.meta import PassageRules
 from es_sbert.index.targets import Target
@@ -84,29 +84,31 @@ class Vectorizer:
             embedder = await self._models.get(model, fingerprint)
             pieces = await self._pieces(embedder, wanted)
         except EsSbertError as error:
-            return [refusal(error)] * len(wanted)
+            return [model_refusal(error)] * len(wanted)
         texts = [text for piece in pieces for text in piece.texts]
         vectors = np.empty((len(texts), embedder.info.dimensions), np.float32)  # (texts, dimensions)
-        tokens: list[int] = []
-        problems: dict[int, EsSbertError] = {}  # by the first text of a part that was refused
-        for start in range(0, len(texts), self._at_a_time):
-            part = texts[start : start + self._at_a_time]
+        tokens = [0] * len(texts)
+        problems: dict[int, EsSbertError] = {}  # by the row of a text
+        # Texts of similar lengths run together: a batch is padded to its longest text.
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        for start in range(0, len(order), self._at_a_time):
+            rows = order[start : start + self._at_a_time]
             try:
-                encoded = await embedder.embed(part, _KIND)
+                encoded = await embedder.embed([texts[row] for row in rows], _KIND)
             except EsSbertError as error:
-                problems[start] = refusal(error)
-                tokens += [0] * len(part)
+                problems |= dict.fromkeys(rows, model_refusal(error))
                 continue
-            vectors[start : start + len(part)] = encoded.vectors
-            tokens += encoded.tokens.tolist()
+            vectors[rows] = encoded.vectors
+            for row, count in zip(rows, encoded.tokens.tolist(), strict=True):
+                tokens[row] = count
         result: list[Embedded | EsSbertError] = []
-        ends = accumulate(len(piece.texts) for piece in pieces)
-        for piece, end in zip(pieces, ends, strict=True):
-            first = end - len(piece.texts)
-            parts = range(first - first % self._at_a_time, end, self._at_a_time)
-            problem = next((problems[part] for part in parts if part in problems), None)
+        first = 0
+        for piece in pieces:
+            end = first + len(piece.texts)
+            problem = next((problems[row] for row in range(first, end) if row in problems), None)
             embedded = Embedded(piece, vectors[first:end], tokens[first:end], embedder.info.max_tokens)
             result.append(embedded if problem is None else problem)
+            first = end
         return result
 
     async def _pieces(self, embedder: Embedder, wanted: Sequence[tuple[Target, str]]) -> list[Piece]:
@@ -129,14 +131,6 @@ class Vectorizer:
             part = texts[start : start + _CUT_AT_A_TIME]
             passages += await embedder.in_turn(partial(_cut, known[rules], part))
         return passages
-
-
-def refusal(error: EsSbertError) -> EsSbertError:
-    """An error of making vectors as one that clients answer by sending the same again: nothing is wrong with what they
-    sent."""
-    if isinstance(error, Overloaded | EngineError | ModelError):
-        return error
-    return ModelError(error.message, error.remedy)
 
 
 def _splitter(rules: PassageRules, encoder: Encoder) -> PassageSplitter:

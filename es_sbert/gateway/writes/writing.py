@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote
 
 from starlette.types import Send
 
-from es_sbert.clock import Clock
-from es_sbert.engines.protocol import EngineInfo
-from es_sbert.errors import EngineUnreachable, EsSbertError, IndexMismatch
+from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.indices import Indices
@@ -20,35 +16,30 @@ from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.searches.reading import MODE_HEADER, is_json
 from es_sbert.gateway.searches.scope import Mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
-from es_sbert.gateway.wire.forward import Outgoing, forward
+from es_sbert.gateway.tasks import run_by_size, while_connected
+from es_sbert.gateway.wire.forward import Outgoing, forward, reply
 from es_sbert.gateway.wire.incoming import Headers, Incoming, decompressed
-from es_sbert.gateway.wire.json_bodies import in_utf8, lines_in_utf8
+from es_sbert.gateway.wire.json_bodies import in_utf8
 from es_sbert.gateway.wire.routes import Api, Route
 from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.gateway.writes.destinations import Destination, Destinations
-from es_sbert.gateway.writes.items import Bulk, Item, Operation, read_bulk, single_item
-from es_sbert.gateway.writes.request import Changed, Ready, changed_items, read_items, with_vectors
-from es_sbert.gateway.writes.sending import send_bulk
-from es_sbert.gateway.writes.standing import standing_documents
-from es_sbert.gateway.writes.vectors import Vectorizer, refusal
-from es_sbert.gateway.writes.written import Written
+from es_sbert.gateway.writes.items import BulkBody, Item, Operation, Window, WindowLimits, single_item
+from es_sbert.gateway.writes.prepare import Preparer
+from es_sbert.gateway.writes.refusals import Notices, log_detail
+from es_sbert.gateway.writes.request import Ready
+from es_sbert.gateway.writes.sending import BulkSender, RequestRefused, joined_body
+from es_sbert.gateway.writes.vectors import Vectorizer
 
 logger = logging.getLogger(__name__)
 
 _OPERATIONS = {Api.DOCUMENT: Operation.INDEX, Api.CREATE: Operation.CREATE, Api.UPDATE: Operation.UPDATE}
-
-
-@dataclass(frozen=True)
-class _Understood:
-    """What a request changes, as far as it was possible to find out.
-
-    Attributes:
-        changed: Items whose vectors change.
-        problems: Number of an item → why what it changes cannot be known.
-    """
-
-    changed: list[Changed]
-    problems: Mapping[int, EsSbertError]
+# How much of a bulk request is worked on at a time.
+_WINDOW_ITEMS = 1000
+_WINDOW_BYTES = 16 * 1024 * 1024
+# An action takes its bytes this many times: as they came, as objects, with vectors, and as they are sent. Where its
+# index was not looked up, it may have passages and so many vectors that they take far more than the text.
+_COPIES = 4
+_COPIES_WITH_VECTORS = 64
 
 
 class Writing:
@@ -68,9 +59,10 @@ class Writing:
         self._most_bytes = settings.limits.body_bytes
         self._upstream = upstream
         self._destinations = Destinations(upstream, indices)
-        self._vectorize = Vectorizer(models, settings.embedding.waiting_texts)
+        vectorize = Vectorizer(models, settings.embedding.waiting_texts)
+        self._preparer = Preparer(upstream, self._destinations, vectorize, self._policy)
         self._metrics = metrics
-        self._clock = Clock()
+        self._notices = Notices(logger)
 
     def forget(self) -> None:
         """Look indices up anew from now on."""
@@ -84,103 +76,170 @@ class Writing:
 
         Raises:
             EsSbertError: the engine cannot be asked, or a single document's vector cannot be made.
+            CallerGone: the caller did not wait until the request was sent.
         """
-        raw = await incoming.body()
-        bulk = await self._read(raw, incoming, route)
-        try:
-            ready = None if bulk is None else await self._ready(bulk.items, incoming.headers)
-        except EngineUnreachable:
-            raise
-        except EsSbertError as error:
-            if self._policy is OnEmbeddingFailure.FAIL:
-                raise
-            logger.warning("a request passes without vectors: %s. %s", error.message, error.remedy)
-            ready = None
-        if bulk is None or ready is None:
-            return await forward(incoming, send, self._upstream, Outgoing.same(incoming, raw))
-        refused = ready.problems if self._policy is OnEmbeddingFailure.FAIL else {}
-        self._tell(ready, len(refused))
-        if route.api is Api.BULK:
-            ready_bulk = Bulk(ready.items, bulk.rest)
-            return await send_bulk(incoming, send, self._upstream, ready_bulk, refused, self._most_bytes)
-        for problem in refused.values():
-            raise problem
-        return await forward(incoming, send, self._upstream, Outgoing.rewritten(incoming, ready.items[0].body))
-
-    async def _read(self, raw: bytes, incoming: Incoming, route: Route) -> Bulk | None:
-        """The request's actions; None where the engine alone shall deal with it."""
         if not is_json(incoming) or incoming.header(MODE_HEADER).strip().lower() == Mode.OFF.encode():
-            return None
-        try:
-            plain = decompressed(raw, incoming)
-        except BadRequest:
-            return None
-        if plain is None:
-            return None
-        index = unquote(route.index)
-        routing = parse_qs(incoming.query.decode("ascii")).get("routing", [None])[-1]
+            return await forward(incoming, send, self._upstream, Outgoing.same(incoming))
         if route.api is Api.BULK:
-            return await asyncio.to_thread(read_bulk, lines_in_utf8(plain), index, routing)
-        document = unquote(route.id) if route.id else None
-        return Bulk([single_item(_OPERATIONS[route.api], index, document, routing, in_utf8(plain))])
+            return await self._answer_bulk(incoming, route, send)
+        return await self._answer_document(incoming, route, send)
+
+    async def _answer_document(self, incoming: Incoming, route: Route, send: Send) -> int:
+        outgoing = await while_connected(incoming, self._document_outgoing(incoming, route))
+        return await forward(incoming, send, self._upstream, outgoing)
+
+    async def _document_outgoing(self, incoming: Incoming, route: Route) -> Outgoing:
+        raw = await incoming.body()
+        plain = await _uncompressed(raw, incoming)
+        ready = None if plain is None else await self._ready([_document(plain, incoming, route)], incoming.headers)
+        if ready is None:
+            return Outgoing.same(incoming, raw)
+        for problem in self._refused(ready).values():
+            raise problem
+        return Outgoing.rewritten(incoming, ready.items[0].body)
+
+    async def _answer_bulk(self, incoming: Incoming, route: Route, send: Send) -> int:
+        sender = BulkSender(incoming, self._upstream, self._most_bytes)
+        try:
+            outgoing = await while_connected(incoming, self._bulk_outgoing(incoming, route, sender))
+        except RequestRefused as refused:
+            return await reply(send, refused.answer)
+        if outgoing is None:
+            return await sender.reply(send)
+        return await forward(incoming, send, self._upstream, outgoing)
+
+    async def _bulk_outgoing(self, incoming: Incoming, route: Route, sender: BulkSender) -> Outgoing | None:
+        """The request to the engine; None where it went in parts, by the sender."""
+        raw = await incoming.body()
+        body = await _bulk_body(raw, incoming, route)
+        limits = None if body is None else await self._limits(body, incoming.headers)
+        if body is None or limits is None:
+            return Outgoing.same(incoming, raw)
+        window = await run_by_size(len(body.body), body.window, 0, limits)
+        if window.end == len(body.body):
+            return await self._only_window(window, incoming, raw, sender)
+        del raw, window  # of which body has a copy, where they were compressed
+        await self._send_windows(body, limits, incoming.headers, sender)
+        return None
+
+    async def _limits(self, body: BulkBody, headers: Headers) -> WindowLimits | None:
+        """How much of a request is worked on at a time; None where no vector in it changes."""
+        known: dict[str, Destination] = {}
+        if body.names is not None:
+            try:
+                known = await self._preparer.look_up(body.names, headers)
+            except EsSbertError as error:
+                self._pass_or_raise(error)
+                return None
+            if not any(destination.has_vectors for destination in known.values()):
+                return None
+
+        def weight(name: str, size: int) -> int:
+            if body.names is None:
+                return _COPIES_WITH_VECTORS * size
+            return _COPIES * size + (known[name].vector_bytes(size) if name in known else 0)
+
+        return WindowLimits(_WINDOW_ITEMS, _WINDOW_BYTES, weight)
+
+    async def _only_window(self, window: Window, incoming: Incoming, raw: bytes, sender: BulkSender) -> Outgoing | None:
+        """The request to the engine; None where it was sent already, since it had to be in several parts or none."""
+        ready = await self._ready(window.items, incoming.headers)
+        if ready is None:
+            return Outgoing.same(incoming, raw)
+        refused = self._refused(ready)
+        if not refused and len(await sender.parts(ready.items, refused)) == 1:
+            return Outgoing.rewritten(incoming, await joined_body(ready.items, window.rest))
+        await sender.send(ready.items, refused)
+        return None
+
+    async def _send_windows(self, body: BulkBody, limits: WindowLimits, headers: Headers, sender: BulkSender) -> None:
+        """Embed and send a request window by window: updates see what the windows before have written.
+
+        The memory for a request then grows neither with its vectors nor with the number of its actions.
+        """
+        position = 0
+        while position < len(body.body):
+            window = await run_by_size(len(body.body), body.window, position, limits)
+            position = window.end
+            if sender.lost is not None:
+                await sender.refuse(window.items, sender.lost)
+                continue
+            try:
+                ready = await self._ready(window.items, headers)
+            except EsSbertError as error:
+                if not sender.began:
+                    raise
+                await sender.refuse(window.items, error)
+                continue
+            if ready is None:
+                await sender.send(window.items, {})
+            else:
+                await sender.send(ready.items, self._refused(ready))
 
     async def _ready(self, items: Sequence[Item], headers: Headers) -> Ready | None:
-        """The items with their vectors; None where none changes.
+        """Items with their vectors; None where they are sent as they came.
 
         Raises:
-            EsSbertError: the engine cannot be asked.
+            EsSbertError: the engine cannot be asked, or the operator wants no documents without vectors.
         """
-        # What is no object brings no text, and is the engine's to refuse.
-        names = sorted({item.index for item in items if item.index and item.source.startswith(b"{")})
-        known = await self._look_up(names, headers, fresh=False)
-        while True:
-            if not any(destination.targets for destination in known.values()):
-                return None
-            targets = {name: destination.targets for name, destination in known.items()}
-            written = await asyncio.to_thread(read_items, items, targets)
-            understood = await self._understand(written, known, headers)
-            if not understood.changed:
-                return None
-            made = await self._vectorize([text for one in understood.changed for text in one.wanted])
-            # An alias may stand for another index by now: vectors of one model must not get among those of another.
-            latest = await self._look_up([name for name in names if known[name].targets], headers, fresh=True)
-            if all(known[name] == destination for name, destination in latest.items()):
-                break
-            known |= latest
-        ready = await asyncio.to_thread(
-            with_vectors, items, understood.changed, made, self._engine(), self._clock.now()
-        )
-        return Ready(ready.items, {**understood.problems, **ready.problems}, ready.embedded)
-
-    async def _look_up(self, names: Sequence[str], headers: Headers, *, fresh: bool) -> dict[str, Destination]:
-        look = self._destinations.now if fresh else self._destinations.known
         try:
-            return dict(zip(names, await asyncio.gather(*(look(name, headers) for name in names)), strict=True))
-        except IndexMismatch as error:
-            # Nothing is wrong with the documents: once the index is mended, the same request succeeds.
-            raise refusal(error) from error
+            ready = await self._preparer.ready(items, headers)
+        except EsSbertError as error:
+            self._pass_or_raise(error)
+            return None
+        if ready is not None:
+            self._tell(ready)
+        return ready
 
-    async def _understand(
-        self, written: Mapping[int, Written], known: Mapping[str, Destination], headers: Headers
-    ) -> _Understood:
-        places = {name: destination.index for name, destination in known.items()}
-        found, problems = await standing_documents(self._upstream, written.values(), places, headers)
-        changed = await asyncio.to_thread(changed_items, written, found)
-        unknown = {
-            one.number: problems[one.written.key]
-            for one in changed
-            if one.written.key in problems and one.written.needed
-        }
-        return _Understood(changed, unknown)
+    def _pass_or_raise(self, error: EsSbertError) -> None:
+        if isinstance(error, EngineUnreachable):
+            raise error
+        if self._policy is OnEmbeddingFailure.FAIL:
+            self._notices.tell("requests are refused: %s", log_detail(error))
+            raise error
+        self._notices.tell("requests pass without vectors: %s", log_detail(error))
 
-    def _engine(self) -> EngineInfo:
-        # Its version is not asked for, which needs privileges that a writer may lack: lists of numbers suit all.
-        return EngineInfo(self._upstream.known_flavour, (0, 0, 0), self._upstream.url)
+    def _refused(self, ready: Ready) -> Mapping[int, EsSbertError]:
+        return ready.problems if self._policy is OnEmbeddingFailure.FAIL else {}
 
-    def _tell(self, ready: Ready, refused: int) -> None:
-        without = len(ready.problems) - refused
-        self._metrics.documents(embedded=ready.embedded, without=without, refused=refused)
-        if ready.problems:
-            error = next(iter(ready.problems.values()))
-            done = "are refused" if refused else "pass without a vector"
-            logger.warning("%d documents %s: %s. %s", len(ready.problems), done, error.message, error.remedy)
+    def _tell(self, ready: Ready) -> None:
+        refused = len(self._refused(ready))
+        self._metrics.documents(embedded=ready.embedded, without=len(ready.problems) - refused, refused=refused)
+        done = "are refused" if refused else "pass without a vector"
+        for number, error in ready.problems.items():
+            name = ready.items[number].index
+            self._notices.tell(f"documents for %s {done}: %s", name, log_detail(error))
+
+
+async def _uncompressed(raw: bytes, incoming: Incoming) -> bytes | None:
+    """A body without its content encoding; None where the engine alone deals with it.
+
+    Raises:
+        RequestTooLarge: it is beyond the limit then.
+    """
+    try:
+        # How large a compressed body is, is known only afterwards.
+        size = incoming.limits.body_bytes if incoming.header(b"content-encoding") else len(raw)
+        return await run_by_size(size, decompressed, raw, incoming)
+    except BadRequest:
+        return None
+
+
+async def _bulk_body(raw: bytes, incoming: Incoming, route: Route) -> BulkBody | None:
+    """The body of a bulk request; None where the engine alone deals with it."""
+    plain = await _uncompressed(raw, incoming)
+    if plain is None:
+        return None
+    return await run_by_size(len(plain), BulkBody.read, plain, unquote(route.index), _routing(incoming))
+
+
+def _document(plain: bytes, incoming: Incoming, route: Route) -> Item:
+    """The action of a request to a document API."""
+    document = unquote(route.id) if route.id else None
+    operation = _OPERATIONS[route.api]
+    return single_item(operation, unquote(route.index), document, _routing(incoming), in_utf8(plain))
+
+
+def _routing(incoming: Incoming) -> str | None:
+    values = parse_qs(incoming.query.decode("ascii")).get("routing")
+    return values[-1] if values else None

@@ -39,16 +39,18 @@ class Written:
         item: The item.
         targets: The vector fields.
         fields: Its JSON object; None where it is not one that can be read, or that the engine takes.
+        without_text: Names of the vector fields whose text is not known.
     """
 
     item: Item
     targets: Targets
     fields: Json | None
+    without_text: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, item: Item, targets: Targets) -> Written:
+    def of(cls, item: Item, targets: Targets, without_text: tuple[str, ...] = ()) -> Written:
         """Read an item's object."""
-        return cls(item, targets, _read(item.source) if item.source else None)
+        return cls(item, targets, _read(item.source) if item.source else None, without_text)
 
     @property
     def key(self) -> Key | None:
@@ -73,6 +75,26 @@ class Written:
     def creates(self) -> bool:
         """Whether an update's partial document is the whole one where there is none yet."""
         return self.fields is not None and self.fields.get("doc_as_upsert") in _YES
+
+    @property
+    def whole_documents(self) -> list[Json]:
+        """The documents that may come into being as the item brings them."""
+        if self.fields is None or self.item.operation is Operation.DELETE:
+            return []
+        if self.item.operation is not Operation.UPDATE:
+            return [self.fields]
+        doc = self.doc if self.creates else None
+        return [document for document in (doc, self.upsert) if document is not None]
+
+    @property
+    def lacks_vector(self) -> bool:
+        """Whether a whole document brings no vector for a field whose text is not known."""
+        return any(document.get(name) is None for document in self.whole_documents for name in self.without_text)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it changes a document only in part."""
+        return self.doc is not None and not self.creates
 
     @property
     def needed(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from es_sbert.gateway.settings import GatewaySettings, Meaning, OnEmbeddingFailu
 from tests.engine.ingest_support import contents, open_engine
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
-from tests.gateway.writes.support import JSON, bulk_lines
+from tests.gateway.writes.support import JSON, bulk_lines, make, of_model
+
+MODEL_UNAVAILABLE = "the model of the vector field cannot be loaded by the gateway. The gateway's log says why."
+TEXT_UNKNOWN = "the text of a vector field of the index is not known"
 
 
 def test_what_cannot_be_embedded_is_refused_by_item_for_the_client_to_send_again(
@@ -39,7 +43,7 @@ def test_what_cannot_be_embedded_is_refused_by_item_for_the_client_to_send_again
         statuses = [result["status"] for _, result in results]
         assert statuses in ([201, 503, 503, 201, 200, 400, 503], [200, 503, 503, 201, 200, 400, 503])
         assert results[1][1]["error"]["type"] == "es_sbert_model_unavailable"
-        assert "Start the gateway with" in results[1][1]["error"]["reason"]
+        assert results[1][1]["error"]["reason"] == MODEL_UNAVAILABLE
     assert contents(engine_url, unknown) == {}
     assert set(contents(engine_url, empty)) == {"1"}
     only = bulk_lines([("index", {"_index": unknown, "_id": "1"}, {"text": "a cat"})])
@@ -104,3 +108,80 @@ def test_documents_that_are_none_are_the_engines_to_refuse(client: httpx.Client,
     else:
         assert answer.json()["status"] == 400
     assert client.put(f"/{empty}/_doc/6", content=b'{"text":', headers=JSON).status_code == 400
+
+
+@pytest.fixture
+def textless(engine_url: str, tiny_encoder: Encoder, fresh_index: Callable[[str], str]) -> str:
+    """An index as `es-sbert index create` makes it: its mapping does not say yet which text is embedded."""
+    name = fresh_index(engine_url)
+    make(engine_url, name, of_model(tiny_encoder, text=None))
+    return name
+
+
+def test_a_document_for_a_vector_field_without_a_text_is_refused_with_what_to_do(
+    engine_url: str, client: httpx.Client, textless: str, empty: str, tiny_encoder: Encoder,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    vector = tiny_encoder.encode(["a dog"], "document").vectors[0].tolist()
+    lines = bulk_lines([
+        ("index", {"_index": textless, "_id": "1"}, {"text": "a cat"}),
+        ("index", {"_index": empty, "_id": "1"}, {"text": "a cat"}),
+        ("create", {"_index": textless, "_id": "2"}, {"text": "a dog", "embedding": vector}),
+        ("update", {"_index": textless, "_id": "3"}, {"doc": {"n": 1}, "upsert": {"text": "a cat"}}),
+        ("update", {"_index": textless, "_id": "2"}, {"doc": {"n": 1}}),
+        ("update", {"_index": textless, "_id": "4"}, {"doc": {"text": "a cat"}, "doc_as_upsert": True}),
+        ("delete", {"_index": textless, "_id": "5"}, None),
+    ])  # fmt: skip
+    answer = client.post("/_bulk", content=lines, headers=JSON).json()
+    results = [next(iter(item.values())) for item in answer["items"]]
+    assert [result["status"] for result in results] == [503, 201, 201, 503, 200, 503, 404]
+    reason = results[0]["error"]["reason"]
+    assert TEXT_UNKNOWN in reason
+    assert "`es-sbert index create INDEX --text-field FIELD`" in reason
+    assert textless not in reason
+    assert set(contents(engine_url, textless)) == {"2"}
+    assert contents(engine_url, textless)["2"]["n"] == 1
+    refused = client.put(f"/{textless}/_doc/1", json={"text": "a cat"})
+    assert (refused.status_code, TEXT_UNKNOWN in refused.json()["error"]["reason"]) == (503, True)
+    assert client.post(f"/{textless}/_update/2", json={"doc": {"text": "a cat"}}).status_code == 200
+    off = client.put(f"/{textless}/_doc/6", json={"text": "a cat"}, headers={"x-es-sbert": "off"})
+    assert off.status_code == 201
+    [partial] = [record.message for record in caplog.records if "partial updates" in record.message]
+    assert textless in partial
+
+
+def test_a_document_for_a_vector_field_without_a_text_passes_where_the_operator_wants_that(
+    engine_url: str, textless: str, tiny: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny),
+                               meaning=Meaning(on_embedding_failure=OnEmbeddingFailure.PASS))  # fmt: skip
+    with ExitStack() as stack:
+        url = stack.enter_context(served(create_app(settings)))
+        client = stack.enter_context(httpx.Client(base_url=url, timeout=300, trust_env=False))
+        for number in range(3):
+            assert client.put(f"/{textless}/_doc/{number}", json={"text": "a cat"}).status_code == 201
+        assert 'es_sbert_gateway_documents_total{outcome="without"} 3.0' in client.get("/metrics").text
+    assert contents(engine_url, textless)["2"] == {"text": "a cat", "_version": 1}
+    [told] = [record.message for record in caplog.records if TEXT_UNKNOWN in record.message]
+    assert told.startswith(f"documents for {textless} pass without a vector")
+
+
+def test_what_a_mapping_says_of_models_is_told_to_the_log_alone(
+    engine_url: str, client: httpx.Client, tiny_encoder: Encoder, fresh_index: Callable[[str], str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    index, damaged = fresh_index(engine_url), fresh_index(engine_url)
+    secret = "/srv/models/secret\nWARNING forged"
+    make(engine_url, index, of_model(tiny_encoder, fingerprint="0" * 32, model=secret))
+    answer = client.put(f"/{index}/_doc/1", json={"text": "a cat"})
+    assert (answer.status_code, answer.json()["error"]["reason"]) == (503, MODEL_UNAVAILABLE)
+    [told] = [record.message for record in caplog.records if "secret" in record.message]
+    assert "0" * 12 in told
+    assert "\n" not in told
+    make(engine_url, damaged, of_model(tiny_encoder))
+    wrong = {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}
+    client.put(f"/{damaged}/_mapping", json=wrong).raise_for_status()
+    answer = client.put(f"/{damaged}/_doc/1", json={"text": "a cat"})
+    assert answer.status_code == 503
+    assert damaged not in answer.json()["error"]["reason"]
+    assert any(damaged in record.message for record in caplog.records)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import EsSbertError, ModelError, Overloaded
-from es_sbert.gateway.writes.answers import failed_part, joined
+from es_sbert.gateway.writes.answers import JoinedAnswer, failed_part, read_answer
 from es_sbert.gateway.writes.items import Item, Operation
 
 ERRORS: list[tuple[EsSbertError, int]] = [(ModelError("m", "r"), 503), (Overloaded("m", "r"), 429)]
+Window = tuple[Sequence[Any], Sequence[Item], Mapping[int, EsSbertError]]
 
 
 def item(number: int) -> Item:
@@ -23,33 +26,87 @@ def result(number: int, status: int = 201) -> dict[str, Any]:
     return {"index": {"_id": str(number), "status": status}}
 
 
-@given(st.lists(st.sampled_from([None, *ERRORS]), min_size=1, max_size=12), st.integers(1, 4))
-def test_results_stand_in_the_order_of_the_request(fates: list[tuple[EsSbertError, int] | None], size: int) -> None:
-    sent = [number for number, fate in enumerate(fates) if fate is None]
-    parts = [sent[start : start + size] for start in range(0, len(sent), size)]
-    answers = [{"took": 2, "errors": False, "items": [result(number) for number in part]} for part in parts]
-    refused = {number: fate[0] for number, fate in enumerate(fates) if fate is not None}
-    whole = joined(answers, [item(number) for number in range(len(fates))], refused)
-    assert [one["index"]["_id"] for one in whole["items"]] == [str(number) for number in range(len(fates))]
-    statuses = [201 if fate is None else fate[1] for fate in fates]
-    assert [one["index"]["status"] for one in whole["items"]] == statuses
-    assert [one["index"].get("error", {}).get("reason") for one in whole["items"]] == [
-        None if fate is None else "m. r" for fate in fates
+def joined(*windows: Window) -> Any:
+    """The answer to a request that went in windows, each of them in parts."""
+    whole = JoinedAnswer()
+    for answers, items, refused in windows:
+        whole.add(answers, items, refused)
+    parts = list(whole.body())
+    assert sum(map(len, parts)) == whole.length
+    return json.loads(b"".join(parts))
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([None, *ERRORS]), min_size=1, max_size=12), min_size=1, max_size=4),
+    st.integers(1, 4),
+)
+def test_results_stand_in_the_order_of_the_request(
+    fates: list[list[tuple[EsSbertError, int] | None]], size: int
+) -> None:
+    windows: list[Window] = []
+    parts = 0
+    for first, window in enumerate(fates):
+        items = [item(100 * first + number) for number in range(len(window))]
+        sent = [int(items[number].id or "") for number, fate in enumerate(window) if fate is None]
+        answers = [
+            {"took": 2, "errors": False, "items": [result(number) for number in sent[start : start + size]]}
+            for start in range(0, len(sent), size)
+        ]
+        parts += len(answers)
+        windows.append((answers, items, {number: fate[0] for number, fate in enumerate(window) if fate is not None}))
+    whole = joined(*windows)
+    results = [one["index"] for one in whole["items"]]
+    assert [one["_id"] for one in results] == [one.id for _, items, _ in windows for one in items]
+    all_fates = [fate for window in fates for fate in window]
+    assert [one["status"] for one in results] == [201 if fate is None else fate[1] for fate in all_fates]
+    assert [one.get("error", {}).get("reason") for one in results] == [
+        None if fate is None else "m. r" for fate in all_fates
     ]
-    assert whole["errors"] is bool(refused)
-    assert whole["took"] == 2 * len(parts)
+    assert whole["errors"] is any(all_fates)
+    assert whole["took"] == 2 * parts
 
 
 def test_an_error_of_any_part_is_one_of_the_whole() -> None:
     items = [item(number) for number in range(3)]
-    answers = [{"took": 1, "errors": False, "items": [result(0)]}, failed_part(items[1:], 413, {"type": "t"})]
-    whole = joined(answers, items, {})
-    assert whole["errors"] is True
-    assert [one["index"]["status"] for one in whole["items"]] == [201, 413, 413]
-    assert joined([{"errors": True, "items": [result(0, 400)]}], items[:1], {})["errors"] is True
+    good = {"took": 1, "errors": False, "items": [result(0)]}
+    bad = failed_part(items[1:], 413, {"type": "t"})
+    for whole in (joined(([good, bad], items, {})), joined(([good], items[:1], {}), ([bad], items[1:], {}))):
+        assert whole["errors"] is True
+        assert [one["index"]["status"] for one in whole["items"]] == [201, 413, 413]
+    assert joined(([{"errors": True, "items": [result(0, 400)]}], items[:1], {}))["errors"] is True
 
 
 def test_refused_items_are_told_even_where_the_others_were_filtered_out() -> None:
-    whole = joined([{"errors": False, "items": []}], [item(0), item(1)], {0: ERRORS[0][0]})
+    answers = [{"errors": False, "items": []}]
+    whole = joined((answers, [item(0), item(1)], {0: ERRORS[0][0]}), (answers, [item(2)], {}))
     assert [one["index"]["status"] for one in whole["items"]] == [503]
-    assert list(itertools.islice(whole, 2)) == ["errors", "items"]
+    assert list(whole) == ["errors", "items"], "the rest was filtered out by the caller"
+    assert whole["errors"] is True
+
+
+@pytest.mark.parametrize("failed", [{"index": {"error": {"type": "t"}}}, {"index": {"status": 201}}])
+def test_errors_are_told_where_a_filter_leaves_only_them(failed: dict[str, Any]) -> None:
+    filtered = [{"items": [failed]}]
+    whole = joined((filtered, [item(0)], {}), (filtered, [item(1)], {}))
+    assert whole == {"items": [failed] * 2} | ({"errors": True} if "error" in failed["index"] else {})
+
+
+def test_other_members_of_an_answer_are_kept() -> None:
+    answers = [{"errors": False, "took": 1, "ingest_took": 7, "items": [result(0)]}]
+    assert joined((answers, [item(0)], {})) == {"errors": False, "took": 1, "ingest_took": 7, "items": [result(0)]}
+    assert joined(((), [item(0)], {0: ERRORS[0][0]})).keys() == {"took", "errors", "items"}
+
+
+def test_what_is_told_of_an_item_may_hold_half_a_character() -> None:
+    answer = read_answer(rb'{"errors":true,"items":[{"index":{"_id":"0","error":{"reason":"\ud83d"}}}]}')
+    assert answer is not None
+    whole = JoinedAnswer()
+    whole.add([answer], [item(0)], {})
+    assert b"\xed\xa0\xbd" in b"".join(whole.body())
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"[]", b'{"items":{}}', b'{"items":[1]}', b'{"items":[{"index":1}]}', b'{"took":"1"}']
+)
+def test_what_is_no_answer_to_a_bulk_request_is_not_read(body: bytes) -> None:
+    assert read_answer(body) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -9,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.gateway.writes.items import Bulk, Item, Operation, read_bulk, single_item
+from es_sbert.gateway.writes.items import BulkBody, Item, Operation, Window, WindowLimits, single_item
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
 _DOCUMENTS = st.one_of(
     st.dictionaries(st.text(max_size=4), st.text(max_size=9) | st.integers(), max_size=4).map(
         lambda value: json.dumps(value, ensure_ascii=False).encode()
     ),
-    st.binary(max_size=20).map(lambda value: value.replace(b"\n", b" ")),
+    st.binary(max_size=20).map(lambda value: value.translate(None, b"\n\0")),
 )
 _SPACE = st.sampled_from([b"", b" ", b"\r", b" \t\r"])
 
@@ -34,37 +35,97 @@ def _actions(draw: st.DrawFn) -> bytes:
     return blank + line + draw(_SPACE) + draw(_DOCUMENTS) + draw(_SPACE) + b"\n"
 
 
-@given(st.lists(_actions(), max_size=8), st.sampled_from([b"", b"\n", b"\r\n \n"]))
-def test_no_byte_of_a_request_is_lost(actions: list[bytes], end: bytes) -> None:
+def windows(
+    bulk: BulkBody, items: int = 1000, size: int = 1 << 30, weight: Any = lambda name, size: size
+) -> list[Window]:
+    """All windows of a request."""
+    found: list[Window] = []
+    while not found or found[-1].end < len(bulk.body):
+        found.append(bulk.window(found[-1].end if found else 0, WindowLimits(items, size, weight)))
+    return found
+
+
+@given(
+    st.lists(_actions(), max_size=12), st.sampled_from([b"", b"\n", b"\r\n \n"]), st.integers(1, 5),
+    st.sampled_from([1, 60, 150, 1 << 30]),
+)  # fmt: skip
+def test_windows_hold_every_action_once_and_in_order(actions: list[bytes], end: bytes, items: int, size: int) -> None:
     body = b"".join(actions) + (end or (b"" if actions else b"\n"))
-    bulk = read_bulk(body, "docs")
+    bulk = BulkBody.read(body, "docs")
     assert bulk is not None
-    assert bulk.body == body
-    assert len(bulk.items) == len(actions)
-    for item, action in zip(bulk.items, actions, strict=True):
-        assert item.body == action
-        assert item.source == item.source.strip(b" \t\r\n")
+    found = windows(bulk, items, size)
+    assert b"".join(window.body for window in found) == body
+    assert [item.body for window in found for item in window.items] == actions
+    for window in found:
+        assert len(window.items) <= items
+        assert len(window.items) <= 1 or sum(len(item.body) for item in window.items) <= size
+        assert all(item.source == item.source.strip(b" \t\r\n") for item in window.items)
+    for window, after in itertools.pairwise(found):
+        larger = sum(len(item.body) for item in [*window.items, after.items[0]]) > size
+        assert len(window.items) == items or larger, "no window is smaller than it must be"
 
 
 @given(st.binary(max_size=200) | st.text('{}":,index\n _', max_size=80).map(str.encode))
 def test_whatever_comes_is_read_whole_or_left_to_the_engine(body: bytes) -> None:
-    bulk = read_bulk(body)
-    assert bulk is None or bulk.body == body
+    bulk = BulkBody.read(body, "docs")
+    if bulk is not None and b"\0" not in body:
+        assert b"".join(window.body for window in windows(bulk, 2)) == body
 
 
 def test_each_action_says_where_it_goes_or_the_request_does() -> None:
-    bulk = read_bulk(
+    bulk = BulkBody.read(
         b'{"index":{}}\n{"a":1}\n{"delete":{"_index":"other","_id":7}}\n'
         b'\n{"update":{"_id":"x","routing":"r"}}\r\n {"doc":{}} \r\n{"create":{"_index":null,"_id":true}}\n\n',
         "docs", "shard",
     )  # fmt: skip
-    assert bulk == Bulk([
+    assert bulk is not None
+    assert bulk.names == {"docs"}, "a delete has no text"
+    [window] = windows(bulk)
+    assert window.items == [
         Item(Operation.INDEX, "docs", None, "shard", b'{"index":{}}\n', b'{"a":1}', b"\n"),
         Item(Operation.DELETE, "other", "7", "shard", b'{"delete":{"_index":"other","_id":7}}\n', b"", b""),
         Item(Operation.UPDATE, "docs", "x", "r", b'\n{"update":{"_id":"x","routing":"r"}}\r\n ', b'{"doc":{}}',
              b" \r\n"),
         Item(Operation.CREATE, "docs", None, "shard", b'{"create":{"_index":null,"_id":true}}\n', b"", b"\n"),
-    ])  # fmt: skip
+    ]  # fmt: skip
+
+
+def test_the_weight_of_an_action_is_that_of_its_index() -> None:
+    line = b'{"index":{"_index":"%s"}}\n{"a":1}\n'
+    bulk = BulkBody.read(b"".join(line % name for name in (b"a", b"a", b"b", b"b", b"a")))
+    assert bulk is not None
+    found = windows(bulk, 10, 8, lambda name, size: 4 if name == "a" else 5)
+    assert [[item.index for item in window.items] for window in found] == [["a", "a"], ["b"], ["b"], ["a"]]
+
+
+def test_names_of_indices_are_kept_up_to_a_limit() -> None:
+    line = b'{"index":{"_index":"i%d"}}\n {"a":1}\n'
+    body = b"".join(line % (number % 3) for number in range(9)) + b'{"index":{"_index":"other"}}\n[]\n'
+    names = [getattr(BulkBody.read(body, "", None, most), "names", "no bulk") for most in (2, 3)]
+    assert names == [None, {"i0", "i1", "i2"}], "what is no object has no text"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16", "utf-8-sig", "utf-32-be"])
+def test_lines_in_another_encoding_are_read_in_parts(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("es_sbert.gateway.writes.items._PART", 30)
+    document = '{"text":"a cät"}'
+    body = b"".join(b'{"index":{}}\n' + document.encode(encoding) + b"\n" for _ in range(5))
+    bulk = BulkBody.read(body, "docs")
+    assert bulk is not None
+    assert bulk.body == b'{"index":{}}\n{"text":"a c\xc3\xa4t"}\n' * 5
+
+
+def test_an_action_without_an_index_is_left_to_the_engine() -> None:
+    assert BulkBody.read(b'{"index":{"_index":"a"}}\n{}\n{"index":{}}\n{}\n') is None
+
+
+def test_a_last_action_without_a_document_is_passed_over_as_engines_do() -> None:
+    body = b'{"index":{}}\n{"a":1}\n{"index":{}}\n'
+    bulk = BulkBody.read(body, "docs")
+    assert bulk is not None
+    [window] = windows(bulk)
+    assert ([item.source for item in window.items], window.rest) == ([b'{"a":1}'], b'{"index":{}}\n')
+    assert BulkBody.read(b'{"index":{}}\n', "docs") == BulkBody(b'{"index":{}}\n', "docs", None, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -72,7 +133,6 @@ def test_each_action_says_where_it_goes_or_the_request_does() -> None:
     [
         b"",
         b'{"index":{}}\n{"a":1}',  # engines want a line feed at the end
-        b'{"index":{}}\n',
         b'{"index":null}\n{}\n',
         b'{"index":{},"x":1}\n{}\n',
         b'{"upsert":{}}\n{}\n',
@@ -84,7 +144,7 @@ def test_each_action_says_where_it_goes_or_the_request_does() -> None:
     ],
 )
 def test_what_the_engine_would_refuse_is_left_to_it(body: bytes) -> None:
-    assert read_bulk(body) is None
+    assert BulkBody.read(body, "docs") is None
 
 
 def test_the_body_of_a_document_api_is_its_document() -> None:

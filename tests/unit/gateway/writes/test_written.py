@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from es_sbert.engines.protocol import EngineInfo, Flavour
 from es_sbert.errors import EsSbertError, ModelError
 from es_sbert.gateway.writes.changes import Absent, Standing, merged
-from es_sbert.gateway.writes.items import Item, Operation, read_bulk
+from es_sbert.gateway.writes.destinations import Destination
+from es_sbert.gateway.writes.items import BulkBody, Item, Operation, WindowLimits
 from es_sbert.gateway.writes.request import Ready, changed_items, read_items, with_vectors
 from es_sbert.gateway.writes.vectors import Embedded
 from es_sbert.gateway.writes.written import Key, Written, standing_before
@@ -40,18 +41,24 @@ def vector_of(text: str) -> list[float]:
     return [float(len(text)), 0.5, 0.0, 1.0]
 
 
+def read(body: bytes) -> list[Item]:
+    """All items of a bulk request."""
+    bulk = BulkBody.read(body, "docs")
+    assert bulk is not None
+    return bulk.window(0, WindowLimits(1000, 1000, lambda name, size: 0)).items
+
+
 def passed(body: bytes, targets: Targets = PLAIN, found: Mapping[Key, Standing] | None = None,
            error: EsSbertError | None = None) -> Ready:  # fmt: skip
     """A bulk request through all pure steps, with a model whose vectors tell the length of the text."""
-    bulk = read_bulk(body, "docs")
-    assert bulk is not None
-    changed = changed_items(read_items(bulk.items, {"docs": targets}), found or {})
+    items = read(body)
+    changed = changed_items(read_items(items, {"docs": Destination("docs", targets)}), found or {})
     wanted = [one for item in changed for one in item.wanted]
     made: list[Embedded | EsSbertError] = [
         error or Embedded(Piece(to, text), np.array([vector_of(text)], np.float32), [len(text)], 100)
         for to, text in wanted
     ]
-    return with_vectors(bulk.items, changed, made, INFO, NOW)
+    return with_vectors(items, changed, made, INFO, NOW)
 
 
 def index(document: Any) -> bytes:
@@ -102,7 +109,6 @@ def test_a_document_gets_its_vector_and_its_own_bytes_stay() -> None:
     [
         {}, {"other": 1}, {"text": None}, {"text": ""}, {"text": " \n"}, {"text": 5}, {"text": ["a", "b"]},
         b"", b"[]", b'"text"', b'{"text": "a', b'{"text": "a \xff"}', b"\xff", b'{"text":"a","n":NaN}',
-        '{"text":"a"}'.encode("utf-16-le"),
         b'{"text":"a","deep":' + b"[" * 300 + b"]" * 300 + b"}",
         {"text": "a cat", "embedding": [1, 2, 3, 4]},
         {"text": "a cat", "embedding": "AAAA", "embedding_meta": meta_of("a cat")},
@@ -337,7 +343,34 @@ def test_objects_are_merged_and_all_else_is_replaced(one: dict[str, Any], two: d
 
 
 def test_documents_that_nobody_asked_for_are_unknown() -> None:
-    bulk = read_bulk(b'{"index":{}}\n{}\n' + index({"text": "a"}), "docs")
-    assert bulk is not None
-    items = list(read_items(bulk.items, {"docs": PLAIN}).values())
+    body = b'{"index":{}}\n{}\n' + index({"text": "a"})
+    items = list(read_items(read(body), {"docs": Destination("docs", PLAIN)}).values())
     assert standing_before(items, {}) == [Absent.UNKNOWN, Absent.UNKNOWN]
+
+
+VECTOR = [1.0, 0.5, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("operation", "source", "lacks"),
+    [
+        (Operation.INDEX, {"text": "a"}, True),
+        (Operation.CREATE, {"n": 1, "late": None}, True),
+        (Operation.INDEX, {"text": "a", "late": VECTOR}, False),
+        (Operation.INDEX, [], False),
+        (Operation.DELETE, None, False),
+        (Operation.UPDATE, {"doc": {"text": "a"}}, False),
+        (Operation.UPDATE, {"doc": {"text": "a"}, "doc_as_upsert": True}, True),
+        (Operation.UPDATE, {"doc": {"late": VECTOR}, "doc_as_upsert": "true"}, False),
+        (Operation.UPDATE, {"doc": {"text": "a"}, "upsert": {"text": "a"}}, True),
+        (Operation.UPDATE, {"script": {"source": "s"}, "upsert": {"text": "a"}}, True),
+        (Operation.UPDATE, {"script": {"source": "s"}, "upsert": {}, "scripted_upsert": True}, False),
+    ],
+)
+def test_a_whole_document_lacks_the_vector_of_a_field_without_a_text_unless_it_brings_it(
+    operation: Operation, source: Any, lacks: bool
+) -> None:
+    raw = b"" if source is None else json.dumps(source).encode()
+    item = Item(operation, "docs", "1", None, b"", raw, b"")
+    assert Written.of(item, PLAIN, ("late",)).lacks_vector is lacks
+    assert not Written.of(item, PLAIN).lacks_vector

@@ -1,0 +1,77 @@
+"""Why documents get no vectors: what the caller is told, and what only the log says.
+
+Models, their folders and their fingerprints come from mappings that the caller may not be allowed to read.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from cachetools import TTLCache
+
+from es_sbert.errors import EngineError, EsSbertError, ModelError, Overloaded
+from es_sbert.printable import printable
+
+_SECONDS = 60.0
+_MOST_KEPT = 1000
+
+
+class TextUnknown(ModelError):
+    """The mapping does not say which text a vector field is made of."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the text of a vector field of the index is not known, so its vector cannot be made",
+            "State the text by `es-sbert index create INDEX --text-field FIELD`, load documents once by `es-sbert "
+            "ingest`, or send documents with their vectors.",
+        )
+
+    def __reduce__(self) -> tuple[type[TextUnknown], tuple[()]]:  # type: ignore[override]
+        return type(self), ()
+
+
+def model_refusal(error: EsSbertError) -> EsSbertError:
+    """What the caller is told of a model that cannot be used."""
+    return _without_details(error, "the model of the vector field cannot be loaded by the gateway")
+
+
+def mapping_refusal(error: EsSbertError) -> EsSbertError:
+    """What the caller is told of a mapping that cannot be read."""
+    return _without_details(error, "the mapping of the index does not describe its vector fields correctly")
+
+
+def log_detail(error: EsSbertError) -> str:
+    """The whole of an error for the log, on one line."""
+    told = error.__cause__ if isinstance(error.__cause__, EsSbertError) else error
+    return printable(f"{told.message}. {told.remedy}")
+
+
+class Notices:
+    """Messages of the log that would come with each request: each at most once a minute.
+
+    Args:
+        logger: Where they are written.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._told: TTLCache[tuple[str, ...], bool] = TTLCache(_MOST_KEPT, _SECONDS)
+
+    def tell(self, message: str, *values: str) -> None:
+        """Write a warning, unless the same was written less than a minute ago.
+
+        Args:
+            values: Of the message; they may come from requests.
+        """
+        if (message, *values) not in self._told:
+            self._told[message, *values] = True
+            self._logger.warning(message, *map(printable, values))
+
+
+def _without_details(error: EsSbertError, message: str) -> EsSbertError:
+    # Clients send the same again after 429, 502 and 503: nothing is wrong with what they sent.
+    if isinstance(error, Overloaded | EngineError):
+        return error
+    refusal = ModelError(message, "The gateway's log says why.")
+    refusal.__cause__ = error
+    return refusal
