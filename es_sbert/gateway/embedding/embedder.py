@@ -30,7 +30,8 @@ class EmbeddingSettings(BaseModel):
     """How texts of concurrent requests are put together.
 
     Attributes:
-        batch_seconds: How long a text that nothing runs before waits for others.
+        batch_seconds: How long a text waits for others where no batch runs. None is needed: those that come while a
+            batch runs make the next one, and a caller who is alone would wait for nothing.
         batch_texts: Most texts that run together; a text that comes meanwhile waits for at most so many.
         waiting_texts: Most texts that wait for their vectors, or run; more are refused.
         cached_vectors: Vectors that are kept for texts that come again (1.5 kB each at 384 dimensions).
@@ -38,7 +39,7 @@ class EmbeddingSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    batch_seconds: float = Field(default=0.002, ge=0, le=1)
+    batch_seconds: float = Field(default=0.0, ge=0, le=1)
     batch_texts: int = Field(default=64, ge=1)
     waiting_texts: int = Field(default=4096, ge=1)
     cached_vectors: int = Field(default=10_000, ge=0)

@@ -16,8 +16,11 @@ Within = tuple[Json, ...]
 _ELSEWHERE = frozenset({"global", "nested", "reverse_nested", "children", "parent"})
 
 
-def rewritten_body(body: Json, rewriter: QueryRewriter) -> Json:
+def rewritten_body(body: Json, rewriter: QueryRewriter, *, checked: bool = False) -> Json:
     """A search body in the engine's words; the very same object where nothing in it asks by meaning.
+
+    Args:
+        checked: Whether this body was rewritten before, so that no virtual field is left where it is not understood.
 
     Raises:
         BadRequest, IndexMismatch: it asks for something that cannot be.
@@ -44,7 +47,8 @@ def rewritten_body(body: Json, rewriter: QueryRewriter) -> Json:
     if isinstance(body.get("retriever"), dict):
         _put(changed, "retriever", body["retriever"], _retriever(body["retriever"], rewriter))
     rewritten = body | changed if changed else body
-    refuse_leftovers(rewritten, rewriter.reader)
+    if not checked:
+        refuse_leftovers(rewritten, rewriter.reader)
     return rewritten
 
 

@@ -43,6 +43,10 @@ _STEP_BYTES = 1024 * 1024
 _UNSEEN = Searched({}, {}, ordinary=False)
 
 
+# Told how many semantic queries a search has, as they are found; may refuse them.
+Check = Callable[[int], None]
+
+
 @dataclass(frozen=True)
 class Understood:
     """A search body that was looked through.
@@ -164,17 +168,20 @@ class Understanding:
         if not searched.exists:
             # The engine says so, unless it takes exception to what only the gateway understands.
             return Understood(without_extensions(body, self._settings.meaning.virtual_field))
+        budget = scope.budget or self.budget()
+        check: Check = partial(budget.check, size=scope.size)
         while True:
             wanted = _Wanted()
-            if await self._read(body, searched, scope, wanted.note) is body:
+            if await self._read(body, searched, scope, wanted.note, check) is body:
                 return Understood(body, hint=None if searched else NO_VECTORS)
-            if scope.budget is not None:
-                scope.budget.spend([_key(semantic) for semantic in wanted.queries])
+            if check is not _unlimited:
+                budget.spend([_key(semantic) for semantic in wanted.queries])
+                check = _unlimited  # counted
             # The mapping is read again while the texts are embedded: an alias may stand for another index by now.
             latest = await self._now_while(scope, self._embed(wanted, self._callers.key(scope.headers)))
             if latest == searched:
                 wanted.least = await self._cutting.least(wanted.asked, wanted.vector, body, scope)
-                rewritten = await self._read(body, searched, scope, wanted.look_up)
+                rewritten = await self._read(body, searched, scope, wanted.look_up, check, checked=True)
                 return Understood(rewritten, tuple(wanted.queries), time.perf_counter() - start)
             searched = latest
 
@@ -188,7 +195,8 @@ class Understanding:
             searched = await self._now(scope)
         except AccessDenied as denied:
             return self._unseen(body, scope.mode, denied).body is not body
-        return await self._read(body, searched, scope, _Wanted().note) is not body
+        check = partial(self.budget().check, size=scope.size)
+        return await self._read(body, searched, scope, _Wanted().note, check) is not body
 
     async def asks_by_name(self, queries: Sequence[Json], scope: Scope) -> bool:
         """Whether any of some queries can only mean the vectors of an index, whichever of the scope is searched.
@@ -204,7 +212,9 @@ class Understanding:
             return False
         try:
             for one in queries:
-                if (await self._read({"query": one}, searched, scope, _Wanted().note))["query"] is not one:
+                check = partial(self.budget().check, size=scope.size)
+                read = await self._read({"query": one}, searched, scope, _Wanted().note, check)
+                if read["query"] is not one:
                     return True
         except (BadRequest, IndexMismatch):
             return True  # it names vectors, in whatever wrong way
@@ -225,7 +235,7 @@ class Understanding:
         if mode is Mode.HYBRID:
             raise denied
         try:
-            self._rewritten(body, _UNSEEN, mode, _Wanted().note, lambda _: None)
+            self._rewritten(body, _UNSEEN, mode, _Wanted().note, _unlimited)
         except IndexMismatch:
             raise denied from None
         return Understood(body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
@@ -235,14 +245,15 @@ class Understanding:
         latest, _ = await gather_all([self._now(scope), embedding])
         return cast(Searched, latest)
 
-    async def _read(self, body: Json, searched: Searched, scope: Scope, answered: Answered) -> Json:
-        budget = scope.budget or self.budget()
-        check = partial(budget.check, size=scope.size)
-        return await run_by_size(scope.size, self._rewritten, body, searched, scope.mode, answered, check)
+    async def _read(
+        self, body: Json, searched: Searched, scope: Scope, answered: Answered, check: Check, *, checked: bool = False
+    ) -> Json:
+        return await run_by_size(scope.size, self._rewritten, body, searched, scope.mode, answered, check, checked)
 
     def _rewritten(
-        self, body: Json, searched: Searched, mode: Mode, answered: Answered, check: Callable[[int], None]
-    ) -> Json:
+        self, body: Json, searched: Searched, mode: Mode, answered: Answered, check: Check,
+        checked: bool = False,
+    ) -> Json:  # fmt: skip
         names = FieldNames(searched, self._settings.meaning.virtual_field, defined_fields(body))
         reader = Reader(names, self._settings.meaning, self._settings.limits, check)
         hybrid = None
@@ -250,7 +261,7 @@ class Understanding:
             weight = semantic_weight(self._settings.meaning, self._flavour)
             hybrid = Hybrid(names, self._settings.meaning, self._settings.limits, weight)
         try:
-            return rewritten_body(body, QueryRewriter(self._flavour, reader, answered, hybrid))
+            return rewritten_body(body, QueryRewriter(self._flavour, reader, answered, hybrid), checked=checked)
         except RecursionError:
             raise BadRequest(
                 "the queries of the search are nested too deep", "Engines themselves take 20 to 30 levels."
@@ -279,6 +290,10 @@ class Understanding:
 def _key(semantic: Semantic) -> tuple[str, str]:
     """What a vector depends on."""
     return semantic.target.meta.fingerprint, semantic.text
+
+
+def _unlimited(queries: int) -> None:
+    """Takes any number of semantic queries."""
 
 
 def _holds_any(raw: bytes, marks: Sequence[bytes]) -> bool:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
+
+import orjson
 
 from es_sbert.engines.protocol import Json
 
@@ -14,14 +18,18 @@ class NotPlainJson(ValueError):
     """What an engine reads in another way than we do, or not at all: passed on as it is."""
 
 
-def parse_object(raw: bytes | str) -> Json:
+def parse_object(raw: bytes | str, *, finite: bool = True) -> Json:
     """A JSON object with every key once; numbers keep their digits as far as they are whole.
+
+    Args:
+        finite: Whether its numbers must be such as can be written again.
 
     Raises:
         NotPlainJson: no JSON object, or one that engines refuse (a key that stands twice) or that nests too deep.
     """
+    number = _finite_number if finite else None
     try:
-        value = json.loads(raw, object_pairs_hook=_each_key_once, parse_constant=_no_number)
+        value = json.loads(raw, object_pairs_hook=_each_key_once, parse_constant=_no_number, parse_float=number)
     except (ValueError, RecursionError) as error:
         raise NotPlainJson(str(error)) from None
     if not isinstance(value, dict):
@@ -52,6 +60,9 @@ def lines_in_utf8(body: bytes) -> bytes:
 
 def write_object(value: Json) -> bytes:
     """JSON in UTF-8, on one line."""
+    with contextlib.suppress(TypeError):
+        return orjson.dumps(value)
+    # Lone surrogates and numbers of more than 64 bits, which engines take.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
         "utf-8", "surrogatepass"
     )
@@ -66,3 +77,11 @@ def _each_key_once(pairs: Sequence[tuple[str, Any]]) -> Json:
 
 def _no_number(name: str) -> Any:
     raise NotPlainJson(f"{name} is no JSON")
+
+
+def _finite_number(digits: str) -> float:
+    """A number that is written again as one: beyond the largest, Python reads infinity."""
+    number = float(digits)
+    if math.isinf(number):
+        raise NotPlainJson(f"{digits} is too large")
+    return number

@@ -185,7 +185,7 @@ def _read(source: bytes) -> Json | None:
     if isinstance(fields, str):
         try:
             # Engines take lone surrogates too.
-            fields = parse_plain_json(source.decode())
+            fields = parse_plain_json(source.decode(), finite=False)
         except (NotPlainJson, UnicodeDecodeError):
             return None
     return fields if depth_problem(fields, source) is None else None

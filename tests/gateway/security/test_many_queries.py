@@ -136,7 +136,7 @@ def test_a_request_with_too_much_in_it_is_refused_and_keeps_nobody_waiting(url: 
 
 
 @pytest.mark.parametrize("query", [{"bool": {"should": PLAIN[:900], "must": {"match": {"semantic": "a cat"}}}},
-                                   {"bool": {"should": _queries(60)}}], ids=["filters", "queries"])  # fmt: skip
+                                   {"bool": {"should": _queries(250)}}], ids=["filters", "queries"])  # fmt: skip
 def test_large_searches_within_the_limits_are_answered(url: str, index: str, query: object) -> None:
     answer = httpx.post(f"{url}/{index}/_search", content=_body(query), headers=JSON, timeout=120)
     assert answer.status_code == 200, answer.text

@@ -339,3 +339,16 @@ def test_an_answer_to_the_gateways_own_question_is_an_object_or_an_error_with_a_
         upstream.needed(reply, "GET /docs")
     assert caught.value.remedy
     assert upstream.needed(Reply(200, {"a": 1}), "GET /docs") == {"a": 1}
+
+
+@pytest.mark.parametrize("body", [
+    {"query": {"match": {"title": "half \ud83d"}}, "n": 2**80, "x": [0.1, 1e300, -0.0, 5]},
+    {"a": "é\u2028", "b": [None, True, {"c": 1.5}]},
+])  # fmt: skip
+def test_what_is_written_reads_as_it_was(body: dict[str, object]) -> None:
+    assert parse_object(write_object(body)) == body
+
+
+def test_a_number_that_could_not_be_written_again_is_left_to_the_engine() -> None:
+    with pytest.raises(NotPlainJson, match="1e400"):
+        parse_object(b'{"query": {"range": {"n": {"lt": 1e400}}}}')
