@@ -219,6 +219,35 @@ def test_the_gateways_own_pages_tell_nothing_of_indices_that_their_reader_may_no
     assert not [word for word in ("hush", "sotto") if word in answer.text.lower()]
 
 
+def test_a_point_in_time_of_another_caller_tells_nothing(
+    through: httpx.Client, direct: httpx.Client, keys: dict[str, str | None]
+) -> None:
+    opened = _answer(direct, Asked("POST", f"/{SECRET}/_pit?keep_alive=1m"), keys["wide"]).json()["id"]
+    search = Asked("POST", "/_search", {**SEMANTIC, "pit": {"id": opened}})
+    # Whoever may use it asks first, so that it is remembered.
+    assert _answer(through, search, keys["wide"]).status_code in (200, 503)
+    for who in ("none", "wrong", "narrow"):
+        expected, answer = (_answer(client, search, keys[who]) for client in (direct, through))
+        assert answer.status_code == expected.status_code != 200
+        assert not [word for word in HIDDEN if word in answer.text.lower() and word not in expected.text.lower()]
+
+
+def test_nothing_is_embedded_for_whom_the_engine_refuses(through: httpx.Client, keys: dict[str, str | None]) -> None:
+    def embedded() -> str:
+        lines = through.get("/metrics").text.splitlines()
+        return next(line for line in lines if line.startswith('es_sbert_gateway_vectors_total{source="model"}'))
+
+    _answer(through, Asked("POST", f"/{PUBLIC}/_search", SEMANTIC), keys["narrow"])
+    before = embedded()
+    for who in ("none", "wrong"):
+        for asked in (*_searches(PUBLIC), *_writes(PUBLIC)):
+            _answer(through, asked, keys[who])
+    text: Json = {"query": {"match": {"semantic": "a text that nobody has searched for"}}}
+    for who in ("none", "wrong", "writer"):
+        _answer(through, Asked("POST", f"/{PUBLIC}/_search", text), keys[who])
+    assert embedded() == before
+
+
 def test_a_key_that_may_search_and_nothing_else_is_told_what_it_lacks(
     through: httpx.Client, keys: dict[str, str | None]
 ) -> None:

@@ -242,3 +242,18 @@ def test_close_after_drain_answers_everyone() -> None:
             assert_own(encoder, ([f"text{number}"], None), await task)
 
     run(scenario())
+
+
+def test_a_vector_is_cached_for_the_caller_who_asked_for_it_alone() -> None:
+    """Otherwise the time of an answer would tell what others have searched for."""
+
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        embed = embedder(encoder).embed
+        for caller in (b"anna", b"ben", b""):
+            made = len(encoder.batches)
+            for _ in range(2):
+                assert_own(encoder, (["a", "b"], "query"), await embed(["a", "b"], "query", caller))
+            assert len(encoder.batches) == made + 1
+
+    run(scenario())
