@@ -21,6 +21,7 @@ from itertools import groupby
 from pathlib import Path
 
 import click
+import httpx
 
 from benchmarks.common import machine, replaced
 from benchmarks.compat.cluster import Cluster
@@ -72,6 +73,7 @@ def main(
     given = {"opensearch": opensearch, "es8": elasticsearch, "es9": elasticsearch}
     chosen = sorted((suite for suite in SUITES if suite.name in names), key=lambda suite: suite.engine)
     results = []
+    about = machine()  # at the start: the tree may have moved on at the end
     try:
         for engine, suites in groupby(chosen, key=lambda suite: suite.engine):
             # One engine at a time: together they would take twice the memory.
@@ -79,9 +81,13 @@ def main(
                 for suite in suites:
                     results.append(_run(suite, cluster, through, only, _Progress(verbose)))
                     if not only and not options:
-                        keep(results[-1], machine())
+                        keep(results[-1], about)
     except EsSbertError as error:
         click.echo(error, err=True)
+        sys.exit(2)
+    except httpx.HTTPError as error:
+        # Were it passed over, every later test would fail both ways alike.
+        click.echo(f"the engine cannot be wiped any more: {error!r}\n  Look into its log.", err=True)
         sys.exit(2)
     if write:
         PAGE.write_text(replaced(PAGE.read_text(), NAME, section(kept()), maker=MAKER))
@@ -111,11 +117,9 @@ def _print(results: list[SuiteResult]) -> None:
     for result in results:
         if result.skipped:
             click.echo(f"{result.suite}: skipped {skips(result)}")
-        if result.flaky:
-            click.echo(f"{result.suite}: flaky {', '.join(result.flaky)}")
-        for difference in result.differences:
-            click.echo(f"{result.suite}: {difference.test}")
-            click.echo(f"  direct:  {difference.direct}\n  gateway: {difference.gateway}")
+        for kind, differences in (("flaky", result.flaky), ("difference", result.differences)):
+            for each in differences:
+                click.echo(f"{result.suite}: {kind}: {each.test}\n  direct:  {each.direct}\n  gateway: {each.gateway}")
 
 
 if __name__ == "__main__":

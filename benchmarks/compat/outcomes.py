@@ -42,11 +42,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Difference:
-    """A test that ended differently through the gateway, twice."""
+    """A test that ended differently through the gateway."""
 
     test: str
     direct: str
     gateway: str
+
+    @classmethod
+    def of(cls, test: str, direct: Outcome, gateway: Outcome) -> Self:
+        """What differs between two outcomes."""
+        return cls(test, direct.describe(gateway), gateway.describe(direct))
 
 
 @dataclass
@@ -71,7 +76,7 @@ class SuiteResult:
     tests: int = 0
     passed: int = 0
     failed: int = 0
-    flaky: list[str] = field(default_factory=list)
+    flaky: list[Difference] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     differences: list[Difference] = field(default_factory=list)
 
@@ -79,7 +84,7 @@ class SuiteResult:
         """Count a test by its last two outcomes."""
         self.tests += 1
         if not direct.agrees_with(gateway):
-            self.differences.append(Difference(test, direct.describe(gateway), gateway.describe(direct)))
+            self.differences.append(Difference.of(test, direct, gateway))
         elif direct.status == "skipped":
             self.skipped[direct.reason] += 1
         elif direct.status == "passed":
@@ -97,6 +102,7 @@ class SuiteResult:
         return cls(**{
             **kept,
             "skipped": Counter(kept["skipped"]),
+            "flaky": [Difference(**each) for each in kept["flaky"]],
             "differences": [Difference(**each) for each in kept["differences"]],
         })  # fmt: skip
 
@@ -117,8 +123,9 @@ def compare(
     for test in tests:
         direct, gateway = run(test)
         if not direct.agrees_with(gateway):
+            first = Difference.of(test, direct, gateway)
             direct, gateway = run(test)
             if direct.agrees_with(gateway):
-                result.flaky.append(test)
+                result.flaky.append(first)
         result.add(test, direct, gateway)
         seen(test, direct, gateway)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tarfile
@@ -46,15 +45,17 @@ class PytestTests(PackageTests):
         requirement: The library: `opensearch-haystack==9.0.0`.
         extras: Further packages that its tests need.
         address: The server's address as the tests have it; replaced by the one to test.
-        marker: Only tests with this marker.
+        chosen: Options of pytest that choose the tests.
     """
 
-    def __init__(self, folder: Path, requirement: str, extras: tuple[str, ...], address: str, marker: str) -> None:
+    def __init__(
+        self, folder: Path, requirement: str, extras: tuple[str, ...], address: str, chosen: tuple[str, ...]
+    ) -> None:
         super().__init__(folder)
         self._requirement = requirement
         self._extras = extras
         self._address = address
-        self._marker = marker
+        self._chosen = chosen
 
     def prepare(self) -> None:
         """Fetch the source package and install it with its dependencies."""
@@ -62,10 +63,16 @@ class PytestTests(PackageTests):
         _run([*pip, "download", "--no-binary", ":all:", "--no-deps", "--dest", str(self._folder), self._requirement])
         [archive] = self._folder.glob("*.tar.gz")
         with tarfile.open(archive) as packed:
-            packed.extractall(self._folder, filter="data")
+            packed.extractall(self._folder / "source", filter="data")
         _run([sys.executable, "-m", "venv", str(self._folder / "venv")])
         own_pip = [str(self._python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
         _run([*own_pip, "install", str(archive), "pytest", *self._extras])
+
+    @property
+    def _source(self) -> Path:
+        """The unpacked source package."""
+        [unpacked] = (self._folder / "source").iterdir()
+        return unpacked
 
     @property
     def _python(self) -> Path:
@@ -73,15 +80,16 @@ class PytestTests(PackageTests):
 
     def run(self, url: str) -> Mapping[str, Outcome]:
         """Run pytest on a copy of the tests that has the server's address."""
-        [tests] = self._folder.glob("*/tests")
-        copy = self._folder / f"tests-{re.sub(r'[^0-9]+', '-', url)}"
+        tests = self._source / "tests"
+        # Of the same name as the original: tests may import one another.
+        copy = self._folder / f"port-{url.rpartition(':')[2]}" / "tests"
         for source in tests.rglob("*.py"):
             target = copy / source.relative_to(tests)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(source.read_text(encoding="utf-8").replace(self._address, url), encoding="utf-8")
         report = copy / "report.xml"
         report.unlink(missing_ok=True)
-        command = [str(self._python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", self._marker,
+        command = [str(self._python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *self._chosen,
                    "--rootdir", str(copy), f"--junitxml={report}", str(copy)]  # fmt: skip
         done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=_LIMIT, check=False)
         if not report.exists():

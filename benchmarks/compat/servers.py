@@ -14,8 +14,9 @@ from es_sbert.engines.local.layout import Layout
 from tests.conftest import free_port
 from tests.gateway.running import serve
 
-# What the README of the YAML suites asks for; `path.repo` stands below.
-_SETTINGS = {"node.attr.testattr": "test", "repositories.url.allowed_urls": "http://snapshot.*"}
+# What the README of the YAML suites asks for, and `path.repo`. Elasticsearch's builds here have no repositories by URL.
+_SETTINGS = {"node.attr.testattr": "test"}
+_OPENSEARCH_SETTINGS = {"repositories.url.allowed_urls": "http://snapshot.*"}
 _STARTED_WITHIN = 400.0
 
 
@@ -28,7 +29,8 @@ def own_cluster(engine: str) -> Iterator[Cluster]:
     """
     port = free_port()
     layout = Layout.from_environment(os.environ, root=os.geteuid() == 0)
-    settings = _SETTINGS | {"path.repo": str(layout.work(engine, port) / "tmp")}
+    settings = _OPENSEARCH_SETTINGS if engine == "opensearch" else {}
+    settings = _SETTINGS | settings | {"path.repo": str(layout.work(engine, port) / "tmp")}
     server = start_engine(engine, port=port, timeout=_STARTED_WITHIN, settings=settings)
     try:
         with given_cluster(server.url, may_wipe=True) as cluster:

@@ -55,7 +55,8 @@ class YamlRunner:
         one = _Execution(self, test.name)
         failure = one.run("setup", test.setup) or one.run("step", test.steps)
         # It must clean up after a failure too; then the first failure is the one that tells.
-        failure = failure or one.run("teardown", test.teardown)
+        cleaning_failure = one.run("teardown", test.teardown)
+        failure = failure or cleaning_failure
         if failure is None:
             return Outcome("passed", answers=tuple(one.answers))
         return Outcome("failed", *failure, answers=tuple(one.answers))
