@@ -54,7 +54,7 @@ class JoinedAnswer:
         self._errors |= any(answer.get("errors", False) for answer in answers)
         self._errors |= any("error" in result for one in results for result in one.values())
         if results:
-            self._parts.append(_Part.of(b",".join(map(_written, results))))
+            self._parts.append(_Part.of(b",".join(map(write_object, results))))
 
     @property
     def length(self) -> int:
@@ -126,11 +126,3 @@ def _in_order(answers: Sequence[Json], items: Sequence[Item], refused: Mapping[i
         return [*given, *own.values()]
     others = iter(given)
     return [own[number] if number in own else next(others) for number in range(len(items))]
-
-
-def _written(result: Json) -> bytes:
-    try:
-        return orjson.dumps(result)
-    except TypeError:
-        # Lone surrogates.
-        return write_object(result)
