@@ -134,7 +134,8 @@ class Indices:
             return None
         if isinstance(told, Searched):
             return told
-        return read_indices(told, self._virtual)
+        with self._upstream.reading("GET /INDEX"):
+            return read_indices(told, self._virtual)
 
     def asked_by(self, headers: Headers) -> Headers:
         """With whose rights indices are looked up: the gateway's own where it has any, else the caller's."""
@@ -176,12 +177,15 @@ class Indices:
         filters: dict[str, Json] = {}
         # Elasticsearch's kNN applies an alias's filter while it searches, OpenSearch's afterwards.
         opensearch = self._upstream.known_flavour is Flavour.OPENSEARCH
-        if opensearch and any("aliases" in state for state in told.values()):
+        with self._upstream.reading("GET /INDEX"):
+            searched = read_indices(told, self._virtual)
+            with_aliases = any("aliases" in state for state in told.values())
+        if opensearch and with_aliases:
             for part in parts:
                 filters |= await self._filters(f"/{part}", wanted, asked_by)
         if filters and len(parts) > 1:
             raise _too_long(expression, "aliases with filters are among them")
-        searched = replace(read_indices(told, self._virtual), filters=filters)
+        searched = replace(searched, filters=filters)
         self._known[key] = searched
         return searched
 
@@ -221,7 +225,8 @@ class Indices:
                 "Allow the caller indices:admin/shards/search_shards, or give the gateway credentials of its own.",
             )
         told = self._upstream.needed(answer, "GET /INDEX/_search_shards")
-        return {index: said["filter"] for index, said in told.get("indices", {}).items() if "filter" in said}
+        with self._upstream.reading("GET /INDEX/_search_shards"):
+            return {index: said["filter"] for index, said in told.get("indices", {}).items() if "filter" in said}
 
     def _cache_key(self, expression: str, options: Mapping[str, str], headers: Headers, *, listed: bool) -> bytes:
         said = (f"{name}={options.get(name)}" for name in EXPRESSION_OPTIONS)

@@ -92,7 +92,9 @@ class CallerRights:
             if answer.status in REFUSALS:
                 return None
             # Left out of an answer without any index.
-            indices.update(self._upstream.needed(answer, "GET /_field_caps").get("indices", ()))
+            told = self._upstream.needed(answer, "GET /_field_caps")
+            with self._upstream.reading("GET /_field_caps"):
+                indices.update(told.get("indices", ()))
         found = Searchable(frozenset(indices))
         self._searchable[key] = found
         return found
@@ -135,7 +137,8 @@ class CallerRights:
         if answer.status != 200:
             return True  # the engine has no users
         told = self._upstream.needed(answer, "POST /_security/user/_has_privileges")
-        return any(told.get("index", {}).get(name, {}).values())
+        with self._upstream.reading("POST /_security/user/_has_privileges"):
+            return any(told.get("index", {}).get(name, {}).values())
 
     async def _signed_in(self, headers: Headers) -> bool:
         answer = await self._upstream.ask("GET", "/_plugins/_security/authinfo", identity(headers))

@@ -186,8 +186,8 @@ class FieldNames:
     def _no_such(self, name: str) -> IndexMismatch:
         names = sorted({field for fields in self._searched.fields.values() for field in fields})
         return IndexMismatch(
-            f"{name} is no vector field of the indices searched",
-            f"Write {self._virtual}, or {' or '.join(f'{self._virtual}.{field}' for field in names)}.",
+            f"{name} is no vector field of the indices searched, which have {', '.join(names)}",
+            f"Write {self._virtual} for the first of them, or {self._virtual}.NAME.",
         )
 
 

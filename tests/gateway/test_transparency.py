@@ -252,7 +252,8 @@ def test_garbage_becomes_502(url: str, echo: Echo, name: str) -> None:
 def test_a_damaged_error_becomes_502(url: str, echo: Echo) -> None:
     """An error of the engine to one of its own queries by meaning is read, and may get a hint."""
     damaged = b"HTTP/1.1 400 Bad Request\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nabcd"
-    echo.reply = lambda got, out: raw(OK if is_question(got) else damaged)(got, out)
+    index = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n\r\n{"a":{}}'
+    echo.reply = lambda got, out: raw(index if is_question(got) else damaged)(got, out)
     body = b'{"query":{"neural":{"a":{"query_text":"cat"}}}}'
     answer = send(url, Request("POST", "/a/_search", (("content-type", "application/json"),), body))
     reason = assert_engine_error(answer, 502)

@@ -131,10 +131,10 @@ class Models:
             raise
         self._default_loaded |= default
         embedder = Embedder(encoder, self._embedding, self._cache, self._metrics)
-        self._metrics.model_loaded(public_name(embedder.info.model), embedder.info.fingerprint)
+        self._metrics.model_loaded(public_name(model), embedder.info.fingerprint)
         self._kept[model] = embedder
         while len(self._kept) > settings.in_memory:
             # Not closed: callers may hold it, and the last of them closes it by letting go.
-            _, dropped = self._kept.popitem(last=False)
-            self._metrics.model_dropped(public_name(dropped.info.model), dropped.info.fingerprint)
+            name, dropped = self._kept.popitem(last=False)
+            self._metrics.model_dropped(public_name(name), dropped.info.fingerprint)
         return embedder

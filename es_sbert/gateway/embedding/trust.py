@@ -84,5 +84,5 @@ class TrustedModels:
             )
         return ModelNotFound(
             f"the vectors were made by the model {name!r} ({fingerprint[:12]}), which this gateway does not have",
-            f"Start the gateway with --also-model {name}, or --also-model FOLDER where it is a model of your own.",
+            "Start the gateway with --also-model NAME, or --also-model FOLDER where it is a model of your own.",
         )

@@ -72,9 +72,12 @@ class Cutting:
                 return await self._ask(kth, body, scope)
 
         answers = await gather_all(map(ask, bodies))
-        return {
-            key: least_cosine(flavour, told) for key, told in zip(different, answers, strict=True) if told is not None
-        }
+        with self._upstream.reading("POST _search"):
+            return {
+                key: least_cosine(flavour, told)
+                for key, told in zip(different, answers, strict=True)
+                if told is not None
+            }
 
     async def _ask(self, kth: Json, body: Json, scope: Scope) -> Json | None:
         """The engine's answer; None where the search itself is refused alike, in the engine's own words."""

@@ -58,5 +58,6 @@ class PointsInTime:
         if answer.status in REFUSALS:
             return None
         told = self._upstream.needed(answer, "POST /_search")
-        found = [bucket["key"] for bucket in told["aggregations"]["indices"]["buckets"]]
-        return ",".join(quote(name, safe="") for name in found) or _NOTHING
+        with self._upstream.reading("POST /_search"):
+            found = [bucket["key"] for bucket in told["aggregations"]["indices"]["buckets"]]
+            return ",".join(quote(name, safe="") for name in found) or _NOTHING

@@ -125,18 +125,20 @@ class Destinations:
     async def _write_index(self, name: str, headers: Headers) -> tuple[str, bool]:
         """The concrete index that takes the writes, and whether it is the only one of that name."""
         resolved = await self._get(f"/_resolve/index/{quote(name, safe='')}", headers)
-        for stream in resolved.get("data_streams", ()):
-            if stream["name"] == name:
-                return str(stream["backing_indices"][-1]), False
-        behind = next((alias["indices"] for alias in resolved.get("aliases", ()) if alias["name"] == name), None)
-        if behind is None:
-            # A name with a date in it.
-            behind = [index["name"] for index in resolved.get("indices", ())]
-        names = [behind] if isinstance(behind, str) else behind
-        if len(names) == 1:
-            return names[0], True
+        with self._upstream.reading("GET /_resolve/index"):
+            for stream in resolved.get("data_streams", ()):
+                if stream["name"] == name:
+                    return str(stream["backing_indices"][-1]), False
+            behind = next((alias["indices"] for alias in resolved.get("aliases", ()) if alias["name"] == name), None)
+            if behind is None:
+                # A name with a date in it.
+                behind = [index["name"] for index in resolved.get("indices", ())]
+            names = [behind] if isinstance(behind, str) else behind
+            if len(names) == 1:
+                return names[0], True
         aliases = await self._get(f"/_alias/{quote(name, safe='')}", headers)
-        return _write_index_of(name, aliases) or "", False
+        with self._upstream.reading("GET /_alias"):
+            return _write_index_of(name, aliases) or "", False
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
         """What an index of that name would have; nothing where the caller may not ask."""
@@ -144,8 +146,9 @@ class Destinations:
         answer = await self._upstream.ask("POST", target, self._indices.asked_by(headers))
         if answer.status != 200 or not isinstance(answer.body, dict):
             return {}
-        mappings = answer.body.get("template", {}).get("mappings", {})
-        return vector_fields(mappings.get("_doc", mappings), name)
+        with self._upstream.reading("POST /_index_template/_simulate_index"):
+            mappings = answer.body.get("template", {}).get("mappings", {})
+            return vector_fields(mappings.get("_doc", mappings), name)
 
     async def _get(self, path: str, headers: Headers) -> Json:
         answer = await self._upstream.ask("GET", path, self._indices.asked_by(headers))

@@ -51,10 +51,11 @@ async def standing_documents(
         return dict.fromkeys(wanted, Absent.UNKNOWN), dict.fromkeys(wanted, error)
     found: dict[Key, Standing] = {}
     problems: dict[Key, EsSbertError] = {}
-    for key, document in zip(wanted, answer.body["docs"], strict=True):
-        found[key] = _standing(document)
-        if found[key] is Absent.UNKNOWN:
-            problems[key] = upstream.refusal(Reply(_status(document), document), _ACTION)
+    with upstream.reading(_ACTION):
+        for key, document in zip(wanted, answer.body["docs"], strict=True):
+            found[key] = _standing(document)
+            if found[key] is Absent.UNKNOWN:
+                problems[key] = upstream.refusal(Reply(_status(document), document), _ACTION)
     return found, problems
 
 

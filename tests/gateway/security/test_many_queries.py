@@ -157,21 +157,19 @@ def _texts_waiting(url: str) -> float:
 
 def test_a_caller_who_goes_away_leaves_nothing_in_the_queue(url: str, index: str) -> None:
     """Texts that are embedded for nobody keep those of others waiting."""
-    texts = itertools.count()
-    for _ in range(20):
-        queries = [{"match": {"semantic": "cat mat " * 400 + str(next(texts))}} for _ in range(60)]
+    callers, each, numbers = 10, 250, itertools.count()
+    before = _vectors_made(url)
+    for _ in range(callers):
+        queries = [{"match": {"semantic": "cat mat " * 100 + str(next(numbers))}} for _ in range(each)]
+        lines = b"".join(b"{}\n" + _body(query) + b"\n" for query in queries)
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{url}/{index}/_search", content=_body({"bool": {"should": queries}}), headers=JSON,
-                       timeout=httpx.Timeout(60, read=0.02))  # fmt: skip
+            httpx.post(f"{url}/{index}/_msearch", content=lines, headers=NDJSON, timeout=httpx.Timeout(60, read=0.02))
     end = time.monotonic() + 120
-    # One batch of each may still run.
     while _texts_waiting(url) and time.monotonic() < end:
         time.sleep(0.05)
     assert _texts_waiting(url) == 0
-    before = _vectors_made(url)
-    time.sleep(1.0)
-    assert _vectors_made(url) == before
-    assert before < 20 * 60, "the texts of those who were gone were embedded all the same"
+    # Of each, a batch of 64 may have run before the caller was gone, and one may run still.
+    assert _vectors_made(url) - before < callers * each / 2
 
 
 def _vectors_made(url: str) -> float:

@@ -17,6 +17,7 @@ from tests.gateway.serving import gateway
 from tests.gateway.wire import send
 
 JSON = (("content-type", "application/json"),)
+LINES = (("content-type", "application/x-ndjson"),)
 META = {"fingerprint": "f" * 64, "model": "tiny", "dimensions": 3, "index_type": "hnsw", "text": "{title} {body}"}
 MAPPINGS = {"_meta": {"es_sbert": {"fields": {"embedding": META}}}}
 SHAPES: list[object] = [
@@ -33,9 +34,24 @@ SHAPES: list[object] = [
     {"template_output": []}, {"data_streams": "text"}, {"aliases": [{"name": "a"}]}, {"template": []},
     {"error": {"failed_shards": ["text"], "_shards": []}},
 ]  # fmt: skip
+SEMANTIC = {"query": {"match": {"semantic": "cats"}}}
+KTH = {"query": {"match": {"semantic": {"query": "cats", "k": 3}}}, "pit": {"id": "cGl0"}}
 REQUESTS = [
+    Request("POST", "/a/_search", JSON, orjson.dumps(SEMANTIC)),
+    Request("POST", "/_search", JSON, orjson.dumps(KTH)),
+    Request("POST", "/a/_search/template", JSON, orjson.dumps({"source": SEMANTIC})),
+    Request("POST", "/a/_msearch", LINES, b"{}\n" + orjson.dumps(SEMANTIC) + b"\n"),
+    Request("POST", "/a/_msearch/template", LINES, b"{}\n" + orjson.dumps({"source": SEMANTIC}) + b"\n"),
+    Request("POST", "/a/_delete_by_query", JSON, orjson.dumps(SEMANTIC)),
+    Request("POST", "/a/_doc", JSON, b'{"title":"cats","body":"dogs"}'),
+    Request("POST", "/a/_update/1", JSON, b'{"doc":{"title":"cats"}}'),
+    Request("POST", "/a/_bulk", LINES, b'{"index":{}}\n{"title":"cats","body":"dogs"}\n{"update":{"_id":"1"}}\n'
+            b'{"doc":{"title":"cats"}}\n'),
     Request("GET", "/ui/api/indices"),
     Request("GET", "/ui/api/facets?index=a"),
+    Request("POST", "/ui/api/body", JSON, orjson.dumps({"index": "a", "body": SEMANTIC})),
+    Request("POST", "/ui/api/like", JSON, orjson.dumps(
+        {"index": "a", "field": "embedding", "document": {"index": "a", "id": "1"}, "k": 3})),
 ]  # fmt: skip
 
 

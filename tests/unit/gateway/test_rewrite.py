@@ -264,7 +264,7 @@ def test_one_of_several_vector_fields_is_named() -> None:
     assert [knn["field"] for knn in clauses(rewritten, "knn")] == ["embedding", "title_vector"]
     with pytest.raises(IndexMismatch, match="semantic.other is no vector field") as caught:
         Rewriting(TWO_FIELDS).query({"match": {"semantic.other": "light"}})
-    assert "semantic.title_vector" in caught.value.remedy
+    assert "title_vector" in caught.value.message
 
 
 def test_an_index_without_vectors_is_said_unless_it_has_such_a_field() -> None:
