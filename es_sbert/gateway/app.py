@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from functools import partial
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Mount, Route, Router
@@ -23,7 +22,6 @@ from es_sbert.gateway.openai.description import description_routes
 from es_sbert.gateway.search_log.log import SearchLog
 from es_sbert.gateway.search_log.notes import SearchNote
 from es_sbert.gateway.searches.by_query import ByQuery
-from es_sbert.gateway.searches.hints import hinted, may_need_hint
 from es_sbert.gateway.searches.languages import Languages
 from es_sbert.gateway.searches.points_in_time import PointsInTime
 from es_sbert.gateway.searches.rank_evaluation import RankEvaluation
@@ -94,7 +92,7 @@ class Gateway:
         indices = Indices(self._upstream, settings.meaning.virtual_field)
         understanding = Understanding(settings, self._upstream, indices, self._models)
         points, templates = PointsInTime(self._upstream), Templates(self._upstream)
-        self._searching = Searching(understanding, points, templates)
+        self._searching = Searching(understanding, points, templates, self._upstream)
         self._multi_searching = MultiSearching(understanding, points, templates, self._upstream)
         by_query, languages = ByQuery(understanding), Languages(understanding)
         # APIs that are no searches, and may hold them.
@@ -191,15 +189,8 @@ class Gateway:
     async def _search(self, incoming: Incoming, route: EngineRoute, outcome: Outcome, send: Send) -> None:
         note = SearchNote(route.index, route.api)
         try:
-            if route.api in MULTI_SEARCHES:
-                status = await self._multi_searching.answer(incoming, route, send, note)
-            else:
-                outgoing = await while_connected(incoming, self._searching.outgoing(incoming, route, note))
-                amend = None
-                if note.hint is not None and may_need_hint(outgoing):
-                    amend = partial(hinted, hint=note.hint)
-                status = await forward(incoming, send, self._upstream, outgoing, note.watch().part, amend)
-            outcome.status = status or outcome.status
+            searching = self._multi_searching if route.api in MULTI_SEARCHES else self._searching
+            outcome.status = await searching.answer(incoming, route, send, note) or outcome.status
         except EsSbertError as error:
             outcome.status = status_of(error)
             raise

@@ -425,7 +425,7 @@ def test_an_index_without_vectors_is_the_engines_alone(bed: Bed) -> None:
         ({"match": {"semantic": {"query": {"not": "text"}}}}, "JSON object, not a string"),
         ({"match": {"semantic": "x" * 20_000}}, "10,000 are allowed"),
         ({"match": {"semantic": {"query": "x", "k": 20_000}}}, "whole number from 1 to 10,000"),
-        ({"match": {"semantic.other": "x"}}, "Write semantic, or semantic.embedding"),
+        ({"match": {"semantic.other": "x"}}, "Write semantic for the first of them"),
         ({"bool": {"must_not": [{"prefix": {"semantic": "ca"}}]}}, "a prefix query on semantic finds nothing"),
         ({"neural": {"embedding": {"query_text": "x", "model_id": "another"}}}, "names the model 'another'"),
     ],

@@ -31,7 +31,6 @@ class SearchNote:
         index: Expression of indices as the caller wrote it.
         api: `search`, `msearch`, ….
         searches: What was understood of each search; None of one that was passed as it came.
-        hint: What to add to an error of the engine's; see `Understood`.
     """
 
     index: str
@@ -39,7 +38,6 @@ class SearchNote:
     searches: list[Understood | None] = field(default_factory=list)
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
     start: float = field(default_factory=time.perf_counter)
-    hint: str | None = None
     sent: float | None = None
     glance: Glance | None = None
 

@@ -56,12 +56,14 @@ class Understood:
         asked: What asks by meaning in it.
         seconds: Until the vectors were there.
         hint: What to add to an error that the engine may answer with: what was asked may be our business after all.
+        confirm: Asks whether the indices are still those that the body was rewritten for; None where that is certain.
     """
 
     body: Json
     asked: tuple[Semantic, ...] = ()
     seconds: float = 0.0
     hint: str | None = None
+    confirm: Callable[[], Coroutine[Any, Any, bool]] | None = None
 
 
 @dataclass
@@ -154,8 +156,11 @@ class Understanding:
                 "X-Es-Sbert: off passes the request as it is.",
             )
 
-    async def rewrite(self, body: Json, scope: Scope) -> Understood:
+    async def rewrite(self, body: Json, scope: Scope, *, confirm_later: bool = False) -> Understood:
         """A search body in the engine's words.
+
+        Args:
+            confirm_later: Whether the caller confirms, before it gives an answer, that the body is still right.
 
         Raises:
             EsSbertError: it asks for something that cannot be, or the engine or a model cannot be asked.
@@ -177,12 +182,20 @@ class Understanding:
             if check is not _unlimited:
                 budget.spend([_key(semantic) for semantic in wanted.queries])
                 check = _unlimited  # counted
-            # The mapping is read again while the texts are embedded: an alias may stand for another index by now.
-            latest = await self._now_while(scope, self._embed(wanted, self._callers.key(scope.headers)))
+            embedding = self._embed(wanted, self._callers.key(scope.headers))
+            confirm = partial(self._unchanged, scope, searched) if confirm_later else None
+            # The mapping is read again, while the texts are embedded or while the search runs: an alias may stand for
+            # another index by now.
+            if confirm is None:
+                latest = await self._now_while(scope, embedding)
+            else:
+                await embedding
+                latest = searched
             if latest == searched:
                 wanted.least = await self._cutting.least(wanted.asked, wanted.vector, body, scope)
                 rewritten = await self._read(body, searched, scope, wanted.look_up, check, checked=True)
-                return Understood(rewritten, tuple(wanted.queries), time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                return Understood(rewritten, tuple(wanted.queries), seconds, confirm=confirm)
             searched = latest
 
     async def asks(self, body: Json, scope: Scope) -> bool:
@@ -239,6 +252,9 @@ class Understanding:
         except IndexMismatch:
             raise denied from None
         return Understood(body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
+
+    async def _unchanged(self, scope: Scope, searched: Searched) -> bool:
+        return await self._now(scope) == searched
 
     async def _now_while(self, scope: Scope, embedding: Coroutine[Any, Any, None]) -> Searched:
         """What the indices are, looked up while the texts are embedded."""

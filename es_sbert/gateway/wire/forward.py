@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -63,8 +63,8 @@ class Answer:
 
 
 async def forward(incoming: Incoming, send: Send, upstream: Upstream, outgoing: Outgoing,
-                  look: Callable[[bytes], None] | None = None,
-                  amend: Callable[[Answer], Answer] | None = None) -> int:  # fmt: skip
+                  look: Callable[[bytes], None] | None = None, amend: Callable[[Answer], Answer] | None = None,
+                  confirm: Awaitable[bool] | None = None) -> int:  # fmt: skip
     """Send a request to the engine and its answer to the caller.
 
     Where the caller goes away, the connection to the engine is closed too, which ends a search there.
@@ -72,6 +72,7 @@ async def forward(incoming: Incoming, send: Send, upstream: Upstream, outgoing: 
     Args:
         look: Shown the answer's parts as they pass.
         amend: Given an answer that is an error, uncompressed, and gives the one that is sent.
+        confirm: Whether the request is still right; awaited before a successful answer is sent on.
 
     Returns:
         The status of the answer; 0 where the caller did not wait for it.
@@ -79,16 +80,23 @@ async def forward(incoming: Incoming, send: Send, upstream: Upstream, outgoing: 
     Raises:
         EngineUnreachable: no answer came. Nothing has been sent to the caller then.
         RequestTooLarge, BadRequest: as `Incoming.parts`.
+        OutdatedRequestError: `confirm` says no. Nothing has been sent to the caller then.
     """
-    return await _Exchange(incoming, send, upstream, look, amend).run(outgoing)
+    return await _Exchange(incoming, send, upstream, look, amend, confirm).run(outgoing)
+
+
+class OutdatedRequestError(Exception):
+    """A request that was rewritten for indices that are others by now: to be rewritten again."""
 
 
 class _Exchange:
     """One request and its answer."""
 
     def __init__(self, incoming: Incoming, send: Send, upstream: Upstream,
-                 look: Callable[[bytes], None] | None, amend: Callable[[Answer], Answer] | None) -> None:  # fmt: skip
+                 look: Callable[[bytes], None] | None, amend: Callable[[Answer], Answer] | None,
+                 confirm: Awaitable[bool] | None) -> None:  # fmt: skip
         self._amend = amend
+        self._confirm = confirm
         self._incoming = incoming
         self._send = send
         self._upstream = upstream
@@ -129,6 +137,8 @@ class _Exchange:
                 if not 200 <= answer.status <= 599:
                     raise self._upstream.strange(f"the status {answer.status}, which ends no request")
                 self._upstream.learn(answer)
+                if self._confirm is not None and answer.status == 200 and not await self._confirm:
+                    raise OutdatedRequestError
                 if self._amend is not None and answer.status >= 400:
                     await self._give_amended(answer, self._amend)
                 else:
