@@ -32,7 +32,10 @@ async def run_by_size(size: int, function: Callable[..., T], *args: Any) -> T:
 
 async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """The results of several pieces of work at once; where one of them fails, none of the others goes on."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+    pieces = list(work)
+    if len(pieces) == 1:
+        return [await pieces[0]]
+    tasks = [asyncio.ensure_future(one) for one in pieces]
     try:
         return await asyncio.gather(*tasks)
     finally:

@@ -69,7 +69,7 @@ class Searching:
         Raises:
             EsSbertError: it asks for something that cannot be, or the engine cannot be asked.
         """
-        there = await while_connected(incoming, arrived(incoming, self._understanding))
+        there = await arrived(incoming, self._understanding)
         while True:
             asked = await while_connected(incoming, self._asked(there, incoming, route))
             understood = asked.understood
