@@ -125,6 +125,14 @@ def interrupted(desk: Desk) -> str:
     return name
 
 
+def created(desk: Desk) -> str:
+    """An index with a vector field whose text nobody has said."""
+    name = desk.fresh()
+    desk.use([CLUSTER_PRIVILEGE], ["all"])
+    assert desk.create(name).code == 0
+    return name
+
+
 def behind_an_alias(desk: Desk) -> str:
     """An index with an alias, which is its name and `-alias`."""
     name = desk.loaded()
@@ -157,6 +165,10 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`ingest --load-settings fast`": (
         Desk.loaded, lambda desk, name: desk.ingest(name, "docs.jsonl", "--load-settings", "fast")),
     "`index create`": (Desk.fresh, Desk.create),
+    "`index create --text-field` of an index that has the field": (
+        created, lambda desk, name: desk.index("create", name, "--text-field", "text", *desk.model[:2])),
+    "`index calibrate`": (
+        Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", *desk.model)),
     "`index repair`": (interrupted, lambda desk, name: desk.index("repair", name)),
     "`index migrate`": (behind_an_alias, lambda desk, name: desk.index(
         "migrate", f"{name}-alias", "--index-type", "int8_hnsw", "--name", f"{name}-new", *desk.model)),
