@@ -12,6 +12,7 @@ from es_sbert.gateway.embedding.embedder import Embedder, EmbeddingSettings
 from es_sbert.gateway.embedding.served import ModelSettings, public_name
 from es_sbert.gateway.embedding.trust import TrustedModels
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.loading import load_encoder
 from es_sbert.printable import printable
@@ -36,6 +37,7 @@ class Models:
         self._trusted = TrustedModels(settings)
         self._kept: OrderedDict[str, Embedder] = OrderedDict()
         self._loading: dict[str, asyncio.Task[Embedder]] = {}
+        self._log = ThrottledLog(logger)
         self._default_loaded = False
         self._default_failed = False
 
@@ -83,7 +85,9 @@ class Models:
         try:
             return await self.get(meta.model, meta.fingerprint)
         except (ModelError, IndexMismatch, DeviceError) as error:
-            logger.warning("a model that an index names is not there: %s. %s", printable(error.message), error.remedy)
+            self._log.warning(
+                "model", "a model that an index names is not there: %s. %s", printable(error.message), error.remedy
+            )
             raise ModelError(
                 "the model that made the vectors cannot be loaded by the gateway",
                 "The gateway's log says why, and what its operator can do.",

@@ -89,15 +89,18 @@ class PageApi:
         with asking.reading("a survey of fields"):
             return {"facets": facets(fields, found)}
 
-    async def body(self, asking: Asking, headers: Headers, asked: BodyRequest) -> Json:
+    async def body(self, asking: Asking, headers: Headers, asked: BodyRequest, size: int) -> Json:
         """A search body as the gateway sends it to the engine, to be used anywhere.
+
+        Args:
+            size: Bytes of the request.
 
         Raises:
             Refused: the caller may not search there.
             EsSbertError: it asks for something that cannot be.
         """
         await asking.may_search(asked.index)
-        scope = Scope(expression(asked.index), {}, headers, Mode.ON)
+        scope = Scope(expression(asked.index), {}, headers, Mode.ON, size=size)
         return {"body": (await self._understanding.rewrite(asked.body, scope)).body}
 
     async def like(self, asking: Asking, headers: Headers, asked: LikeRequest) -> Json:
@@ -151,7 +154,7 @@ class PageApi:
 
     async def _embedded(self, target: FieldTarget, text: str | None) -> Vectors:
         checked = read_text(text, "the map", self._settings.limits.query_characters)
-        embedder = await self._models.get(target.meta.model, target.meta.fingerprint)
+        embedder = await self._models.of_field(target.meta)
         vector: Vectors = (await embedder.embed([checked], "query")).vectors[0]  # (dimensions,)
         return vector
 

@@ -15,6 +15,7 @@ from es_sbert.gateway.admission import Admission, Slot
 from es_sbert.gateway.failures import BadRequest, error_body, status_of
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.openai.body import is_plain_json, read_body
+from es_sbert.gateway.tasks import run_by_size
 from es_sbert.gateway.ui.api import PageApi
 from es_sbert.gateway.ui.asking import Asking, Refused
 from es_sbert.gateway.ui.files import SECURITY_HEADERS, file_routes
@@ -44,13 +45,17 @@ def ui_routes(api: PageApi, upstream: Upstream, admission: Admission, metrics: G
         return await api.facets(asking, index)
 
     async def body(asking: Asking, request: Request, slot: Slot) -> Json:
-        return await api.body(asking, request.headers.raw, read(BodyRequest, await _sent(request, slot)))
+        sent = await _sent(request, slot)
+        asked = await run_by_size(len(sent), read, BodyRequest, sent)
+        return await api.body(asking, request.headers.raw, asked, len(sent))
 
     async def like(asking: Asking, request: Request, slot: Slot) -> Json:
         return await api.like(asking, request.headers.raw, read(LikeRequest, await _sent(request, slot)))
 
     async def hits_map(asking: Asking, request: Request, slot: Slot) -> Json:
-        return await api.map(asking, request.headers.raw, read(MapRequest, await _sent(request, slot)))
+        sent = await _sent(request, slot)
+        asked = await run_by_size(len(sent), read, MapRequest, sent)
+        return await api.map(asking, request.headers.raw, asked)
 
     def answered(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
