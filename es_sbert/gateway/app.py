@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Mount, Route, Router
@@ -55,16 +55,19 @@ logger = logging.getLogger(__name__)
 _LINGER_SECONDS = 2.0
 
 
-def create_app(settings: GatewaySettings, connections: Connections | None = None) -> ASGIApp:
+def create_app(
+    settings: GatewaySettings, connections: Connections | None = None, on_loaded: Callable[[], None] | None = None
+) -> ASGIApp:
     """The gateway, ready to be served by an ASGI server with its lifespan.
 
     Args:
         connections: Those of the server, where it counts them.
+        on_loaded: Called once the default model is in memory.
 
     Raises:
         UsageError: an address or CA file that cannot be used.
     """
-    gateway: ASGIApp = Gateway(settings, connections)
+    gateway: ASGIApp = Gateway(settings, connections, on_loaded)
     if settings.listen.cors_origins:
         return CORSMiddleware(
             gateway, allow_origins=settings.listen.cors_origins, allow_methods=["GET", "POST", "OPTIONS"],
@@ -79,10 +82,15 @@ class Gateway:
     Args:
         settings: The operator's.
         connections: Those of the server, where it counts them.
+        on_loaded: Called once the default model is in memory.
     """
 
-    def __init__(self, settings: GatewaySettings, connections: Connections | None = None) -> None:
+    def __init__(
+        self, settings: GatewaySettings, connections: Connections | None = None,
+        on_loaded: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         self._settings = settings
+        self._on_loaded = on_loaded
         self._metrics = GatewayMetrics(settings.models.public_names)
         connections = connections or Connections(settings.limits)
         self._admission = Admission(settings.limits)
@@ -235,6 +243,8 @@ class Gateway:
             await self._models.get()
         except EsSbertError as error:
             logger.error("%s. %s", error.message, error.remedy)
+        if self._on_loaded is not None:
+            self._on_loaded()
 
 
 class _Sending:

@@ -36,11 +36,11 @@ def serve(**options: Any) -> int:
     """
     require("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
     from es_sbert.gateway.admission import raise_open_files
-    from es_sbert.gateway.serve import listener, server
+    from es_sbert.gateway.serve import freeze_objects, listener, server
 
     raise_open_files()
     settings = gateway_settings(**options)
-    running, listen = server(settings), settings.listen
+    running, listen = server(settings, on_loaded=freeze_objects), settings.listen
     with listener(listen) as listening:
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         address = f"{'http' if listen.certificate is None else 'https'}://{host}:{listening.getsockname()[1]}"
