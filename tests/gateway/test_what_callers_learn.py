@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import quote
 
 import httpx
 import orjson
@@ -286,3 +287,22 @@ def test_a_wide_key_is_told_which_indices_differ(through: httpx.Client, keys: di
     answer = _answer(through, Asked("POST", f"/{PUBLIC},{SECRET}/_search", SEMANTIC), keys["wide"])
     assert answer.status_code == 400
     assert all(f"in {index}" in answer.json()["error"]["reason"] for index in (PUBLIC, SECRET))
+
+
+def test_a_key_for_some_indices_gets_vectors_where_the_name_has_a_date_in_it(
+    server: Secured, through: httpx.Client, direct: httpx.Client, keys: dict[str, str | None]
+) -> None:
+    mappings = server.ask("GET", f"/{PUBLIC}")[PUBLIC]["mappings"]
+    today = f"{PUBLIC}-dated-2026"
+    key = server.api_key(index={f"{PUBLIC}-dated-*": ["create_doc"]})
+    # A date that is the same on every day.
+    named = quote(f"<{PUBLIC}-dated-{{2026||/y{{yyyy}}}}>", safe="")
+    try:
+        server.ask("PUT", f"/{today}", {"mappings": mappings})
+        answer = _answer(through, Asked("PUT", f"/{named}/_create/1?refresh=true", DOCUMENT), key)
+        assert answer.status_code == 201, answer.text
+        assert answer.json()["_index"] == today
+        written = _answer(direct, Asked("GET", f"/{today}/_doc/1"), keys["wide"]).json()
+    finally:
+        server.ask("DELETE", f"/{today}")
+    assert len(written["_source"]["embedding"]) > 1
