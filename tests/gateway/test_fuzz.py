@@ -35,15 +35,17 @@ class Engine(Echo):
 
     def _answer(self, got: Received, out: BinaryIO) -> bool:
         body = self._index if is_question(got) and got.target.startswith(b"/meant") else b"{}"
+        if got.target.endswith(b"/_msearch"):
+            searches = got.body.rstrip(b"\r\n").count(b"\n") // 2 + 1
+            body = orjson.dumps({"took": 1, "responses": [{"status": 200}] * searches})
         out.write(HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body))
         return True
 
     def passed(self) -> Received:
-        """The request that was passed on, behind the gateway's own questions."""
-        *questions, got = self.received
+        """The request that was passed on, among the gateway's own questions."""
+        [got] = [got for got in self.received if not is_question(got)]
         self.received.clear()
         assert self.refused == []
-        assert all(map(is_question, questions))
         return got
 
 

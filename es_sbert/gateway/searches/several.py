@@ -181,13 +181,15 @@ class MultiSearching:
                 whole = parse_object(answer.body)
             except NotPlainJson:
                 return answer
-            given = iter(whole.get("responses", ()))
             if answer.status != 200:
                 return answer
+            with self._upstream.reading("POST /_msearch"):
+                given = list(whole["responses"])
         else:
             answer = Answer(200, [(b"content-type", b"application/json")], b"")
-            whole, given = {"took": 0}, iter(())
-        responses = [next(given) if own is None else own for own in answers]
+            whole, given = {"took": 0}, []
+        with self._upstream.reading("POST /_msearch"):
+            responses = [given.pop(0) if own is None else own for own in answers]
         return Answer(200, answer.headers, write_object(whole | {"responses": responses}))
 
 
