@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -236,6 +237,9 @@ def test_an_exact_comparison_that_is_interrupted_leaves_no_file(
         arguments: list[str | Path] = ["duplicates", "--index", index, "-o", "out.jsonl", "--html", "page.html"]
         process = kept_alive(arguments, Path(), proxy, hold)
         process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            # Before the connection breaks, which would end the command too, in another way.
+            process.wait(30)
         hold.cut()
         out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")
