@@ -43,7 +43,7 @@ from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.errors import UsageError
 from es_sbert.index.ensure import VectorField, missing_index, read_vector_field, vector_field_of
-from es_sbert.index.layout import both, has_vector
+from es_sbert.index.layout import both, has_vector, in_random_order
 from es_sbert.index.meta import document_meta_field
 from es_sbert.index.types import OVERSAMPLE, IndexType
 from es_sbert.ingest.retry import RetryPolicy, retrying
@@ -283,10 +283,8 @@ class DuplicateSearch:
         """Some documents at random."""
         if not self._settings.sample:
             return []
-        random: Json = {"seed": self._settings.seed, "field": "_seq_no"}
-        score: Json = {"query": self._query(), "random_score": random, "boost_mode": "replace"}
         body: Json = {
-            "query": {"function_score": score}, "_source": False,
+            "query": in_random_order(self._query(), self._settings.seed), "_source": False,
             "size": min(self._settings.sample, self._state.result_window), "track_total_hits": False,
         }  # fmt: skip
         hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]["hits"]

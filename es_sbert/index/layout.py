@@ -55,6 +55,16 @@ def both(first: Json, second: Json | None) -> Json:
     return first if second is None else {"bool": {"filter": [first, second]}}
 
 
+def in_random_order(query: Json | None, seed: int) -> Json:
+    """A query for the same documents in an order that the seed decides, as long as the index is at rest.
+
+    Args:
+        query: None for all documents.
+    """
+    score: Json = {"random_score": {"seed": seed, "field": "_seq_no"}, "boost_mode": "replace"}
+    return {"function_score": score if query is None else {"query": query, **score}}
+
+
 def vectors_by_name(fields: Iterable[tuple[str, VectorFieldMeta]]) -> Json:
     """Query for all documents; `matched_queries` of a hit holds the numbers of the fields that have a vector."""
     should = [has_vector(field, meta, str(number)) for number, (field, meta) in enumerate(fields)]

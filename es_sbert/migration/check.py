@@ -9,6 +9,7 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.hits import key_of
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch
+from es_sbert.index.layout import in_random_order
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.text import TextTemplate
 from es_sbert.index.vectors import stored_vectors
@@ -72,8 +73,11 @@ def check_equal_counts(transfer: Transfer, *, surplus_ok: bool = False) -> bool:
 
 def _sample(transfer: Transfer, seed: int) -> list[Json]:
     """Documents of the new index taken at random, whole, with vectors."""
-    random: Json = {"function_score": {"random_score": {"seed": seed, "field": "_seq_no"}, "boost_mode": "replace"}}
-    body: Json = {"query": random, "size": SAMPLE, "_source": transfer.engine.info.source_with_vectors()}
+    body: Json = {
+        "query": in_random_order(None, seed),
+        "size": SAMPLE,
+        "_source": transfer.engine.info.source_with_vectors(),
+    }
     hits: list[Json] = transfer.engine.search(transfer.target, body)["hits"]["hits"]
     return hits
 

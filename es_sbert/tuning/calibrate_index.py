@@ -13,11 +13,12 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.ensure import check_model, missing_index, vector_field_of
-from es_sbert.index.layout import both, has_vector, vector_path
+from es_sbert.index.layout import both, has_vector, in_random_order, vector_path
 from es_sbert.index.meta import document_meta_field, meta_object, text_hash
 from es_sbert.index.text import NoText, TextTemplate, find_field
 from es_sbert.index.text_options import vector_field_option
 from es_sbert.index.vectors import stored_vectors
+from es_sbert.ingest.triage import chunks
 from es_sbert.search.options import Asked
 from es_sbert.search.requests import search_request
 from es_sbert.search.searched import Searched
@@ -221,13 +222,7 @@ class CalibratedIndex:
 
     def _sampled(self, count: int, seed: int, left_out: Counter[str]) -> list[SampledDocument]:
         """Documents at random, the same ones for a seed as long as the index is at rest."""
-        random: Json = {
-            "function_score": {
-                "query": self._has_vector,
-                "random_score": {"seed": seed, "field": "_seq_no"},
-                "boost_mode": "replace",
-            }
-        }
+        random = in_random_order(self._has_vector, seed)
         most = min(count, self._state.result_window)
         pages = ({"query": random, "from": begin, "size": min(_PAGE, most - begin)} for begin in range(0, most, _PAGE))
         return list(self._read(pages, left_out))
@@ -324,8 +319,7 @@ class CalibratedIndex:
         ids = list(dict.fromkeys(id for query in queries for id in query.ids))
         size = max(1, min(_PAGE, self._state.result_window) // 2)  # documents of several routings may share an id
         bodies = (
-            {"query": both({"ids": {"values": ids[begin : begin + size]}}, self._has_vector), "size": 2 * size}
-            for begin in range(0, len(ids), size)
+            {"query": both({"ids": {"values": part}}, self._has_vector), "size": 2 * size} for part in chunks(ids, size)
         )
         found = {document.id: document for document in self._read(bodies, left_out)}
         kept = [
@@ -361,10 +355,9 @@ class CalibratedIndex:
         asked = Asked.of(k, {"source": False})
         requests = [search_request(info.flavour, searched, {field.name: vector}, asked) for vector in vectors]
         found: list[NearestHits] = []
-        for begin in range(0, len(requests), _TOGETHER):
-            part = requests[begin : begin + _TOGETHER]
-            answers = self._engine.multi_search(field.index, [request.bodies[0] for request in part])
-            for query, request, answer in zip(queries[begin:], part, answers, strict=False):
+        for part in chunks(list(zip(queries, requests, strict=True)), _TOGETHER):
+            answers = self._engine.multi_search(field.index, [request.bodies[0] for _, request in part])
+            for (query, request), answer in zip(part, answers, strict=True):
                 hits = request.read([answer])
                 ids = set(query.ids)
                 found.append(NearestHits(

@@ -13,7 +13,7 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.ensure import VectorField
-from es_sbert.index.layout import has_vector, vector_path
+from es_sbert.index.layout import has_vector, in_random_order, vector_path
 from es_sbert.index.types import OVERSAMPLE, IndexType
 from es_sbert.index.vectors import stored_vectors
 from es_sbert.search.queries import search_body
@@ -133,13 +133,7 @@ def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) ->
         IndexMismatch: no document has a vector.
         EngineError: the engine failed.
     """
-    random: Json = {
-        "function_score": {
-            "query": has_vector(field.name, field.meta),
-            "random_score": {"seed": seed, "field": "_seq_no"},
-            "boost_mode": "replace",
-        }
-    }
+    random = in_random_order(has_vector(field.name, field.meta), seed)
     # The vectors come with the hits: a look-up by id alone misses documents with a routing of their own.
     source = engine.info.source_with_vectors(_paths(field))
     hits = engine.search(field.index, {"query": random, "size": count, "_source": source})["hits"]["hits"]

@@ -63,13 +63,21 @@ async def arrived(
     mode = understanding.mode(incoming.header(MODE_HEADER))
     plain = None
     if is_json(incoming) and mode is not Mode.OFF:
-        plain = await run_by_size(len(raw), _plain, raw, incoming, recoded)
+        plain = await uncompressed(raw, incoming)
+    if plain is not None:
+        plain = await run_by_size(len(plain), recoded, plain)
     return Arrived(Outgoing.same(incoming, raw), mode, plain)
 
 
-def _plain(raw: bytes, incoming: Incoming, recoded: Callable[[bytes], bytes]) -> bytes | None:
-    plain = decompressed(raw, incoming)
-    return None if plain is None else recoded(plain)
+async def uncompressed(raw: bytes, incoming: Incoming) -> bytes | None:
+    """A body without its content encoding; None where that is one that cannot be undone here.
+
+    Raises:
+        RequestTooLarge, BadRequest: as `decompressed`.
+    """
+    # How large a compressed body is, is known only afterwards.
+    size = incoming.limits.body_bytes if incoming.header(b"content-encoding") else len(raw)
+    return await run_by_size(size, decompressed, raw, incoming)
 
 
 def read_search(plain: bytes, incoming: Incoming) -> SearchAsRead:

@@ -13,12 +13,12 @@ from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.indices import Indices
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.searches.reading import MODE_HEADER, is_json
+from es_sbert.gateway.searches.reading import MODE_HEADER, is_json, uncompressed
 from es_sbert.gateway.searches.scope import Mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
 from es_sbert.gateway.tasks import run_by_size, while_connected
 from es_sbert.gateway.wire.forward import Outgoing, forward, reply
-from es_sbert.gateway.wire.incoming import Headers, Incoming, decompressed
+from es_sbert.gateway.wire.incoming import Headers, Incoming
 from es_sbert.gateway.wire.json_bodies import in_utf8
 from es_sbert.gateway.wire.routes import Api, Route
 from es_sbert.gateway.wire.upstream import Upstream
@@ -90,7 +90,7 @@ class Writing:
 
     async def _document_outgoing(self, incoming: Incoming, route: Route) -> Outgoing:
         raw = await incoming.body()
-        plain = await _uncompressed(raw, incoming)
+        plain = await _readable(raw, incoming)
         ready = None if plain is None else await self._ready([_document(plain, incoming, route)], incoming.headers)
         if ready is None:
             return Outgoing.same(incoming, raw)
@@ -211,23 +211,21 @@ class Writing:
             self._notices.tell(f"documents for %s {done}: %s", name, log_detail(error))
 
 
-async def _uncompressed(raw: bytes, incoming: Incoming) -> bytes | None:
+async def _readable(raw: bytes, incoming: Incoming) -> bytes | None:
     """A body without its content encoding; None where the engine alone deals with it.
 
     Raises:
         RequestTooLarge: it is beyond the limit then.
     """
     try:
-        # How large a compressed body is, is known only afterwards.
-        size = incoming.limits.body_bytes if incoming.header(b"content-encoding") else len(raw)
-        return await run_by_size(size, decompressed, raw, incoming)
+        return await uncompressed(raw, incoming)
     except BadRequest:
         return None
 
 
 async def _bulk_body(raw: bytes, incoming: Incoming, route: Route) -> BulkBody | None:
     """The body of a bulk request; None where the engine alone deals with it."""
-    plain = await _uncompressed(raw, incoming)
+    plain = await _readable(raw, incoming)
     if plain is None:
         return None
     return await run_by_size(len(plain), BulkBody.read, plain, unquote(route.index), _routing(incoming))
