@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
 from collections.abc import Callable
 
 import uvicorn
@@ -17,6 +18,9 @@ from es_sbert.gateway.wire.protocol import protocol
 
 # Callers get this long to receive their answers when the gateway is told to end.
 _GRACE_SECONDS = 30
+_SWITCH_SECONDS = 0.0005
+# New objects until the young are looked at, and how often these are until older ones are, and all of them.
+_COLLECTED_AT = (20_000, 5, 20)
 
 
 def server(settings: GatewaySettings, on_loaded: Callable[[], None] | None = None) -> uvicorn.Server:
@@ -57,6 +61,17 @@ def server(settings: GatewaySettings, on_loaded: Callable[[], None] | None = Non
             "Give PEM files that belong together, which this user may read: --tls-certificate and --tls-key.",
         ) from error
     return uvicorn.Server(config)
+
+
+def tune_interpreter() -> None:
+    """Keep the event loop from waiting for Python itself, for a process that does nothing but serve.
+
+    By default, a thread that reads a large request may keep the interpreter for five milliseconds each time that the
+    event loop wants to go on, which is several times for a request. And the objects of a large request lead to many
+    collections of all objects, which stop every thread for tens of milliseconds and find nothing: JSON has no cycles.
+    """
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.set_threshold(*_COLLECTED_AT)
 
 
 def freeze_objects() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -13,8 +13,11 @@ T = TypeVar("T")
 
 # Reading and writing so many bytes of JSON takes well below a millisecond.
 SMALL_BYTES = 16 * 1024
-# Few: threads share one interpreter lock, and each that runs takes as much of it as the event loop.
-_threads = ThreadPoolExecutor(2, thread_name_prefix="large-requests")
+_MEDIUM_BYTES = 256 * 1024
+# One thread each: threads share one interpreter lock, and each that runs takes as much of it as the event loop. Apart,
+# so that ordinary requests do not queue behind very large ones.
+_medium = ThreadPoolExecutor(1, thread_name_prefix="medium-requests")
+_large = ThreadPoolExecutor(1, thread_name_prefix="large-requests")
 
 
 async def run_by_size(size: int, function: Callable[..., T], *args: Any) -> T:
@@ -27,7 +30,30 @@ async def run_by_size(size: int, function: Callable[..., T], *args: Any) -> T:
     """
     if size <= SMALL_BYTES:
         return function(*args)
-    return await asyncio.get_running_loop().run_in_executor(_threads, function, *args)
+    thread = _medium if size <= _MEDIUM_BYTES else _large
+    return await asyncio.get_running_loop().run_in_executor(thread, function, *args)
+
+
+async def run_in_steps(size: int, steps: Generator[None, None, T]) -> T:
+    """What a generator returns, run as by `run_by_size`: between its steps, the work of other requests gets its turn.
+
+    Args:
+        size: Bytes of the request that it works on.
+        steps: Each is short, and does no input or output.
+    """
+    while not (ended := await run_by_size(size, _next_step, steps)):
+        pass
+    result: T = ended[0]
+    return result
+
+
+def _next_step(steps: Generator[None, None, T]) -> list[T]:
+    """One step; what the generator returns once it has ended."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return [end.value]
+    return []
 
 
 async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -36,9 +36,10 @@ def serve(**options: Any) -> int:
     """
     require("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
     from es_sbert.gateway.admission import raise_open_files
-    from es_sbert.gateway.serve import freeze_objects, listener, server
+    from es_sbert.gateway.serve import freeze_objects, listener, server, tune_interpreter
 
     raise_open_files()
+    tune_interpreter()
     settings = gateway_settings(**options)
     running, listen = server(settings, on_loaded=freeze_objects), settings.listen
     with listener(listen) as listening:

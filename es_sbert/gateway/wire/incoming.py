@@ -19,6 +19,7 @@ from es_sbert.gateway.settings import Limits
 Headers = list[tuple[bytes, bytes]]
 
 _UNFOLDED_AT_ONCE = 1024 * 1024
+_JOINED_AT_ONCE = 4 * 1024 * 1024
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 _SEND_AGAIN = "Send it again, or uncompressed."
 _GZIP_MEMBER = b"\x1f\x8b"  # a file of gzip may be several, one after another
@@ -178,7 +179,10 @@ class Incoming:
         async for part in self.parts():
             self.slot.reserve(len(part))
             parts.append(part)
-        return b"".join(parts)
+        if sum(map(len, parts)) <= _JOINED_AT_ONCE:
+            return b"".join(parts)
+        # A thread that joins large bodies lets the event loop go on meanwhile.
+        return await asyncio.to_thread(b"".join, parts)
 
     async def disconnected(self) -> None:
         """Comes back once the caller has gone, or has its whole answer."""

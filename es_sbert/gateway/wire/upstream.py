@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import logging
 import ssl
@@ -14,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
 from es_sbert.config import EngineSettings
@@ -130,8 +130,7 @@ class Upstream:
         assert self._session is not None, "open"
         # The path stands behind a host that is written out and ends at a slash: no path leads to another host.
         url = URL(self._address.url + target.decode("ascii"), encoded=True)
-        # Written in one piece, a large body would keep all others waiting.
-        data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > _ONE_PIECE else body
+        data = _LargeBody(body) if isinstance(body, bytes) and len(body) > _ONE_PIECE else body
         return self._session.request(method, url, headers=decoded(passed_on(headers)), data=data, allow_redirects=False)
 
     async def ask(self, method: str, target: str, headers: Headers, body: Json | None = None) -> Reply:
@@ -273,6 +272,27 @@ class Upstream:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+class _LargeBody(aiohttp.Payload):
+    """A body that is written part by part: in one piece, it would keep all others waiting. Can be sent again.
+
+    aiohttp's own way, an `io.BytesIO`, copies the bytes before it sends them.
+    """
+
+    _value: bytes
+
+    def __init__(self, value: bytes) -> None:
+        super().__init__(value, content_type="application/octet-stream")
+        self._size = len(value)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return self._value.decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        view = memoryview(self._value)
+        for start in range(0, len(view), _BUFFER):
+            await writer.write(view[start : start + _BUFFER])
 
 
 async def _writes_are_sent_once(

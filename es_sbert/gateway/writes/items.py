@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -14,7 +14,7 @@ from es_sbert.gateway.wire.json_bodies import lines_in_utf8
 
 # What JSON takes for white space; a line feed ends a line of a bulk request.
 SPACE = b" \t\r\n"
-# Bytes of a body that are put into UTF-8 at a time.
+# Bytes of a body that are worked on in one step.
 _PART = 1024 * 1024
 
 
@@ -122,16 +122,19 @@ class BulkBody:
     names: frozenset[str] | None
 
     @classmethod
-    def read(cls, body: bytes, index: str = "", routing: str | None = None, most_names: int = 1000) -> BulkBody | None:
-        """Check the lines of a body.
+    def read_in_steps(
+        cls, body: bytes, index: str = "", routing: str | None = None, most_names: int = 1000
+    ) -> Generator[None, None, BulkBody | None]:
+        """Check the lines of a body, a part of it in each step.
 
         Returns:
             None where the engine refuses the whole request, or where it is not certain which line is which.
         """
-        body = _in_utf8(body)
+        body = yield from _in_utf8(body)
         if not body.endswith(b"\n"):
             return None
         names: set[str] = set()
+        step_end = _PART
         try:
             for _, document, end, _, said in _actions(body, 0):
                 name = _text(said.get("_index")) or index
@@ -140,6 +143,9 @@ class BulkBody:
                 # What is not an object has no text, and the engine refuses it.
                 if len(names) <= most_names and body[document:end].lstrip(SPACE).startswith(b"{"):
                     names.add(name)
+                if end >= step_end:
+                    yield
+                    step_end = end + _PART
         except _NotABulk:
             return None
         return cls(body, index, routing, frozenset(names) if len(names) <= most_names else None)
@@ -198,9 +204,14 @@ def _actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, Operation
         begin = start = end
 
 
-def _in_utf8(body: bytes) -> bytes:
-    """As `lines_in_utf8`, a part at a time: a list of all lines takes several times the memory of the body."""
-    if b"\0" not in body and codecs.BOM_UTF8 not in body:
+def _in_utf8(body: bytes) -> Generator[None, None, bytes]:
+    """As `lines_in_utf8`, in steps: a list of all lines takes several times the memory of the body."""
+    for start in range(0, len(body), _PART):
+        end = start + _PART
+        if body.find(b"\0", start, end) >= 0 or body.find(codecs.BOM_UTF8, start, end + len(codecs.BOM_UTF8) - 1) >= 0:
+            break
+        yield
+    else:
         return body
     parts: list[bytes] = []
     start = 0
@@ -208,6 +219,7 @@ def _in_utf8(body: bytes) -> bytes:
         end = body.find(b"\n", start + _PART) + 1 or len(body)
         parts.append(lines_in_utf8(body[start:end]))
         start = end
+        yield
     return b"".join(parts)
 
 

@@ -16,7 +16,7 @@ from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.searches.reading import MODE_HEADER, is_json, uncompressed
 from es_sbert.gateway.searches.scope import Mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
-from es_sbert.gateway.tasks import run_by_size, while_connected
+from es_sbert.gateway.tasks import run_by_size, run_in_steps, while_connected
 from es_sbert.gateway.wire.forward import Outgoing, forward, reply
 from es_sbert.gateway.wire.incoming import Headers, Incoming
 from es_sbert.gateway.wire.json_bodies import in_utf8
@@ -228,7 +228,8 @@ async def _bulk_body(raw: bytes, incoming: Incoming, route: Route) -> BulkBody |
     plain = await _readable(raw, incoming)
     if plain is None:
         return None
-    return await run_by_size(len(plain), BulkBody.read, plain, unquote(route.index), _routing(incoming))
+    reading = BulkBody.read_in_steps(plain, unquote(route.index), _routing(incoming))
+    return await run_in_steps(len(plain), reading)
 
 
 def _document(plain: bytes, incoming: Incoming, route: Route) -> Item:

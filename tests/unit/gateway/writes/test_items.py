@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.gateway.writes.items import BulkBody, Item, Operation, Window, WindowLimits, single_item
+from tests.unit.gateway.writes.reading import read_bulk
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
 _DOCUMENTS = st.one_of(
@@ -51,7 +52,7 @@ def windows(
 )  # fmt: skip
 def test_windows_hold_every_action_once_and_in_order(actions: list[bytes], end: bytes, items: int, size: int) -> None:
     body = b"".join(actions) + (end or (b"" if actions else b"\n"))
-    bulk = BulkBody.read(body, "docs")
+    bulk = read_bulk(body, "docs")
     assert bulk is not None
     found = windows(bulk, items, size)
     assert b"".join(window.body for window in found) == body
@@ -67,13 +68,13 @@ def test_windows_hold_every_action_once_and_in_order(actions: list[bytes], end: 
 
 @given(st.binary(max_size=200) | st.text('{}":,index\n _', max_size=80).map(str.encode))
 def test_whatever_comes_is_read_whole_or_left_to_the_engine(body: bytes) -> None:
-    bulk = BulkBody.read(body, "docs")
+    bulk = read_bulk(body, "docs")
     if bulk is not None and b"\0" not in body:
         assert b"".join(window.body for window in windows(bulk, 2)) == body
 
 
 def test_each_action_says_where_it_goes_or_the_request_does() -> None:
-    bulk = BulkBody.read(
+    bulk = read_bulk(
         b'{"index":{}}\n{"a":1}\n{"delete":{"_index":"other","_id":7}}\n'
         b'\n{"update":{"_id":"x","routing":"r"}}\r\n {"doc":{}} \r\n{"create":{"_index":null,"_id":true}}\n\n',
         "docs", "shard",
@@ -92,7 +93,7 @@ def test_each_action_says_where_it_goes_or_the_request_does() -> None:
 
 def test_the_weight_of_an_action_is_that_of_its_index() -> None:
     line = b'{"index":{"_index":"%s"}}\n{"a":1}\n'
-    bulk = BulkBody.read(b"".join(line % name for name in (b"a", b"a", b"b", b"b", b"a")))
+    bulk = read_bulk(b"".join(line % name for name in (b"a", b"a", b"b", b"b", b"a")))
     assert bulk is not None
     found = windows(bulk, 10, 8, lambda name, size: 4 if name == "a" else 5)
     assert [[item.index for item in window.items] for window in found] == [["a", "a"], ["b"], ["b"], ["a"]]
@@ -101,7 +102,7 @@ def test_the_weight_of_an_action_is_that_of_its_index() -> None:
 def test_names_of_indices_are_kept_up_to_a_limit() -> None:
     line = b'{"index":{"_index":"i%d"}}\n {"a":1}\n'
     body = b"".join(line % (number % 3) for number in range(9)) + b'{"index":{"_index":"other"}}\n[]\n'
-    names = [getattr(BulkBody.read(body, "", None, most), "names", "no bulk") for most in (2, 3)]
+    names = [getattr(read_bulk(body, "", None, most), "names", "no bulk") for most in (2, 3)]
     assert names == [None, {"i0", "i1", "i2"}], "what is no object has no text"
 
 
@@ -110,22 +111,31 @@ def test_lines_in_another_encoding_are_read_in_parts(encoding: str, monkeypatch:
     monkeypatch.setattr("es_sbert.gateway.writes.items._PART", 30)
     document = '{"text":"a cät"}'
     body = b"".join(b'{"index":{}}\n' + document.encode(encoding) + b"\n" for _ in range(5))
-    bulk = BulkBody.read(body, "docs")
+    bulk = read_bulk(body, "docs")
     assert bulk is not None
     assert bulk.body == b'{"index":{}}\n{"text":"a c\xc3\xa4t"}\n' * 5
 
 
+@pytest.mark.parametrize("step", range(1, 70))
+def test_a_byte_order_mark_is_found_wherever_a_step_ends(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("es_sbert.gateway.writes.items._PART", step)
+    lines = b'{"index":{}}\n{"a":1}\n{"index":{}}\n'
+    bulk = read_bulk(lines + b'\xef\xbb\xbf{"a":2}\n', "docs")
+    assert bulk is not None
+    assert bulk.body == lines + b'{"a":2}\n'
+
+
 def test_an_action_without_an_index_is_left_to_the_engine() -> None:
-    assert BulkBody.read(b'{"index":{"_index":"a"}}\n{}\n{"index":{}}\n{}\n') is None
+    assert read_bulk(b'{"index":{"_index":"a"}}\n{}\n{"index":{}}\n{}\n') is None
 
 
 def test_a_last_action_without_a_document_is_passed_over_as_engines_do() -> None:
     body = b'{"index":{}}\n{"a":1}\n{"index":{}}\n'
-    bulk = BulkBody.read(body, "docs")
+    bulk = read_bulk(body, "docs")
     assert bulk is not None
     [window] = windows(bulk)
     assert ([item.source for item in window.items], window.rest) == ([b'{"a":1}'], b'{"index":{}}\n')
-    assert BulkBody.read(b'{"index":{}}\n', "docs") == BulkBody(b'{"index":{}}\n', "docs", None, frozenset())
+    assert read_bulk(b'{"index":{}}\n', "docs") == BulkBody(b'{"index":{}}\n', "docs", None, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -144,7 +154,7 @@ def test_a_last_action_without_a_document_is_passed_over_as_engines_do() -> None
     ],
 )
 def test_what_the_engine_would_refuse_is_left_to_it(body: bytes) -> None:
-    assert BulkBody.read(body, "docs") is None
+    assert read_bulk(body, "docs") is None
 
 
 def test_the_body_of_a_document_api_is_its_document() -> None:

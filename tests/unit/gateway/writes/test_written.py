@@ -15,13 +15,14 @@ from es_sbert.engines.protocol import EngineInfo, Flavour
 from es_sbert.errors import EsSbertError, ModelError
 from es_sbert.gateway.writes.changes import Absent, Standing, merged
 from es_sbert.gateway.writes.destinations import Destination
-from es_sbert.gateway.writes.items import BulkBody, Item, Operation, WindowLimits
+from es_sbert.gateway.writes.items import Item, Operation, WindowLimits
 from es_sbert.gateway.writes.request import Ready, changed_items, read_items, with_vectors
 from es_sbert.gateway.writes.vectors import Embedded
 from es_sbert.gateway.writes.written import Key, Written, standing_before
 from es_sbert.index.filled import Piece
 from es_sbert.index.meta import DocumentMeta, document_hash, text_hash
 from es_sbert.index.targets import Targets
+from tests.unit.gateway.writes.reading import read_bulk
 from tests.unit.ingest.support import target
 
 INFO = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
@@ -43,7 +44,7 @@ def vector_of(text: str) -> list[float]:
 
 def read(body: bytes) -> list[Item]:
     """All items of a bulk request."""
-    bulk = BulkBody.read(body, "docs")
+    bulk = read_bulk(body, "docs")
     assert bulk is not None
     return bulk.window(0, WindowLimits(1000, 1000, lambda name, size: 0)).items
 
