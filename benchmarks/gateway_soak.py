@@ -1,11 +1,12 @@
 """Ordinary requests through the gateway, first alone and then beside hostile clients.
 
-    python -m benchmarks.gateway_soak --data DATA --url http://localhost:9200 [--minutes 10] [--alone 2]
+    python -m benchmarks.gateway_soak --data DATA --url http://localhost:9200 [--minutes 10] [--alone 2] [--engine 2]
 
 DATA as in `benchmarks.acceptance`: the first 5,000 documents of `ingest/short-docs.jsonl.gz` go into an index with
 vectors. Ordinary clients, in a process of their own, send at a constant rate: plain searches, semantic searches (each
-text once), documents by id, and bulk requests of five documents that get vectors. After `--alone` minutes the hostile
-clients come too, for `--minutes`:
+text once), documents by id, and bulk requests of five documents that get vectors. They are alone for `--alone` minutes.
+For `--engine` minutes, the last of the hostile clients below sends straight to the engine: what that alone costs
+others is no matter of the gateway. Then all hostile clients come, through the gateway, for `--minutes`:
 
 - two that send searches of 60,000 semantic queries, one after another;
 - 512 connections from another address that send a byte of a body every five seconds, and connect again when they are
@@ -30,7 +31,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -52,6 +53,7 @@ RESULT = Path(__file__).parent / "results/gateway_soak.json"
 SLOW_CONNECTIONS, SLOW_ADDRESS, SLOW_SECONDS = 512, "127.0.0.2", 5.0
 # Requests a second of each kind.
 RATES = {"plain search": 5.0, "semantic search": 5.0, "document": 5.0, "bulk of five": 1.0}
+ALONE, ENGINE, BESIDE = "alone", "beside one at the engine", "beside hostile clients"
 Event = Any  # of multiprocessing, whose own types are functions
 
 
@@ -192,30 +194,47 @@ def _connection(url: str) -> http.client.HTTPConnection:
 
 
 def soak(
-    url: str, gateway: GatewayProcess, texts: Sequence[str], alone: float, minutes: float
-) -> tuple[list[Answered], list[tuple[float, int]]]:
-    """Ordinary requests, and the gateway's memory: seconds since the beginning and bytes."""
+    url: str, gateway: GatewayProcess, texts: Sequence[str], minutes: Mapping[str, float]
+) -> tuple[list[Answered], list[tuple[float, int]], dict[str, tuple[float, float]]]:
+    """Send ordinary requests, and in each phase those of its hostile clients.
+
+    Args:
+        url: The engine's.
+        minutes: Of each phase.
+
+    Returns:
+        Ordinary requests; the gateway's memory, as seconds since the beginning and bytes; begin and end of each phase
+        in such seconds.
+    """
     context = multiprocessing.get_context("spawn")
     stop, results = context.Event(), context.Queue()
     clients = context.Process(target=ordinary, args=(gateway.url, list(texts), stop, results))
-    attackers = [context.Process(target=target, args=(gateway.url, stop))
-                 for target in (many_queries, many_queries, slow_bodies, large_bulks)]  # fmt: skip
+    hostile = {
+        ALONE: [],
+        ENGINE: [(large_bulks, url)],
+        BESIDE: [(target, gateway.url) for target in (many_queries, many_queries, slow_bodies, large_bulks)],
+    }
     memory: list[tuple[float, int]] = []
+    phases: dict[str, tuple[float, float]] = {}
     clients.start()
     begin = time.perf_counter()
-    hostile = False
-    while (passed := time.perf_counter() - begin) < 60 * (alone + minutes):
-        if not hostile and passed >= 60 * alone:
-            hostile = True
-            for attacker in attackers:
-                attacker.start()
-        memory.append((passed, gateway.memory("VmRSS")))
-        time.sleep(5)
+    for phase, attacks in hostile.items():
+        enough = context.Event()
+        attackers = [context.Process(target=target, args=(address, enough)) for target, address in attacks]
+        for attacker in attackers:
+            attacker.start()
+        started = time.perf_counter() - begin
+        while (passed := time.perf_counter() - begin) < started + 60 * minutes[phase]:
+            memory.append((passed, gateway.memory("VmRSS")))
+            time.sleep(5)
+        phases[phase] = started, passed
+        enough.set()
+        for attacker in attackers:
+            attacker.join(700)
     stop.set()
     answered: list[Answered] = results.get(timeout=700)
-    for process in (clients, *attackers):
-        process.join(700)
-    return answered, memory
+    clients.join(700)
+    return answered, memory, phases
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -223,16 +242,22 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
 
 
-def figures(answered: Sequence[Answered], memory: Sequence[tuple[float, int]], alone: float) -> dict[str, Any]:
+def figures(
+    answered: Sequence[Answered], memory: Sequence[tuple[float, int]], phases: Mapping[str, tuple[float, float]]
+) -> dict[str, Any]:
     """What is reported."""
-    # Without what began while processes started.
-    border = 60 * alone
-    phases: dict[str, dict[str, list[Answered]]] = {"alone": defaultdict(list), "beside": defaultdict(list)}
+    requests: dict[str, dict[str, list[Answered]]] = {phase: defaultdict(list) for phase in phases}
     for one in answered:
-        if one.at > 15.0:
-            phases["alone" if one.at < border else "beside"][one.kind].append(one)
-    end = memory[-1][0]
-    third = border + (end - border) / 3
+        for phase, (start, end) in phases.items():
+            # Without what began while processes started.
+            if start + 15.0 < one.at < end:
+                requests[phase][one.kind].append(one)
+    start, end = phases[BESIDE]
+    third = start + (end - start) / 3
+
+    def median_memory(since: float, until: float) -> float:
+        return statistics.median(size for at, size in memory if since <= at <= until) / MB
+
     return {
         "requests": {
             phase: {
@@ -241,33 +266,37 @@ def figures(answered: Sequence[Answered], memory: Sequence[tuple[float, int]], a
                        "p99": percentile([one.took for one in those], 0.99)}
                 for kind, those in kinds.items()
             }
-            for phase, kinds in phases.items()
+            for phase, kinds in requests.items()
         },
         "failures": sorted({one.failed for one in answered if one.failed})[:20],
         "memory": {
-            "alone": statistics.median(size for at, size in memory if at < border) / MB,
-            "after a third": statistics.median(size for at, size in memory if third <= at < third + 60) / MB,
-            "at the end": statistics.median(size for at, size in memory if at > end - 60) / MB,
+            "alone": median_memory(*phases[ALONE]),
+            "after a third": median_memory(third, third + 60),
+            "at the end": median_memory(end - 60, end),
             "most": max(size for _, size in memory) / MB,
         },
     }  # fmt: skip
 
 
-def section(found: dict[str, Any], alone: float, minutes: float) -> str:
+def section(found: dict[str, Any], minutes: Mapping[str, float]) -> str:
     """The table."""
     rows = []
-    for kind, before in found["requests"]["alone"].items():
-        after = found["requests"]["beside"][kind]
-        rows.append([kind, f"{before['p50']:.1f}", f"{before['p99']:.1f}", f"{after['p50']:.1f}", f"{after['p99']:.1f}",
-                     f"{after['p99'] / before['p99']:.1f}", f"{after['failed']} of {after['requests']:,}"])  # fmt: skip
+    for kind, alone in found["requests"][ALONE].items():
+        engine, beside = found["requests"][ENGINE][kind], found["requests"][BESIDE][kind]
+        times = beside["p99"] / alone["p99"]
+        medians = [f"{one['p50']:.1f}" for one in (alone, engine, beside)]
+        slowest = [f"{one['p99']:.1f}" for one in (alone, engine, beside)]
+        rows.append([kind, *medians, *slowest, f"{times:.1f}", f"{beside['failed']} of {beside['requests']:,}"])
     sizes = found["memory"]
+    options = f"--minutes {minutes[BESIDE]:g} --alone {minutes[ALONE]:g} --engine {minutes[ENGINE]:g}"
+    columns = [f"{figure}, {phase}" for figure in ("median", "p99") for phase in ("alone", "engine", "hostile")]
     return "\n".join([
-        f"`python -m benchmarks.gateway_soak --data DATA --url … --minutes {minutes:g} --alone {alone:g}`: "
-        f"milliseconds. The gateway's memory: {sizes['alone']:.0f} MB alone, {sizes['after a third']:.0f} MB after a "
-        f"third of the time with hostile clients, {sizes['at the end']:.0f} MB at the end, {sizes['most']:.0f} MB at "
+        f"`python -m benchmarks.gateway_soak --data DATA --url … {options}`: milliseconds of ordinary requests alone, "
+        "beside a bulk request of 95 MB that somebody sends straight to the engine every minute, and beside all "
+        f"hostile clients. The gateway's memory: {sizes['alone']:.0f} MB alone, {sizes['after a third']:.0f} MB after "
+        f"a third of the time with hostile clients, {sizes['at the end']:.0f} MB at the end, {sizes['most']:.0f} MB at "
         "most.",
-        "", table(["ordinary requests", "median alone", "p99 alone", "median beside", "p99 beside", "times", "failed"],
-                  rows),
+        "", table(["requests", *columns, "p99 hostile / alone", "failed"], rows),
     ])  # fmt: skip
 
 
@@ -276,9 +305,11 @@ def section(found: dict[str, Any], alone: float, minutes: float) -> str:
 @click.option("--url", required=True, help="An Elasticsearch.")
 @click.option("--minutes", default=10.0, show_default=True, help="With hostile clients.")
 @click.option("--alone", default=2.0, show_default=True, help="Minutes without them.")
+@click.option("--engine", default=2.0, show_default=True, help="Minutes with one that spares the gateway.")
 @click.option("--page", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Page for the table.")
-def main(data: Path, url: str, minutes: float, alone: float, page: Path | None) -> None:
+def main(data: Path, url: str, minutes: float, alone: float, engine: float, page: Path | None) -> None:
     """Load, start a gateway, measure."""
+    lasting = {ALONE: alone, ENGINE: engine, BESIDE: minutes}
     texts = [str(row["text"]) for row in islice(read_jsonl(data / "ingest/short-docs.jsonl.gz"), 3 * DOCUMENTS)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -288,12 +319,12 @@ def main(data: Path, url: str, minutes: float, alone: float, page: Path | None) 
             for method, path, body in islice(bodies("bulk of five", texts[DOCUMENTS:]), 3):
                 warm.request(method, path, body, {"content-type": "application/x-ndjson"})
                 warm.getresponse().read()
-            answered, memory = soak(url, gateway, texts[DOCUMENTS:], alone, minutes)
+            answered, memory, phases = soak(url, gateway, texts[DOCUMENTS:], lasting)
     delete(url, INDEX)
     delete(url, PLAIN)
-    found = figures(answered, memory, alone)
+    found = figures(answered, memory, phases)
     RESULT.write_text(json.dumps({"machine": machine(), **found}, indent=2) + "\n")
-    text = section(found, alone, minutes)
+    text = section(found, lasting)
     if page is not None:
         page.write_text(replaced(page.read_text(), "gateway soak", text, maker="benchmarks.gateway_soak"))
     click.echo(text)
