@@ -79,12 +79,23 @@ async def while_connected(incoming: Incoming, work: Coroutine[Any, Any, T]) -> T
     Raises:
         CallerGone: the caller has gone away.
     """
-    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(incoming.disconnected())
-    try:
-        await asyncio.wait([doing, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if doing.done():
-            return doing.result()
-        raise CallerGone
-    finally:
+    doing = asyncio.current_task()
+    assert doing is not None, "inside a task"
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        await incoming.disconnected()
+        gone = True
         doing.cancel()
-        leaving.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not gone:
+            raise
+        doing.uncancel()
+        raise CallerGone from None
+    finally:
+        watching.cancel()

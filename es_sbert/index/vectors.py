@@ -17,6 +17,8 @@ from es_sbert.index.layout import PASSAGE_END, PASSAGE_START, PASSAGE_VECTOR
 # Elasticsearch reads a base64 vector as big-endian numbers, whatever the machines involved.
 _WIRE = np.dtype(">f4")
 
+# A vector, or the list that will hold its numbers.
+QueryVector = Vectors | list[float]
 # What stands in a vector field of a document: a vector, or objects of passages that hold one each.
 FieldValue = str | Vectors | list[dict[str, Any]]
 
@@ -66,12 +68,14 @@ def sent_again(info: EngineInfo, value: Any) -> FieldValue:
     return bulk_value(info, read_vector(value))
 
 
-def vector_list(vector: Vectors) -> list[float]:
+def vector_list(vector: QueryVector) -> list[float]:
     """A vector as numbers with as few digits as float32 needs: half the characters of Python's own.
 
     Args:
-        vector: *Shape:* ``(dimensions,)`` float32.
+        vector: *Shape:* ``(dimensions,)`` float32. A list comes back as the very object that it is.
     """
+    if isinstance(vector, list):
+        return vector
     encoded = orjson.dumps(np.ascontiguousarray(vector, dtype=np.float32), option=orjson.OPT_SERIALIZE_NUMPY)
     numbers: list[float] = orjson.loads(encoded)
     return numbers

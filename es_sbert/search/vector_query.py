@@ -11,6 +11,7 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.layout import PASSAGE_VECTOR
+from es_sbert.index.vectors import QueryVector
 from es_sbert.search.filters import check_query
 
 # index.max_result_window, and Elasticsearch's own limit of k and num_candidates.
@@ -34,13 +35,33 @@ def check_k(k: int) -> None:
         )
 
 
+def check_direction(vector: Vectors) -> None:
+    """Refuse a vector that has no cosine with others.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)``.
+
+    Raises:
+        UsageError: it is empty, all zeros, not finite, too short or long for float32, or not one vector.
+    """
+    # Engines square its numbers in float32.
+    length = float(np.linalg.norm(vector.astype(np.float64))) if vector.ndim == 1 else 0.0
+    if not _SHORTEST < length < _LONGEST:
+        raise UsageError(
+            "the query vector has no direction: it is empty, all zeros, not finite, too short or long for float32, or "
+            "not one vector",
+            "Give one vector of shape (dimensions,) as the model makes it.",
+        )
+
+
 @dataclass(frozen=True)
 class VectorQuery:
     """A search for the nearest vectors.
 
     Attributes:
         field: The vector field.
-        vector: *Shape:* ``(dimensions,)`` float32.
+        vector: *Shape:* ``(dimensions,)`` float32. A list is not checked, and stands in the engine's query as the very
+            object that it is: it may be filled once the vector is there.
         k: How many hits.
         filter: Query in the engine's language that every hit must match, or None.
         num_candidates: Vectors that each shard looks at more closely; more is slower and misses less.
@@ -56,7 +77,7 @@ class VectorQuery:
     """
 
     field: str
-    vector: Vectors
+    vector: QueryVector
     k: int = 10
     filter: Json | None = None
     num_candidates: int | None = None
@@ -82,14 +103,8 @@ class VectorQuery:
             raise UsageError(f"the minimum cosine is {self.min_cosine:g}", "Give a number between -1 and 1.")
         if not 0.0 < self.boost < math.inf:
             raise UsageError(f"the boost is {self.boost:g}", "Give a number above 0; 1 leaves scores as they are.")
-        # Engines square its numbers in float32.
-        length = float(np.linalg.norm(self.vector.astype(np.float64))) if self.vector.ndim == 1 else 0.0
-        if not _SHORTEST < length < _LONGEST:
-            raise UsageError(
-                "the query vector has no direction: it is empty, all zeros, not finite, too short or long for float32, "
-                "or not one vector",
-                "Give one vector of shape (dimensions,) as the model makes it.",
-            )
+        if not isinstance(self.vector, list):
+            check_direction(self.vector)
 
     @property
     def path(self) -> str:

@@ -186,6 +186,16 @@ def kept_alive(arguments: list[str | Path], folder: Path, proxy: FaultyProxy, ho
     return process
 
 
+def stopped(process: subprocess.Popen[str], number: signal.Signals, hold: Hold) -> tuple[str, str]:
+    """What the command writes when it gets a signal while its request is held."""
+    process.send_signal(number)
+    with suppress(subprocess.TimeoutExpired):
+        # Before the connection breaks, which would end the command too, in another way.
+        process.wait(30)
+    hold.cut()
+    return process.communicate(timeout=120)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_search_that_was_killed_or_interrupted_resumes(
     cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path, number: signal.Signals
@@ -208,11 +218,7 @@ def test_a_search_that_was_killed_or_interrupted_resumes(
     with FaultyProxy(es9_url, always=count, paths="/_msearch") as proxy:
         process = kept_alive(arguments, Path(), proxy, hold)
         state = Path(f"{index}.duplicates.state")
-        process.send_signal(number)
-        if number is signal.SIGKILL:
-            process.wait()
-        hold.cut()
-        out, err = process.communicate(timeout=120)
+        out, err = stopped(process, number, hold)
     assert (process.returncode, out) == (-9 if number is signal.SIGKILL else 130, "")
     assert number is signal.SIGKILL or "run the same command again to resume" in err
     assert state.exists()
@@ -236,12 +242,7 @@ def test_an_exact_comparison_that_is_interrupted_leaves_no_file(
     with FaultyProxy(es9_url, always=hold, paths="/_search") as proxy:
         arguments: list[str | Path] = ["duplicates", "--index", index, "-o", "out.jsonl", "--html", "page.html"]
         process = kept_alive(arguments, Path(), proxy, hold)
-        process.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            # Before the connection breaks, which would end the command too, in another way.
-            process.wait(30)
-        hold.cut()
-        out, err = process.communicate(timeout=120)
+        out, err = stopped(process, signal.SIGINT, hold)
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "Interrupted."
     assert sorted(Path().iterdir()) == before

@@ -155,9 +155,10 @@ class Embedder:
     async def _serve(self) -> None:
         """Run batches until no caller waits."""
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.batch_seconds):
-                    await self._full.wait()
+            if self._settings.batch_seconds:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.batch_seconds):
+                        await self._full.wait()
             while batch := self._take():
                 await self._answer(batch)
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.rewrite.depths import Depths
@@ -13,12 +12,13 @@ from es_sbert.gateway.rewrite.semantic import Semantic
 from es_sbert.gateway.targets import FieldTarget, Part
 from es_sbert.index.layout import passage_inner_hits, vector_path
 from es_sbert.index.text import TextTemplate
+from es_sbert.index.vectors import QueryVector, vector_list
 from es_sbert.search.choices import method_for, oversample_for
 from es_sbert.search.queries import vector_clause
 from es_sbert.search.vector_query import VectorQuery
 
 
-def clause(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json], inner_hits: str | None,
+def clause(flavour: Flavour, semantic: Semantic, vector: QueryVector, filters: Sequence[Json], inner_hits: str | None,
            depths: Depths) -> Json:  # fmt: skip
     """A query that keeps the k nearest documents and scores them.
 
@@ -67,7 +67,7 @@ def _in_part(flavour: Flavour, part: Part, query: VectorQuery, number: int, dept
     return {"bool": {"must": [found], "filter": [in_indices(part.indices)]}}
 
 
-def vector_query(semantic: Semantic, vector: Vectors, filter: Json | None, inner_hits: str | None) -> VectorQuery:
+def vector_query(semantic: Semantic, vector: QueryVector, filter: Json | None, inner_hits: str | None) -> VectorQuery:
     """The search of the query helper that a query by meaning stands for.
 
     Args:
@@ -97,7 +97,7 @@ def in_indices(indices: Sequence[str]) -> Json:
     return {"terms": {"_index": list(indices)}}
 
 
-def knn_section(semantic: Semantic, said: Json, vector: Vectors, inner_hits: str | None) -> Json:
+def knn_section(semantic: Semantic, said: Json, vector: QueryVector, inner_hits: str | None) -> Json:
     """Elasticsearch's `knn` section of a search as the caller wrote it, with the vector in place of the text.
 
     Args:
@@ -106,7 +106,7 @@ def knn_section(semantic: Semantic, said: Json, vector: Vectors, inner_hits: str
     meta = semantic.target.meta
     section = {name: value for name, value in said.items() if name != "query_vector_builder"}
     indices = [index for part in semantic.target.parts for index in part.indices]
-    section |= {"field": vector_path(semantic.target.name, meta), "query_vector": vector.tolist()}
+    section |= {"field": vector_path(semantic.target.name, meta), "query_vector": vector_list(vector)}
     section["filter"] = all_of([*([] if semantic.filter is None else [semantic.filter]), in_indices(indices)])
     oversample = oversample_for(meta)
     if oversample is not None:

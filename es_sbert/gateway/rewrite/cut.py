@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.rewrite.clauses import clause
 from es_sbert.gateway.rewrite.depths import Depths
 from es_sbert.gateway.rewrite.semantic import Semantic, Way
 from es_sbert.gateway.targets import Part
 from es_sbert.index.types import IndexType
+from es_sbert.index.vectors import QueryVector
 from es_sbert.search.choices import oversample_for
 from es_sbert.search.scores import Method, cosine_of
 
@@ -38,7 +38,7 @@ def _exceeds(flavour: Flavour, part: Part) -> bool:
     return oversampled or part.meta.index_type == IndexType.FLAT
 
 
-def kth_body(flavour: Flavour, semantic: Semantic, vector: Vectors, filters: Sequence[Json], asked: Json) -> Json:
+def kth_body(flavour: Flavour, semantic: Semantic, vector: QueryVector, filters: Sequence[Json], asked: Json) -> Json:
     """A search for the k-th nearest document alone.
 
     Args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.failures import BadRequest
 from es_sbert.gateway.rewrite.clauses import clause, in_words
@@ -26,13 +25,14 @@ from es_sbert.gateway.rewrite.plain import spelled_out
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic, Way
 from es_sbert.gateway.targets import FieldTarget
 from es_sbert.index.layout import has_vector
+from es_sbert.index.vectors import QueryVector
 from es_sbert.search.vector_query import MAX_K
 
 # What hits must match beside a query by meaning; None where the engine keeps k of all shards by itself.
 Filters = Sequence[Json] | None
-# A query by meaning → the vector of its text, *Shape:* ``(dimensions,)``, and the least cosine of a hit where that is
-# known better than the query itself says.
-Answered = Callable[[Semantic, Filters], tuple[Vectors, float | None]]
+# A query by meaning → the vector of its text, *Shape:* ``(dimensions,)``, or the list that will hold it, and the least
+# cosine of a hit where that is known better than the query itself says.
+Answered = Callable[[Semantic, Filters], tuple[QueryVector, float | None]]
 
 # Queries that narrow nothing down, or may stand nowhere but at the top.
 _NO_FILTERS = frozenset({"match_all", "hybrid"})
@@ -157,7 +157,7 @@ class QueryRewriter:
         """See `Reader.read`."""
         return self.reader.read(node)
 
-    def vector(self, semantic: Semantic) -> Vectors:
+    def vector(self, semantic: Semantic) -> QueryVector:
         """The vector alone, for a section `knn`. *Shape:* ``(dimensions,)``."""
         return self._answered(semantic, None)[0]
 

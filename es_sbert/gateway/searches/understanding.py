@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
-
 from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.errors import AccessDenied, IndexMismatch, RequestTooLarge
@@ -29,6 +27,8 @@ from es_sbert.gateway.targets import FieldNames
 from es_sbert.gateway.tasks import gather_all, run_by_size
 from es_sbert.gateway.wire.callers import CallerKeys
 from es_sbert.gateway.wire.upstream import Upstream
+from es_sbert.index.vectors import vector_list
+from es_sbert.search.vector_query import check_direction
 
 NO_VECTORS = (
     "The indices searched have no vectors of es-sbert, so the gateway passed the query on as it came. If it was to be "
@@ -43,6 +43,8 @@ _STEP_BYTES = 1024 * 1024
 _UNSEEN = Searched({}, {}, ordinary=False)
 
 
+# What a vector depends on: fingerprint of the model, and text.
+_VectorKey = tuple[str, str]
 # Told how many semantic queries a search has, as they are found; may refuse them.
 Check = Callable[[int], None]
 
@@ -68,10 +70,18 @@ class Understood:
 
 @dataclass
 class _Wanted:
-    """What a body asks by meaning, found by a first reading, and the vectors of its texts for the second."""
+    """What a body asks by meaning.
+
+    Attributes:
+        asked: The queries, with what must match beside each.
+        vectors: Of their texts, once these are embedded.
+        lists: The numbers of these vectors, as they stand in the rewritten body; empty until the vectors are there.
+        least: How near the k-th documents are, where that was asked.
+    """
 
     asked: list[tuple[Semantic, Filters]] = field(default_factory=list)
-    vectors: dict[tuple[str, str], Vectors] = field(default_factory=dict)
+    vectors: dict[_VectorKey, Vectors] = field(default_factory=dict)
+    lists: dict[_VectorKey, list[float]] = field(default_factory=dict)
     least: LeastCosines = field(default_factory=dict)
 
     @property
@@ -79,12 +89,19 @@ class _Wanted:
         """The semantic queries alone."""
         return [semantic for semantic, _ in self.asked]
 
-    def note(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, None]:
+    def note(self, semantic: Semantic, filters: Filters) -> tuple[list[float], None]:
         self.asked.append((semantic, filters))
-        return np.ones(semantic.target.meta.dimensions, np.float32), None  # (dimensions,), never sent
+        return self.lists.setdefault(_key(semantic), []), None
 
-    def look_up(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, float | None]:
-        return self.vector(semantic), None if filters is None else self.least.get(cut_key(semantic, filters))
+    def fill_in(self) -> None:
+        """Put the vectors' numbers where they stand in the rewritten body."""
+        for key, numbers in self.lists.items():
+            check_direction(self.vectors[key])
+            numbers[:] = vector_list(self.vectors[key])
+
+    def look_up(self, semantic: Semantic, filters: Filters) -> tuple[list[float], float | None]:
+        least = None if filters is None else self.least.get(cut_key(semantic, filters))
+        return self.lists[_key(semantic)], least
 
     def vector(self, semantic: Semantic) -> Vectors:
         return self.vectors[_key(semantic)]
@@ -177,7 +194,8 @@ class Understanding:
         check: Check = partial(budget.check, size=scope.size)
         while True:
             wanted = _Wanted()
-            if await self._read(body, searched, scope, wanted.note, check) is body:
+            rewritten = await self._read(body, searched, scope, wanted.note, check)
+            if rewritten is body:
                 return Understood(body, hint=None if searched else NO_VECTORS)
             if check is not _unlimited:
                 budget.spend([_key(semantic) for semantic in wanted.queries])
@@ -192,8 +210,10 @@ class Understanding:
                 await embedding
                 latest = searched
             if latest == searched:
+                await run_by_size(scope.size, wanted.fill_in)
                 wanted.least = await self._cutting.least(wanted.asked, wanted.vector, body, scope)
-                rewritten = await self._read(body, searched, scope, wanted.look_up, check, checked=True)
+                if wanted.least:
+                    rewritten = await self._read(body, searched, scope, wanted.look_up, check, checked=True)
                 seconds = time.perf_counter() - start
                 return Understood(rewritten, tuple(wanted.queries), seconds, confirm=confirm)
             searched = latest
@@ -303,8 +323,7 @@ class Understanding:
             wanted.vectors[_key(semantic)] = vector  # (dimensions,)
 
 
-def _key(semantic: Semantic) -> tuple[str, str]:
-    """What a vector depends on."""
+def _key(semantic: Semantic) -> _VectorKey:
     return semantic.target.meta.fingerprint, semantic.text
 
 

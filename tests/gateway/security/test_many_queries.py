@@ -149,30 +149,26 @@ def test_a_large_search_that_is_not_semantic_passes_whatever_its_size(url: str, 
     assert answer.status_code == 200, answer.text[:300]
 
 
-def _texts_waiting(url: str) -> float:
+_VECTORS_MADE = 'vectors_total{source="model"}'
+
+
+def _metric(url: str, name: str) -> float:
     metrics = httpx.get(f"{url}/metrics", timeout=60).text
-    return next(float(line.split()[1]) for line in metrics.splitlines()
-                if line.startswith("es_sbert_gateway_texts_waiting "))  # fmt: skip
+    return next(float(line.split()[1]) for line in metrics.splitlines() if line.startswith(f"es_sbert_gateway_{name} "))
 
 
 def test_a_caller_who_goes_away_leaves_nothing_in_the_queue(url: str, index: str) -> None:
     """Texts that are embedded for nobody keep those of others waiting."""
     callers, each, numbers = 10, 250, itertools.count()
-    before = _vectors_made(url)
+    before = _metric(url, _VECTORS_MADE)
     for _ in range(callers):
         queries = [{"match": {"semantic": "cat mat " * 100 + str(next(numbers))}} for _ in range(each)]
         lines = b"".join(b"{}\n" + _body(query) + b"\n" for query in queries)
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{url}/{index}/_msearch", content=lines, headers=NDJSON, timeout=httpx.Timeout(60, read=0.02))
     end = time.monotonic() + 120
-    while _texts_waiting(url) and time.monotonic() < end:
+    while _metric(url, "requests_running") and time.monotonic() < end:
         time.sleep(0.05)
-    assert _texts_waiting(url) == 0
+    assert _metric(url, "texts_waiting") == 0
     # Of each, a batch of 64 may have run before the caller was gone, and one may run still.
-    assert _vectors_made(url) - before < callers * each / 2
-
-
-def _vectors_made(url: str) -> float:
-    metrics = httpx.get(f"{url}/metrics", timeout=60).text
-    return next(float(line.split()[1]) for line in metrics.splitlines()
-                if line.startswith('es_sbert_gateway_vectors_total{source="model"}'))  # fmt: skip
+    assert _metric(url, _VECTORS_MADE) - before < callers * each / 2

@@ -13,11 +13,12 @@ from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.indices import Searched
 from es_sbert.gateway.rewrite.body import defined_fields, rewritten_body
 from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
-from es_sbert.gateway.rewrite.queries import Filters, QueryRewriter
+from es_sbert.gateway.rewrite.queries import Answered, Filters, QueryRewriter
 from es_sbert.gateway.rewrite.semantic import Reader, Semantic
 from es_sbert.gateway.settings import Limits, Meaning
 from es_sbert.gateway.targets import FieldNames
 from es_sbert.index.meta import PassageRules, VectorFieldMeta
+from es_sbert.index.vectors import vector_list
 
 
 def vector_field(**changed: Any) -> VectorFieldMeta:
@@ -61,18 +62,36 @@ class Rewriting:
 
     def answered(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, float | None]:
         self.texts.append(semantic.text)
+        return self._vector(semantic), None if filters is None else self.least
+
+    def _vector(self, semantic: Semantic) -> Vectors:
+        """*Shape:* ``(dimensions,)``."""
         random = np.random.default_rng(zlib.crc32(semantic.text.encode()))
-        vector = random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32)  # (dimensions,)
-        return vector, None if filters is None else self.least
+        return random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32)
 
     def __call__(self, body: Json) -> Json:
+        """The body with its vectors; the same one as where they are filled in afterwards."""
+        lists: dict[str, tuple[Vectors, list[float]]] = {}
+
+        def later(semantic: Semantic, filters: Filters) -> tuple[list[float], float | None]:
+            vector, least = self._vector(semantic), None if filters is None else self.least
+            return lists.setdefault(semantic.text, (vector, []))[1], least
+
+        filled = self._rewritten(body, later)
+        for vector, numbers in lists.values():
+            numbers[:] = vector_list(vector)
+        rewritten = self._rewritten(body, self.answered)
+        assert filled == rewritten
+        return rewritten
+
+    def _rewritten(self, body: Json, answered: Answered) -> Json:
         names = FieldNames(self.searched, self.meaning.virtual_field, defined_fields(body))
         limits = Limits(query_characters=1000)
         hybrid = (
             Hybrid(names, self.meaning, limits, semantic_weight(self.meaning, self.flavour)) if self.hybrid else None
         )
         reader = Reader(names, self.meaning, limits)
-        return rewritten_body(body, QueryRewriter(self.flavour, reader, self.answered, hybrid))
+        return rewritten_body(body, QueryRewriter(self.flavour, reader, answered, hybrid))
 
     def query(self, query: Json, **body: Any) -> Json:
         rewritten: Json = self({"query": query} | body)["query"]

@@ -377,7 +377,7 @@ def test_many_filters_beside_many_queries_are_read_once() -> None:
                       "filter": [Counting(YEAR) for _ in range(50)]}}  # fmt: skip
     Counting.reads = 0
     Rewriting().query(query)
-    assert Counting.reads <= 52 * 20  # not 50 times as often
+    assert Counting.reads <= 2 * 52 * 20  # in two readings; not 50 times as often
 
 
 def test_more_semantic_queries_than_the_limit_are_refused() -> None:
