@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from cachetools import LRUCache
+
+from es_sbert.printable import printable
 
 _SECONDS = 10.0
+_MOST_KINDS = 1000
+
+
+@dataclass
+class _Latest:
+    """The last line of a kind.
+
+    Attributes:
+        at: When it was logged.
+        left_out: How many were left out since.
+    """
+
+    at: float
+    left_out: int = 0
 
 
 class ThrottledLog:
@@ -25,18 +43,18 @@ class ThrottledLog:
         self._logger = logger
         self._seconds = seconds
         self._clock = clock
-        self._latest: dict[str, float] = {}
-        self._left_out: Counter[str] = Counter()
+        self._latest: LRUCache[str, _Latest] = LRUCache(_MOST_KINDS)
 
-    def warning(self, kind: str, message: str, *args: object, error: BaseException | None = None) -> None:
+    def warning(self, message: str, *args: str, kind: str = "", error: BaseException | None = None) -> None:
         """Log a warning, unless one of its kind was logged a moment ago.
 
         Args:
-            kind: One of few words: all that is remembered.
-            message: As `logging` takes it, with its arguments.
+            message: As `logging` takes it.
+            args: Of the message; they may come from requests.
+            kind: Empty where only the same message with the same arguments is the same kind.
             error: Logged with its traceback.
         """
-        self._log(logging.WARNING, kind, message, args, error)
+        self._log(logging.WARNING, kind or message % args, message, args, error)
 
     def bug(self, message: str, error: Exception) -> None:
         """Log a mistake of this program with its traceback, unless the same one was logged a moment ago."""
@@ -46,13 +64,14 @@ class ThrottledLog:
         where = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         self._log(logging.ERROR, f"{type(error).__name__} at {where}", message, (), error)
 
-    def _log(self, level: int, kind: str, message: str, args: tuple[object, ...], error: BaseException | None) -> None:
+    def _log(self, level: int, kind: str, message: str, args: tuple[str, ...], error: BaseException | None) -> None:
         now = self._clock()
-        if now - self._latest.get(kind, -self._seconds) < self._seconds:
-            self._left_out[kind] += 1
+        latest = self._latest.get(kind)
+        if latest is not None and now - latest.at < self._seconds:
+            latest.left_out += 1
             return
-        self._latest[kind] = now
-        left_out = self._left_out.pop(kind, 0)
-        if left_out:
-            message, args = f"{message} (and %d times more before)", (*args, left_out)
-        self._logger.log(level, message, *args, exc_info=error)
+        self._latest[kind] = _Latest(now)
+        shown: tuple[object, ...] = tuple(map(printable, args))
+        if latest is not None and latest.left_out:
+            message, shown = f"{message} (and %d times more before)", (*shown, latest.left_out)
+        self._logger.log(level, message, *shown, exc_info=error)

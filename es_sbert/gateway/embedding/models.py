@@ -15,7 +15,6 @@ from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.loading import load_encoder
-from es_sbert.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class Models:
             return await self.get(meta.model, meta.fingerprint)
         except (ModelError, IndexMismatch, DeviceError) as error:
             self._log.warning(
-                "model", "a model that an index names is not there: %s. %s", printable(error.message), error.remedy
+                "a model that an index names is not there: %s. %s", error.message, error.remedy, kind="model"
             )
             raise ModelError(
                 "the model that made the vectors cannot be loaded by the gateway",

@@ -152,7 +152,9 @@ class _Exchange:
             if not self._status:
                 raise failure from error
             # The caller has a part of the answer. Without its end the server closes the connection, which tells.
-            self._upstream.log.warning("broken off", "an answer to %s broke off: %s", outgoing.method, failure.message)
+            self._upstream.log.warning(
+                "an answer to %s broke off: %s", outgoing.method, failure.message, kind="broken off"
+            )
 
     async def _give(self, answer: aiohttp.ClientResponse) -> None:
         headers = passed_on(answer.raw_headers)

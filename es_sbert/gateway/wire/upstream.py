@@ -217,8 +217,8 @@ class Upstream:
             error: Met with when it was read, for the log too.
         """
         self.log.warning(
-            "strange", "%s gives answers that are not those of an engine: %s. Check the address after --upstream, and "
-            "any proxy between the gateway and the engine.", self.url, what, error=error,
+            "%s gives answers that are not those of an engine: %s. Check the address after --upstream, and any proxy "
+            "between the gateway and the engine.", self.url, what, kind="strange", error=error,
         )  # fmt: skip
         return EngineUnreachable("the engine behind the gateway gave an answer in an unexpected form", _SEND_AGAIN)
 
@@ -249,16 +249,16 @@ class Upstream:
         """What callers are told of a request without an answer. The log is told the address and the cause."""
         if isinstance(error, aiohttp.ServerTimeoutError | asyncio.TimeoutError):
             self.log.warning(
-                "timeout", "the engine at %s did not answer in time. Look at its load (`GET _nodes/hot_threads`), or "
-                "start the gateway with a longer --answer-timeout.", self.url,
+                "the engine at %s did not answer in time. Look at its load (`GET _nodes/hot_threads`), or start the "
+                "gateway with a longer --answer-timeout.", self.url,
             )  # fmt: skip
             return UpstreamTimeout("the engine behind the gateway did not answer in time", _LOOK_FIRST)
         if isinstance(
             error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | aiohttp.ClientResponseError
         ):
             self.log.warning(
-                "broken", "the engine at %s broke off, or sent what is no HTTP answer. Check that an engine listens "
-                "there, and look at its log.", self.url,
+                "the engine at %s broke off, or sent what is no HTTP answer. Check that an engine listens there, and "
+                "look at its log.", self.url,
             )  # fmt: skip
             return EngineUnreachable("the engine behind the gateway broke off its answer", _LOOK_FIRST)
         # aiohttp's own words name TLS whether it is used or not, and show digests as bytes.
@@ -266,7 +266,7 @@ class Upstream:
         if isinstance(error, aiohttp.ServerFingerprintMismatch):
             cause = ssl.SSLError("fingerprint")
         why = unreachable(self.url, cause, self._limits.connect_seconds)
-        self.log.warning("unreachable", "%s. %s", why.message, why.remedy)
+        self.log.warning("%s. %s", why.message, why.remedy, kind="unreachable")
         return EngineUnreachable("the engine behind the gateway does not answer", _SEND_AGAIN)
 
     async def close(self) -> None:

@@ -12,10 +12,11 @@ from cachetools import TTLCache
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.indices import Indices
+from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.gateway.wire.callers import CallerKeys
 from es_sbert.gateway.wire.incoming import Headers
 from es_sbert.gateway.wire.upstream import Upstream
-from es_sbert.gateway.writes.refusals import Notices, log_detail
+from es_sbert.gateway.writes.refusals import log_detail
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.index.schema import vector_fields
 from es_sbert.index.targets import Target, Targets
@@ -77,7 +78,7 @@ class Destinations:
         self._upstream = upstream
         self._indices = indices
         self._keys = CallerKeys()
-        self._notices = Notices(logger)
+        self._log = ThrottledLog(logger)
         self._known: TTLCache[bytes, Destination] = TTLCache(_MOST_KEPT, _REMEMBER_SECONDS)
 
     def forget(self) -> None:
@@ -105,7 +106,7 @@ class Destinations:
         try:
             found = await self._ask(name, headers)
         except AccessDenied as error:
-            self._notices.tell("documents for %s pass without vectors: %s", name, log_detail(error))
+            self._log.warning("documents for %s pass without vectors: %s", name, log_detail(error))
             found = Destination(name)
         self._known[self._keys.key(headers, name)] = found
         return found

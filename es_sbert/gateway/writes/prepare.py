@@ -12,11 +12,12 @@ from es_sbert.engines.protocol import EngineInfo
 from es_sbert.errors import EsSbertError, IndexMismatch
 from es_sbert.gateway.settings import OnEmbeddingFailure
 from es_sbert.gateway.tasks import gather_all, run_by_size
+from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.gateway.wire.incoming import Headers
 from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.gateway.writes.destinations import Destination, Destinations
 from es_sbert.gateway.writes.items import Item
-from es_sbert.gateway.writes.refusals import Notices, TextUnknown, log_detail, mapping_refusal
+from es_sbert.gateway.writes.refusals import TextUnknown, log_detail, mapping_refusal
 from es_sbert.gateway.writes.request import Changed, Ready, changed_items, read_items, with_vectors
 from es_sbert.gateway.writes.standing import standing_documents
 from es_sbert.gateway.writes.vectors import Embedded, Vectorizer
@@ -58,7 +59,7 @@ class Preparer:
         self._destinations = destinations
         self._vectorize = vectorize
         self._policy = policy
-        self._notices = Notices(logger)
+        self._log = ThrottledLog(logger)
         self._clock = Clock()
 
     async def look_up(self, names: Iterable[str], headers: Headers, *, fresh: bool = False) -> dict[str, Destination]:
@@ -140,7 +141,7 @@ class Preparer:
         """Partial documents pass: what they change of a text that is not known cannot be told."""
         for name in {one.item.index for one in written.values() if one.without_text and one.is_partial}:
             message = "partial updates of documents in %s pass without a new vector: %s"
-            self._notices.tell(message, name, log_detail(TextUnknown()))
+            self._log.warning(message, name, log_detail(TextUnknown()))
 
     def _engine(self) -> EngineInfo:
         # Its version is not asked for, which needs privileges that a writer may lack: lists of numbers suit all.

@@ -5,15 +5,7 @@ Models, their folders and their fingerprints come from mappings that the caller 
 
 from __future__ import annotations
 
-import logging
-
-from cachetools import TTLCache
-
 from es_sbert.errors import EngineError, EsSbertError, ModelError, Overloaded
-from es_sbert.printable import printable
-
-_SECONDS = 60.0
-_MOST_KEPT = 1000
 
 
 class TextUnknown(ModelError):
@@ -41,31 +33,9 @@ def mapping_refusal(error: EsSbertError) -> EsSbertError:
 
 
 def log_detail(error: EsSbertError) -> str:
-    """The whole of an error for the log, on one line."""
+    """The whole of an error for the log."""
     told = error.__cause__ if isinstance(error.__cause__, EsSbertError) else error
-    return printable(f"{told.message}. {told.remedy}")
-
-
-class Notices:
-    """Messages of the log that would come with each request: each at most once a minute.
-
-    Args:
-        logger: Where they are written.
-    """
-
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-        self._told: TTLCache[tuple[str, ...], bool] = TTLCache(_MOST_KEPT, _SECONDS)
-
-    def tell(self, message: str, *values: str) -> None:
-        """Write a warning, unless the same was written less than a minute ago.
-
-        Args:
-            values: Of the message; they may come from requests.
-        """
-        if (message, *values) not in self._told:
-            self._told[message, *values] = True
-            self._logger.warning(message, *map(printable, values))
+    return f"{told.message}. {told.remedy}"
 
 
 def _without_details(error: EsSbertError, message: str) -> EsSbertError:

@@ -17,6 +17,7 @@ from es_sbert.gateway.searches.reading import MODE_HEADER, is_json, uncompressed
 from es_sbert.gateway.searches.scope import Mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
 from es_sbert.gateway.tasks import run_by_size, run_in_steps, while_connected
+from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.gateway.wire.forward import Outgoing, forward, reply
 from es_sbert.gateway.wire.incoming import Headers, Incoming
 from es_sbert.gateway.wire.json_bodies import in_utf8
@@ -25,7 +26,7 @@ from es_sbert.gateway.wire.upstream import Upstream
 from es_sbert.gateway.writes.destinations import Destination, Destinations
 from es_sbert.gateway.writes.items import BulkBody, Item, Operation, Window, WindowLimits, single_item
 from es_sbert.gateway.writes.prepare import Preparer
-from es_sbert.gateway.writes.refusals import Notices, log_detail
+from es_sbert.gateway.writes.refusals import log_detail
 from es_sbert.gateway.writes.request import Ready
 from es_sbert.gateway.writes.sending import BulkSender, RequestRefused, joined_body
 from es_sbert.gateway.writes.vectors import Vectorizer
@@ -62,7 +63,7 @@ class Writing:
         vectorize = Vectorizer(models, settings.embedding.waiting_texts)
         self._preparer = Preparer(upstream, self._destinations, vectorize, self._policy)
         self._metrics = metrics
-        self._notices = Notices(logger)
+        self._log = ThrottledLog(logger)
 
     def forget(self) -> None:
         """Look indices up anew from now on."""
@@ -195,9 +196,9 @@ class Writing:
         if isinstance(error, EngineUnreachable):
             raise error
         if self._policy is OnEmbeddingFailure.FAIL:
-            self._notices.tell("requests are refused: %s", log_detail(error))
+            self._log.warning("requests are refused: %s", log_detail(error))
             raise error
-        self._notices.tell("requests pass without vectors: %s", log_detail(error))
+        self._log.warning("requests pass without vectors: %s", log_detail(error))
 
     def _refused(self, ready: Ready) -> Mapping[int, EsSbertError]:
         return ready.problems if self._policy is OnEmbeddingFailure.FAIL else {}
@@ -208,7 +209,7 @@ class Writing:
         done = "are refused" if refused else "pass without a vector"
         for number, error in ready.problems.items():
             name = ready.items[number].index
-            self._notices.tell(f"documents for %s {done}: %s", name, log_detail(error))
+            self._log.warning(f"documents for %s {done}: %s", name, log_detail(error))
 
 
 async def _readable(raw: bytes, incoming: Incoming) -> bytes | None:
