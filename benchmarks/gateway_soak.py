@@ -1,12 +1,12 @@
 """Ordinary requests through the gateway, first alone and then beside hostile clients.
 
-    python -m benchmarks.gateway_soak --data DATA --url http://localhost:9200 [--minutes 10] [--alone 2] [--engine 2]
+    python -m benchmarks.gateway_soak --data DATA --url http://localhost:9200 [--minutes 10] [--alone 2]
 
 DATA as in `benchmarks.acceptance`: the first 5,000 documents of `ingest/short-docs.jsonl.gz` go into an index with
 vectors. Ordinary clients, in a process of their own, send at a constant rate: plain searches, semantic searches (each
-text once), documents by id, and bulk requests of five documents that get vectors. They are alone for `--alone` minutes.
-For `--engine` minutes, the last of the hostile clients below sends straight to the engine: what that alone costs
-others is no matter of the gateway. Then all hostile clients come, through the gateway, for `--minutes`:
+text once), documents by id, and bulk requests of five documents that get vectors. Some of them send straight to the
+engine: how slow that is itself, on the same machine at the same time, is no matter of the gateway. After `--alone`
+minutes the hostile clients come too, through the gateway, for `--minutes`:
 
 - two that send searches of 60,000 semantic queries, one after another;
 - 512 connections from another address that send a byte of a body every five seconds, and connect again when they are
@@ -52,8 +52,12 @@ MB = 1024 * 1024
 RESULT = Path(__file__).parent / "results/gateway_soak.json"
 SLOW_CONNECTIONS, SLOW_ADDRESS, SLOW_SECONDS = 512, "127.0.0.2", 5.0
 # Requests a second of each kind.
-RATES = {"plain search": 5.0, "semantic search": 5.0, "document": 5.0, "bulk of five": 1.0}
-ALONE, ENGINE, BESIDE = "alone", "beside one at the engine", "beside hostile clients"
+RATES = {
+    "document": 5.0, "document, straight to the engine": 5.0, "plain search": 5.0,
+    "plain search, straight to the engine": 5.0, "semantic search": 5.0, "bulk of five": 1.0,
+}  # fmt: skip
+DIRECT = ", straight to the engine"
+ALONE, BESIDE = "alone", "beside hostile clients"
 Event = Any  # of multiprocessing, whose own types are functions
 
 
@@ -76,6 +80,7 @@ class Answered:
 
 def bodies(kind: str, texts: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
     """Requests of a kind without end: method, path and body."""
+    kind = kind.removesuffix(DIRECT)
     number = 0
     while True:
         text = texts[number % len(texts)]
@@ -93,12 +98,13 @@ def bodies(kind: str, texts: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
         number += 1
 
 
-def ordinary(url: str, texts: Sequence[str], stop: Event, results: Any) -> None:
+def ordinary(engine: str, gateway: str, texts: Sequence[str], stop: Event, results: Any) -> None:
     """Send ordinary requests of all kinds until told to stop; runs in a process of its own."""
     answered: list[Answered] = []
     begin = time.perf_counter()
 
     def send(kind: str) -> None:
+        url = engine if kind.endswith(DIRECT) else gateway
         connection = _connection(url)
         requests = bodies(kind, texts)
         due = time.perf_counter() + random.random() / RATES[kind]
@@ -194,12 +200,12 @@ def _connection(url: str) -> http.client.HTTPConnection:
 
 
 def soak(
-    url: str, gateway: GatewayProcess, texts: Sequence[str], minutes: Mapping[str, float]
+    engine: str, gateway: GatewayProcess, texts: Sequence[str], minutes: Mapping[str, float]
 ) -> tuple[list[Answered], list[tuple[float, int]], dict[str, tuple[float, float]]]:
     """Send ordinary requests, and in each phase those of its hostile clients.
 
     Args:
-        url: The engine's.
+        engine: Its address.
         minutes: Of each phase.
 
     Returns:
@@ -208,19 +214,15 @@ def soak(
     """
     context = multiprocessing.get_context("spawn")
     stop, results = context.Event(), context.Queue()
-    clients = context.Process(target=ordinary, args=(gateway.url, list(texts), stop, results))
-    hostile = {
-        ALONE: [],
-        ENGINE: [(large_bulks, url)],
-        BESIDE: [(target, gateway.url) for target in (many_queries, many_queries, slow_bodies, large_bulks)],
-    }
+    clients = context.Process(target=ordinary, args=(engine, gateway.url, list(texts), stop, results))
+    hostile = {ALONE: [], BESIDE: [many_queries, many_queries, slow_bodies, large_bulks]}
     memory: list[tuple[float, int]] = []
     phases: dict[str, tuple[float, float]] = {}
     clients.start()
     begin = time.perf_counter()
-    for phase, attacks in hostile.items():
+    for phase, targets in hostile.items():
         enough = context.Event()
-        attackers = [context.Process(target=target, args=(address, enough)) for target, address in attacks]
+        attackers = [context.Process(target=target, args=(gateway.url, enough)) for target in targets]
         for attacker in attackers:
             attacker.start()
         started = time.perf_counter() - begin
@@ -253,10 +255,10 @@ def figures(
             if start + 15.0 < one.at < end:
                 requests[phase][one.kind].append(one)
     start, end = phases[BESIDE]
-    third = start + (end - start) / 3
+    third = (end - start) / 3
 
-    def median_memory(since: float, until: float) -> float:
-        return statistics.median(size for at, size in memory if since <= at <= until) / MB
+    def lowest(since: float, until: float) -> float:
+        return min(size for at, size in memory if since <= at <= until) / MB
 
     return {
         "requests": {
@@ -270,9 +272,10 @@ def figures(
         },
         "failures": sorted({one.failed for one in answered if one.failed})[:20],
         "memory": {
-            "alone": median_memory(*phases[ALONE]),
-            "after a third": median_memory(third, third + 60),
-            "at the end": median_memory(end - 60, end),
+            "alone": lowest(*phases[ALONE]),
+            "first third": lowest(start, start + third),
+            "second third": lowest(start + third, end - third),
+            "last third": lowest(end - third, end),
             "most": max(size for _, size in memory) / MB,
         },
     }  # fmt: skip
@@ -282,21 +285,17 @@ def section(found: dict[str, Any], minutes: Mapping[str, float]) -> str:
     """The table."""
     rows = []
     for kind, alone in found["requests"][ALONE].items():
-        engine, beside = found["requests"][ENGINE][kind], found["requests"][BESIDE][kind]
-        times = beside["p99"] / alone["p99"]
-        medians = [f"{one['p50']:.1f}" for one in (alone, engine, beside)]
-        slowest = [f"{one['p99']:.1f}" for one in (alone, engine, beside)]
-        rows.append([kind, *medians, *slowest, f"{times:.1f}", f"{beside['failed']} of {beside['requests']:,}"])
+        beside = found["requests"][BESIDE][kind]
+        columns = [alone["p50"], alone["p99"], beside["p50"], beside["p99"], beside["p99"] / alone["p99"]]
+        rows.append([kind, *(f"{one:.1f}" for one in columns), f"{beside['failed']} of {beside['requests']:,}"])
     sizes = found["memory"]
-    options = f"--minutes {minutes[BESIDE]:g} --alone {minutes[ALONE]:g} --engine {minutes[ENGINE]:g}"
-    columns = [f"{figure}, {phase}" for figure in ("median", "p99") for phase in ("alone", "engine", "hostile")]
+    thirds = ", ".join(f"{sizes[f'{third} third']:.0f}" for third in ("first", "second", "last"))
+    options = f"--minutes {minutes[BESIDE]:g} --alone {minutes[ALONE]:g}"
     return "\n".join([
-        f"`python -m benchmarks.gateway_soak --data DATA --url … {options}`: milliseconds of ordinary requests alone, "
-        "beside a bulk request of 95 MB that somebody sends straight to the engine every minute, and beside all "
-        f"hostile clients. The gateway's memory: {sizes['alone']:.0f} MB alone, {sizes['after a third']:.0f} MB after "
-        f"a third of the time with hostile clients, {sizes['at the end']:.0f} MB at the end, {sizes['most']:.0f} MB at "
-        "most.",
-        "", table(["requests", *columns, "p99 hostile / alone", "failed"], rows),
+        f"`python -m benchmarks.gateway_soak --data DATA --url … {options}`: milliseconds of ordinary requests, alone "
+        f"and beside hostile clients. The gateway's memory, at least: {sizes['alone']:.0f} MB alone, "
+        f"{thirds} MB in each third of the time with hostile clients; {sizes['most']:.0f} MB at most.",
+        "", table(["requests", "median alone", "p99 alone", "median beside", "p99 beside", "times", "failed"], rows),
     ])  # fmt: skip
 
 
@@ -305,11 +304,10 @@ def section(found: dict[str, Any], minutes: Mapping[str, float]) -> str:
 @click.option("--url", required=True, help="An Elasticsearch.")
 @click.option("--minutes", default=10.0, show_default=True, help="With hostile clients.")
 @click.option("--alone", default=2.0, show_default=True, help="Minutes without them.")
-@click.option("--engine", default=2.0, show_default=True, help="Minutes with one that spares the gateway.")
 @click.option("--page", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Page for the table.")
-def main(data: Path, url: str, minutes: float, alone: float, engine: float, page: Path | None) -> None:
+def main(data: Path, url: str, minutes: float, alone: float, page: Path | None) -> None:
     """Load, start a gateway, measure."""
-    lasting = {ALONE: alone, ENGINE: engine, BESIDE: minutes}
+    lasting = {ALONE: alone, BESIDE: minutes}
     texts = [str(row["text"]) for row in islice(read_jsonl(data / "ingest/short-docs.jsonl.gz"), 3 * DOCUMENTS)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
