@@ -14,8 +14,8 @@ T = TypeVar("T")
 # Reading and writing so many bytes of JSON takes well below a millisecond.
 SMALL_BYTES = 16 * 1024
 _MEDIUM_BYTES = 256 * 1024
-# One thread each: threads share one interpreter lock, and each that runs takes as much of it as the event loop. Apart,
-# so that ordinary requests do not queue behind very large ones.
+# One thread each: every running thread takes as much of the interpreter lock as the event loop gets. Two pools, so that
+# ordinary requests do not queue behind very large ones.
 _medium = ThreadPoolExecutor(1, thread_name_prefix="medium-requests")
 _large = ThreadPoolExecutor(1, thread_name_prefix="large-requests")
 
@@ -69,12 +69,14 @@ async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
 
 
-async def while_connected(incoming: Incoming, work: Coroutine[Any, Any, T]) -> T:
+async def while_connected(
+    incoming: Incoming, work: Coroutine[Any, Any, T], answered: Callable[[], bool] = lambda: False
+) -> T:
     """Do something for a caller, and give it up when the caller goes away: nothing of it stays in a queue.
 
     Args:
         incoming: The caller's request; `work` may read its body.
-        work: Does not answer: the end of an answer looks like the end of the connection.
+        answered: Whether `work` has sent a whole answer: its end looks like the end of the connection.
 
     Raises:
         CallerGone: the caller has gone away.
@@ -86,8 +88,9 @@ async def while_connected(incoming: Incoming, work: Coroutine[Any, Any, T]) -> T
     async def watch() -> None:
         nonlocal gone
         await incoming.disconnected()
-        gone = True
-        doing.cancel()
+        if not answered():
+            gone = True
+            doing.cancel()
 
     watching = asyncio.create_task(watch())
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlencode
@@ -184,12 +185,12 @@ class MultiSearching:
             if answer.status != 200:
                 return answer
             with self._upstream.reading("POST /_msearch"):
-                given = list(whole["responses"])
+                given = deque(whole["responses"])
         else:
             answer = Answer(200, [(b"content-type", b"application/json")], b"")
-            whole, given = {"took": 0}, []
+            whole, given = {"took": 0}, deque()
         with self._upstream.reading("POST /_msearch"):
-            responses = [given.pop(0) if own is None else own for own in answers]
+            responses = [given.popleft() if own is None else own for own in answers]
         return Answer(200, answer.headers, write_object(whole | {"responses": responses}))
 
 

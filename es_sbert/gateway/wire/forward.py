@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,6 +11,7 @@ import aiohttp
 from starlette.types import Send
 
 from es_sbert.errors import EsSbertError
+from es_sbert.gateway.tasks import while_connected
 from es_sbert.gateway.wire.headers import passed_on
 from es_sbert.gateway.wire.incoming import CallerGone, Headers, Incoming
 from es_sbert.gateway.wire.upstream import Upstream
@@ -103,31 +103,13 @@ class _Exchange:
         self._look = look
         self._status = 0
         self._answered = False
-        self._gone = False
 
     async def run(self, outgoing: Outgoing) -> int:
-        passing = asyncio.current_task()
-        assert passing is not None, "inside a task"
-        watching = asyncio.create_task(self._watch(passing))
         try:
-            await self._pass(outgoing)
+            await while_connected(self._incoming, self._pass(outgoing), lambda: self._answered)
         except CallerGone:
             return 0
-        except asyncio.CancelledError:
-            if not self._gone:
-                raise
-            passing.uncancel()
-            return 0
-        finally:
-            watching.cancel()
         return self._status
-
-    async def _watch(self, passing: asyncio.Task[object]) -> None:
-        await self._incoming.disconnected()
-        # The end of the answer looks like the end of the connection.
-        if not self._answered:
-            self._gone = True
-            passing.cancel()
 
     async def _pass(self, outgoing: Outgoing) -> None:
         body = _Body(self._incoming)

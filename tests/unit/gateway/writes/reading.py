@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from es_sbert.gateway.tasks import run_in_steps
 from es_sbert.gateway.writes.items import BulkBody
 
 
 def read_bulk(body: bytes, index: str = "", routing: str | None = None, most_names: int = 1000) -> BulkBody | None:
     """As `BulkBody.read_in_steps`, all steps at once."""
-    steps = BulkBody.read_in_steps(body, index, routing, most_names)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            bulk: BulkBody | None = end.value
-            return bulk
+    return asyncio.run(run_in_steps(len(body), BulkBody.read_in_steps(body, index, routing, most_names)))
