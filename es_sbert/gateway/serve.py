@@ -19,8 +19,7 @@ from es_sbert.gateway.wire.protocol import protocol
 # Callers get this long to receive their answers when the gateway is told to end.
 _GRACE_SECONDS = 30
 _SWITCH_SECONDS = 0.0005
-# New objects until the young are looked at, and how often these are until older ones are, and all of them.
-_COLLECTED_AT = (20_000, 5, 20)
+_GC_THRESHOLDS = (20_000, 5, 20)  # as gc.set_threshold takes them
 
 
 def server(settings: GatewaySettings, on_loaded: Callable[[], None] | None = None) -> uvicorn.Server:
@@ -64,14 +63,14 @@ def server(settings: GatewaySettings, on_loaded: Callable[[], None] | None = Non
 
 
 def tune_interpreter() -> None:
-    """Keep the event loop from waiting for Python itself, for a process that does nothing but serve.
+    """Tune thread switching and garbage collection for low latency, in a process that does nothing but serve.
 
-    By default, a thread that reads a large request may keep the interpreter for five milliseconds each time that the
-    event loop wants to go on, which is several times for a request. And the objects of a large request lead to many
-    collections of all objects, which stop every thread for tens of milliseconds and find nothing: JSON has no cycles.
+    By default, a thread that parses a large request may hold the interpreter lock for five milliseconds whenever the
+    event loop needs it, which is several times per request. And the many objects of a large request trigger full
+    collections, which stop every thread for tens of milliseconds and free nothing: JSON has no cycles.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
-    gc.set_threshold(*_COLLECTED_AT)
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def freeze_objects() -> None:
