@@ -19,7 +19,7 @@ from es_sbert.gateway.wire.protocol import protocol
 # Callers get this long to receive their answers when the gateway is told to end.
 _GRACE_SECONDS = 30
 _SWITCH_SECONDS = 0.0005
-_GC_THRESHOLDS = (20_000, 5, 20)  # as gc.set_threshold takes them
+_GC_THRESHOLDS = (1000, 10, 1000)  # as gc.set_threshold takes them
 
 
 def server(settings: GatewaySettings, on_loaded: Callable[[], None] | None = None) -> uvicorn.Server:
@@ -67,7 +67,8 @@ def tune_interpreter() -> None:
 
     By default, a thread that parses a large request may hold the interpreter lock for five milliseconds whenever the
     event loop needs it, which is several times per request. And the many objects of a large request trigger full
-    collections, which stop every thread for tens of milliseconds and free nothing: JSON has no cycles.
+    collections, which stop every thread for tens of milliseconds and free nothing: JSON has no cycles. Collections of
+    young objects stay small, so that each is short.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import attrgetter
-from typing import Any, ParamSpec, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
-from cachetools import cachedmethod
-from cachetools.keys import methodkey
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.protocol import Json
@@ -58,9 +55,22 @@ class FieldTarget:
         return self.parts[0].meta
 
 
-def _remembered(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """What a method of `FieldNames` gives, found out once for each argument."""
-    return cachedmethod(attrgetter("_cache"), key=partial(methodkey, name=name))
+def _remembered(method: Callable[Concatenate[FieldNames, P], T]) -> Callable[Concatenate[FieldNames, P], T]:
+    """What a method of `FieldNames` gives, found out once for each argument.
+
+    By hand, since cachetools' decorator makes a reference cycle, and what a search took would stay in memory until the
+    next garbage collection.
+    """
+
+    @wraps(method)
+    def known(self: FieldNames, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = method.__name__, *args, *kwargs.items()
+        if key not in self._cache:
+            self._cache[key] = method(self, *args, **kwargs)
+        found: T = self._cache[key]
+        return found
+
+    return known
 
 
 class FieldNames:
@@ -79,7 +89,7 @@ class FieldNames:
         # A request names few fields, and each of them often.
         self._cache: dict[Hashable, Any] = {}
 
-    @_remembered("virtual")
+    @_remembered
     def virtual(self, name: str) -> FieldTarget | None:
         """The field that a virtual name stands for; None where the name is an ordinary one here.
 
@@ -118,7 +128,7 @@ class FieldNames:
         """
         return self.virtual(name) if self._searched and not self._searched.ordinary else None
 
-    @_remembered("named")
+    @_remembered
     def named(self, name: str) -> FieldTarget | None:
         """The vector field of that name (`NAME.vector` for one of passages); None where no index has it.
 
@@ -129,7 +139,7 @@ class FieldNames:
         holding = {index: plain for index, fields in self._searched.fields.items() if plain in fields}
         return self._target(holding, name) if holding else None
 
-    @_remembered("of_text")
+    @_remembered
     def of_text(self, field: str) -> FieldTarget | None:
         """The vector field whose text holds this field; None where none does.
 
@@ -145,7 +155,7 @@ class FieldNames:
                     break
         return self._target(holding, field) if holding else None
 
-    @_remembered("texts")
+    @_remembered
     def texts(self) -> list[str]:
         """The fields of the indices' documents that are embedded."""
         templates = {meta.text for fields in self._searched.fields.values() for meta in fields.values()}

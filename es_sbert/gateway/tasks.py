@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -14,10 +15,33 @@ T = TypeVar("T")
 # Reading and writing so many bytes of JSON takes well below a millisecond.
 SMALL_BYTES = 16 * 1024
 _MEDIUM_BYTES = 256 * 1024
-# One thread each: every running thread takes as much of the interpreter lock as the event loop gets. Two pools, so that
+_MOST_REST_SECONDS = 1.0
+
+
+class _RestingThread:
+    """A thread that rests after each call as long as it took: whatever comes, half of its time is left to others."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._rested = time.monotonic()  # when it has
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._call, function, *args)
+
+    def _call(self, function: Callable[..., T], *args: Any) -> T:
+        time.sleep(max(0.0, self._rested - time.monotonic()))
+        start = time.monotonic()
+        try:
+            return function(*args)
+        finally:
+            end = time.monotonic()
+            self._rested = end + min(end - start, _MOST_REST_SECONDS)
+
+
+# One thread each: every running thread takes as much of the interpreter lock as the event loop gets. Two, so that
 # ordinary requests do not queue behind very large ones.
 _medium = ThreadPoolExecutor(1, thread_name_prefix="medium-requests")
-_large = ThreadPoolExecutor(1, thread_name_prefix="large-requests")
+_large = _RestingThread("large-requests")
 
 
 async def run_by_size(size: int, function: Callable[..., T], *args: Any) -> T:
@@ -30,8 +54,9 @@ async def run_by_size(size: int, function: Callable[..., T], *args: Any) -> T:
     """
     if size <= SMALL_BYTES:
         return function(*args)
-    thread = _medium if size <= _MEDIUM_BYTES else _large
-    return await asyncio.get_running_loop().run_in_executor(thread, function, *args)
+    if size <= _MEDIUM_BYTES:
+        return await asyncio.get_running_loop().run_in_executor(_medium, function, *args)
+    return await _large.run(function, *args)
 
 
 async def run_in_steps(size: int, steps: Generator[None, None, T]) -> T:

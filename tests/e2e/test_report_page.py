@@ -135,6 +135,12 @@ class ReportPage:
         drawn = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         return str(self.page.evaluate(f"{drawn}.then(() => document.getElementById('map-canvas').toDataURL())"))
 
+    def wait_for_other_pixels(self, before: str) -> None:
+        """Wait until the map shows something else: the browser tells of a new colour scheme when it has time."""
+        self.page.wait_for_function(
+            "before => document.getElementById('map-canvas').toDataURL() !== before", arg=before
+        )
+
     def close(self) -> None:
         self._context.close()
         assert self.problems == []
@@ -497,7 +503,8 @@ def test_colours_follow_the_system_until_they_are_chosen(open_report: OpenReport
     assert tab.page.evaluate(ground) == dark
     assert tab.map_pixels() == dark_map
     tab.page.emulate_media(color_scheme="light")
-    assert tab.map_pixels() != dark_map
+    tab.page.wait_for_function(f"{ground} === '{light}'")
+    tab.wait_for_other_pixels(dark_map)
 
 
 def test_nothing_moves_by_itself(open_report: OpenReport) -> None:

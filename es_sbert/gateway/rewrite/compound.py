@@ -75,21 +75,25 @@ def inner_queries(node: Any) -> Iterator[Json]:
 class AnyWithin:
     """Whether a query, or one inside it, is of some kind; each query is looked at once however often it is asked.
 
-    Args:
-        wanted: Whether a single query is of that kind.
+    The kind is an argument of each call: kept here, a method of the object that asks would make a reference cycle, and
+    a large request would stay in memory until the next garbage collection.
     """
 
-    def __init__(self, wanted: Callable[[Json], bool]) -> None:
-        self._wanted = wanted
+    def __init__(self) -> None:
         # By identity. The query is kept beside its answer, so that no other one can take its place in memory.
         self._known: dict[int, tuple[Json, bool]] = {}
 
-    def __call__(self, node: Any) -> bool:
+    def __call__(self, node: Any, wanted: Callable[[Json], bool]) -> bool:
+        """The answer.
+
+        Args:
+            wanted: Whether a single query is of that kind; the same in each call.
+        """
         if not isinstance(node, dict):
             return False
         known = self._known.get(id(node))
         if known is None:
-            known = node, self._wanted(node) or any(map(self, inner_queries(node)))
+            known = node, wanted(node) or any(self(inner, wanted) for inner in inner_queries(node))
             self._known[id(node)] = known
         return known[1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.gateway.failures import BadRequest
@@ -82,9 +83,9 @@ class QueryRewriter:
         self._depths = Depths()
         self._spellings: dict[int, tuple[Json, Json]] = {}  # by identity, the query kept beside
         # Nested bools ask these of the same queries again at every level.
-        self.asks = AnyWithin(self._is_semantic)
-        self._involved = AnyWithin(self._is_involved)
-        self._holds_virtual = AnyWithin(self._is_virtual)
+        self._any_semantic = AnyWithin()
+        self._any_involved = AnyWithin()
+        self._any_virtual = AnyWithin()
 
     def rewrite(self, node: Json, place: Place) -> Json:
         """The query in the engine's words; the very same object where nothing in it asks by meaning.
@@ -137,11 +138,21 @@ class QueryRewriter:
             known = self._spellings[id(node)] = node, spelled_out(node, self.reader)
         return known[1]
 
+    def asks(self, node: Any) -> bool:
+        """Whether a query asks by meaning."""
+        return self._any_semantic(node, self._is_semantic)
+
+    def _involved(self, node: Json) -> bool:
+        """Whether a query asks by meaning or comes to."""
+        return self._any_involved(node, self._is_involved)
+
+    def _holds_virtual(self, node: Json) -> bool:
+        return self._any_virtual(node, self._is_virtual)
+
     def _is_semantic(self, node: Json) -> bool:
         return self._spelled(node) is not node or self.reader.read(node) is not None
 
     def _is_involved(self, node: Json) -> bool:
-        """Whether a query asks by meaning or comes to."""
         if self._is_semantic(node) or (self._hybrid is not None and self._hybrid.meaning_of(node) is not None):
             return True
         found = kind_of(node)

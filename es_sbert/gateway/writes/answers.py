@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ from es_sbert.gateway.writes.items import Item
 
 # Enough for results, which are much alike, and fast.
 _LEVEL = 1
+# Milliseconds, which add up.
+_DURATIONS = ("took", "ingest_took")
+_ITEMS, _TAIL = b'"items":[', b"]}"
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class JoinedAnswer:
 
     def __init__(self) -> None:
         self._members: Json | None = None
-        self._took = 0
+        self._durations: Counter[str] = Counter()
         self._errors = False
         self._parts: list[_Part] = []
 
@@ -47,14 +51,24 @@ class JoinedAnswer:
             items: The items.
             refused: Number of an item → why it was not sent.
         """
-        if self._members is None and answers:
-            self._members = answers[0]
-        self._took += sum(answer.get("took", 0) for answer in answers)
+        for answer in answers:
+            self._add_members(answer)
         results = _in_order(answers, items, refused)
-        self._errors |= any(answer.get("errors", False) for answer in answers)
         self._errors |= any("error" in result for one in results for result in one.values())
         if results:
             self._parts.append(_Part.of(b",".join(map(write_object, results))))
+
+    def add_text(self, answer: AnswerText) -> None:
+        """Add the results of the next items, all of which were sent."""
+        self._add_members(answer.members)
+        if answer.results:
+            self._parts.append(_Part.of(answer.results))
+
+    def _add_members(self, members: Json) -> None:
+        if self._members is None:
+            self._members = {name: value for name, value in members.items() if name != "items"}
+        self._errors |= members.get("errors", False)
+        self._durations.update({name: members[name] for name in _DURATIONS if name in members})
 
     @property
     def length(self) -> int:
@@ -69,17 +83,39 @@ class JoinedAnswer:
         yield _TAIL
 
     def _head(self) -> bytes:
-        given: Json = {"took": 0, "errors": False} if self._members is None else self._members
-        members = {name: value for name, value in given.items() if name != "items"}
+        members: Json = {"took": 0, "errors": False} if self._members is None else dict(self._members)
         # What a `filter_path` took away is not known, unless an item tells it.
-        if "took" in members:
-            members["took"] = self._took
+        members |= {name: value for name, value in self._durations.items() if name in members}
         if "errors" in members or self._errors:
             members["errors"] = self._errors
         return write_object(members)[:-1] + (b"," if members else b"") + b'"items":['
 
 
-_TAIL = b"]}"
+@dataclass(frozen=True)
+class AnswerText:
+    """An answer whose results are not read.
+
+    Attributes:
+        members: All but `items`.
+        results: The bytes between the brackets of `items`.
+    """
+
+    members: Json
+    results: bytes
+
+    @classmethod
+    def of(cls, body: bytes) -> AnswerText | None:
+        """None where the answer is not of the form that engines usually write, or was filtered: it must be read."""
+        start = body.find(_ITEMS) + len(_ITEMS)
+        if start < len(_ITEMS) or not body.endswith(_TAIL):
+            return None
+        try:
+            members = orjson.loads(body[:start] + _TAIL)
+        except orjson.JSONDecodeError:
+            return None
+        if members.pop("items", None) != [] or not isinstance(members.get("errors"), bool) or not _has_times(members):
+            return None
+        return cls(members, body[start : -len(_TAIL)])
 
 
 def read_answer(body: bytes) -> Json | None:
@@ -96,12 +132,16 @@ def read_answer(body: bytes) -> Json | None:
 
 
 def _is_answer(answer: object) -> bool:
-    if not isinstance(answer, dict) or not isinstance(answer.get("took", 0), int):
+    if not isinstance(answer, dict) or not _has_times(answer):
         return False
     items = answer.get("items", [])
     return isinstance(items, list) and all(
         isinstance(item, dict) and all(isinstance(result, dict) for result in item.values()) for item in items
     )
+
+
+def _has_times(members: Json) -> bool:
+    return all(isinstance(members.get(name, 0), int) for name in _DURATIONS)
 
 
 def refusal(item: Item, error: EsSbertError) -> Json:

@@ -15,7 +15,11 @@ from es_sbert.gateway.wire.json_bodies import lines_in_utf8
 # What JSON takes for white space; a line feed ends a line of a bulk request.
 SPACE = b" \t\r\n"
 # Bytes of a body that are worked on in one step.
-_PART = 1024 * 1024
+_STEP_BYTES = 1024 * 1024
+# Engines index a part of this size in a fraction of a second. Many more small documents at once make their garbage
+# collections long, and all other requests wait for these.
+_PART_ITEMS = 5000
+_PART_BYTES = 4 * 1024 * 1024
 
 
 class Operation(StrEnum):
@@ -114,12 +118,14 @@ class BulkBody:
         body: In UTF-8.
         index, routing: Apply to actions that do not say their own.
         names: Indices that documents are written to; None where these are more than `most_names`.
+        cuts: Offsets at which a body is cut that is sent in parts as it came: where each part begins, and the end.
     """
 
     body: bytes
     index: str
     routing: str | None
     names: frozenset[str] | None
+    cuts: tuple[int, ...]
 
     @classmethod
     def read_in_steps(
@@ -134,21 +140,27 @@ class BulkBody:
         if not body.endswith(b"\n"):
             return None
         names: set[str] = set()
-        step_end = _PART
+        cuts, in_part = [0], 0
+        step_end = _STEP_BYTES
         try:
-            for _, document, end, _, said in _actions(body, 0):
+            for begin, document, end, _, said in _actions(body, 0):
                 name = _text(said.get("_index")) or index
                 if not name:
                     return None
                 # What is not an object has no text, and the engine refuses it.
                 if len(names) <= most_names and body[document:end].lstrip(SPACE).startswith(b"{"):
                     names.add(name)
+                if in_part == _PART_ITEMS or (in_part and end - cuts[-1] > _PART_BYTES):
+                    cuts.append(begin)
+                    in_part = 0
+                in_part += 1
                 if end >= step_end:
                     yield
-                    step_end = end + _PART
+                    step_end = end + _STEP_BYTES
         except _NotABulk:
             return None
-        return cls(body, index, routing, frozenset(names) if len(names) <= most_names else None)
+        known = frozenset(names) if len(names) <= most_names else None
+        return cls(body, index, routing, known, (*cuts, len(body)))
 
     def window(self, start: int, limits: WindowLimits) -> Window:
         """The actions from an offset on, as many as the limits allow, and at least one.
@@ -163,12 +175,23 @@ class BulkBody:
             size += limits.weight(name, end - begin)
             if items and (len(items) == limits.items or size > limits.bytes):
                 return Window(items, b"", begin)
-            own = said.get("routing", said.get("_routing"))
-            routing = self.routing if own is None else _text(own)
-            head, source = self.body[begin:document], self.body[document:end]
-            items.append(_item(operation, name, _text(said.get("_id")), routing, head, source))
+            items.append(self._item(operation, said, self.body[begin:document], self.body[document:end]))
             start = end
         return Window(items, self.body[start:], len(self.body))
+
+    def items(self, start: int, end: int) -> list[Item]:
+        """The actions between two cuts."""
+        part = self.body[start:end]
+        return [
+            self._item(operation, said, part[begin:document], part[document:stop])
+            for begin, document, stop, operation, said in _actions(part, 0)
+        ]
+
+    def _item(self, operation: Operation, said: dict[str, Any], head: bytes, document: bytes) -> Item:
+        own = said.get("routing", said.get("_routing"))
+        routing = self.routing if own is None else _text(own)
+        index = _text(said.get("_index")) or self.index
+        return _item(operation, index, _text(said.get("_id")), routing, head, document)
 
 
 def _item(operation: Operation, index: str, id: str | None, routing: str | None, head: bytes, document: bytes) -> Item:
@@ -206,8 +229,8 @@ def _actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, Operation
 
 def _in_utf8(body: bytes) -> Generator[None, None, bytes]:
     """As `lines_in_utf8`, in steps: a list of all lines takes several times the memory of the body."""
-    for start in range(0, len(body), _PART):
-        end = start + _PART
+    for start in range(0, len(body), _STEP_BYTES):
+        end = start + _STEP_BYTES
         if body.find(b"\0", start, end) >= 0 or body.find(codecs.BOM_UTF8, start, end + len(codecs.BOM_UTF8) - 1) >= 0:
             break
         yield
@@ -216,7 +239,7 @@ def _in_utf8(body: bytes) -> Generator[None, None, bytes]:
     parts: list[bytes] = []
     start = 0
     while start < len(body):
-        end = body.find(b"\n", start + _PART) + 1 or len(body)
+        end = body.find(b"\n", start + _STEP_BYTES) + 1 or len(body)
         parts.append(lines_in_utf8(body[start:end]))
         start = end
         yield

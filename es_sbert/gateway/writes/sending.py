@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from starlette.types import Send
@@ -14,7 +14,7 @@ from es_sbert.gateway.tasks import run_by_size
 from es_sbert.gateway.wire.forward import Answer, Outgoing, fetch
 from es_sbert.gateway.wire.incoming import Incoming
 from es_sbert.gateway.wire.upstream import Upstream
-from es_sbert.gateway.writes.answers import JoinedAnswer, failed_part, read_answer
+from es_sbert.gateway.writes.answers import AnswerText, JoinedAnswer, failed_part, read_answer
 from es_sbert.gateway.writes.items import Item
 from es_sbert.index.bulk_lines import bodies
 
@@ -78,6 +78,26 @@ class BulkSender:
         answers = [await self._send(part) for part in await self.parts(items, refused)]
         await run_by_size(len(items) * _RESULT, self._joined.add, answers, items, refused)
 
+    async def send_as_it_came(self, body: bytes, items: Callable[[], Sequence[Item]]) -> None:
+        """Send the next items, none of which is refused.
+
+        Args:
+            body: Their bytes.
+            items: Reads them, where their results must be told apart.
+
+        Raises:
+            RequestRefused: the engine refused the first part.
+            EngineUnreachable: no answer came to the first part.
+        """
+        answer = await self._post(body)
+        if isinstance(answer, Answer) and answer.status == 200:
+            text = AnswerText.of(answer.body)
+            if text is not None:
+                await run_by_size(len(text.results), self._joined.add_text, text)
+                return
+        sent = await run_by_size(len(body), items)
+        await run_by_size(len(body), self._joined.add, [await _results(sent, answer)], sent, {})
+
     async def refuse(self, items: Sequence[Item], error: EsSbertError) -> None:
         """Add results for the next items, none of which is sent."""
         if isinstance(error, EngineUnreachable):
@@ -97,14 +117,17 @@ class BulkSender:
         return 200
 
     async def _send(self, part: list[Item]) -> Json:
-        body = await joined_body(part)
+        return await _results(part, await self._post(await joined_body(part)))
+
+    async def _post(self, body: bytes) -> Answer | EngineUnreachable:
+        """The answer to a part, or why there is none to a later one."""
         try:
             answer = await fetch(self._upstream, _answered_in_json(Outgoing.rewritten(self._incoming, body)))
         except EngineUnreachable as error:
             if not self.began:
                 raise
             self._failures.append(error)
-            return failed_part(part, status_of(error), error_object(error))
+            return error
         self._failures.clear()
         if not self.began:
             if answer.status != 200:
@@ -112,8 +135,7 @@ class BulkSender:
                 raise RequestRefused(answer)
             self._headers = answer.headers
             self.began = True
-        whole = await run_by_size(len(answer.body), read_answer, answer.body)
-        return _failed(part, answer, whole) if answer.status != 200 or whole is None else whole
+        return answer
 
 
 async def joined_body(items: Sequence[Item], rest: bytes = b"") -> bytes:
@@ -146,8 +168,13 @@ def _answered_in_json(outgoing: Outgoing) -> Outgoing:
     return replace(outgoing, headers=headers, target=path + mark + asked)
 
 
-def _failed(part: list[Item], answer: Answer, whole: Json | None) -> Json:
-    """What a later part adds that the engine refused as a whole: others are written already."""
+async def _results(part: Sequence[Item], answer: Answer | EngineUnreachable) -> Json:
+    """What a part adds to the answer. Where the engine refused a later one as a whole, others are written already."""
+    if isinstance(answer, EngineUnreachable):
+        return failed_part(part, status_of(answer), error_object(answer))
+    whole = await run_by_size(len(answer.body), read_answer, answer.body)
+    if answer.status == 200 and whole is not None:
+        return whole
     reason = {
         "type": "es_sbert_part_refused",
         "reason": f"the engine answered a part of the request with {answer.status}",

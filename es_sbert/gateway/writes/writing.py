@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from urllib.parse import parse_qs, unquote
 
 from starlette.types import Send
@@ -37,6 +39,8 @@ _OPERATIONS = {Api.DOCUMENT: Operation.INDEX, Api.CREATE: Operation.CREATE, Api.
 # How much of a bulk request is worked on at a time.
 _WINDOW_ITEMS = 1000
 _WINDOW_BYTES = 16 * 1024 * 1024
+# A request without vectors that is cut into more parts than these is sent in parts.
+_WHOLE_PARTS = 4
 # An action takes its bytes this many times: as they came, as objects, with vectors, and as they are sent. Where its
 # index was not looked up, it may have passages and so many vectors that they take far more than the text.
 _COPIES = 4
@@ -113,9 +117,15 @@ class Writing:
         """The request to the engine; None where it went in parts, by the sender."""
         raw = await incoming.body()
         body = await _bulk_body(raw, incoming, route)
-        limits = None if body is None else await self._limits(body, incoming.headers)
-        if body is None or limits is None:
+        if body is None:
             return Outgoing.same(incoming, raw)
+        limits = await self._limits(body, incoming.headers)
+        if limits is None:
+            if len(body.cuts) <= _WHOLE_PARTS + 1 or _waits_for_refresh(incoming):
+                return Outgoing.same(incoming, raw)
+            del raw
+            await self._send_parts(body, sender)
+            return None
         window = await run_by_size(len(body.body), body.window, 0, limits)
         if window.end == len(body.body):
             return await self._only_window(window, incoming, raw, sender)
@@ -152,6 +162,15 @@ class Writing:
             return Outgoing.rewritten(incoming, await joined_body(ready.items, window.rest))
         await sender.send(ready.items, refused)
         return None
+
+    async def _send_parts(self, body: BulkBody, sender: BulkSender) -> None:
+        """Send a request as it came, but in parts: the engine answers others between them."""
+        for start, end in pairwise(body.cuts):
+            items = partial(body.items, start, end)
+            if sender.lost is None:
+                await sender.send_as_it_came(body.body[start:end], items)
+            else:
+                await sender.refuse(await run_by_size(end - start, items), sender.lost)
 
     async def _send_windows(self, body: BulkBody, limits: WindowLimits, headers: Headers, sender: BulkSender) -> None:
         """Embed and send a request window by window: updates see what the windows before have written.
@@ -241,5 +260,14 @@ def _document(plain: bytes, incoming: Incoming, route: Route) -> Item:
 
 
 def _routing(incoming: Incoming) -> str | None:
-    values = parse_qs(incoming.query.decode("ascii")).get("routing")
+    return _parameter(incoming, "routing")
+
+
+def _waits_for_refresh(incoming: Incoming) -> bool:
+    """Whether each request waits for the next refresh, up to a second: too long for every part of a request."""
+    return _parameter(incoming, "refresh") == "wait_for"
+
+
+def _parameter(incoming: Incoming, name: str) -> str | None:
+    values = parse_qs(incoming.query.decode("ascii")).get(name)
     return values[-1] if values else None

@@ -12,8 +12,8 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from tests.gateway.echo import OK, Echo, Received
 from tests.gateway.serving import gateway
+from tests.gateway.writes.bulks import whole
 from tests.gateway.writes.support import of_model
-from tests.gateway.writes.test_windows import whole
 
 
 @pytest.mark.parametrize(

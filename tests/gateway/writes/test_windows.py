@@ -6,22 +6,21 @@ import gzip
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import httpx
-import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.index.meta import text_hash
 from tests.engine.ingest_support import contents, same_vectors
-from tests.gateway.echo import HEAD, Echo, Received
+from tests.gateway.echo import Echo, Received
 from tests.gateway.serving import gateway
-from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, documents, of_model, vectors
+from tests.gateway.writes.bulks import Bulks, before, numbered, statuses, taken, whole
+from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, documents, vectors
 
 Action = tuple[str, dict[str, Any], Any]
 WINDOW = 10
@@ -154,62 +153,6 @@ def test_a_request_whose_windows_bring_no_text_passes(engine_url: str, client: h
     actions: list[Action] = [("index", {"_index": empty, "_id": str(number)}, {"n": number}) for number in range(25)]
     assert [result["status"] for result in results(client, actions)] == [201] * 25
     assert {source["n"] for source in contents(engine_url, empty).values()} == set(range(25))
-
-
-class Bulks:
-    """An engine that answers bulk requests as it is told; its only index has a vector field.
-
-    Args:
-        encoder: The model of the vector field.
-        answers: To one bulk request after the other; None hangs up, and of those beyond, all items are written.
-    """
-
-    def __init__(self, encoder: Encoder, answers: list[bytes | None]) -> None:
-        self.sent: list[list[str]] = []
-        self.arrived = threading.Event()
-        self._answers = answers
-        meta = of_model(encoder).model_dump(mode="json")
-        self._mapping = {"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}}}
-
-    def __call__(self, got: Received, out: BinaryIO) -> bool:
-        if got.target.partition(b"?")[0] != b"/docs/_bulk":
-            out.write(whole(orjson.dumps(self._mapping)))
-            return True
-        lines = got.body.splitlines()
-        self.sent.append([orjson.loads(line)["index"]["_id"] for line in lines[::2]])
-        self.arrived.set()
-        number = len(self.sent) - 1
-        answer = self._answers[number] if number < len(self._answers) else taken(self.sent[-1])
-        if answer is None:
-            return False
-        out.write(answer)
-        return True
-
-
-def whole(body: bytes, status: bytes = b"200 OK") -> bytes:
-    return HEAD.replace(b"200 OK", status) + b"content-length: %d\r\n\r\n%s" % (len(body), body)
-
-
-def taken(names: list[str]) -> bytes:
-    items = [{"index": {"_id": name, "status": 201}} for name in names]
-    return whole(orjson.dumps({"took": 1, "errors": False, "items": items}))
-
-
-@contextmanager
-def before(bulks: Bulks, tiny: Path) -> Iterator[str]:
-    with Echo(reply=bulks) as echo, gateway(echo.url, tiny) as url:
-        yield url
-
-
-def numbered(count: int) -> bytes:
-    return bulk_lines([("index", {"_id": str(number)}, {"text": f"a cat {number}"}) for number in range(count)])
-
-
-def statuses(answer: httpx.Response) -> list[int]:
-    assert answer.status_code == 200, answer.text
-    items = [item["index"] for item in answer.json()["items"]]
-    assert [item["_id"] for item in items] == [str(number) for number in range(len(items))]
-    return [item["status"] for item in items]
 
 
 def test_what_the_engine_has_against_the_first_window_is_the_answer(tiny: Path, tiny_encoder: Encoder) -> None:

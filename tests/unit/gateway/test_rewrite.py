@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -508,3 +510,22 @@ def test_whatever_a_body_holds_it_is_rewritten_refused_or_left_alone(body: dict[
         assert clauses(rewritten, "query_vector") or clauses(rewritten, "exists")
     assert str(body) == before, "the request itself is never changed"
     assert Rewriting(NOTHING, hybrid=True)(body) is body, "an index without vectors is the engine's alone"
+
+
+class _Query(dict[str, Any]):
+    """A query that can be referred to weakly."""
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_search_is_freed_without_a_garbage_collection(hybrid: bool) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        query = _Query(SEMANTIC)
+        freed = weakref.ref(query)
+        body: Json = {"query": {"bool": {"must": [query, TITLE], "filter": [{"bool": {"should": [query, YEAR]}}]}}}
+        assert Rewriting(hybrid=hybrid)(body) is not body
+        del query, body
+        assert freed() is None
+    finally:
+        gc.enable()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Generator
 
 import pytest
 
-from es_sbert.gateway.tasks import SMALL_BYTES, run_in_steps
+from es_sbert.gateway import tasks
+from es_sbert.gateway.tasks import SMALL_BYTES, run_by_size, run_in_steps
 
 LARGE = SMALL_BYTES + 1
+VERY_LARGE = 1 << 20
 
 
 @pytest.mark.parametrize("size", [1, LARGE])
@@ -57,3 +60,41 @@ def test_long_work_lets_short_work_that_comes_later_have_its_turn() -> None:
 
     asyncio.run(run())
     assert done == ["short"] + 8 * ["long"]
+
+
+def test_the_thread_for_very_large_requests_rests_as_long_as_it_worked(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    now = 1000.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        slept.append(seconds)
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def fail() -> None:
+        work(0.25)
+        raise ValueError("broken")
+
+    async def run() -> None:
+        nonlocal now
+        await run_by_size(VERY_LARGE, work, 0.5)
+        await run_by_size(VERY_LARGE, work, 40.0)
+        with pytest.raises(ValueError, match="broken"):
+            await run_by_size(VERY_LARGE, fail)
+        now += 0.125
+        await run_by_size(LARGE, work, 0.5)  # does not rest
+        await run_by_size(1, work, 0.5)
+        now -= 1.0
+        await run_by_size(VERY_LARGE, work, 0.5)
+        now += 60.0
+        await run_by_size(VERY_LARGE, work, 0.5)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(tasks, "_large", tasks._RestingThread("resting"))
+    asyncio.run(run())
+    assert slept == [0.0, 0.5, 1.0, 0.125, 0.0]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import EsSbertError, ModelError, Overloaded
-from es_sbert.gateway.writes.answers import JoinedAnswer, failed_part, read_answer
+from es_sbert.gateway.writes.answers import AnswerText, JoinedAnswer, failed_part, read_answer
 from es_sbert.gateway.writes.items import Item, Operation
 
 ERRORS: list[tuple[EsSbertError, int]] = [(ModelError("m", "r"), 503), (Overloaded("m", "r"), 429)]
@@ -95,6 +95,41 @@ def test_other_members_of_an_answer_are_kept() -> None:
     answers = [{"errors": False, "took": 1, "ingest_took": 7, "items": [result(0)]}]
     assert joined((answers, [item(0)], {})) == {"errors": False, "took": 1, "ingest_took": 7, "items": [result(0)]}
     assert joined(((), [item(0)], {0: ERRORS[0][0]})).keys() == {"took", "errors", "items"}
+
+
+def test_times_of_all_parts_add_up() -> None:
+    answers = [{"errors": False, "took": 1, "ingest_took": 7, "items": [result(number)]} for number in range(2)]
+    whole = joined((answers[:1], [item(0)], {}), (answers[1:], [item(1)], {}))
+    assert (whole["took"], whole["ingest_took"]) == (2, 14)
+
+
+@given(st.lists(st.lists(st.text(max_size=5), max_size=4), min_size=1, max_size=4), st.booleans())
+def test_results_that_are_not_read_are_joined_as_those_that_are(parts: list[list[str]], errors: bool) -> None:
+    text, read = JoinedAnswer(), JoinedAnswer()
+    for number, names in enumerate(parts):
+        items = [{"index": {"_id": name, "text": '"items":[]}'}} for name in names]
+        members = {"errors": errors and number == 0, "took": 2, "ingest_took": 1, "items": items}
+        body = json.dumps(members, separators=(",", ":")).encode()
+        answer = AnswerText.of(body)
+        assert answer is not None
+        text.add_text(answer)
+        object_ = read_answer(body)
+        assert object_ is not None
+        read.add([object_], [item(0)] * len(names), {})
+    assert sum(map(len, text.body())) == text.length
+    assert json.loads(b"".join(text.body())) == json.loads(b"".join(read.body()))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>", b"[]", b'{"items":{}}', b'{"took":1,"items":[]}', b'{"errors":true,"took":"1","items":[]}',
+        b'{"errors":1,"items":[]}', b'{"error":{"items":[]}}', b'{"errors":false,"took":1,"items":[',
+        b'{"errors":false,"took":1,"items" : [ ]}', b'{"errors":false,"items":[],"took":1}',
+    ],
+)  # fmt: skip
+def test_results_of_another_form_are_read(body: bytes) -> None:
+    assert AnswerText.of(body) is None
 
 
 def test_what_is_told_of_an_item_may_hold_half_a_character() -> None:

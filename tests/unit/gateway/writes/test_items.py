@@ -66,6 +66,28 @@ def test_windows_hold_every_action_once_and_in_order(actions: list[bytes], end: 
         assert len(window.items) == items or larger, "no window is smaller than it must be"
 
 
+@given(
+    st.lists(_actions(), max_size=12), st.sampled_from([b"", b"\n", b'{"index":{}}\n']), st.integers(1, 5),
+    st.sampled_from([1, 60, 150, 1 << 30]),
+)  # fmt: skip
+def test_parts_hold_every_action_once_and_in_order(actions: list[bytes], end: bytes, items: int, size: int) -> None:
+    body = b"".join(actions) + (end or (b"" if actions else b"\n"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("es_sbert.gateway.writes.items._PART_ITEMS", items)
+        patch.setattr("es_sbert.gateway.writes.items._PART_BYTES", size)
+        bulk = read_bulk(body, "docs")
+    assert bulk is not None
+    assert (bulk.cuts[0], bulk.cuts[-1]) == (0, len(body))
+    parts = [bulk.items(start, stop) for start, stop in itertools.pairwise(bulk.cuts)]
+    whole = bulk.window(0, WindowLimits(1000, 1 << 30, lambda name, size: size)).items
+    assert [item for part in parts for item in part] == whole
+    for part in parts:
+        assert len(part) <= items
+        assert len(part) <= 1 or sum(len(item.body) for item in part) <= size
+    for part, after in itertools.pairwise(parts):
+        assert len(part) == items or sum(len(item.body) for item in [*part, after[0]]) > size
+
+
 @given(st.binary(max_size=200) | st.text('{}":,index\n _', max_size=80).map(str.encode))
 def test_whatever_comes_is_read_whole_or_left_to_the_engine(body: bytes) -> None:
     bulk = read_bulk(body, "docs")
@@ -108,7 +130,7 @@ def test_names_of_indices_are_kept_up_to_a_limit() -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16", "utf-8-sig", "utf-32-be"])
 def test_lines_in_another_encoding_are_read_in_parts(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("es_sbert.gateway.writes.items._PART", 30)
+    monkeypatch.setattr("es_sbert.gateway.writes.items._STEP_BYTES", 30)
     document = '{"text":"a cät"}'
     body = b"".join(b'{"index":{}}\n' + document.encode(encoding) + b"\n" for _ in range(5))
     bulk = read_bulk(body, "docs")
@@ -118,7 +140,7 @@ def test_lines_in_another_encoding_are_read_in_parts(encoding: str, monkeypatch:
 
 @pytest.mark.parametrize("step", range(1, 70))
 def test_a_byte_order_mark_is_found_wherever_a_step_ends(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("es_sbert.gateway.writes.items._PART", step)
+    monkeypatch.setattr("es_sbert.gateway.writes.items._STEP_BYTES", step)
     lines = b'{"index":{}}\n{"a":1}\n{"index":{}}\n'
     bulk = read_bulk(lines + b'\xef\xbb\xbf{"a":2}\n', "docs")
     assert bulk is not None
@@ -135,7 +157,7 @@ def test_a_last_action_without_a_document_is_passed_over_as_engines_do() -> None
     assert bulk is not None
     [window] = windows(bulk)
     assert ([item.source for item in window.items], window.rest) == ([b'{"a":1}'], b'{"index":{}}\n')
-    assert read_bulk(b'{"index":{}}\n', "docs") == BulkBody(b'{"index":{}}\n', "docs", None, frozenset())
+    assert read_bulk(b'{"index":{}}\n', "docs") == BulkBody(b'{"index":{}}\n', "docs", None, frozenset(), (0, 13))
 
 
 @pytest.mark.parametrize(
