@@ -148,7 +148,7 @@ class BulkBody:
                 if not name:
                     return None
                 # What is not an object has no text, and the engine refuses it.
-                if len(names) <= most_names and body[document:end].lstrip(SPACE).startswith(b"{"):
+                if name not in names and len(names) <= most_names and body[document:end].lstrip(SPACE).startswith(b"{"):
                     names.add(name)
                 if in_part == _PART_ITEMS or (in_part and end - cuts[-1] > _PART_BYTES):
                     cuts.append(begin)

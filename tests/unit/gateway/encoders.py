@@ -18,6 +18,7 @@ class TellingEncoder:
 
     Attributes:
         batches: Size of each batch that ran, and -1 for each that failed.
+        lengths: Tokens of the texts of each batch that ran.
         started: Set when a batch runs.
         may_run: Cleared, batches wait for it.
         closed: Whether it was closed.
@@ -29,6 +30,7 @@ class TellingEncoder:
     def __init__(self, fingerprint: str = "f" * 32) -> None:
         self.info = EncoderInfo("telling", fingerprint, self.DIMENSIONS, 8, "fp32", "fp32", "CPU", "cpu", 1)
         self.batches: list[int] = []
+        self.lengths: list[list[int]] = []
         self.started = threading.Event()
         self.may_run = threading.Event()
         self.may_run.set()
@@ -48,6 +50,7 @@ class TellingEncoder:
                 raise MemoryError("poison")
             row[: len(ids)] = ids[: self.DIMENSIONS]
         self.batches.append(len(tokenized))
+        self.lengths.append(tokenized.tokens.tolist())
         return vectors
 
     def expected(self, texts: Sequence[str], kind: PromptKind | None) -> Vectors:

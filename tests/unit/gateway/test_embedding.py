@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -131,6 +132,19 @@ def test_callers_at_the_same_moment_share_a_batch_and_a_lone_text_waits_no_longe
         start = asyncio.get_running_loop().time()
         await alone.embed(["c"])
         assert asyncio.get_running_loop().time() - start >= 0.19
+
+    run(scenario())
+
+
+def test_texts_of_like_length_run_together() -> None:
+    """What pads a batch to its longest text computes as much for each of the others."""
+
+    async def scenario() -> None:
+        encoder = TellingEncoder()
+        texts = ["a" * (number * 7 % 23) for number in range(40)]
+        assert_own(encoder, (texts, None), await embedder(encoder, batch_texts=8).embed(texts))
+        assert len(encoder.lengths) == 5
+        assert all(min(batch) >= max(after) for batch, after in pairwise(encoder.lengths))
 
     run(scenario())
 
