@@ -42,6 +42,12 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
     help="Measure this file instead of a folder; may be repeated.",
 )
 @click.option(
+    "--columns",
+    multiple=True,
+    metavar="ROLE=COLUMN",
+    help="Read COLUMN of the files as sentence1, score, … (the task's own name); may be repeated.",
+)
+@click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
@@ -84,9 +90,10 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
 @vector_field_option
 @connection_options  # fmt: skip
 @log_format_option
-def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple[Path, ...], limit: int | None,
-             backend: Any, device: str, precision: str, threads: int | None, as_json: bool, card: Path | None,
-             index: str | None, vector_field: str, **connection: Any) -> None:  # fmt: skip
+def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple[Path, ...],
+             columns: tuple[str, ...], limit: int | None, backend: Any, device: str, precision: str,
+             threads: int | None, as_json: bool, card: Path | None, index: str | None, vector_field: str,
+             **connection: Any) -> None:  # fmt: skip
     """Measure MODEL by the protocols of the Sentence-BERT paper.
 
     MODEL is whatever ingest takes (a folder, a bundle, a hub id, an installed name), the folder of a cross-
@@ -105,6 +112,7 @@ def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple
     Examples:
       es-sbert evaluate all-MiniLM-L6-v2 --task sts --data data
       es-sbert evaluate ./my-model --task sts --file pairs.tsv --precision fp32
+      es-sbert evaluate ./my-model --task sts --file pairs.csv --columns score=similarity
       es-sbert evaluate ./my-model --task sts --task triplet --data data --card README.md
       es-sbert evaluate glove:glove.6B.300d.txt --task transfer --data data --json
       es-sbert evaluate all-MiniLM-L6-v2 --task retrieval --data data/retrieval/cisi --index cisi
@@ -119,7 +127,8 @@ def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple
 
     if index is not None and tasks != (Task.RETRIEVAL,):
         raise UsageError("--index is for the task retrieval alone", "Give --task retrieval and no other task.")
-    wanted = [(Task(task), _read(Task(task), data, files, limit)) for task in dict.fromkeys(tasks)]
+    names = _columns(columns, [Task(task) for task in tasks])
+    wanted = [(Task(task), _read(Task(task), data, files, limit, names)) for task in dict.fromkeys(tasks)]
     training = None if card is None else _training(model)
 
     settings = {"backend": backend, "device": device, "precision": precision, "limit": limit}
@@ -142,14 +151,48 @@ def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple
         report(f"Wrote {card}")
 
 
-def _read(task: Task, folder: Path | None, files: tuple[Path, ...], limit: int | None) -> list[Data]:
-    from es_sbert.evaluation.files import read_files, read_folder
+def _columns(given: tuple[str, ...], tasks: list[Task]) -> dict[str, str]:
+    """Role → column."""
+    from es_sbert.evaluation.files import ROLES
+
+    roles = dict.fromkeys(role for task in tasks for role in ROLES[task])
+    columns: dict[str, str] = {}
+    for one in given:
+        role, equals, column = one.partition("=")
+        if not equals or not column:
+            raise UsageError(f"--columns {one} is not of the form ROLE=COLUMN", "Write --columns score=similarity.")
+        if role not in roles:
+            raise UsageError(
+                f"the data of {' and '.join(dict.fromkeys(tasks))} has no column {role} that could be named",
+                f"Name one of {', '.join(roles)}." if roles else "Rename the columns as BEIR has them.",
+            )
+        if columns.setdefault(role, column) != column:
+            raise UsageError(
+                f"--columns names {columns[role]} and {column} for {role}", "Name one column for each role."
+            )
+    return columns
+
+
+def _read(
+    task: Task, folder: Path | None, files: tuple[Path, ...], limit: int | None, columns: dict[str, str]
+) -> list[Data]:
+    from es_sbert.evaluation.data import Collection
+    from es_sbert.evaluation.files import ROLES, read_files, read_folder
 
     if (folder is None) == (not files):
         raise UsageError(
             "give either a folder of data or files", f"Name one of them: --task {task} --data FOLDER, or --file FILE."
         )
-    return read_files(task, files, limit=limit) if folder is None else read_folder(task, folder, limit=limit)
+    own = {role: column for role, column in columns.items() if role in ROLES[task]}
+    if folder is None:
+        return read_files(task, files, limit=limit, columns=own)
+    found = read_folder(task, folder, limit=limit, columns=own)
+    for each in found:
+        if isinstance(each, Collection) and each.empty:
+            some = ", ".join(each.empty[:5]) + (", …" if len(each.empty) > 5 else "")
+            documents = "1 document" if len(each.empty) == 1 else f"{len(each.empty):,} documents"
+            report(f"Warning: {documents} of {each.name} without title and text count as not found: {some}")
+    return found
 
 
 def _training(model: str) -> TrainingRecord | None:

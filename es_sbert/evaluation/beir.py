@@ -14,8 +14,8 @@ from pathlib import Path
 
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.data import Collection
-from es_sbert.evaluation.reading import has_columns, sample
-from es_sbert.tabular import Problems, Table, read_table
+from es_sbert.evaluation.reading import has_roles, sample
+from es_sbert.tabular import MissingColumns, Problems, Table, read_table
 
 _SUFFIXES = ("", ".gz", ".zst")
 
@@ -28,7 +28,8 @@ def is_collection(folder: Path) -> bool:
 def read_collection(folder: Path, *, limit: int | None = None) -> Collection:
     """Read a collection; queries that nobody judged are left out.
 
-    Documents that were judged but are not in the corpus count as not found, as trec_eval has it.
+    Documents that were judged but are not in the corpus count as not found, as trec_eval has it. So do documents
+    without title and text, which no search by meaning can find.
 
     Args:
         folder: With the three files.
@@ -38,7 +39,10 @@ def read_collection(folder: Path, *, limit: int | None = None) -> Collection:
         SourceError: a file is missing or not as it should be (with its line), an id stands twice, a judged query
             does not exist, or no query is judged.
     """
-    documents = _documents(folder)
+    texts = _documents(folder)
+    documents = {identifier: text for identifier, text in texts.items() if text}
+    if not documents:
+        raise SourceError(f"all documents of {folder} are empty", "Give documents a title or a text.")
     queries = _queries(folder)
     judgements = _judgements(folder, queries)
     judged = [query for query in queries if any(grade > 0 for grade in judgements.get(query, {}).values())]
@@ -47,14 +51,15 @@ def read_collection(folder: Path, *, limit: int | None = None) -> Collection:
     kept = [judged[row] for row in sample(len(judged), limit)]
     return Collection(
         folder.resolve().name, documents, {query: queries[query] for query in kept},
-        {query: judgements[query] for query in kept},
+        {query: judgements[query] for query in kept}, tuple(name for name, text in texts.items() if not text),
     )  # fmt: skip
 
 
 def _documents(folder: Path) -> dict[str, str]:
+    """Id → title and text, of which both may be empty."""
     path = _file(folder, "corpus.jsonl")
-    titled = has_columns(path, ["title"])
-    table = read_table(path, ["_id", "title", "text"] if titled else ["_id", "text"])
+    titled = has_roles(path, ["title"], {})
+    table = _read(path, ["_id", "title", "text"] if titled else ["_id", "text"])
     ids, problems = _ids(table)
     titles = table.columns["title"] if titled else [""] * len(table)
     joined = {}
@@ -63,14 +68,12 @@ def _documents(folder: Path) -> dict[str, str]:
             problems.add(line, "title or text is no text")
             continue
         joined[identifier] = " ".join(filter(None, ((title or "").strip(), (text or "").strip())))
-        if not joined[identifier]:
-            problems.add(line, "title and text are empty")
-    problems.check("Give every document an id of its own and a text.")
+    problems.check("Give every document an id of its own, and texts as its title and text.")
     return joined
 
 
 def _queries(folder: Path) -> dict[str, str]:
-    table = read_table(_file(folder, "queries.jsonl"), ["_id", "text"])
+    table = _read(_file(folder, "queries.jsonl"), ["_id", "text"])
     ids, problems = _ids(table)
     texts = table.texts("text", problems)
     problems.check("Give every query an id of its own and a text.")
@@ -89,7 +92,7 @@ def _ids(table: Table) -> tuple[list[str], Problems]:
 
 
 def _judgements(folder: Path, queries: dict[str, str]) -> dict[str, dict[str, int]]:
-    table = read_table(_file(folder, "qrels/test.tsv"), ["query-id", "corpus-id", "score"])
+    table = _read(_file(folder, "qrels/test.tsv"), ["query-id", "corpus-id", "score"])
     problems = table.problems()
     grades = table.floats("score", problems)
     found: dict[str, dict[str, int]] = {}
@@ -104,6 +107,15 @@ def _judgements(folder: Path, queries: dict[str, str]) -> dict[str, dict[str, in
             problems.add(line, f"{document!r} has had the grade {found[query][document]} for {query!r}")
     problems.check("Name queries of queries.jsonl, documents, and whole numbers as grades, one for each pair.")
     return found
+
+
+def _read(path: Path, columns: list[str]) -> Table:
+    try:
+        return read_table(path, columns)
+    except MissingColumns as error:
+        raise SourceError(
+            error.message, f"A test collection has the names of BEIR: rename its columns to {', '.join(columns)}."
+        ) from None
 
 
 def _file(folder: Path, name: str) -> Path:

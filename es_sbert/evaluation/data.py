@@ -114,12 +114,14 @@ class Collection:
         documents: Id → text, the title in front.
         queries: Id → text; judged ones only.
         judgements: Query → document → grade; 0 is not relevant.
+        empty: Ids of documents that have no text and are not among the others: they count as not found.
     """
 
     name: str
     documents: dict[str, str]
     queries: dict[str, str]
     judgements: dict[str, dict[str, int]]
+    empty: tuple[str, ...] = ()
 
     def own(self, query: str) -> str | None:
         """The document that a query is, if it is one: never an answer to itself.

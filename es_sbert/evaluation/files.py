@@ -9,12 +9,13 @@
 | duplicates | `duplicates/NAME-test` | question1, question2, is_duplicate |
 | retrieval | `retrieval/NAME/`: `corpus.jsonl`, `queries.jsonl`, `qrels/test.tsv` | as in BEIR, see beir.py |
 
-Each file may be JSONL, CSV, TSV (also .gz or .zst) or Parquet; see es_sbert/tabular.
+Each file may be JSONL, CSV, TSV (also .gz or .zst) or Parquet; see es_sbert/tabular. Columns of other names are mapped
+to these, except those of retrieval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +33,7 @@ from es_sbert.evaluation.data import (
     Task,
     Triplets,
 )
-from es_sbert.evaluation.reading import check_labels, has_columns, sample, texts_at
-from es_sbert.tabular import read_table
+from es_sbert.evaluation.reading import check_labels, has_roles, read_roles, sample, texts_at
 
 _FOLDERS = {
     Task.STS: "sts", Task.TRIPLET: "triplets", Task.ARGUMENT: "argument", Task.TRANSFER: "transfer",
@@ -42,15 +42,28 @@ _FOLDERS = {
 # What models are trained on is not measured, except by SentEval's classifier, which is fitted on it.
 _MEASURED = {Task.STS: ("dev", "test"), Task.TRIPLET: ("dev", "test"), Task.DUPLICATES: ("test",)}
 _SPLITS = ("train", "dev", "test")
+# What columns are for, also those that a file need not have.
+ROLES = {
+    Task.STS: ("sentence1", "sentence2", "score", "subset"),
+    Task.TRIPLET: ("anchor", "positive", "negative"),
+    Task.ARGUMENT: ("topic", "sentence_1", "sentence_2", "label"),
+    Task.TRANSFER: ("text", "sentence1", "sentence2", "label"),
+    Task.DUPLICATES: ("question1", "question2", "is_duplicate"),
+    Task.RETRIEVAL: (),
+}
+_AS_NAMED: Mapping[str, str] = {}
 
 
-def read_folder(task: Task, folder: Path, *, limit: int | None = None) -> list[Data]:
+def read_folder(
+    task: Task, folder: Path, *, limit: int | None = None, columns: Mapping[str, str] = _AS_NAMED
+) -> list[Data]:
     """All data sets of a task in a folder, sorted by name.
 
     Args:
         task: Which.
         folder: The folder of all tasks (with `sts/`, `triplets/`, …), or that of this task.
         limit: At most so many examples (for retrieval: queries) of each file, drawn by a fixed seed.
+        columns: As for `read_files`.
 
     Raises:
         SourceError: there is no such folder, no data of the task in it, or a file that is not as it should be (with
@@ -66,7 +79,8 @@ def read_folder(task: Task, folder: Path, *, limit: int | None = None) -> list[D
     else:
         files = sorted(path for path in place.iterdir() if path.is_file() and not path.name.startswith("."))
         splits = _MEASURED.get(task)
-        found = read_files(task, [path for path in files if splits is None or _split(path) in splits], limit=limit)
+        measured = [path for path in files if splits is None or _split(path) in splits]
+        found = read_files(task, measured, limit=limit, columns=columns)
     if not found:
         raise SourceError(
             f"{place} holds no data for the task {task}",
@@ -75,8 +89,16 @@ def read_folder(task: Task, folder: Path, *, limit: int | None = None) -> list[D
     return found
 
 
-def read_files(task: Task, files: Sequence[Path], *, limit: int | None = None) -> list[Data]:
+def read_files(
+    task: Task, files: Sequence[Path], *, limit: int | None = None, columns: Mapping[str, str] = _AS_NAMED
+) -> list[Data]:
     """The data sets that files hold, in the order given; for transfer, splits of one name are one data set.
+
+    Args:
+        task: Which.
+        files: Of that task.
+        limit: At most so many examples of each, drawn by a fixed seed.
+        columns: One of the task's `ROLES` → the column of the files, where that has another name.
 
     Raises:
         SourceError: a file is missing, broken or not as it should be (with its line).
@@ -85,28 +107,28 @@ def read_files(task: Task, files: Sequence[Path], *, limit: int | None = None) -
     if task is Task.RETRIEVAL:
         raise UsageError("retrieval needs documents, queries and judgements", "Name their folder with --data.")
     if task is Task.TRANSFER:
-        return _classifications(files, limit)
-    return [_READERS[task](path, limit) for path in files]
+        return _classifications(files, limit, columns)
+    return [_READERS[task](path, limit, columns) for path in files]
 
 
-def _sts(path: Path, limit: int | None) -> ScoredPairs:
-    columns = ["sentence1", "sentence2", "score"]
-    subset = has_columns(path, ["subset"])
-    table = read_table(path, [*columns, "subset"] if subset else columns)
+def _sts(path: Path, limit: int | None, columns: Mapping[str, str]) -> ScoredPairs:
+    roles = ["sentence1", "sentence2", "score"]
+    subset = has_roles(path, ["subset"], columns)
+    table = read_roles(path, [*roles, "subset"] if subset else roles, columns)
     rows = sample(len(table), limit)
     first, second = texts_at(table, "sentence1", rows), texts_at(table, "sentence2", rows)
     subsets = texts_at(table, "subset", rows) if subset else None
     return ScoredPairs(_name(path), first, second, table.floats("score")[rows], subsets)
 
 
-def _triplets(path: Path, limit: int | None) -> Triplets:
-    table = read_table(path, ["anchor", "positive", "negative"])
+def _triplets(path: Path, limit: int | None, columns: Mapping[str, str]) -> Triplets:
+    table = read_roles(path, ROLES[Task.TRIPLET], columns)
     rows = sample(len(table), limit)
-    return Triplets(_name(path), *(texts_at(table, column, rows) for column in ("anchor", "positive", "negative")))
+    return Triplets(_name(path), *(texts_at(table, role, rows) for role in ROLES[Task.TRIPLET]))
 
 
-def _argument(path: Path, limit: int | None) -> ArgumentPairs:
-    table = read_table(path, ["topic", "sentence_1", "sentence_2", "label"])
+def _argument(path: Path, limit: int | None, columns: Mapping[str, str]) -> ArgumentPairs:
+    table = read_roles(path, ROLES[Task.ARGUMENT], columns)
     rows = sample(len(table), limit)
     check_labels(table, "label", tuple(GRADES))
     first, second, labels, topics = (texts_at(table, column, rows) for column in ("sentence_1", "sentence_2", "label",
@@ -114,8 +136,8 @@ def _argument(path: Path, limit: int | None) -> ArgumentPairs:
     return ArgumentPairs(_name(path), first, second, labels, topics)
 
 
-def _duplicates(path: Path, limit: int | None) -> LabelledPairs:
-    table = read_table(path, ["question1", "question2", "is_duplicate"])
+def _duplicates(path: Path, limit: int | None, columns: Mapping[str, str]) -> LabelledPairs:
+    table = read_roles(path, ROLES[Task.DUPLICATES], columns)
     rows = sample(len(table), limit)
     check_labels(table, "is_duplicate", ("0", "1"))
     labels = np.array([int(value) for value in table.columns["is_duplicate"]], dtype=np.int64)  # (pairs,)
@@ -124,7 +146,7 @@ def _duplicates(path: Path, limit: int | None) -> LabelledPairs:
     )
 
 
-def _classifications(files: Sequence[Path], limit: int | None) -> list[Data]:
+def _classifications(files: Sequence[Path], limit: int | None, columns: Mapping[str, str]) -> list[Data]:
     """Files grouped by the name in front of `-train`, `-dev` and `-test`."""
     groups: dict[str, dict[str, Path]] = {}
     for path in files:
@@ -137,10 +159,12 @@ def _classifications(files: Sequence[Path], limit: int | None) -> list[Data]:
     for base, splits in groups.items():
         whole, train = splits.get(""), splits.get("train")
         if whole is not None and len(splits) == 1:
-            found.append(Classification(base, _labelled(whole, limit)))
+            found.append(Classification(base, _labelled(whole, limit, columns)))
         elif whole is None and train is not None and "test" in splits:
-            dev = _labelled(splits["dev"], limit) if "dev" in splits else None
-            found.append(Classification(base, _labelled(train, limit), dev, _labelled(splits["test"], limit)))
+            dev = _labelled(splits["dev"], limit, columns) if "dev" in splits else None
+            found.append(
+                Classification(base, _labelled(train, limit, columns), dev, _labelled(splits["test"], limit, columns))
+            )
         else:
             raise UsageError(
                 f"{base} has the files {', '.join(path.name for path in splits.values())}",
@@ -149,10 +173,10 @@ def _classifications(files: Sequence[Path], limit: int | None) -> list[Data]:
     return found
 
 
-def _labelled(path: Path, limit: int | None) -> LabelledTexts:
-    pairs = has_columns(path, ["sentence1", "sentence2"])
-    columns = ("sentence1", "sentence2") if pairs else ("text",)
-    table = read_table(path, [*columns, "label"])
+def _labelled(path: Path, limit: int | None, columns: Mapping[str, str]) -> LabelledTexts:
+    pairs = has_roles(path, ["sentence1", "sentence2"], columns)
+    roles = ("sentence1", "sentence2") if pairs else ("text",)
+    table = read_roles(path, [*roles, "label"], columns)
     rows = sample(len(table), limit)
     problems = table.problems()
     for value, line in zip(table.columns["label"], table.lines.tolist(), strict=True):
@@ -160,10 +184,10 @@ def _labelled(path: Path, limit: int | None) -> LabelledTexts:
             problems.add(line, "label is empty")
     problems.check("Give every example a label.")
     classes = [str(table.columns["label"][row]) for row in rows]
-    return LabelledTexts(tuple(texts_at(table, column, rows) for column in columns), classes)
+    return LabelledTexts(tuple(texts_at(table, role, rows) for role in roles), classes)
 
 
-_READERS: dict[Task, Callable[[Path, int | None], Data]] = {
+_READERS: dict[Task, Callable[[Path, int | None, Mapping[str, str]], Data]] = {
     Task.STS: _sts, Task.TRIPLET: _triplets, Task.ARGUMENT: _argument, Task.DUPLICATES: _duplicates,
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import numpy as np
 from es_sbert.errors import SourceError, first_line
 from es_sbert.extras import require
 from es_sbert.streams.lines import StreamBroken
-from es_sbert.tabular.missing import missing_columns
+from es_sbert.tabular.missing import check_columns
 from es_sbert.tabular.parquet import open_parquet, parquet_batches
 from es_sbert.tabular.table import Table
 
@@ -28,7 +28,7 @@ def read_parquet(path: Path, columns: Sequence[str], limit: int | None) -> Table
     rows = 0
     try:
         with open_parquet(path) as file:
-            missing_columns(path, columns, file.schema_arrow.names)
+            check_columns(path, columns, file.schema_arrow.names)
             # In batches, so that a limit does not read the whole file.
             for batch in parquet_batches(file, list(values)):
                 taken = batch.slice(0, None if limit is None else limit - rows)
@@ -66,7 +66,7 @@ def read_datasets_folder(path: Path, columns: Sequence[str], limit: int | None) 
         # Without a format, values are Python's own, whatever format the data set was saved with.
         dataset = load_from_disk(str(path)).with_format(None)
         names = dataset.column_names
-        missing_columns(path, columns, names)
+        check_columns(path, columns, names)
         rows = len(dataset) if limit is None else min(limit, len(dataset))
         taken = dataset.select(range(rows))
         values = {column: list(taken[column]) for column in columns}

@@ -14,7 +14,7 @@ from es_sbert.streams.compression import decompressed
 from es_sbert.streams.delimited import csv_rows, named_rows, tsv_rows
 from es_sbert.streams.json_lines import SPACE, parse_object
 from es_sbert.streams.lines import Line, StreamBroken, split_lines, without_byte_order_mark
-from es_sbert.tabular.missing import missing_columns
+from es_sbert.tabular.missing import check_columns
 from es_sbert.tabular.problems import Problems
 from es_sbert.tabular.table import Table
 
@@ -79,7 +79,7 @@ def read_textual(path: Path, suffix: str, columns: Sequence[str], limit: int | N
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check that this user may read it.") from error
     problems.check("Mend these rows, or leave them out.")
     if lines:
-        missing_columns(path, columns, list(names))
+        check_columns(path, columns, list(names))
     return Table(path, values, np.array(lines, dtype=np.int64))
 
 

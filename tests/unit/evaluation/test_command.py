@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import transformers  # noqa: F401  # its log handler keeps the stderr of its import, which must outlive a test
 
 from es_sbert.cli.main import main
 from tests.tiny import write_tiny_bert
@@ -148,3 +149,48 @@ def test_an_index_holds_one_collection(tiny: Path, tmp_path: Path, capsys: pytes
     code, out, _ = run(capsys, tiny, *arguments, "--data", tmp_path)
     assert code == 0
     assert [line.split()[-4:] for line in out.splitlines()[2:]] == [["100.00"] * 4] * 2
+
+
+def test_columns_of_a_file_are_mapped(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("a,b,similarity\n" + "".join(f"{first},{second},{score}\n" for first, second, score in PAIRS))
+    code, _, err = run(capsys, tiny, "--task", "sts", "--file", path)
+    assert code == 2
+    assert "has no column sentence1, sentence2, score" in err
+    assert "--columns sentence1=COLUMN, one of a, b, similarity" in err
+    named = ["--columns", "sentence1=a", "--columns", "sentence2=b", "--columns", "score=similarity"]
+    code, out, _ = run(capsys, tiny, "--task", "sts", "--file", path, *named, "--device", "cpu")
+    assert code == 0
+    assert out.splitlines()[2].split()[:3] == ["pairs", "all", "5"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (["score"], "--columns score is not of the form ROLE=COLUMN"),
+        (["score="], "--columns score= is not of the form ROLE=COLUMN"),
+        (["anchor=a"], "the data of sts has no column anchor that could be named"),
+        (["score=a", "score=b"], "--columns names a and b for score"),
+    ],
+)
+def test_columns_that_cannot_be_mapped(
+    tiny: Path, data: Path, capsys: pytest.CaptureFixture[str], columns: list[str], message: str
+) -> None:
+    options = [part for one in columns for part in ("--columns", one)]
+    code, _, err = run(capsys, tiny, "--task", "sts", "--data", data, *options)
+    assert code == 2
+    assert message in err
+
+
+def test_documents_without_text_are_told(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "small"
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [{"_id": str(number), "text": "" if number < 6 else "a cat sleeps"} for number in range(8)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
+    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "the cat"}) + "\n")
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\nq\t7\t1\n")
+    code, out, err = run(capsys, tiny, "--task", "retrieval", "--data", folder, "--device", "cpu", "--json")
+    assert code == 0
+    assert "Warning: 6 documents of small without title and text count as not found: 0, 1, 2, 3, 4, …" in err
+    (row,) = json.loads(out)["rows"]
+    assert row["figures"]["recall@100"] == 50.0

@@ -18,7 +18,7 @@ from es_sbert.evaluation.data import (
     Task,
     Triplets,
 )
-from es_sbert.evaluation.files import read_files, read_folder
+from es_sbert.evaluation.files import ROLES, read_files, read_folder
 from es_sbert.evaluation.reading import sample
 
 
@@ -153,11 +153,20 @@ def test_queries_without_a_relevant_document_are_left_out(tmp_path: Path) -> Non
     assert list(found.queries) == ["1"]
 
 
+def test_documents_without_text_are_apart(tmp_path: Path) -> None:
+    corpus = [{"_id": "d1", "title": " ", "text": ""}, {"_id": "d2", "text": "Dogs bark."}, {"_id": "d3", "text": None}]
+    (found,) = read_folder(Task.RETRIEVAL, write_collection(tmp_path / "small", corpus=corpus))
+    assert isinstance(found, Collection)
+    assert found.documents == {"d2": "Dogs bark."}
+    assert found.empty == ("d1", "d3")
+    assert found.judgements == {"1": {"d1": 2, "d9": 1}}, "d1 is still to be found"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"corpus": [{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}]}, "line 2: _id 'a' stands in line 1"),
-        ({"corpus": [{"_id": "a", "title": "", "text": " "}]}, "corpus.jsonl, line 1: title and text are empty"),
+        ({"corpus": [{"_id": "a", "title": "", "text": " "}]}, "all documents of"),
         ({"corpus": [{"_id": "a", "text": 5}]}, "corpus.jsonl, line 1: title or text is no text"),
         ({"corpus": [{"text": "x"}]}, "no column _id"),
         ({"queries": [{"_id": "1", "text": ""}]}, "queries.jsonl, line 1: text is empty"),
@@ -244,3 +253,32 @@ def test_a_limit_draws_queries_and_keeps_documents(tmp_path: Path) -> None:
     assert isinstance(found, Collection)
     assert len(found.queries) == len(found.judgements) == 2
     assert len(found.documents) == 4
+
+
+def test_columns_of_other_names_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "pairs.tsv", ("a", "b", "similarity", "genre"), ("x", "y", "0.5", "news"))
+    columns = {"sentence1": "a", "sentence2": "b", "score": "similarity", "subset": "genre"}
+    (found,) = read_files(Task.STS, [path], columns=columns)
+    assert isinstance(found, ScoredPairs)
+    assert (found.first, found.second, found.scores.tolist(), found.subsets) == (["x"], ["y"], [0.5], ["news"])
+
+
+def test_each_column_of_each_task_may_have_another_name(tmp_path: Path) -> None:
+    values = {"label": "SS", "score": "1", "is_duplicate": "1"}
+    for task, roles in ROLES.items():
+        if not roles:
+            continue
+        wanted = [role for role in roles if task is not Task.TRANSFER or role != "text"]
+        row = tuple(values.get(role, role) for role in wanted)
+        path = write(tmp_path / f"{task}.tsv", tuple(f"my {role}" for role in wanted), row)
+        plain = write(tmp_path / f"plain/{task}.tsv", tuple(wanted), row)
+        (found,) = read_files(task, [path], columns={role: f"my {role}" for role in wanted})
+        (expected,) = read_files(task, [plain])
+        assert str(found) == str(expected)
+
+
+def test_a_missing_column_is_named_with_what_there_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "pairs.tsv", ("a", "b", "score"), ("x", "y", "0.5"))
+    with pytest.raises(SourceError, match=r"no column sentence1, sentence2\n  Name the column to be read as sentence1: "
+                                          r"--columns sentence1=COLUMN, one of a, b, score\."):  # fmt: skip
+        read_files(Task.STS, [path])
