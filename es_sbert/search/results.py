@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 from es_sbert.engines.protocol import Json
 from es_sbert.search.scores import Method
 
+_DIGITS = 6
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -52,7 +54,8 @@ class Hit:
     rerank_score: float | None = None
 
     def as_json(self) -> Json:
-        plain = {"id": self.id, "index": self.index, "cosine": self.cosine, "score": self.score}
+        """The hit, its cosine to six digits: float32 tells no more."""
+        plain = {"id": self.id, "index": self.index, "cosine": round(self.cosine, _DIGITS), "score": self.score}
         return {**plain, "source": self.source, **_extras(self)}
 
 
@@ -83,7 +86,9 @@ class HybridHit:
     rerank_score: float | None = None
 
     def as_json(self) -> Json:
-        scores = {"score": self.score, "cosine": self.cosine, "lexical": self.lexical}
+        """The hit, its cosine to six digits: float32 tells no more."""
+        cosine = None if self.cosine is None else round(self.cosine, _DIGITS)
+        scores = {"score": self.score, "cosine": cosine, "lexical": self.lexical}
         plain = {"id": self.id, "index": self.index, **scores}
         return {**plain, **({"ranks": self.ranks} if self.ranks else {}), "source": self.source, **_extras(self)}
 
@@ -117,9 +122,15 @@ class Reranking:
     took_ms: int
 
     def __str__(self) -> str:
-        line = f"reranked {self.scored} hits in {self.took_ms} ms by {self.reranker}"
+        hits = "1 hit" if self.scored == 1 else f"{self.scored:,} hits"
+        line = f"reranked {hits} in {self.took_ms} ms by {self.reranker}"
         line += f", {self.truncated} of them cut" if self.truncated else ""
-        return line + (f"; {self.without_text} hits have no text and follow" if self.without_text else "")
+        follow = (
+            "1 hit has no text and follows"
+            if self.without_text == 1
+            else (f"{self.without_text:,} hits have no text and follow")
+        )
+        return f"{line}; {follow}" if self.without_text else line
 
 
 @dataclass(frozen=True)

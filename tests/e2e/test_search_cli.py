@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -92,6 +93,7 @@ def test_json_is_one_object_a_line_best_first(search: Search, encoder: Encoder) 
     query, *documents = encoder.encode(["someone makes music", *(TEXTS[int(hit["id"])][1] for hit in hits)]).vectors
     expected = [float(np.dot(query, document)) for document in documents]
     assert [hit["cosine"] for hit in hits] == pytest.approx(expected, abs=1e-5)
+    assert all(hit["cosine"] == round(hit["cosine"], 6) for hit in hits)
 
 
 def test_people_get_a_table_on_stdout_and_a_summary_on_stderr(search: Search) -> None:
@@ -103,7 +105,9 @@ def test_people_get_a_table_on_stdout_and_a_summary_on_stderr(search: Search) ->
     assert second.split()[0] == "2"
     assert "A man is playing" in done.out
     assert "band [live] in" in done.out
-    assert "2 hits in" in done.err
+    assert re.search(r"^2 hits in \d+ ms \(knn, ", done.err, re.MULTILINE)
+    single = search("someone makes music", "-k", "1", "--hybrid")
+    assert re.search(r"^1 hit in \d+ ms \(hybrid, knn, ", single.err, re.MULTILINE)
 
 
 def test_filter_is_applied_during_the_search(search: Search) -> None:
