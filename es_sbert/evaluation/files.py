@@ -113,7 +113,8 @@ def read_files(
 
 def _sts(path: Path, limit: int | None, columns: Mapping[str, str]) -> ScoredPairs:
     roles = ["sentence1", "sentence2", "score"]
-    subset = has_roles(path, ["subset"], columns)
+    # A column that was named must be there.
+    subset = "subset" in columns or has_roles(path, ["subset"], columns)
     table = read_roles(path, [*roles, "subset"] if subset else roles, columns)
     rows = sample(len(table), limit)
     first, second = texts_at(table, "sentence1", rows), texts_at(table, "sentence2", rows)
@@ -174,7 +175,7 @@ def _classifications(files: Sequence[Path], limit: int | None, columns: Mapping[
 
 
 def _labelled(path: Path, limit: int | None, columns: Mapping[str, str]) -> LabelledTexts:
-    pairs = has_roles(path, ["sentence1", "sentence2"], columns)
+    pairs = "sentence1" in columns or has_roles(path, ["sentence1", "sentence2"], columns)
     roles = ("sentence1", "sentence2") if pairs else ("text",)
     table = read_roles(path, [*roles, "label"], columns)
     rows = sample(len(table), limit)

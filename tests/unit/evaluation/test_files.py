@@ -263,6 +263,12 @@ def test_columns_of_other_names_are_read(tmp_path: Path) -> None:
     assert (found.first, found.second, found.scores.tolist(), found.subsets) == (["x"], ["y"], [0.5], ["news"])
 
 
+def test_an_optional_column_that_was_named_must_be_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "pairs.tsv", STS, ("x", "y", "0.5"))
+    with pytest.raises(SourceError, match="has no column gnere"):
+        read_files(Task.STS, [path], columns={"subset": "gnere"})
+
+
 def test_each_column_of_each_task_may_have_another_name(tmp_path: Path) -> None:
     values = {"label": "SS", "score": "1", "is_duplicate": "1"}
     for task, roles in ROLES.items():
