@@ -1,4 +1,4 @@
-"""Text from outside on its way to a terminal: nothing in it may move the cursor, hide, or look like a line of ours."""
+"""Text for people. What comes from outside may not move the cursor of a terminal, hide, or look like a line of ours."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """As `printable`, with the text's own line feeds kept."""
     return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 hit`, `1,200 hits`."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _escaped(character: str) -> str:

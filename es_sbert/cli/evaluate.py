@@ -12,6 +12,7 @@ from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import connection_options, engine_settings, vector_field_option
 from es_sbert.errors import UsageError
 from es_sbert.events import say as report
+from es_sbert.printable import counted
 
 if TYPE_CHECKING:
     from es_sbert.evaluation.card import TrainingRecord
@@ -127,8 +128,9 @@ def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple
 
     if index is not None and tasks != (Task.RETRIEVAL,):
         raise UsageError("--index is for the task retrieval alone", "Give --task retrieval and no other task.")
-    names = _columns(columns, [Task(task) for task in tasks])
-    wanted = [(Task(task), _read(Task(task), data, files, limit, names)) for task in dict.fromkeys(tasks)]
+    chosen = [Task(task) for task in dict.fromkeys(tasks)]
+    names = _columns(columns, chosen)
+    wanted = [(task, _read(task, data, files, limit, names)) for task in chosen]
     training = None if card is None else _training(model)
 
     settings = {"backend": backend, "device": device, "precision": precision, "limit": limit}
@@ -163,7 +165,7 @@ def _columns(given: tuple[str, ...], tasks: list[Task]) -> dict[str, str]:
             raise UsageError(f"--columns {one} is not of the form ROLE=COLUMN", "Write --columns score=similarity.")
         if role not in roles:
             raise UsageError(
-                f"the data of {' and '.join(dict.fromkeys(tasks))} has no column {role} that could be named",
+                f"the data of {' and '.join(tasks)} has no column {role} that could be named",
                 f"Name one of {', '.join(roles)}." if roles else "Rename the columns as BEIR has them.",
             )
         if columns.setdefault(role, column) != column:
@@ -190,7 +192,7 @@ def _read(
     for each in found:
         if isinstance(each, Collection) and each.empty:
             some = ", ".join(each.empty[:5]) + (", …" if len(each.empty) > 5 else "")
-            documents = "1 document" if len(each.empty) == 1 else f"{len(each.empty):,} documents"
+            documents = counted(len(each.empty), "document")
             report(f"Warning: {documents} of {each.name} without title and text count as not found: {some}")
     return found
 

@@ -196,6 +196,7 @@ def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
 def _print_table(result: SearchResult | HybridResult, semantic: SemanticIndex) -> None:
     from rich.console import Console
 
+    from es_sbert.printable import counted
     from es_sbert.search.results import HybridResult
     from es_sbert.search.show import hit_table
 
@@ -205,8 +206,7 @@ def _print_table(result: SearchResult | HybridResult, semantic: SemanticIndex) -
         with console.capture() as table:
             console.print(hit_table(result, semantic.field.name, semantic.field.meta))
         click.echo(table.get(), nl=False)
-    found = "1 hit" if len(result) == 1 else f"{len(result):,} hits"
     how = f"hybrid, {result.method}" if isinstance(result, HybridResult) else result.method
-    click.echo(f"{found} in {result.took_ms} ms ({how}, {semantic.engine.info.label})", err=True)
+    click.echo(f"{counted(len(result), 'hit')} in {result.took_ms} ms ({how}, {semantic.engine.info.label})", err=True)
     if result.reranking is not None:
         click.echo(str(result.reranking), err=True)

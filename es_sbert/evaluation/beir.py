@@ -29,7 +29,7 @@ def read_collection(folder: Path, *, limit: int | None = None) -> Collection:
     """Read a collection; queries that nobody judged are left out.
 
     Documents that were judged but are not in the corpus count as not found, as trec_eval has it. So do documents
-    without title and text, which no search by meaning can find.
+    with neither title nor text.
 
     Args:
         folder: With the three files.
@@ -68,7 +68,7 @@ def _documents(folder: Path) -> dict[str, str]:
             problems.add(line, "title or text is no text")
             continue
         joined[identifier] = " ".join(filter(None, ((title or "").strip(), (text or "").strip())))
-    problems.check("Give every document an id of its own, and texts as its title and text.")
+    problems.check("Give every document a unique id, and strings as its title and text.")
     return joined
 
 

@@ -19,11 +19,11 @@ _MOST_REST_SECONDS = 1.0
 
 
 class _RestingThread:
-    """A thread that rests after each call as long as it took: whatever comes, half of its time is left to others."""
+    """A thread that sleeps after each call for as long as the call took: it is busy at most half of the time."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._rested = time.monotonic()  # when it has
+        self._rested = time.monotonic()  # when the next call may begin
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._call, function, *args)
@@ -38,8 +38,8 @@ class _RestingThread:
             self._rested = end + min(end - start, _MOST_REST_SECONDS)
 
 
-# One thread each: every running thread takes as much of the interpreter lock as the event loop gets. Two, so that
-# ordinary requests do not queue behind very large ones.
+# One thread each, since every running thread competes with the event loop for the interpreter lock. Very large requests
+# have their own, so that others do not queue behind them.
 _medium = ThreadPoolExecutor(1, thread_name_prefix="medium-requests")
 _large = _RestingThread("large-requests")
 

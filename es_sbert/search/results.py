@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Generic, TypeVar
 
 from es_sbert.engines.protocol import Json
+from es_sbert.printable import counted
 from es_sbert.search.scores import Method
 
 _DIGITS = 6
@@ -122,15 +123,12 @@ class Reranking:
     took_ms: int
 
     def __str__(self) -> str:
-        hits = "1 hit" if self.scored == 1 else f"{self.scored:,} hits"
-        line = f"reranked {hits} in {self.took_ms} ms by {self.reranker}"
+        line = f"reranked {counted(self.scored, 'hit')} in {self.took_ms} ms by {self.reranker}"
         line += f", {self.truncated} of them cut" if self.truncated else ""
-        follow = (
-            "1 hit has no text and follows"
-            if self.without_text == 1
-            else (f"{self.without_text:,} hits have no text and follow")
-        )
-        return f"{line}; {follow}" if self.without_text else line
+        if not self.without_text:
+            return line
+        follow = "has no text and follows" if self.without_text == 1 else "have no text and follow"
+        return f"{line}; {counted(self.without_text, 'hit')} {follow}"
 
 
 @dataclass(frozen=True)

@@ -139,11 +139,11 @@ class QueryRewriter:
         return known[1]
 
     def asks(self, node: Any) -> bool:
-        """Whether a query asks by meaning."""
+        """Whether a query, or one inside it, is semantic."""
         return self._any_semantic(node, self._is_semantic)
 
     def _involved(self, node: Json) -> bool:
-        """Whether a query asks by meaning or comes to."""
+        """Whether a query, or one inside it, is semantic, becomes hybrid, or searches passages."""
         return self._any_involved(node, self._is_involved)
 
     def _holds_virtual(self, node: Json) -> bool:

@@ -171,11 +171,11 @@ class BulkBody:
         items: list[Item] = []
         size = 0
         for begin, document, end, operation, said in _actions(self.body, start):
-            name = _text(said.get("_index")) or self.index
+            name = self._index(said)
             size += limits.weight(name, end - begin)
             if items and (len(items) == limits.items or size > limits.bytes):
                 return Window(items, b"", begin)
-            items.append(self._item(operation, said, self.body[begin:document], self.body[document:end]))
+            items.append(self._read(operation, name, said, self.body[begin:document], self.body[document:end]))
             start = end
         return Window(items, self.body[start:], len(self.body))
 
@@ -183,14 +183,16 @@ class BulkBody:
         """The actions between two cuts."""
         part = self.body[start:end]
         return [
-            self._item(operation, said, part[begin:document], part[document:stop])
+            self._read(operation, self._index(said), said, part[begin:document], part[document:stop])
             for begin, document, stop, operation, said in _actions(part, 0)
         ]
 
-    def _item(self, operation: Operation, said: dict[str, Any], head: bytes, document: bytes) -> Item:
+    def _index(self, said: dict[str, Any]) -> str:
+        return _text(said.get("_index")) or self.index
+
+    def _read(self, operation: Operation, index: str, said: dict[str, Any], head: bytes, document: bytes) -> Item:
         own = said.get("routing", said.get("_routing"))
         routing = self.routing if own is None else _text(own)
-        index = _text(said.get("_index")) or self.index
         return _item(operation, index, _text(said.get("_id")), routing, head, document)
 
 

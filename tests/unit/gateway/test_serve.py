@@ -20,7 +20,7 @@ def test_what_is_in_memory_is_left_out_of_later_collections() -> None:
 
 
 def test_neither_threads_nor_collections_keep_the_event_loop_waiting() -> None:
-    """In a process of its own, since it changes the interpreter."""
+    """Runs in a subprocess, because it changes settings of the interpreter."""
     code = (
         "import gc, sys; from es_sbert.gateway.serve import tune_interpreter; before = sys.getswitchinterval(); "
         "tune_interpreter(); print(sys.getswitchinterval() < before / 2, gc.get_threshold()[2] > 100)"
