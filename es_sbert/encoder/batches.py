@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 
 def plan_batches(lengths: NDArray[np.int64], budget: int) -> list[NDArray[np.int64]]:
@@ -65,3 +68,24 @@ def distinct(rows: Sequence[NDArray[np.int64]]) -> tuple[list[int], NDArray[np.i
             firsts.append(number)
         where[number] = position
     return firsts, where
+
+
+def slices_within(
+    items: Sequence[T], size: Callable[[T], int], most: int, most_items: int | None = None
+) -> Iterator[Sequence[T]]:
+    """Slices of limited size, so that work on many texts can be interrupted between two of them.
+
+    Args:
+        items: What is sliced.
+        size: Of an item, in characters for example.
+        most: Largest sum of sizes of a slice; an item that is larger goes alone.
+        most_items: Most items of a slice; None for any number.
+    """
+    first = held = 0
+    for number, item in enumerate(items):
+        if number - first == most_items or (number > first and held + size(item) > most):
+            yield items[first:number]
+            first, held = number, 0
+        held += size(item)
+    if first < len(items):
+        yield items[first:]

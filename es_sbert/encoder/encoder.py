@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -85,6 +85,16 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         """
         return self._tokenizer(texts, kind)
 
+    @property
+    def batch_tokens(self) -> int:
+        """Most padded tokens of a batch."""
+        return self._budget
+
+    @property
+    def parallel_batches(self) -> int:
+        """How many batches run at a time: one in each worker thread."""
+        return self._workers.count
+
     def prompt(self, kind: PromptKind | None = None) -> str:
         """What the model puts in front of a text of this kind; empty for nothing."""
         return self._prompt(kind)
@@ -109,8 +119,13 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         """
         return self.embed_until(tokenized, threading.Event())[0]
 
-    def embed_until(self, tokenized: TokenizedTexts, stop: threading.Event) -> tuple[Vectors, NDArray[np.bool_]]:
+    def embed_until(
+        self, tokenized: TokenizedTexts, stop: threading.Event, progress: Callable[[float], None] = lambda part: None
+    ) -> tuple[Vectors, NDArray[np.bool_]]:
         """As `embed`, until `stop` is set: the batches that run then are finished, and no other is begun.
+
+        Args:
+            progress: Told after each batch, in a worker thread, which part of all tokens it held; all parts sum to 1.
 
         Returns:
             Vectors of *shape* ``(texts, dimensions)`` float32, and which of them were made, of *shape* ``(texts,)``
@@ -123,10 +138,12 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (distinct texts,)
         kinds = np.empty((len(rows), self._dimensions), dtype=np.float32)  # (distinct texts, dimensions)
         made = np.zeros(len(rows), dtype=np.bool_)  # (distinct texts,)
+        total = max(1, int(lengths.sum()))
 
         def run_batch(session: onnxruntime.InferenceSession, members: NDArray[np.int64]) -> None:
             kinds[members] = run(session, *pad([rows[member] for member in members]))
             made[members] = True
+            progress(int(lengths[members].sum()) / total)
 
         self._workers.run(plan_batches(lengths, self._budget), run_batch, stop)
         return kinds[where], made[where]

@@ -39,7 +39,7 @@ class _RestingThread:
 
 
 # One thread each, since every running thread competes with the event loop for the interpreter lock. Very large requests
-# have their own, so that others do not queue behind them.
+# have a separate thread, so that other requests do not queue behind them.
 _medium = ThreadPoolExecutor(1, thread_name_prefix="medium-requests")
 _large = _RestingThread("large-requests")
 

@@ -203,7 +203,7 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> TellingEncoder:
 
 
 def test_too_much_at_once_answers_429_and_says_when_to_come_again(tiny: Path, telling: TellingEncoder) -> None:
-    few = EmbeddingSettings(waiting_texts=30, batch_texts=1, cached_vectors=0)
+    few = EmbeddingSettings(waiting_texts=30, batch_tokens=1, cached_vectors=0)
     body = json.dumps({"input": ["cat"] * 20})
     with served(embedding_app(tiny_settings(tiny), embedding=few)) as url, ThreadPoolExecutor(1) as pool:
         first = pool.submit(_post, url, body)
@@ -251,19 +251,22 @@ def _until_shown(url: str, metric: str) -> str:
 
 
 def test_texts_of_a_caller_who_goes_away_are_not_embedded(tiny: Path, telling: TellingEncoder) -> None:
-    with served(embedding_app(tiny_settings(tiny))) as url, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(_post, url, b'{"input": "first"}')
-        assert telling.started.wait(60)
+    in_flight = telling.parallel_batches + 1
+    with served(embedding_app(tiny_settings(tiny))) as url, ThreadPoolExecutor(in_flight) as pool:
+        busy = []
+        for number in range(in_flight):
+            busy.append(pool.submit(_post, url, b'{"input": "busy %d"}' % number))
+            _until_shown(url, f"es_sbert_gateway_texts_waiting {len(busy)}.0")
         body = json.dumps({"input": ["gone"] * 7})
         head = ["POST /v1/embeddings HTTP/1.1", "Host: x", "Content-Type: application/json",
                 f"Content-Length: {len(body)}"]  # fmt: skip
         address = httpx.URL(url)
         with socket.create_connection((address.host, address.port or 80), timeout=60) as connection:
             connection.sendall("\r\n".join([*head, "", body]).encode())
-            _until_shown(url, "es_sbert_gateway_texts_waiting 8.0")
+            _until_shown(url, f"es_sbert_gateway_texts_waiting {in_flight + 7}.0")
         shown = _until_shown(url, 'requests_total{kind="embeddings",status="499"} 1.0')
-        assert "es_sbert_gateway_texts_waiting 1.0" in shown
+        assert f"es_sbert_gateway_texts_waiting {in_flight}.0" in shown
         telling.may_run.set()
-        assert first.result().status_code == 200
-        assert _post(url, b'{"input": "second"}').status_code == 200
-    assert telling.batches == [1, 1]
+        assert all(request.result().status_code == 200 for request in busy)
+        assert _post(url, b'{"input": "last"}').status_code == 200
+    assert telling.batches == [1] * (in_flight + 1)

@@ -1,26 +1,26 @@
-"""Texts of concurrent requests become vectors together: while one batch runs, what comes makes the next one."""
+"""Embeds the texts of concurrent requests in batches: what comes while batches run makes up the next one."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from es_sbert.bundle.model import PromptKind
+from es_sbert.encoder.batches import slices_within
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import Encoded, EncoderInfo, TokenizedTexts
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.embedding.cache import CachedVector, Key, VectorCache, cache_key
-from es_sbert.gateway.embedding.shares import fair_shares
-from es_sbert.gateway.embedding.waiting import WaitingRequest
+from es_sbert.gateway.embedding.waiting import Share, WaitingRequest, joined_texts, next_batch
 from es_sbert.gateway.metrics import GatewayMetrics
 
 T = TypeVar("T")
@@ -30,34 +30,38 @@ class EmbeddingSettings(BaseModel):
     """How texts of concurrent requests are put together.
 
     Attributes:
-        batch_seconds: How long a text waits for others where no batch runs. None is needed: those that come while a
-            batch runs make the next one, and a caller who is alone would wait for nothing.
-        batch_texts: Most texts that run together; a text that comes meanwhile waits for at most so many.
+        batch_tokens: Most padded tokens of a batch; the encoder's own by default.
         waiting_texts: Most texts that wait for their vectors, or run; more are refused.
         cached_vectors: Vectors that are kept for texts that come again (1.5 kB each at 384 dimensions).
     """
 
     model_config = ConfigDict(frozen=True)
 
-    batch_seconds: float = Field(default=0.0, ge=0, le=1)
-    batch_texts: int = Field(default=64, ge=1)
+    batch_tokens: int | None = Field(default=None, ge=1)
     waiting_texts: int = Field(default=4096, ge=1)
     cached_vectors: int = Field(default=10_000, ge=0)
 
 
-Batch = list[tuple[WaitingRequest, list[str]]]
+# Texts of so few characters are tokenised at once, which takes less time than handing them to a thread and back.
+_TOKENIZED_AT_ONCE = 1024
+# Characters that a thread tokenises at a time, so that other requests get a thread in between.
+_TOKENIZED_TOGETHER = 1 << 17
 
 
 class Embedder:
     """An encoder for concurrent callers of one event loop.
 
-    The encoder runs in one thread, a batch at a time, and is closed once nobody holds the embedder any more.
+    Each batch fills one thread of the encoder. The encoder is closed once nobody holds the embedder any more.
 
     Args:
         encoder: Is the embedder's from now on.
         settings: How texts are put together.
         cache: Shared by the embedders of all models.
         metrics: Told what happens.
+
+    Attributes:
+        info: What the encoder is.
+        batches_in_flight: How many batches run, or wait in the encoder, at a time.
     """
 
     def __init__(
@@ -66,19 +70,26 @@ class Embedder:
         self.info: EncoderInfo = encoder.info
         self._encoder = encoder
         self._settings = settings
+        self._batch_tokens = settings.batch_tokens or encoder.batch_tokens
+        # One more than the encoder runs at a time, so that none of its threads is ever idle; with many more, a query
+        # would wait for all of them.
+        self.batches_in_flight = encoder.parallel_batches + 1
         self._cache = cache
         self._metrics = metrics
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
-        self._pending: deque[WaitingRequest] = deque()
+        # One more than batches: texts are tokenised and cut while batches run.
+        self._threads = ThreadPoolExecutor(self.batches_in_flight + 1, thread_name_prefix="embedder")
+        self._pending: list[WaitingRequest] = []
+        self._oldest_first = True
         self._occupied = 0  # texts that wait or run
-        self._full = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
-        self._closer = weakref.finalize(self, _close, encoder, self._thread)
+        self._free = asyncio.Event()  # set while there are none
+        self._free.set()
+        self._running: set[asyncio.Task[None]] = set()  # one task for each batch in flight
+        self._closer = weakref.finalize(self, _close, encoder, self._threads)
 
     async def embed(self, texts: Sequence[str], kind: PromptKind | None = None, caller: bytes = b"") -> Encoded:
         """Vectors of texts, in their order.
 
-        A caller who gives up (is cancelled) costs no more than the batch that runs already. The vectors of documents
+        A caller who gives up (is cancelled) costs no more than the batches that run already. The vectors of documents
         are not cached: a document comes once.
 
         Args:
@@ -110,14 +121,15 @@ class Embedder:
             np.array([entry.truncated for entry in entries], np.bool_),  # (texts,)
         )
 
-    async def in_turn(self, work: Callable[[Encoder], T]) -> T:
-        """Something else that the encoder does, in the thread that batches run in: after one of them."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._encoder)
+    async def run_in_thread(self, work: Callable[[Encoder], T]) -> T:
+        """Let the encoder do something else, in one of the threads that batches run in."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, self._encoder)
 
     async def drain(self) -> None:
         """Wait until every caller has got an answer."""
-        while self._running is not None:
-            await asyncio.wait([self._running])
+        await self._free.wait()
+        if self._running:  # for callers who have given up
+            await asyncio.wait(self._running)
 
     def close(self) -> None:
         """End the encoder and its threads; nothing may be embedded any more."""
@@ -136,76 +148,78 @@ class Embedder:
                 f"{self._occupied:,} texts wait for their vectors, and at most {most:,} may",
                 "Send the request again in a moment, and fewer at a time.",
             )
-        request = WaitingRequest(texts, kind, asyncio.get_running_loop().create_future())
-        self._pending.append(request)
+        loop = asyncio.get_running_loop()
         self._occupy(len(texts))
         try:
-            if self._running is None:
-                self._running = asyncio.create_task(self._serve())
-            if self._occupied >= self._settings.batch_texts:
-                self._full.set()
+            request = WaitingRequest(await self._tokenize(texts, kind), loop.create_future())
+            self._pending.append(request)
+            # Not at once: requests that come at the same moment share a batch.
+            loop.call_soon(self._start_batches)
             return await request.future
         finally:
             self._occupy(-len(texts))
 
+    async def _tokenize(self, texts: Sequence[str], kind: PromptKind | None) -> TokenizedTexts:
+        if sum(map(len, texts)) <= _TOKENIZED_AT_ONCE:
+            return self._encoder.tokenize(texts, kind)
+        parts = [
+            await self.run_in_thread(partial(_tokenized, part, kind))
+            for part in slices_within(texts, len, _TOKENIZED_TOGETHER)
+        ]
+        return TokenizedTexts.joined(parts, self.info.max_tokens)
+
     def _occupy(self, change: int) -> None:
         self._occupied += change
         self._metrics.waiting(change)
+        if self._occupied:
+            self._free.clear()
+        else:
+            self._free.set()
 
-    async def _serve(self) -> None:
-        """Run batches until no caller waits."""
-        try:
-            if self._settings.batch_seconds:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._settings.batch_seconds):
-                        await self._full.wait()
-            while batch := self._take():
-                await self._answer(batch)
-        finally:
-            # Whatever ended this early ended it for those who wait too; nobody may wait for ever.
+    def _start_batches(self) -> None:
+        while len(self._running) < self.batches_in_flight:
+            # Others were given up, or failed in another batch.
+            self._pending = [request for request in self._pending if not request.future.done()]
+            batch = next_batch(self._pending, self._batch_tokens, oldest_first=self._oldest_first)
+            if not batch:
+                break
+            self._oldest_first = not self._oldest_first
+            task = asyncio.create_task(self._answer(batch))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            # The event loop is shutting down, or this is a bug: cancel all that wait rather than let them hang.
             while self._pending:
-                self._pending.popleft().future.cancel()
-            self._full.clear()
-            self._running = None
+                self._pending.pop().future.cancel()
+        self._start_batches()
 
-    def _take(self) -> Batch:
-        """The next batch: a share of each caller's texts, so that few texts do not wait for many."""
-        waiting = [request for request in self._pending if not request.future.done()]
-        shares = fair_shares([request.left for request in waiting], self._settings.batch_texts)
-        batch = [(request, request.take(share)) for request, share in zip(waiting, shares, strict=True) if share]
-        # Who got nothing comes first next time.
-        unserved = [request for request, share in zip(waiting, shares, strict=True) if not share]
-        self._pending = deque([*unserved, *(request for request, _ in batch if request.left)])
-        return batch
-
-    async def _answer(self, batch: Batch) -> None:
+    async def _answer(self, batch: Sequence[Share]) -> None:
         start = time.perf_counter()
         try:
-            parts = await self._encode(batch)
+            parts = await self.run_in_thread(partial(_encode, batch))
         except Exception as error:
             if len(batch) == 1:
-                batch[0][0].fail(error)
+                batch[0].request.fail(error)
                 return
             # Each caller's texts run alone, so that the error reaches those only whose texts are the reason.
-            for caller in batch:
-                await self._answer([caller])
+            for share in batch:
+                await self._answer([share])
             return
         except BaseException:
-            for request, _ in batch:
-                request.future.cancel()
+            for share in batch:
+                share.request.future.cancel()
             raise
-        self._metrics.batch(sum(len(texts) for _, texts in batch), time.perf_counter() - start)
-        for (request, _), part in zip(batch, parts, strict=True):
-            request.deliver(part)
-
-    async def _encode(self, batch: Batch) -> list[Encoded]:
-        work = [(texts, request.kind) for request, texts in batch]
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _encode, self._encoder, work)
+        self._metrics.batch(sum(len(share.numbers) for share in batch), time.perf_counter() - start)
+        for share, part in zip(batch, parts, strict=True):
+            share.request.deliver(share.numbers, part)
 
 
-def _close(encoder: Encoder, thread: ThreadPoolExecutor) -> None:
-    # Without waiting: the last one who holds an embedder may be that thread itself.
-    thread.shutdown(wait=False)
+def _close(encoder: Encoder, threads: ThreadPoolExecutor) -> None:
+    # Without waiting: the last one who holds an embedder may be one of these threads itself.
+    threads.shutdown(wait=False)
     encoder.close()
 
 
@@ -219,14 +233,16 @@ def _keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None, calle
         raise UsageError(f"a text cannot be tokenised: {error.reason}", "Give valid Unicode strings.") from error
 
 
-def _encode(encoder: Encoder, work: Sequence[tuple[list[str], PromptKind | None]]) -> list[Encoded]:
+def _tokenized(texts: Sequence[str], kind: PromptKind | None, encoder: Encoder) -> TokenizedTexts:
+    return encoder.tokenize(texts, kind)
+
+
+def _encode(batch: Sequence[Share], encoder: Encoder) -> list[Encoded]:
     """Embed the texts of several callers together, whatever their kinds; in a thread."""
-    tokenized = [encoder.tokenize(texts, kind) for texts, kind in work]
-    tokens = np.concatenate([part.tokens for part in tokenized])  # (all texts,)
-    ids = [row for part in tokenized for row in part.ids]
-    vectors = encoder.embed(TokenizedTexts(ids, tokens, tokenized[0].max_tokens))  # (all texts, dimensions)
-    ends = np.cumsum([len(part) for part in tokenized])  # (callers,)
+    texts = joined_texts(batch)
+    vectors = encoder.embed(texts)  # (all texts, dimensions)
+    ends = np.cumsum([len(share.numbers) for share in batch])  # (callers,)
     return [
-        Encoded(vectors[end - len(part) : end], part.tokens, part.truncated)
-        for part, end in zip(tokenized, ends, strict=True)
+        Encoded(vectors[first:end], texts.tokens[first:end], texts.truncated[first:end])
+        for first, end in pairwise([0, *ends.tolist()])
     ]

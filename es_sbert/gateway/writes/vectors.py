@@ -125,11 +125,11 @@ class Vectorizer:
     async def _passages(self, embedder: Embedder, rules: PassageRules, texts: Sequence[str]) -> list[list[Span]]:
         known = self._splitters.setdefault(embedder, {})
         if rules not in known:
-            known[rules] = await embedder.in_turn(partial(_splitter, rules))
+            known[rules] = await embedder.run_in_thread(partial(_splitter, rules))
         passages: list[list[Span]] = []
         for start in range(0, len(texts), _CUT_AT_A_TIME):
             part = texts[start : start + _CUT_AT_A_TIME]
-            passages += await embedder.in_turn(partial(_cut, known[rules], part))
+            passages += await embedder.run_in_thread(partial(_cut, known[rules], part))
         return passages
 
 

@@ -145,4 +145,9 @@ def test_embedding_ends_between_two_batches_and_the_encoder_stays_usable(
         np.testing.assert_array_equal(vectors[made], expected[made])
         assert not encoder.embed_until(tokenized, stop)[1].any()
         assert len(begun) == 3
+        parts: list[float] = []
+        encoder.embed_until(tokenized, threading.Event(), parts.append)
+        assert len(parts) == len(begun) - 3 > 3
+        assert min(parts) > 0
+        assert sum(parts) == pytest.approx(1)
         np.testing.assert_array_equal(encoder.embed(tokenized), expected)

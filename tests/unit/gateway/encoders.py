@@ -19,6 +19,7 @@ class TellingEncoder:
     Attributes:
         batches: Size of each batch that ran, and -1 for each that failed.
         lengths: Tokens of the texts of each batch that ran.
+        running: How many batches run.
         started: Set when a batch runs.
         may_run: Cleared, batches wait for it.
         closed: Whether it was closed.
@@ -31,6 +32,10 @@ class TellingEncoder:
         self.info = EncoderInfo("telling", fingerprint, self.DIMENSIONS, 8, "fp32", "fp32", "CPU", "cpu", 1)
         self.batches: list[int] = []
         self.lengths: list[list[int]] = []
+        self.batch_tokens = 512
+        self.parallel_batches = 1
+        self.running = 0
+        self._lock = threading.Lock()  # several batches run at a time
         self.started = threading.Event()
         self.may_run = threading.Event()
         self.may_run.set()
@@ -41,8 +46,18 @@ class TellingEncoder:
         return TokenizedTexts(ids, np.array([len(row) for row in ids]), self.info.max_tokens)
 
     def embed(self, tokenized: TokenizedTexts) -> Vectors:
+        with self._lock:
+            self.running += 1
         self.started.set()
-        assert self.may_run.wait(60)
+        try:
+            assert self.may_run.wait(60)
+            with self._lock:
+                return self._embed(tokenized)
+        finally:
+            with self._lock:
+                self.running -= 1
+
+    def _embed(self, tokenized: TokenizedTexts) -> Vectors:
         vectors = np.zeros((len(tokenized), self.DIMENSIONS), np.float32)  # (texts, dimensions)
         for row, ids in zip(vectors, tokenized.ids, strict=True):
             if bytes(ids[1:].astype(np.uint8)) == POISON.encode():

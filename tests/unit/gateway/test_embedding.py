@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from itertools import pairwise
 from typing import Any, cast
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from es_sbert.bundle.model import PromptKind
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import Encoded
+from es_sbert.encoder.types import Encoded, TokenizedTexts, Vectors
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.embedding.cache import VectorCache
 from es_sbert.gateway.embedding.embedder import Embedder, EmbeddingSettings
@@ -30,7 +31,7 @@ _CALLS = st.lists(
 
 
 def embedder(encoder: TellingEncoder, cache: VectorCache | None = None, **settings: Any) -> Embedder:
-    chosen = EmbeddingSettings(**{"batch_seconds": 0.0, **settings})
+    chosen = EmbeddingSettings(**settings)
     cache = VectorCache(chosen.cached_vectors) if cache is None else cache
     return Embedder(cast(Encoder, encoder), chosen, cache, GatewayMetrics())
 
@@ -57,16 +58,16 @@ def assert_own(encoder: TellingEncoder, call: Call, encoded: Encoded) -> None:
     assert encoded.truncated.tolist() == [len(text.encode()) + 1 > 8 for text in texts]
 
 
-@given(_CALLS, st.integers(1, 20), st.integers(0, 6))
-def test_every_caller_gets_its_own_vectors(calls: list[Call], batch_texts: int, cached: int) -> None:
+@given(_CALLS, st.integers(1, 100), st.integers(0, 6))
+def test_every_caller_gets_its_own_vectors(calls: list[Call], batch_tokens: int, cached: int) -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
-        embed = embedder(encoder, batch_texts=batch_texts, cached_vectors=cached).embed
+        embed = embedder(encoder, batch_tokens=batch_tokens, cached_vectors=cached).embed
         for _ in range(2):
             answers = await asyncio.gather(*(embed(texts, kind) for texts, kind in calls))
             for call, encoded in zip(calls, answers, strict=True):
                 assert_own(encoder, call, encoded)
-        assert all(0 < size <= batch_texts for size in encoder.batches)
+        assert all(len(batch) == 1 or len(batch) * max(batch) <= batch_tokens for batch in encoder.lengths)
 
     run(scenario())
 
@@ -78,7 +79,7 @@ def test_callers_who_give_up_or_fail_concern_nobody_else(calls: list[Call], data
     async def scenario() -> None:
         encoder = TellingEncoder()
         encoder.may_run.clear()
-        one = embedder(encoder, batch_texts=5)
+        one = embedder(encoder, batch_tokens=20)
         tasks = []
         for (texts, kind), fate in zip(calls, fates, strict=True):
             extra = [POISON] if fate == "fails" else []
@@ -102,36 +103,61 @@ def test_callers_who_give_up_or_fail_concern_nobody_else(calls: list[Call], data
     run(scenario())
 
 
-def test_what_comes_while_a_batch_runs_makes_the_next_one() -> None:
+async def occupy(one: Embedder, encoder: TellingEncoder) -> list[asyncio.Task[Encoded]]:
+    """Start as many batches as may run, each with one text, and let them wait in the encoder."""
+    encoder.may_run.clear()
+    tasks = []
+    for number in range(one.batches_in_flight):
+        tasks.append(asyncio.create_task(one.embed([f"busy{number}"])))
+        await until(lambda: encoder.running == len(tasks))
+    return tasks
+
+
+def test_what_comes_while_batches_run_makes_up_the_next_one() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
-        encoder.may_run.clear()
         one = embedder(encoder)
-        first = asyncio.create_task(one.embed(["first"]))
-        await asyncio.to_thread(encoder.started.wait, 60)
+        busy = await occupy(one, encoder)
         others = [asyncio.create_task(one.embed([f"text{number}"], "query")) for number in range(20)]
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert encoder.running == one.batches_in_flight
         encoder.may_run.set()
-        await asyncio.gather(first, *others)
-        assert encoder.batches == [1, 20]
+        await asyncio.gather(*busy, *others)
+        assert sorted(encoder.batches) == [*[1] * one.batches_in_flight, 20]
 
     run(scenario())
 
 
-def test_callers_at_the_same_moment_share_a_batch_and_a_lone_text_waits_no_longer_than_the_setting() -> None:
+def test_callers_at_the_same_moment_share_a_batch() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
-        # A full batch has nobody to wait for: the timeout of the test would end a wait of an hour.
-        hour = EmbeddingSettings(batch_texts=2).model_copy(update={"batch_seconds": 3600.0})
-        full = Embedder(cast(Encoder, encoder), hour, VectorCache(0), GatewayMetrics())
-        first = asyncio.create_task(full.embed(["a"]))
-        await asyncio.sleep(0.01)
-        await asyncio.gather(first, full.embed(["b"]))
-        assert encoder.batches == [2]
-        alone = embedder(encoder, batch_seconds=0.2)
-        start = asyncio.get_running_loop().time()
-        await alone.embed(["c"])
-        assert asyncio.get_running_loop().time() - start >= 0.19
+        one = embedder(encoder)
+        await asyncio.gather(one.embed(["a"]), one.embed(["b"], "query"), one.embed(["c"]))
+        assert encoder.batches == [3]
+
+    run(scenario())
+
+
+def test_a_batch_that_overtakes_another_does_not_change_the_order_of_vectors() -> None:
+    call: Call = (["abc", "a" * 8, "ab", "b" * 7, "c" * 5, "", "abcd", "aaa"], None)
+    others_ran = threading.Event()
+
+    class LongestLast(TellingEncoder):
+        """The longest text comes first, and is held until all others have run."""
+
+        def embed(self, tokenized: TokenizedTexts) -> Vectors:
+            if tokenized.tokens.max() == 9:
+                assert others_ran.wait(60)
+            vectors = super().embed(tokenized)
+            if sum(self.batches) == len(call[0]) - 1:
+                others_ran.set()
+            return vectors
+
+    async def scenario() -> None:
+        encoder = LongestLast()
+        assert_own(encoder, call, await embedder(encoder, batch_tokens=10).embed(*call))
+        assert sorted(encoder.batches) == [1, 1, 1, 1, 2, 2]
+        assert max(encoder.lengths[-1]) == 9
 
     run(scenario())
 
@@ -142,9 +168,10 @@ def test_texts_of_like_length_run_together() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         texts = ["a" * (number * 7 % 23) for number in range(40)]
-        assert_own(encoder, (texts, None), await embedder(encoder, batch_texts=8).embed(texts))
-        assert len(encoder.lengths) == 5
-        assert all(min(batch) >= max(after) for batch, after in pairwise(encoder.lengths))
+        assert_own(encoder, (texts, None), await embedder(encoder, batch_tokens=100).embed(texts))
+        assert len(encoder.lengths) > 3
+        longest_first = sorted(encoder.lengths, key=max, reverse=True)  # two run at a time
+        assert all(min(batch) >= max(after) for batch, after in pairwise(longest_first))
 
     run(scenario())
 
@@ -153,7 +180,7 @@ def test_one_text_does_not_wait_for_a_thousand() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         encoder.may_run.clear()
-        one = embedder(encoder, batch_texts=10)
+        one = embedder(encoder, batch_tokens=60)
         many = asyncio.create_task(one.embed([f"text{number}" for number in range(1000)], "document"))
         await asyncio.to_thread(encoder.started.wait, 60)
         single = asyncio.create_task(one.embed(["query"], "query"))
@@ -170,11 +197,11 @@ def test_one_text_does_not_wait_for_a_thousand() -> None:
 def test_too_many_waiting_texts_are_refused_and_those_who_wait_are_not_forgotten() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
-        encoder.may_run.clear()
-        one = embedder(encoder, waiting_texts=3)
-        waiting = asyncio.create_task(one.embed(["a", "b"]))
-        await asyncio.to_thread(encoder.started.wait, 60)
-        with pytest.raises(Overloaded, match="2 texts wait"):
+        one = embedder(encoder, waiting_texts=4)
+        busy = await occupy(one, encoder)
+        waiting = asyncio.create_task(one.embed(["a"]))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="3 texts wait"):
             await one.embed(["c", "d"])
         # One who gives up makes room.
         given_up = asyncio.create_task(one.embed(["c"]))
@@ -185,11 +212,12 @@ def test_too_many_waiting_texts_are_refused_and_those_who_wait_are_not_forgotten
         last = asyncio.create_task(one.embed(["d"]))
         await asyncio.sleep(0)
         encoder.may_run.set()
-        assert_own(encoder, (["a", "b"], None), await waiting)
+        await asyncio.gather(*busy)
+        assert_own(encoder, (["a"], None), await waiting)
         assert_own(encoder, (["d"], None), await last)
-        assert encoder.batches == [2, 1]
-        with pytest.raises(UsageError, match="4 texts are too many"):
-            await one.embed(list("wxyz"))
+        assert sorted(encoder.batches) == [*[1] * one.batches_in_flight, 2]
+        with pytest.raises(UsageError, match="5 texts are too many"):
+            await one.embed(list("vwxyz"))
 
     run(scenario())
 
@@ -244,7 +272,7 @@ def test_close_after_drain_answers_everyone() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         encoder.may_run.clear()
-        one = embedder(encoder, batch_texts=2)
+        one = embedder(encoder, batch_tokens=12)
         tasks = [asyncio.create_task(one.embed([f"text{number}"])) for number in range(7)]
         await asyncio.to_thread(encoder.started.wait, 60)
         encoder.may_run.set()
