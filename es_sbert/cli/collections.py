@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -141,14 +140,14 @@ def shown_progress(before: int = 0) -> Iterator[OnProgress]:
     Args:
         before: Documents that an earlier run has done.
     """
-    from es_sbert.ingest.progress import Snapshot, meter_for
+    from es_sbert.ingest.progress import ProgressTracker, meter_for
 
-    begin = time.monotonic()
+    tracker = ProgressTracker()
     with closing(meter_for(sys.stderr, quiet=False, events=is_json())) as meter:
 
         def show(done: int, total: int) -> None:
             fraction = (done - before) / (total - before) if total > before else None
-            meter.show(Snapshot(done - before, done - before, fraction, time.monotonic() - begin))
+            meter.show(tracker.snapshot(done - before, done - before, fraction))
 
         yield show
 

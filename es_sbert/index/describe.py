@@ -23,6 +23,7 @@ class FieldSummary:
         vectors: Documents with a vector in it.
         current: Of these, documents whose vector is of the field's model.
         truncated: Documents whose text was longer than the model reads.
+        passages: Passages with a vector; None where a document has one vector.
     """
 
     name: str
@@ -30,6 +31,7 @@ class FieldSummary:
     vectors: int
     current: int
     truncated: int
+    passages: int | None
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class IndexSummary:
         plain = asdict(self)
         plain["fields"] = [
             {"name": f.name, **f.meta.model_dump(mode="json"), "vectors": f.vectors, "current": f.current,
-             "truncated": f.truncated}
+             "truncated": f.truncated, "passage_count": f.passages}
             for f in self.fields
         ]  # fmt: skip
         return plain
@@ -92,6 +94,7 @@ def describe_state(engine: Engine, state: IndexState) -> IndexSummary:
                 vectors=engine.count(state.name, exists),
                 current=engine.count(state.name, both(exists, {"term": {f"{beside}.fingerprint": meta.fingerprint}})),
                 truncated=engine.count(state.name, both(exists, {"term": {f"{beside}.truncated": True}})),
+                passages=None if meta.passages is None else _passages(engine, state.name, name),
             )
         )
     ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
@@ -110,3 +113,9 @@ def _size(engine: Engine, index: str) -> int | None:
         return engine.store_size(index)
     except AccessDenied:
         return None
+
+
+def _passages(engine: Engine, index: str, field: str) -> int:
+    """The nested objects of a field."""
+    body: Json = {"size": 0, "aggs": {"passages": {"nested": {"path": field}}}}
+    return int(engine.search(index, body)["aggregations"]["passages"]["doc_count"])

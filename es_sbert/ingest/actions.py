@@ -25,6 +25,7 @@ class Action:
         lost_tokens: Tokens of its text that the model does not read.
         embedded_at: `embedded_at` of its vector; empty where it gets none.
         fields: The vector fields that it writes.
+        passages: Passages among the new vectors.
     """
 
     document: Document
@@ -33,6 +34,7 @@ class Action:
     lost_tokens: int
     embedded_at: str
     fields: tuple[FilledField, ...] = ()
+    passages: int = 0
 
 
 def index_action(document: Document, fields: Sequence[FilledField]) -> bytes:

@@ -144,7 +144,9 @@ class IndexReader:
                     if hit is None:
                         self._outcomes.deleted()
                     elif self._is_ours(hit, conflicts[key]):
-                        self._outcomes.indexed(conflicts[key].lost_tokens)
+                        # Written by a request whose answer was lost; the conflict has counted it as not embedded.
+                        self._outcomes.ledger.add_embedded(1)
+                        self._outcomes.indexed(conflicts[key].lost_tokens, conflicts[key].passages)
                     else:
                         yield from self._lacking(hit)
         except EngineError as error:

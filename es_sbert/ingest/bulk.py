@@ -239,17 +239,24 @@ class BulkWriter:
             self._give_up(action, problem)
         elif result.ok:
             if action.outcome is Outcome.INDEXED:
-                self._outcomes.indexed(action.lost_tokens)
+                self._outcomes.indexed(action.lost_tokens, action.passages)
             else:
                 self._outcomes.ledger.enter(action.outcome)
         elif document.version is not None and result.status == 409:
+            self._no_longer_embedded(action)
             self._on_conflict(action)
         elif document.version is not None and result.reason.startswith("document_missing_exception"):
+            self._no_longer_embedded(action)
             self._outcomes.deleted()
         else:
             self._give_up(action, f"refused by the engine ({result.status}): {result.reason}")
 
+    def _no_longer_embedded(self, action: Action) -> None:
+        if action.outcome is Outcome.INDEXED:
+            self._outcomes.ledger.add_embedded(-1)
+
     def _give_up(self, action: Action, reason: str) -> None:
+        self._no_longer_embedded(action)
         document = action.document
         partial = document.version is not None
         self._outcomes.dead(document.origin, reason, document.source, document.id, partial=partial)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -15,7 +14,7 @@ from es_sbert.ingest.context import LoadContext, alias_moved, check_same_index, 
 from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
 from es_sbert.ingest.files import ChangeDetection
 from es_sbert.ingest.load import WINDOW_BYTES, Loader, Sorted
-from es_sbert.ingest.progress import Snapshot, fraction_done
+from es_sbert.ingest.progress import ProgressTracker, fraction_processed
 from es_sbert.ingest.read_back import ReadBack
 from es_sbert.ingest.stream import RecordStream
 
@@ -82,19 +81,22 @@ def embed_in_place(context: LoadContext, encoder: Encoder, reader: IndexReader,
     read_back.check_sample()
 
 
-def ticker(context: LoadContext, part_read: Callable[[], float | None]) -> Callable[[], None]:
+def ticker(
+    context: LoadContext, part_read: Callable[[], float | None], *, watching: Callable[[], bool] = lambda: False
+) -> Callable[[], None]:
     """What shows how far the load is.
 
     Args:
         part_read: Part of the source that was read, 0 to 1; None where its size is not known.
+        watching: Whether the load waits for changes of the index.
     """
-    begin = time.monotonic()
+    tracker = ProgressTracker()
     ledger = context.outcomes.ledger
 
     def tick() -> None:
-        read, done = ledger.read, ledger.done
-        fraction = fraction_done(read, done, part_read())
-        snapshot = Snapshot(read, done, fraction, time.monotonic() - begin, context.control.waiting)
+        read, processed = ledger.read, ledger.processed
+        fraction = fraction_processed(read, processed, part_read())
+        snapshot = tracker.snapshot(read, processed, fraction, context.control.waiting, watching=watching())
         context.meter.show(snapshot)
         context.observer.show(snapshot)
 

@@ -34,7 +34,10 @@ class Ledger:
         read: Records met in the sources.
         truncated: Documents written whose text was longer than the model reads.
         lost_tokens: Tokens that were cut off in them.
+        passages: Passages that got vectors in documents that were written.
         retries: Requests and documents that were sent again.
+        embedded: Documents that are embedded and whose end is not known yet; of a window that is being embedded, the
+            part of its tokens that is.
         lacking: Field of a text → documents that lack it, or have null in it.
     """
 
@@ -44,8 +47,10 @@ class Ledger:
         self.read = 0
         self.truncated = 0
         self.lost_tokens = 0
+        self.passages = 0
         self.retries = 0
         self.lacking: Counter[str] = Counter()
+        self.embedded = 0.0
 
     def add_read(self, count: int = 1) -> None:
         with self._lock:
@@ -55,10 +60,17 @@ class Ledger:
         with self._lock:
             self._counts[outcome] += count
 
-    def enter_indexed(self, lost_tokens: int) -> None:
-        """A document with a new vector was acknowledged; `lost_tokens` of its text were cut off."""
+    def enter_indexed(self, lost_tokens: int, passages: int = 0) -> None:
+        """A document with new vectors was acknowledged.
+
+        Args:
+            lost_tokens: Tokens of its text that were cut off.
+            passages: Passages that its text was cut into, each with a vector; 0 where the text has one.
+        """
         with self._lock:
+            self.embedded -= 1
             self._counts[Outcome.INDEXED] += 1
+            self.passages += passages
             if lost_tokens:
                 self.truncated += 1
                 self.lost_tokens += lost_tokens
@@ -72,6 +84,11 @@ class Ledger:
         with self._lock:
             self.retries += count
 
+    def add_embedded(self, count: float) -> None:
+        """Documents were embedded; below 0, they have come to an end other than `INDEXED`, or are embedded again."""
+        with self._lock:
+            self.embedded += count
+
     def add(self, other: Ledger) -> None:
         """Enter what another ledger holds, which nobody writes to any more."""
         with self._lock:
@@ -79,6 +96,7 @@ class Ledger:
             self.read += other.read
             self.truncated += other.truncated
             self.lost_tokens += other.lost_tokens
+            self.passages += other.passages
             self.retries += other.retries
             self.lacking.update(other.lacking)
 
@@ -98,6 +116,13 @@ class Ledger:
         """Documents whose end is known."""
         with self._lock:
             return self._counts.total()
+
+    @property
+    def processed(self) -> int:
+        """Documents that are embedded, or have come to their end otherwise; not those that are left."""
+        with self._lock:
+            ended = self._counts.total() - self._counts[Outcome.LEFT]
+            return min(self.read, ended + max(0, round(self.embedded)))
 
     @property
     def dead(self) -> int:

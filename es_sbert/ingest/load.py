@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.clock import Clock
+from es_sbert.encoder.batches import slices_within
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import TokenizedTexts, Vectors
 from es_sbert.engines.protocol import Engine
@@ -42,8 +43,6 @@ WINDOW_BYTES = 16 << 20
 _GROUP = 256
 _CUT_SIZE = 1 << 17
 _TOKENIZED_SIZE = 1 << 20
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +175,7 @@ class Loader:
         tasks: list[Task] = []
         pieces: list[list[Piece]] = []
         refused: list[tuple[Document, str]] = []
-        for some in _groups(window.embed, lambda task: task.document.size, _CUT_SIZE):
+        for some in slices_within(window.embed, lambda task: task.document.size, _CUT_SIZE, _GROUP):
             self._control.check()
             for task, own in zip(some, self._cut([(task.document, task.wanted) for task in some]), strict=True):
                 problem = too_many_passages(own, task.kept, self._nested_limit)
@@ -187,7 +186,7 @@ class Loader:
                     refused.append((task.document, problem))
         texts = [text for own in pieces for piece in own for text in piece.texts]
         parts: list[TokenizedTexts] = []
-        for part in _groups(texts, len, _TOKENIZED_SIZE):
+        for part in slices_within(texts, len, _TOKENIZED_SIZE, _GROUP):
             self._control.check()
             parts.append(self._encoder.tokenize(part, "document"))
         for document, problem in refused:
@@ -202,10 +201,14 @@ class Loader:
                 # Vectors that nobody will take are not worth the electricity.
                 self._outcomes.left(len(entry.window.embed) + len(entry.window.actions))
                 continue
+            progress = partial(self._embedded, len(entry.window.embed))
             with self._observer.embed():
                 # vectors: (texts, dimensions), made: (texts,)
-                vectors, made = self._encoder.embed_until(entry.texts, self._control.halted)
+                vectors, made = self._encoder.embed_until(entry.texts, self._control.halted, progress)
             out.put(_Embedded(entry, vectors, made))
+
+    def _embedded(self, documents: int, part: float) -> None:
+        self._outcomes.ledger.add_embedded(part * documents)
 
     def _pack(self, source: Iterable[_Embedded], out: Channel[list[Action]]) -> None:
         for entry in source:
@@ -232,25 +235,14 @@ class Loader:
             fields = (*task.kept, *(filled for filled, _ in made))
             lost_tokens = sum(lost for _, lost in made)
             yield Action(
-                task.document, self._body(task.document, fields), Outcome.INDEXED, lost_tokens, embedded_at, fields
-            )
+                task.document, self._body(task.document, fields), Outcome.INDEXED, lost_tokens, embedded_at, fields,
+                passages=sum(len(piece.spans) for piece in pieces if piece.spans is not None),
+            )  # fmt: skip
 
     def _body(self, document: Document, fields: Sequence[FilledField]) -> bytes:
         if document.version is None:
             return index_action(document, fields)
         return update_action(document, fields, cleared_fields(document, self._targets))
-
-
-def _groups(items: Sequence[T], size: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
-    """Slices of at most `_GROUP` items and at most `most` characters; an item that is larger goes alone."""
-    first = held = 0
-    for number, item in enumerate(items):
-        if number - first == _GROUP or (number > first and held + size(item) > most):
-            yield items[first:number]
-            first, held = number, 0
-        held += size(item)
-    if first < len(items):
-        yield items[first:]
 
 
 def cleared_fields(document: Document, targets: Targets) -> list[str]:

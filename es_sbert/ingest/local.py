@@ -11,7 +11,7 @@ from es_sbert.ingest.backfill import IndexReader
 from es_sbert.ingest.context import LoadContext, patiently
 from es_sbert.ingest.flows import embed_in_place, load_sources, ticker
 from es_sbert.ingest.memory import LoadIdentity, LoadMemory
-from es_sbert.ingest.milestones import begin
+from es_sbert.ingest.milestones import begin, record_watch
 from es_sbert.ingest.runner import ModelIdentity
 from es_sbert.ingest.sources.letters import take_aside
 from es_sbert.ingest.state import LoadState
@@ -76,7 +76,14 @@ class LocalRunner:
         # Noted before the first look at everything, so that nothing falls between the two.
         changes = Changes(context, reader)
         self._load_index(context, reader)
-        tick = ticker(context, lambda: None)
+        if not context.control.stop.is_set():
+            record_watch(context, seconds)
+        idle = True
+        tick = ticker(context, lambda: None, watching=lambda: idle)
+        tick()
         while not context.control.stop.wait(seconds):
             if changes.are_there():
+                idle = False
                 embed_in_place(context, self._encoder, reader, changes.documents, tick)
+                idle = True
+            tick()

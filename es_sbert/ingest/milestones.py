@@ -1,4 +1,4 @@
-"""The beginning and the end of a load as events."""
+"""Milestones of a load as events: its beginning, the watch for changes, its end."""
 
 from __future__ import annotations
 
@@ -30,8 +30,19 @@ def begin(context: LoadContext, encoder: EncoderInfo) -> None:
     )  # fmt: skip
 
 
-def record_end(summary: Summary) -> None:
-    """The summary, after the dead letters where there are any."""
+def record_watch(context: LoadContext, seconds: float) -> None:
+    """The documents that were there have vectors; from now on changes are embedded."""
+    index = context.plan.settings.index
+    message = f"Watching {printable(index)} for changes every {seconds:g} s; Ctrl-C ends the command."
+    record("watching", message, text=message, index=index, seconds=seconds)
+
+
+def record_end(summary: Summary, *, shown: bool = True) -> None:
+    """The summary, after the dead letters where there are any.
+
+    Args:
+        shown: Whether a terminal shows it.
+    """
     if summary.dead:
         record(
             "dead_letters", f"{summary.dead:,} documents could not be loaded: see {summary.dead_letters}",
@@ -39,5 +50,6 @@ def record_end(summary: Summary) -> None:
         )  # fmt: skip
     level = logging.INFO if summary.exit_code == 0 else logging.WARNING
     lines = summary.lines()
-    record("load_ended", lines[0], level, text="\n".join(map(printable, lines)), exit_code=summary.exit_code,
+    text = "\n".join(map(printable, lines)) if shown else ""
+    record("load_ended", lines[0], level, text=text, exit_code=summary.exit_code,
            **summary.model_dump(mode="json"))  # fmt: skip

@@ -63,8 +63,8 @@ class Outcomes:
         if self._memory is not None and document_ids:
             self._memory.acknowledge(document_ids)
 
-    def indexed(self, lost_tokens: int) -> None:
-        self.ledger.enter_indexed(lost_tokens)
+    def indexed(self, lost_tokens: int, passages: int) -> None:
+        self.ledger.enter_indexed(lost_tokens, passages)
 
     def unchanged(self, count: int = 1) -> None:
         self.ledger.enter(Outcome.UNCHANGED, count)

@@ -1,19 +1,29 @@
-"""How far a load is: a bar on a terminal, plain lines elsewhere, or nothing."""
+"""Progress of a load: a bar on a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn
+from rich.table import Column
 
 from es_sbert.events import record
-from es_sbert.printable import printable
+from es_sbert.printable import counted, printable
+from es_sbert.progress_line import SingleLineProgress
 
 _LINE_SECONDS = 5.0
+# The time left follows the speed of this long: shorter, it would jump; longer, a resumed load, whose first documents
+# need no embedding, would promise far too little.
+_SPEED_SECONDS = 30.0
+# An estimate before this would rest on a few batches.
+_FIRST_ESTIMATE_SECONDS = 2.0
+# A new estimate this near to the old one, counted down, does not replace it.
+_ESTIMATE_TOLERANCE = 0.15
 
 
 @dataclass(frozen=True)
@@ -21,39 +31,77 @@ class Snapshot:
     """A moment of a load.
 
     Attributes:
-        read, done: Documents met in the source, and documents whose end is known.
-        fraction: Part of the source that is done, 0 to 1; None where its size is not known (a pipe).
+        read: Documents met in the source.
+        processed: Documents that are embedded, or that needed no vector.
+        fraction: Part of the source that is processed, 0 to 1; None where its size is not known (a pipe).
         seconds: Since the load began.
+        seconds_left: Estimate; None before there is one.
         waiting: Why requests are being tried again; None while they go through.
+        watching: Whether everything is processed and the load waits for changes of the index.
     """
 
     read: int
-    done: int
+    processed: int
     fraction: float | None
     seconds: float
+    seconds_left: float | None = None
     waiting: str | None = None
+    watching: bool = False
 
     @property
     def rate(self) -> float:
         """Documents a second."""
-        return self.done / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def seconds_left(self) -> float | None:
-        """At the pace so far; None before there is one."""
-        if not self.fraction:
-            return None
-        return self.seconds * (1 - self.fraction) / self.fraction
+        return self.processed / self.seconds if self.seconds > 0 else 0.0
 
 
-def fraction_done(read: int, done: int, part_read: float | None) -> float | None:
-    """Part of the source that is done, from the part that was read.
+def fraction_processed(read: int, processed: int, part_read: float | None) -> float | None:
+    """Part of the source that is processed, from the part that was read.
 
-    Reading runs ahead of the rest: what was read and is not done yet is taken off in proportion.
+    Reading runs ahead of the rest: what was read and is not processed yet is taken off in proportion.
     """
     if part_read is None or not read:
         return None
-    return min(1.0, part_read * done / read)
+    return min(1.0, part_read * processed / read)
+
+
+class ProgressTracker:
+    """Turns counts into snapshots. The fraction never falls; the time left follows the recent speed.
+
+    Args:
+        timer: Seconds of a monotonic clock.
+    """
+
+    def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
+        self._timer = timer
+        self._begin = timer()
+        self._samples: deque[tuple[float, float]] = deque()  # seconds, fraction
+        self._fraction = 0.0
+        self._end: float | None = None  # when the load ends, by the estimate that was shown last
+
+    def snapshot(
+        self, read: int, processed: int, fraction: float | None, waiting: str | None = None, *, watching: bool = False
+    ) -> Snapshot:
+        """The moment of this call; see `Snapshot` for the arguments."""
+        seconds = self._timer() - self._begin
+        left = None
+        if fraction is not None:
+            fraction = self._fraction = max(self._fraction, fraction)
+            left = self._seconds_left(seconds)
+        return Snapshot(read, processed, fraction, seconds, left, waiting, watching)
+
+    def _seconds_left(self, seconds: float) -> float | None:
+        if not self._fraction:
+            return None
+        self._samples.append((seconds, self._fraction))
+        while len(self._samples) > 2 and seconds - self._samples[1][0] >= _SPEED_SECONDS:
+            self._samples.popleft()
+        first, reached = self._samples[0]
+        if self._fraction == reached or (seconds - first < _FIRST_ESTIMATE_SECONDS and self._fraction < 1):
+            return None
+        left = (seconds - first) * (1 - self._fraction) / (self._fraction - reached)
+        if self._end is None or abs(seconds + left - self._end) > max(1.0, _ESTIMATE_TOLERANCE * left):
+            self._end = seconds + left
+        return max(0.0, self._end - seconds)
 
 
 def clock(seconds: float | None) -> str:
@@ -111,9 +159,10 @@ class Logged:
         self._next = self._timer() + _LINE_SECONDS
         left = snapshot.seconds_left
         record(
-            "progress", progress_line(snapshot), read=snapshot.read, done=snapshot.done, fraction=snapshot.fraction,
+            "progress", progress_line(snapshot), read=snapshot.read, processed=snapshot.processed,
+            fraction=snapshot.fraction,
             seconds=round(snapshot.seconds, 3), documents_per_second=round(snapshot.rate, 1),
-            seconds_left=None if left is None else round(left, 1), waiting=snapshot.waiting,
+            seconds_left=None if left is None else round(left, 1), waiting=snapshot.waiting, watching=snapshot.watching,
         )  # fmt: skip
 
     def close(self) -> None: ...
@@ -121,7 +170,11 @@ class Logged:
 
 def progress_line(snapshot: Snapshot) -> str:
     """`12,000 documents · 410/s · 35 % · 1:12 left`, without the last two where the size of the source is not known."""
-    parts = [f"{snapshot.done:,} documents", f"{snapshot.rate:,.0f}/s"]
+    parts = [counted(snapshot.processed, "document")]
+    if snapshot.watching:
+        parts.append("watching for changes (Ctrl-C ends)")
+    else:
+        parts.append(f"{snapshot.rate:,.0f}/s")
     if snapshot.fraction is not None:
         parts += [f"{snapshot.fraction:.0%}", f"{clock(snapshot.seconds_left)} left"]
     if snapshot.waiting is not None:
@@ -130,20 +183,23 @@ def progress_line(snapshot: Snapshot) -> str:
 
 
 class Bar:
-    """A bar with rate and time left."""
+    """A bar with rate and time left, in one line."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._progress = Progress(
-            BarColumn(), TextColumn("{task.fields[line]}", markup=False), TimeElapsedColumn(),
-            console=Console(file=stream), transient=True,
-        )  # fmt: skip
-        self._task = self._progress.add_task("", total=None, line="")
+        text = TextColumn("{task.fields[line]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+        bar = BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=40))
+        elapsed = TextColumn("{task.fields[elapsed]}", table_column=Column(no_wrap=True))
+        self._progress = SingleLineProgress(bar, text, elapsed, console=Console(file=stream), transient=True)
+        self._task = self._progress.add_task("", total=None, line="", elapsed="")
 
     def show(self, snapshot: Snapshot) -> None:
+        total = None if snapshot.fraction is None else 1.0
+        self._progress.update(
+            self._task, total=total, completed=snapshot.fraction or 0.0, line=progress_line(snapshot),
+            elapsed=clock(snapshot.seconds),
+        )  # fmt: skip
         # Starting hides the cursor, so it waits until there is a load to show; twice does no harm.
         self._progress.start()
-        total = None if snapshot.fraction is None else 1.0
-        self._progress.update(self._task, total=total, completed=snapshot.fraction or 0.0, line=progress_line(snapshot))
 
     def close(self) -> None:
         self._progress.stop()

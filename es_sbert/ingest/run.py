@@ -49,7 +49,8 @@ from es_sbert.ingest.throttle import Throttle
 
 
 def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: Meter,
-        confirm: Confirm = lambda gone: True, observer: Observer | None = None) -> Summary:  # fmt: skip
+        confirm: Confirm = lambda gone: True, observer: Observer | None = None, *,
+        show_summary: bool = True) -> Summary:  # fmt: skip
     """Carry out a plan.
 
     Args:
@@ -60,6 +61,7 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         meter: Shows how far it is.
         confirm: Asked before documents are removed that the source no longer has.
         observer: Sees the load from outside.
+        show_summary: Whether a terminal shows the summary; it is logged in any case.
 
     Raises:
         UsageError: another process is loading the same source into the same index.
@@ -147,7 +149,7 @@ def run(engine: Engine, runner: Runner, wanted: Plan, control: Control, meter: M
         stopped=_why_stopped(control, wanted, memory), resumed=memory is not None and memory.resumed,
         notes=tuple(notes), pruned=pruned, missing=missing,
     )  # fmt: skip
-    record_end(summary)
+    record_end(summary, shown=show_summary)
     return summary
 
 

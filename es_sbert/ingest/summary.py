@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.ingest.ledger import Ledger, Outcome
+from es_sbert.printable import counted
 
 
 class Skipped(BaseModel):
@@ -45,10 +46,11 @@ class Summary(BaseModel):
         dead_letters: That file; None where nothing was written to it.
         truncated: Of the indexed, documents whose text is longer than the model reads.
         lost_tokens: Tokens cut off in them, estimated for texts of more than 100,000 characters.
+        passages: Passages that got vectors, where texts are cut into passages.
         missing_fields: Field of a text → documents read that lack it, or have null in it.
         retries: Requests and documents sent again.
         seconds: Time of the load, model loading left out.
-        documents_per_second: `read` over `seconds`.
+        documents_per_second: Documents that came to an end over `seconds`; those left for the next run do not count.
         model, fingerprint, variant, precision, provider, device, threads: What embedded, as it really ran.
         warnings: What the encoder wants said.
         interrupted: Whether the user stopped it.
@@ -75,6 +77,7 @@ class Summary(BaseModel):
     dead_letters: str | None
     truncated: int
     lost_tokens: int
+    passages: int = 0
     missing_fields: dict[str, int] = Field(default_factory=dict)
     retries: int
     seconds: float
@@ -109,6 +112,7 @@ class Summary(BaseModel):
             name: getattr(info, name)
             for name in ("model", "fingerprint", "variant", "precision", "provider", "device", "threads", "warnings")
         }
+        ended = ledger.read - counts[Outcome.LEFT]
         return cls(
             index=index, engine=engine, source=source, read=ledger.read, indexed=counts[Outcome.INDEXED],
             updated=counts[Outcome.UPDATED], unchanged=counts[Outcome.UNCHANGED],
@@ -118,9 +122,9 @@ class Summary(BaseModel):
             ),
             dead=counts[Outcome.DEAD], left=counts[Outcome.LEFT],
             dead_letters=dead_letters if counts[Outcome.DEAD] else None,
-            truncated=ledger.truncated, lost_tokens=ledger.lost_tokens,
+            truncated=ledger.truncated, lost_tokens=ledger.lost_tokens, passages=ledger.passages,
             missing_fields=dict(sorted(ledger.lacking.items())), retries=ledger.retries,
-            seconds=round(seconds, 3), documents_per_second=round(ledger.read / seconds, 1) if seconds > 0 else 0.0,
+            seconds=round(seconds, 3), documents_per_second=round(ended / seconds, 1) if seconds > 0 else 0.0,
             interrupted=interrupted, stopped=stopped, resumed=resumed, notes=notes,
             pruned=pruned, missing=missing, **encoder,
         )  # fmt: skip
@@ -139,7 +143,7 @@ class Summary(BaseModel):
         went_on = " (went on where another run ended)" if self.resumed else ""
         lines = [f"{self.index} on {self.engine}: {self.read:,} documents read{went_on}"]
         facts = (
-            (self.indexed, "embedded and indexed"),
+            (self.indexed, f"embedded and indexed{in_passages(self.passages)}"),
             (self.updated, "updated, text unchanged"),
             (self.unchanged, "unchanged"),
             (self.skipped.empty, "skipped: no text"),
@@ -155,11 +159,7 @@ class Summary(BaseModel):
         for field, count in self.missing_fields.items():
             which = "all" if count == self.read else f"{count:,}"
             lines.append(f"  {which} documents lack the text field {field}, or have null in it")
-        if self.truncated:
-            lines.append(
-                f"  {self.truncated:,} texts are longer than the model reads: "
-                f"about {self.lost_tokens:,} tokens were cut off"
-            )
+        lines += truncation_lines(self.truncated, self.lost_tokens)
         if self.retries:
             lines.append(f"  {self.retries:,} requests or documents had to be sent again")
         threads = f", {self.threads} threads" if self.threads else ""
@@ -172,3 +172,15 @@ class Summary(BaseModel):
         if self.stopped is not None:
             lines.append(f"Stopped before the end: {self.stopped}")
         return lines
+
+
+def in_passages(count: int) -> str:
+    """`, in 1,200 passages`; nothing where no text was cut into passages."""
+    return f", in {counted(count, 'passage')}" if count else ""
+
+
+def truncation_lines(truncated: int, lost_tokens: int) -> list[str]:
+    """That texts were longer than the model reads, where any was."""
+    if not truncated:
+        return []
+    return [f"  {truncated:,} texts are longer than the model reads: about {lost_tokens:,} tokens were cut off"]

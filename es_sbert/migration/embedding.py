@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from es_sbert.encoder.encoder import Encoder
@@ -27,12 +27,19 @@ class Embedded:
         dead: Documents that could not be embedded, in the last load.
         stopped: Why the last load did not come to its end; None where it did.
         dead_letters: The file with those documents.
+        passages: Passages among the vectors.
+        truncated, lost_tokens: Documents whose text is longer than the model reads, and the tokens cut off.
+        notes: Warnings and notes of the loads, each once.
     """
 
     documents: int = 0
     dead: int = 0
     stopped: str | None = None
     dead_letters: Path | None = None
+    passages: int = 0
+    truncated: int = 0
+    lost_tokens: int = 0
+    notes: dict[str, None] = field(default_factory=dict)
 
 
 class Embedding:
@@ -78,8 +85,15 @@ class Embedding:
             only_ids=among, load_settings=LoadSettings.KEEP, retry_seconds=self._retry_seconds,
         )  # fmt: skip
         wanted = plan(self._engine, settings)
-        summary = run(self._engine, LocalRunner(self._encoder), wanted, self._control, self._meter())
+        # One summary, of the whole migration, is shown at its end.
+        summary = run(
+            self._engine, LocalRunner(self._encoder), wanted, self._control, self._meter(), show_summary=False
+        )
         self.result.documents += summary.indexed
+        self.result.passages += summary.passages
+        self.result.truncated += summary.truncated
+        self.result.lost_tokens += summary.lost_tokens
+        self.result.notes |= dict.fromkeys([*(f"Warning: {warning}" for warning in summary.warnings), *summary.notes])
         self.result.dead = summary.dead
         self.result.stopped = summary.stopped
         self.result.dead_letters = wanted.dead_letters if summary.dead else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from es_sbert.ingest.summary import in_passages, truncation_lines
+
 
 class MigrationResult(BaseModel):
     """A migration's end, or how far it came.
@@ -21,6 +23,9 @@ class MigrationResult(BaseModel):
         compared: Vectors that were computed once more and compared before the swap.
         dead: Documents that were copied but could not be embedded.
         dead_letters: The file that names them.
+        passages: Passages among the vectors.
+        truncated, lost_tokens: Documents whose text is longer than the model reads, and the tokens cut off.
+        notes: What else is to be known of the embedding.
         documents: Documents of the new index.
         stopped: Why it is not finished.
         dropped: Whether the old index is gone already.
@@ -44,6 +49,10 @@ class MigrationResult(BaseModel):
     compared: int
     dead: int
     dead_letters: str | None
+    passages: int = 0
+    truncated: int = 0
+    lost_tokens: int = 0
+    notes: tuple[str, ...] = ()
     documents: int
     stopped: str | None
     dropped: bool
@@ -62,13 +71,15 @@ class MigrationResult(BaseModel):
         lines = [f"{self.alias}: {self.source} → {self.target}, {self.model} ({self.fingerprint[:12]}){went_on}"]
         facts = (
             (self.copied, "copied"),
-            (self.embedded, "embedded"),
+            (self.embedded, f"embedded{in_passages(self.passages)}"),
             (self.removed, "removed: deleted from the old index meanwhile"),
             (self.late, "written in the last moment before the swap"),
             (self.compared, "vectors computed again and compared"),
             (self.dead, f"without a vector: see {self.dead_letters}"),
         )
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
+        lines += truncation_lines(self.truncated, self.lost_tokens)
+        lines += self.notes
         if self.writes_refused_seconds:
             lines.append(f"Writes to {self.source} were refused for {self.writes_refused_seconds:.2f} s")
         if not self.finished:

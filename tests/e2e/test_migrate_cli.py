@@ -148,3 +148,7 @@ def test_what_it_says_and_refuses(place: Place, run: Run, two_models: tuple[Path
     assert f"{place.alias} points to {target} now" in done.err
     assert f"Writes to {place.index} were refused for" in done.err
     assert "--drop" in done.err.splitlines()[-1]
+    # One summary, of the whole: none of the loads that it is made of.
+    assert "documents read" not in done.err
+    assert "CPUExecutionProvider" not in done.err
+    assert done.err.count(" embedded") == 1

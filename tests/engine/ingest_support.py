@@ -74,10 +74,12 @@ class Interposed:
         self._encoder, self._before, self._windows = encoder, before, 0
         self.info, self.tokenize, self.splitter = encoder.info, encoder.tokenize, encoder.splitter
 
-    def embed_until(self, texts: TokenizedTexts, stop: threading.Event) -> tuple[Vectors, NDArray[np.bool_]]:
+    def embed_until(
+        self, texts: TokenizedTexts, stop: threading.Event, progress: Callable[[float], None] = lambda part: None
+    ) -> tuple[Vectors, NDArray[np.bool_]]:
         self._before(self._windows)
         self._windows += 1
-        return self._encoder.embed_until(texts, stop)
+        return self._encoder.embed_until(texts, stop, progress)
 
 
 def open_engine(url: str) -> closing[Engine]:

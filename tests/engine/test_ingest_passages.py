@@ -117,6 +117,10 @@ def test_a_document_is_as_near_as_its_nearest_passage(
         summary_of_index = describe_index(engine, index_name)
     [field] = summary_of_index.fields
     assert (field.vectors, field.current) == (len(documents), len(documents))
+    passages = sum(len(expected(document["body"])[0]) for document in documents)
+    assert passages > len(documents)
+    assert summary.passages == field.passages == passages
+    assert f"embedded and indexed, in {passages:,} passages" in "\n".join(summary.lines())
 
 
 def test_passages_are_made_where_documents_stand_and_kept_until_their_text_changes(

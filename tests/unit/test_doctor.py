@@ -69,7 +69,9 @@ def test_blocks_and_settings_left_behind() -> None:
 
 def field(**counts: int) -> FieldSummary:
     meta = VectorFieldMeta(fingerprint="f" * 32, model="tiny", dimensions=16, index_type="hnsw")
-    return FieldSummary("embedding", meta, **({"vectors": 10, "current": 10, "truncated": 0} | counts))
+    return FieldSummary(
+        "embedding", meta, **({"vectors": 10, "current": 10, "truncated": 0, "passages": None} | counts)
+    )
 
 
 def levels(findings: Any) -> list[Level]:

@@ -155,12 +155,12 @@ def test_progress_is_an_event_every_five_seconds(caplog: pytest.LogCaptureFixtur
     meter = Logged(timer=lambda: now)
     for tick in range(60):
         now = tick / 4
-        meter.show(Snapshot(tick, tick, 0.25 if tick else None, now, "429"))
+        meter.show(Snapshot(tick, tick, 0.25 if tick else None, now, 15.04, "429"))
     first, second = events(caplog)
     assert first == (
         "progress",
-        {"read": 20, "done": 20, "fraction": 0.25, "seconds": 5.0, "documents_per_second": 4.0, "seconds_left": 15.0,
-         "waiting": "429"},
+        {"read": 20, "processed": 20, "fraction": 0.25, "seconds": 5.0, "documents_per_second": 4.0,
+         "seconds_left": 15.0, "waiting": "429", "watching": False},
     )  # fmt: skip
     assert second[1]["read"] == 40
     assert isinstance(meter_for(sys.stderr, quiet=False, events=True), Logged)

@@ -42,7 +42,7 @@ def exposed() -> CollectorRegistry:
     metrics = LoadMetrics()
     engine = EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
     metrics.began('an "index"\n', engine, info, Ledger(), Throttle(1000, 4))
-    metrics.show(Snapshot(4, 2, 0.5, 1.0, "429"))
+    metrics.show(Snapshot(4, 2, 0.5, 1.0, waiting="429"))
     return metrics.registry
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from es_sbert.cli.options import connection_options, engine_settings
+from es_sbert.printable import counted
 from es_sbert.tuning.bytes import size_text
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def _as_text(summary: IndexSummary) -> str:
 
 def _field_lines(field: FieldSummary) -> list[str]:
     meta = field.meta
+    passages = "" if field.passages is None else f", {counted(field.passages, 'passage')}"
     return [
         f"  vector field {field.name}",
         f"    model        {meta.model}",
@@ -62,5 +64,6 @@ def _field_lines(field: FieldSummary) -> list[str]:
         f"    index type   {meta.index_type}, {meta.similarity}",
         f"    text         {meta.text or 'not set before the first load'}",
         f"    vectors of   {meta.passages or 'whole texts, as far as the model reads them'}",
-        f"    vectors      {field.vectors:,} documents, {field.current:,} of this model, {field.truncated:,} truncated",
+        f"    vectors      {counted(field.vectors, 'document')}{passages}, {field.current:,} of this model, "
+        f"{field.truncated:,} truncated",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,28 @@ from es_sbert.ingest.records import Origin
 from es_sbert.ingest.state import LoadState
 
 
+@dataclass(frozen=True, slots=True)
+class PartProgress:
+    """How far a part is.
+
+    Attributes:
+        read: Documents met in it.
+        processed: Documents that are embedded, or that needed no vector.
+        fraction: Part of it that is processed, 0 to 1.
+    """
+
+    read: int
+    processed: int
+    fraction: float
+
+
 class Keeper:
     """Holds the state file for all workers, tells them to stop, and knows how far each part is."""
 
     def __init__(self) -> None:
         self._state: LoadState | None = None
         self._stopped = False
-        self._progress: dict[int, tuple[int, int]] = {}
+        self._progress: dict[int, PartProgress] = {}
 
     def open(self, path: Path, identity: LoadIdentity) -> tuple[Path, str, bool, str | None]:
         """Path, run, resumed and note of the state.
@@ -50,18 +66,23 @@ class Keeper:
     def stopped(self) -> bool:
         return self._stopped
 
-    def report(self, part: int, read: int, done: int) -> bool:
+    def report(self, part: int, progress: PartProgress) -> bool:
         """How far a part is; the last word counts, since a part may be begun anew elsewhere.
 
         Returns:
             Whether the load is to stop.
         """
-        self._progress[part] = (read, done)
+        self._progress[part] = progress
         return self._stopped
 
-    def progress(self) -> tuple[int, int]:
-        """Documents read and done, of all parts."""
-        return sum(read for read, _ in self._progress.values()), sum(done for _, done in self._progress.values())
+    def progress(self) -> PartProgress:
+        """The sums over all parts."""
+        parts = self._progress.values()
+        return PartProgress(
+            sum(part.read for part in parts),
+            sum(part.processed for part in parts),
+            sum(part.fraction for part in parts),
+        )
 
 
 def start_keeper() -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,7 +31,7 @@ from es_sbert.ingest.cluster.workers import Workers, choose_workers
 from es_sbert.ingest.context import LoadContext, patiently
 from es_sbert.ingest.memory import LoadIdentity, LoadMemory
 from es_sbert.ingest.milestones import begin
-from es_sbert.ingest.progress import Snapshot
+from es_sbert.ingest.progress import ProgressTracker
 from es_sbert.ingest.runner import ModelIdentity
 
 _TICK_SECONDS = 0.5
@@ -90,9 +89,8 @@ class RayRunner:
             context.clock.now(), Path.cwd(),
         )  # fmt: skip
         info: EncoderInfo | None = None
-        with self._parts(context) as parts, _Ticker(context, self._keeper, len(parts)) as ticker:
+        with self._parts(context) as parts, _Ticker(context, self._keeper, len(parts)):
             for report in self._reports(job, parts):
-                ticker.ended += 1
                 if info is None and report.info is not None:
                     info = report.info
                     begin(context, info)
@@ -161,14 +159,9 @@ def _enter(context: LoadContext, report: Report) -> None:
 
 
 class _Ticker:
-    """Shows how far the load is, and passes on that it is to stop, while reports are waited for.
-
-    Attributes:
-        ended: Parts that have come to their end.
-    """
+    """Shows how far the load is, and passes on that it is to stop, while reports are waited for."""
 
     def __init__(self, context: LoadContext, keeper: Any, parts: int) -> None:
-        self.ended = 0
         self._context = context
         self._keeper = keeper
         self._parts = parts
@@ -176,7 +169,7 @@ class _Ticker:
         self._thread = threading.Thread(target=self._run, name="ingest-cluster-ticker", daemon=True)
 
     def __enter__(self) -> _Ticker:
-        self._begin = time.monotonic()
+        self._tracker = ProgressTracker()
         self._thread.start()
         return self
 
@@ -191,10 +184,10 @@ class _Ticker:
                 told = True
                 self._keeper.stop.remote()
             try:
-                read, done = ray.get(self._keeper.progress.remote())
+                parts = ray.get(self._keeper.progress.remote())
             except RayError:
                 return  # whoever waits for the reports meets the same
-            snapshot = Snapshot(read, done, self.ended / max(1, self._parts), time.monotonic() - self._begin)
+            snapshot = self._tracker.snapshot(parts.read, parts.processed, parts.fraction / max(1, self._parts))
             self._context.meter.show(snapshot)
             self._context.observer.show(snapshot)
 

@@ -7,6 +7,7 @@ import pickle
 import platform
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import EsSbertError, IndexMismatch, SourceError
 from es_sbert.index.targets import Targets
 from es_sbert.ingest.backfill import IndexReader
-from es_sbert.ingest.cluster.memory import RemoteMemory
+from es_sbert.ingest.cluster.memory import PartProgress, RemoteMemory
 from es_sbert.ingest.cluster.parts import Part
 from es_sbert.ingest.cluster.session import fetched
 from es_sbert.ingest.context import LoadContext
@@ -34,7 +35,7 @@ from es_sbert.ingest.load import WRITERS
 from es_sbert.ingest.observer import Unobserved
 from es_sbert.ingest.outcomes import Outcomes
 from es_sbert.ingest.plan import Plan
-from es_sbert.ingest.progress import Silent
+from es_sbert.ingest.progress import Silent, fraction_processed
 from es_sbert.ingest.records import Origin, Reject
 from es_sbert.ingest.retry import RetryPolicy
 from es_sbert.ingest.startup import wait_for_engine
@@ -151,7 +152,7 @@ class PartLoader:
             self._run(part, context, encoder)
         except EsSbertError as error:
             failed = error
-        self._tell(part, context)
+        self._tell(part, context, 1.0)
         outcomes, control = context.outcomes, context.control
         return Report(
             part.number, info=encoder.info, ledger=outcomes.ledger, letters=letters.letters,
@@ -192,30 +193,33 @@ class PartLoader:
         )  # fmt: skip
 
     def _run(self, part: Part, context: LoadContext, encoder: Encoder) -> None:
-        tick = self._ticker(part, context)
-        if part.slice is None:
-            stream = RecordStream(context.plan.sources, context.plan.reading, context.control)
+        if part.source is not None:
+            stream, size = RecordStream(context.plan.sources, context.plan.reading, context.control), part.source.size
+            tick = self._ticker(part, context, lambda: stream.counter.bytes / size if size else None)
             load_sources(context, encoder, stream, tick, empty_index=self._job.empty_index)
             return
+        tick = self._ticker(part, context, lambda: None)
         reader = IndexReader(context, part.slice)
         embed_in_place(context, encoder, reader, reader.documents, tick)
 
-    def _ticker(self, part: Part, context: LoadContext) -> Any:
+    def _ticker(self, part: Part, context: LoadContext, part_read: Callable[[], float | None]) -> Any:
         last = time.monotonic()
 
         def tick() -> None:
             nonlocal last
             if time.monotonic() - last >= _REPORT_SECONDS:
                 last = time.monotonic()
-                if fetched(self._tell(part, context)):
+                ledger = context.outcomes.ledger
+                fraction = fraction_processed(ledger.read, ledger.processed, part_read())
+                if fetched(self._tell(part, context, fraction or 0.0)):
                     context.control.interrupt()
 
         return tick
 
-    def _tell(self, part: Part, context: LoadContext) -> Any:
+    def _tell(self, part: Part, context: LoadContext, fraction: float) -> Any:
         """Tell the keeper how far a part is; its answer, by reference: whether the load is to stop."""
         ledger = context.outcomes.ledger
-        return self._job.keeper.report.remote(part.number, ledger.read, ledger.done)
+        return self._job.keeper.report.remote(part.number, PartProgress(ledger.read, ledger.processed, fraction))
 
 
 def _check_at_hand(part: Part) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from es_sbert.ingest.progress import (
     Bar,
     Lines,
+    ProgressTracker,
     Silent,
     Snapshot,
     clock,
-    fraction_done,
+    fraction_processed,
     meter_for,
     progress_line,
 )
@@ -26,25 +31,74 @@ def test_clock(seconds: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "done", "part_read", "fraction"),
+    ("read", "processed", "part_read", "fraction"),
     [
-        (100, 50, 1.0, 0.5),  # all is read, half of it is done
+        (100, 50, 1.0, 0.5),  # all is read, half of it is processed
         (100, 100, 0.25, 0.25),
         (0, 0, 0.5, None),
         (10, 5, None, None),
         (10, 10, 1.2, 1.0),  # a file that grew since the load began
     ],
 )
-def test_what_is_read_ahead_is_not_done(read: int, done: int, part_read: float | None, fraction: float | None) -> None:
-    assert fraction_done(read, done, part_read) == fraction
+def test_what_is_read_ahead_is_not_processed(
+    read: int, processed: int, part_read: float | None, fraction: float | None
+) -> None:
+    assert fraction_processed(read, processed, part_read) == fraction
 
 
-def test_rate_and_time_left() -> None:
-    snapshot = Snapshot(read=5000, done=4000, fraction=0.4, seconds=10)
-    assert (snapshot.rate, snapshot.seconds_left) == (400, 15)
+def test_a_line_has_rate_and_time_left() -> None:
+    snapshot = Snapshot(read=5000, processed=4000, fraction=0.4, seconds=10, seconds_left=15)
+    assert snapshot.rate == 400
     assert progress_line(snapshot) == "4,000 documents · 400/s · 40% · 0:15 left"
     assert progress_line(Snapshot(5000, 4000, None, 10)) == "4,000 documents · 400/s"
     assert progress_line(Snapshot(0, 0, None, 0)) == "0 documents · 0/s"
+    assert progress_line(Snapshot(1, 1, 0.5, 10)) == "1 document · 0/s · 50% · ? left"
+
+
+def test_a_line_says_that_the_load_watches_for_changes() -> None:
+    snapshot = Snapshot(1000, 1000, None, 10, watching=True)
+    assert progress_line(snapshot) == "1,000 documents · watching for changes (Ctrl-C ends)"
+
+
+def estimates(fractions: Iterable[float], seconds: float = 0.2) -> list[float | None]:
+    """Time left as shown for fractions, one every 0.2 seconds."""
+    now = 0.0
+    tracker = ProgressTracker(timer=lambda: now)
+    shown = []
+    for fraction in fractions:
+        now += seconds
+        shown.append(tracker.snapshot(1, 1, fraction).seconds_left)
+    return shown
+
+
+@given(st.integers(0, 200), st.integers(20, 1000))
+def test_the_time_left_of_steady_work_falls_with_the_clock(before: int, steps: int) -> None:
+    # `before`: the model is loaded and the first texts are tokenised.
+    shown = estimates([*[0.0] * before, *(step / steps for step in range(1, steps + 1))])
+    known = [left for left in shown if left is not None]
+    assert known[-1] == pytest.approx(0, abs=1e-9)
+    assert all(later < earlier for earlier, later in pairwise(known))
+    # Right from the first one on.
+    assert known[0] == pytest.approx(0.2 * (len(known) - 1), rel=0.01, abs=0.01)
+
+
+def test_the_time_left_follows_a_change_of_speed() -> None:
+    """A resumed load passes over what it has loaded, and then embeds."""
+    fast = [0.01 * step for step in range(1, 51)]
+    slow = [0.5 + 0.0001 * step for step in range(1, 5001)]
+    shown = estimates([*fast, *slow])
+    assert shown[len(fast) - 1] == pytest.approx(10, rel=0.01)
+    assert shown[len(fast) + 200] == pytest.approx(0.2 * 4800, rel=0.2)
+
+
+def test_a_stall_takes_the_estimate_away_and_not_the_progress() -> None:
+    times = iter([0.0, 0.0, 10.0, 20.0, 100.0, 200.0])
+    tracker = ProgressTracker(timer=lambda: next(times))
+    for fraction in (0.0, 0.1, 0.2):
+        tracker.snapshot(1, 1, fraction)
+    tracker.snapshot(1, 1, 0.1, "503")  # a document that was embedded is to be embedded again
+    stalled = tracker.snapshot(1, 1, 0.1, "503")
+    assert (stalled.fraction, stalled.seconds_left, stalled.waiting) == (0.2, None, "503")
 
 
 def test_a_line_every_five_seconds() -> None:
@@ -66,7 +120,7 @@ def test_a_terminal_gets_a_bar() -> None:
     stream = Terminal()
     meter = meter_for(stream, quiet=False)
     assert isinstance(meter, Bar)
-    meter.show(Snapshot(10, 5, 0.5, 1))
+    meter.show(Snapshot(10, 5, 0.5, 1, 1))
     meter.close()
     assert "5 documents · 5/s · 50% · 0:01 left" in stream.getvalue()
 

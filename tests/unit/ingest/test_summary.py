@@ -88,7 +88,7 @@ def test_words() -> None:
         "            8  not loaded: see docs.dead",
         "            9  left for the next run",
         "           10  removed: no longer in the source",
-        "2.0 s, 621 documents/s",
+        "2.0 s, 616 documents/s",
         "tiny (0123456789ab), int8, CPUExecutionProvider on cpu, 2 threads",
         "Warning: int8 misses its bar",
         "The state file was broken",
