@@ -106,19 +106,38 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
     if as_json:
         click.echo(json.dumps(_as_json(trained), indent=2))
     else:
-        click.echo(_summary(trained, time.monotonic() - began))
+        click.echo(train_summary(trained, time.monotonic() - began))
 
 
 def _as_json(trained: Trained) -> dict[str, Any]:
     stages = [{key: value for key, value in asdict(stage).items() if key != "course"} for stage in trained.stages]
-    return {"folder": str(trained.folder), "fingerprint": trained.fingerprint, "stages": stages}
+    return {
+        "folder": str(trained.folder),
+        "fingerprint": trained.fingerprint,
+        "stages": stages,
+        "test": None if trained.test is None else asdict(trained.test),
+    }
 
 
-def _summary(trained: Trained, seconds: float) -> str:
+def train_summary(trained: Trained, seconds: float) -> str:
+    """What a run came to, for people: one line for each stage, the test scores, the folder."""
     lines = []
     for stage in trained.stages:
-        best = f", best dev {stage.best_dev:.2f} at step {stage.best_step}" if stage.best_dev is not None else ""
+        best = ""
+        if stage.dev_name is not None and stage.best_dev is not None:
+            best = f", {_gain(stage.dev_name, stage.start_dev, stage.best_dev)} at step {stage.best_step}"
         lines.append(f"{stage.name}: {stage.steps:,} steps, {stage.examples_per_second:,.0f} examples/s{best}")
+    if trained.test is not None:
+        lines.append(_gain(trained.test.name, trained.test.start, trained.test.trained))
     fingerprint = f" (fingerprint {trained.fingerprint})" if trained.fingerprint else ""
     lines.append(f"→ {trained.folder}{fingerprint}, {seconds:,.0f} s")
     return "\n".join(lines)
+
+
+def _gain(name: str, start: float | None, trained: float) -> str:
+    """`dev accuracy × 100: 81.20 → 86.10 (+4.90)`."""
+    if start is None:
+        return f"{name}: {trained:.2f}"
+    gain = round(trained - start, 2)
+    verdict = f"{gain:+.2f}" if gain > 0 else "no better than the model it started from"
+    return f"{name}: {start:.2f} → {trained:.2f} ({verdict})"

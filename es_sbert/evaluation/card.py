@@ -35,8 +35,17 @@ class StageRecord(BaseModel):
     name: str
     examples: int
     steps: int
+    start_dev: float | None = None
     best_dev: float | None = None
     best_step: int | None = None
+
+
+class FinalScoresRecord(BaseModel):
+    """Scores on a test set that chose nothing: before and after the training."""
+
+    name: str
+    start: float | None = None
+    trained: float
 
 
 class TrainingRecord(BaseModel):
@@ -46,12 +55,14 @@ class TrainingRecord(BaseModel):
         recipe: The recipe, without what is by default.
         data: Path → SHA-256 of every file that was read.
         stages: In order.
+        test: Scores on the recipe's test set, if it has one.
         versions: Package → version.
     """
 
     recipe: dict[str, Any]
     data: dict[str, str] = {}
     stages: list[StageRecord] = []
+    test: FinalScoresRecord | None = None
     versions: dict[str, str] = {}
 
 
@@ -137,8 +148,11 @@ def _training(record: TrainingRecord) -> list[str]:
     recipe = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True)
     sections = [f"## Training\nTrained by `es-sbert train` with this recipe:\n\n```yaml\n{recipe}```"]
     if record.stages:
-        columns = ("stage", "examples", "steps", "best dev score", "at step")
+        columns = ("stage", "examples", "steps", "dev score at the start", "best dev score", "at step")
         sections.append(_table(columns, [_stage(stage) for stage in record.stages]))
+    if record.test:
+        start = "" if record.test.start is None else f"{record.test.start:.2f} before the training, "
+        sections.append(f"{record.test.name}: {start}{record.test.trained:.2f} after it.")
     if record.data:
         rows = [(file, f"`{sha256}`") for file, sha256 in record.data.items()]
         sections.append("### Training data\n" + _table(("file", "SHA-256"), rows))
@@ -152,9 +166,9 @@ def _installed(versions: Mapping[str, str]) -> str:
 
 
 def _stage(stage: StageRecord) -> list[str]:
-    best = "–" if stage.best_dev is None else f"{stage.best_dev:.2f}"
-    return [stage.name, f"{stage.examples:,}", f"{stage.steps:,}", best,
-            "–" if stage.best_step is None else f"{stage.best_step:,}"]  # fmt: skip
+    start, best = ("–" if score is None else f"{score:.2f}" for score in (stage.start_dev, stage.best_dev))
+    step = "–" if stage.best_step is None else f"{stage.best_step:,}"
+    return [stage.name, f"{stage.examples:,}", f"{stage.steps:,}", start, best, step]
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

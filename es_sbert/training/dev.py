@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +19,19 @@ from es_sbert.training.objectives.settings import Distance, ObjectiveSpec, Tripl
 from es_sbert.training.recipe import DevSpec
 
 _NAMES = {
-    "sts": "dev Spearman's ρ × 100",
-    "triplet": "dev accuracy × 100",
-    "pairs": "dev reciprocal rank × 100",
-    "duplicates": "dev average precision × 100",
+    "sts": "Spearman's ρ × 100",
+    "triplet": "accuracy × 100",
+    "pairs": "reciprocal rank × 100",
+    "duplicates": "average precision × 100",
 }
 
 # Anchors whose positives are ranked at a time: (block, positives) cosines are held.
 _BLOCK = 1024
 
 
-def dev_name(spec: DevSpec | None) -> str | None:
-    """What the dev score is, for people."""
-    return _NAMES[spec.task] if spec else None
+def dev_name(spec: DevSpec, data: Literal["dev", "test"] = "dev") -> str:
+    """What the score on a set of data is, for people."""
+    return f"{data} {_NAMES[spec.task]}"
 
 
 def dev_score(model: Embedder | PairScorer, data: DevData, distance: Similarity = Similarity.COSINE) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.errors import ModelNotFound, RecipeInvalid, SourceError
 from es_sbert.exporters.check import read_gold_pairs
-from es_sbert.training.data.dev import read_dev
+from es_sbert.training.data.dev import DevData, read_dev
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.data.read import read_examples
 from es_sbert.training.objectives.build import objective_shape
@@ -29,6 +29,15 @@ def read_stages(recipe: Recipe, data_folder: Path) -> list[StageData]:
     if sts := gold_file(recipe, data_folder):
         read_gold_pairs(sts)  # the export reads them again: after hours of training it is late to find them missing
     return [_read_stage(stage, data_folder) for stage in recipe.stages]
+
+
+def read_test(recipe: Recipe, data_folder: Path) -> DevData | None:
+    """Read and check the recipe's test set, if it has one.
+
+    Raises:
+        SourceError, RecipeInvalid: as for dev sets.
+    """
+    return read_dev(recipe.test, data_folder) if recipe.test else None
 
 
 def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:

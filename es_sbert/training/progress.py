@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from es_sbert.progress_line import SingleLineProgress
 
 
 class ProgressBar(TrainerCallback):
@@ -27,14 +29,14 @@ class ProgressBar(TrainerCallback):
         self._dev_name = dev_name
         self._report = report
         self._console = console or Console(stderr=True)
-        self._bar: Progress | None = None
+        self._bar: SingleLineProgress | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if not state.is_world_process_zero or not self._console.is_terminal:
             return
-        self._bar = Progress(
+        self._bar = SingleLineProgress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),

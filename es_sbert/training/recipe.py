@@ -62,7 +62,7 @@ class DataSpec(Settings):
 
 
 class DevSpec(Settings):
-    """What chooses the best checkpoint: never the test set.
+    """What a model is measured on: a stage's dev set chooses the best checkpoint, a recipe's test set nothing.
 
     Attributes:
         task: `sts`: Spearman's ρ of scores (roles sentence1, sentence2, score); `triplet`: accuracy (anchor,
@@ -205,6 +205,7 @@ class Recipe(Settings):
         stages: In order.
         precision: Number format of the transformer's products while training; weights and optimiser stay float32.
         seed: Of everything random.
+        test: Data to measure the base model and the trained model on, at the end. No checkpoint is chosen by it.
         export: What is written at the end.
     """
 
@@ -214,6 +215,7 @@ class Recipe(Settings):
     stages: tuple[Stage, ...] = Field(min_length=1)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     seed: int = Field(42, ge=0)
+    test: DevSpec | None = None
     export: ExportSpec = ExportSpec()
 
     @model_validator(mode="after")

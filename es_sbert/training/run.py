@@ -7,7 +7,7 @@ import platform
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -24,9 +24,12 @@ from es_sbert.errors import DeviceError
 from es_sbert.evaluation.card import TRAINING_RECORD, TrainingRecord, model_card
 from es_sbert.exporters.export import export_bundle
 from es_sbert.exporters.reranker import export_reranker
+from es_sbert.training.data.dev import DevData
+from es_sbert.training.dev import dev_name, dev_score, triplet_distance
 from es_sbert.training.failures import disk_errors_explained
-from es_sbert.training.inputs import find_models, gold_file, read_stages
+from es_sbert.training.inputs import find_models, gold_file, read_stages, read_test
 from es_sbert.training.neighbours import with_neighbours
+from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import Kind, ModelSpec, Recipe, Stage
 from es_sbert.training.stage import StageData, StageResult, data_names, stage_model, train_stage
 from es_sbert.training.teachers import taught
@@ -36,18 +39,35 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class FinalScores:
+    """What a run has gained on its test set.
+
+    Attributes:
+        name: What the score is.
+        start: Of the model that the run started from; None for cross- and poly-encoders, whose heads are new then.
+        trained: Of the result.
+    """
+
+    name: str
+    start: float | None
+    trained: float
+
+
+@dataclass(frozen=True)
 class Trained:
     """A finished run.
 
     Attributes:
         folder: The trained model: an ONNX bundle, unless the recipe exports nothing.
         stages: How each stage that was trained by this call went.
+        test: Scores on the recipe's test set; None without one, or where an earlier call has trained the model.
         fingerprint: Of the exported model; None where nothing was exported.
     """
 
     folder: Path
     stages: tuple[StageResult, ...]
     fingerprint: str | None
+    test: FinalScores | None = None
 
 
 def train(
@@ -80,7 +100,7 @@ def train(
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     state = accelerate.PartialState(cpu=place == "cpu")
-    data = read_stages(recipe, data_folder)
+    data, test_data = read_stages(recipe, data_folder), read_test(recipe, data_folder)
     folders = find_models(recipe, all_needed=not resume)
     workspace = Workspace(output)
     hashes = _hashes(recipe, data_folder) if state.is_main_process else {}
@@ -94,11 +114,15 @@ def train(
             say(f"{output} is finished: there is nothing to go on with")
             return Trained(output, (), _fingerprint(output))
         results = _train_stages(recipe, data, workspace, place, resume=resume, report=say)
-        fingerprint = None
+        fingerprint = test = None
         if state.is_main_process:
-            fingerprint = _finish(recipe, workspace, data_folder, hashes, keep_checkpoints=keep_checkpoints, report=say)
+            if test_data is not None:
+                test = _test_scores(recipe, data, test_data, workspace, state.device)
+            fingerprint = _finish(
+                recipe, workspace, data_folder, hashes, test, keep_checkpoints=keep_checkpoints, report=say
+            )
         state.wait_for_everyone()
-    return Trained(output, results, fingerprint)
+    return Trained(output, results, fingerprint, test)
 
 
 def _train_stages(
@@ -123,6 +147,23 @@ def _train_stages(
             )
         start = next_start(recipe.model, folder / "model")
     return tuple(results)
+
+
+def _test_scores(
+    recipe: Recipe, data: Sequence[StageData], test: DevData, workspace: Workspace, device: torch.device
+) -> FinalScores:
+    """Measure the model that the run started from and the trained one."""
+
+    def score(start: ModelSpec, stage: Stage, read: StageData) -> float:
+        task = open_task(start, stage, read.examples, read.objectives).to(device)
+        return dev_score(task.measured(), test, triplet_distance(read.objectives))
+
+    assert recipe.test is not None
+    name = dev_name(recipe.test, "test")
+    first, last = (recipe.stages[0], data[0]), (recipe.stages[-1], data[-1])
+    trained = next_start(recipe.model, workspace.stage(last[0].name) / "model")
+    start = score(recipe.model, *first) if recipe.model.kind is Kind.BI_ENCODER else None
+    return FinalScores(name, start, score(trained, *last))
 
 
 def _fingerprint(folder: Path) -> str | None:
@@ -160,7 +201,7 @@ def choose_training_device(name: str, precision: Literal["fp32", "bf16", "fp16"]
 
 def _hashes(recipe: Recipe, data_folder: Path) -> dict[str, str]:
     paths = {data.path for stage in recipe.stages for data in stage.data}
-    paths |= {stage.dev.path for stage in recipe.stages if stage.dev}
+    paths |= {measured.path for measured in (recipe.test, *(stage.dev for stage in recipe.stages)) if measured}
     return {path: hash_source(data_folder / path) for path in sorted(paths)}
 
 
@@ -178,6 +219,7 @@ def _finish(
     workspace: Workspace,
     data_folder: Path,
     hashes: dict[str, str],
+    test: FinalScores | None,
     *,
     keep_checkpoints: bool,
     report: Report,
@@ -188,7 +230,7 @@ def _finish(
     shutil.rmtree(built, ignore_errors=True)
     with disk_errors_explained(workspace.output):
         fingerprint = _export(recipe, trained, built, data_folder, report)
-        summary = _summary(recipe, workspace, hashes)
+        summary = _summary(recipe, workspace, hashes, test)
         note(built / TRAINING_RECORD, summary)
         card = model_card(recipe.name, (), TrainingRecord.model_validate(summary))
         (built / "README.md").write_text(card, encoding="utf-8")
@@ -210,7 +252,7 @@ def _export(recipe: Recipe, trained: Path, built: Path, data_folder: Path, repor
     return export_bundle(model, built, precisions, sts_file=gold, reference="auto", on_progress=report).fingerprint
 
 
-def _summary(recipe: Recipe, workspace: Workspace, hashes: dict[str, str]) -> dict[str, Any]:
+def _summary(recipe: Recipe, workspace: Workspace, hashes: dict[str, str], test: FinalScores | None) -> dict[str, Any]:
     """What the model card says about the training: recipe, data with hashes, course and versions."""
     results = []
     for stage in recipe.stages:
@@ -220,5 +262,6 @@ def _summary(recipe: Recipe, workspace: Workspace, hashes: dict[str, str]) -> di
         "recipe": recipe.model_dump(mode="json", exclude_defaults=True),
         "data": hashes,
         "stages": results,
+        "test": None if test is None else asdict(test),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
     }

@@ -58,6 +58,8 @@ class StageResult:
         name: Of the stage.
         examples: Of all data sets.
         steps: Optimiser steps done.
+        dev_name: What the dev score is; None without a dev set.
+        start_dev: The dev score of the model that the stage started from; None without a dev set.
         best_dev, best_step: The best dev score and its step; None without a dev set.
         seconds: Wall time of this call (after a resume: since then).
         examples_per_second: Over the steps of this call, measurements and saving included.
@@ -67,6 +69,8 @@ class StageResult:
     name: str
     examples: int
     steps: int
+    dev_name: str | None
+    start_dev: float | None
     best_dev: float | None
     best_step: int | None
     seconds: float
@@ -115,10 +119,11 @@ def train_stage(
         stage, folder, device=device, precision=recipe.precision, seed=recipe.seed,
         steps_per_epoch=steps_per_epoch, resuming=checkpoint is not None,
     )  # fmt: skip
-    bar = ProgressBar(stage.name, dev_name(stage.dev), report)
+    name = dev_name(stage.dev) if stage.dev else None
+    bar = ProgressBar(stage.name, name, report)
     callbacks = [
         Schedule(steps_per_epoch, stage.checkpoints_per_epoch, measured=stage.dev is not None),
-        History(workspace.log(stage.name), title=f"{recipe.name}: {stage.name}", dev_name=dev_name(stage.dev)),
+        History(workspace.log(stage.name), title=f"{recipe.name}: {stage.name}", dev_name=name),
         bar,
         End(stage.patience),
     ]
@@ -133,15 +138,18 @@ def train_stage(
         bar.stop()
     seconds = time.monotonic() - began
     steps = trainer.state.global_step
+    rows = course(trainer.state.log_history)
     result = StageResult(
         name=stage.name,
         examples=sum(map(len, data.examples)),
         steps=steps,
+        dev_name=name,
+        start_dev=next((row["dev"] for row in rows if row["step"] == 0 and "dev" in row), None),
         best_dev=trainer.state.best_metric,
         best_step=trainer.state.best_global_step if stage.dev is not None else None,
         seconds=seconds,
         examples_per_second=(steps - done_before) * sampler.examples / steps_per_epoch / seconds,
-        course=course(trainer.state.log_history),
+        course=rows,
     )
     if state.is_main_process:
         # A stage whose model stands there is through and is not looked at again: what is said of it comes first.

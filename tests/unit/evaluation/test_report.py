@@ -28,8 +28,8 @@ TRANSFER = Report(
 RECORD = {
     "recipe": {"name": "tuned", "description": "A model for tests.", "seed": 7, "stages": [{"epochs": 4}]},
     "data": {"sts/train.tsv": "ab" * 32},
-    "stages": [{"name": "stage", "examples": 5749, "steps": 1440, "best_dev": 88.1234, "best_step": 1080,
-                "seconds": 1.0, "examples_per_second": 2.0, "course": []},
+    "stages": [{"name": "stage", "examples": 5749, "steps": 1440, "start_dev": 80.5, "best_dev": 88.1234,
+                "best_step": 1080, "seconds": 1.0, "examples_per_second": 2.0, "course": []},
                {"name": "second", "examples": 10, "steps": 2, "best_dev": None, "best_step": None}],
     "versions": {"torch": "2.9"},
 }  # fmt: skip
@@ -107,8 +107,8 @@ def test_card(tmp_path: Path) -> None:
     assert "| stsb-test | all | 1,379 | 85.35 | 8.00 |" in body
     recipe = body.split("```yaml\n")[1].split("```")[0]
     assert yaml.safe_load(recipe) == RECORD["recipe"]
-    assert "| stage | 5,749 | 1,440 | 88.12 | 1,080 |" in body
-    assert "| second | 10 | 2 | – | – |" in body
+    assert "| stage | 5,749 | 1,440 | 80.50 | 88.12 | 1,080 |" in body
+    assert "| second | 10 | 2 | – | – | – |" in body
     assert f"| sts/train.tsv | `{'ab' * 32}` |" in body
     assert "Trained with torch 2.9." in body
     assert card.endswith("Measured with es-sbert 1.2.\n")
@@ -119,7 +119,7 @@ def test_a_card_of_a_model_that_was_not_measured_yet_says_how_it_was_trained() -
     _, front, body = card.split("---\n", 2)
     assert "model-index" not in yaml.safe_load(front)
     assert "## Results" not in body
-    assert "| stage | 5,749 | 1,440 | 88.12 | 1,080 |" in body
+    assert "| stage | 5,749 | 1,440 | 80.50 | 88.12 | 1,080 |" in body
 
 
 def test_card_of_a_model_that_was_not_trained_here(tmp_path: Path) -> None:

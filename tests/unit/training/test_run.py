@@ -49,6 +49,7 @@ def rho(folder: Path, dev: Path) -> float:
 
 def test_a_recipe_becomes_a_bundle_that_ranks_dev_better(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=3, checkpoints_per_epoch=2)
+    settings["test"] = {**settings["stages"][0]["dev"], "limit": 20}
     output = folder / "out"
     trained = train_here(write_recipe(folder, settings), output)
     bundle = open_bundle(output)
@@ -78,6 +79,14 @@ def test_a_recipe_becomes_a_bundle_that_ranks_dev_better(folder: Path, model: Pa
     assert notes["recipe"]["stages"][0]["batch"] == 8
     assert set(notes["data"]) == {"train.tsv", "dev.tsv"}
     assert notes["stages"][0]["best_dev"] == pytest.approx(max(measured.values()))
+    assert notes["stages"][0]["start_dev"] == pytest.approx(measured[0])
+    assert trained.test is not None
+    few = folder / "few.tsv"
+    few.write_text("\n".join((folder / "dev.tsv").read_text().splitlines()[:21]))
+    assert trained.test.name == "test Spearman's ρ × 100"
+    assert trained.test.start == pytest.approx(rho(model, few), abs=1e-3)
+    assert trained.test.trained == pytest.approx(rho(output, few), abs=1e-3)
+    assert notes["test"]["trained"] == trained.test.trained
 
 
 def test_stages_follow_each_other(folder: Path, model: Path) -> None:

@@ -1,5 +1,6 @@
 """Schedule, course of a run, checkpoints, dev scores: the pure parts around the trainer."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_sbert.cli.train import train_summary
 from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.similarity import Similarity
 from es_sbert.training.checkpoints import last_complete, mark_complete, remove_all, remove_incomplete
@@ -15,7 +17,9 @@ from es_sbert.training.data.tokens import TokenColumn
 from es_sbert.training.dev import dev_score, reciprocal_rank, triplet_distance
 from es_sbert.training.history import as_csv, course, plot
 from es_sbert.training.objectives.settings import Distance, Regression, Triplet
+from es_sbert.training.run import FinalScores, Trained
 from es_sbert.training.schedule import checkpoint_steps, out_of_patience
+from es_sbert.training.stage import StageResult
 
 
 def test_checkpoints_are_spread_evenly_and_end_with_the_epoch() -> None:
@@ -173,3 +177,21 @@ def test_a_token_column_gives_every_text_its_own_ids() -> None:
     assert [column[n].tolist() for n in range(3)] == [[97, 98], [], [99, 100, 101]]
     assert column[0].dtype == np.int64
     assert len(TokenColumn([], lambda part: [])) == 0
+
+
+def test_the_summary_says_whether_the_result_is_better() -> None:
+    stage = StageResult("fine-tune", 10, 1200, "dev accuracy × 100", 81.2, 86.1, 400, 2.0, 310.4, [])
+    worse = replace(stage, name="again", start_dev=97.724, best_dev=97.722)
+    unmeasured = replace(stage, name="bare", dev_name=None, start_dev=None, best_dev=None, best_step=None)
+    test = FinalScores("test accuracy × 100", 80.0, 85.5)
+    lines = train_summary(Trained(Path("tuned"), (stage, worse, unmeasured), "f" * 32, test), 12).splitlines()
+    assert lines == [
+        "fine-tune: 1,200 steps, 310 examples/s, dev accuracy × 100: 81.20 → 86.10 (+4.90) at step 400",
+        "again: 1,200 steps, 310 examples/s, dev accuracy × 100: 97.72 → 97.72 (no better than the model it started "
+        "from) at step 400",
+        "bare: 1,200 steps, 310 examples/s",
+        "test accuracy × 100: 80.00 → 85.50 (+5.50)",
+        f"→ tuned (fingerprint {'f' * 32}), 12 s",
+    ]
+    alone = train_summary(Trained(Path("tuned"), (), None, FinalScores("test accuracy × 100", None, 85.5)), 12)
+    assert alone.startswith("test accuracy × 100: 85.50\n")
