@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -80,6 +81,20 @@ class Interposed:
         self._before(self._windows)
         self._windows += 1
         return self._encoder.embed_until(texts, stop, progress)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread or process does; five minutes are a failure."""
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def wait_for_first_window(engine: Engine, index: str) -> None:
+    """Wait until d0 to d4 are in the index, seen or not yet seen by searches."""
+    wanted = [f"d{number}" for number in range(5)]
+    wait_until(lambda: len(engine.get_documents(index, wanted, source_includes=["id"])) == len(wanted))
 
 
 def open_engine(url: str) -> closing[Engine]:

@@ -11,7 +11,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.index.vectors import stored_vectors
-from tests.engine.ingest_support import Interposed, contents, load, same_vectors, write_jsonl
+from tests.engine.ingest_support import Interposed, contents, load, same_vectors, wait_for_first_window, write_jsonl
 
 WORDS = ("man", "guitar", "cat", "mat", "query", "passage")
 COUNT = 20
@@ -212,6 +212,7 @@ def test_a_resumed_load_believes_the_index_and_not_its_checkpoint(
 
     def die(window: int) -> None:
         if window == 3:
+            wait_for_first_window(engine, index_name)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

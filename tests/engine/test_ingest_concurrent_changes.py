@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from es_sbert.ingest.settings import IngestSettings
 from es_sbert.ingest.sources.find import find_sources
 from es_sbert.ingest.state import default_state
 from es_sbert.ingest.summary import Summary
-from tests.engine.ingest_support import Interposed, load, sentences, write_jsonl
+from tests.engine.ingest_support import Interposed, load, sentences, wait_until, write_jsonl
 
 
 @pytest.fixture
@@ -36,13 +35,6 @@ def es9(es9_url: str, open_engine: Callable[[str], Engine]) -> Engine:
 @pytest.fixture
 def index(es9_url: str, fresh_index: Callable[[str], str]) -> str:
     return fresh_index(es9_url)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def before_window(encoder: Encoder, number: int, meddle: Callable[[], None]) -> Interposed:
@@ -76,10 +68,9 @@ def test_vectors_that_another_writer_has_overwritten_are_an_error(
 
     def overwrite() -> None:
         """Goes over d0, once it is written, as a load does that knew of neither field."""
-        deadline = time.monotonic() + 300
-        while es9.get_documents(index, ["d0"], source_includes=["text"])["d0"]["text"] != changed[0]["text"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(
+            lambda: es9.get_documents(index, ["d0"], source_includes=["text"])["d0"]["text"] == changed[0]["text"]
+        )
         lines = [b'{"index":{"_id":"d0"}}', orjson.dumps({"id": "d0", "text": "New."}), b""]
         assert all(result.ok for result in es9.bulk(index, b"\n".join(lines)))
 

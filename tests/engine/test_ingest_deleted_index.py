@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import IndexMismatch
-from tests.engine.ingest_support import Interposed, load, sentences, write_jsonl
-
-
-def wait_for_first_window(engine: Engine, index: str) -> None:
-    """Five documents are in: no request is under way."""
-    deadline = time.monotonic() + 300
-    while len(engine.get_documents(index, [f"d{number}" for number in range(5)], source_includes=["id"])) < 5:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+from tests.engine.ingest_support import Interposed, load, sentences, wait_for_first_window, write_jsonl
 
 
 def test_an_index_deleted_while_a_window_is_embedded_is_not_created_again(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import DocumentsAltered
-from tests.engine.ingest_support import Interposed, contents, load, open_engine, sentences, write_jsonl
+from tests.engine.ingest_support import Interposed, contents, load, open_engine, sentences, wait_until, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy
 
 _NEGATE = (
@@ -176,16 +175,9 @@ def test_a_document_that_another_writer_has_changed_is_no_difference(
                 orjson.dumps({"index": {"_id": f"d{number}"}}) + b"\n" + b'{"id":"x","text":"Other."}\n'
                 for number in range(5)
             )
-            wait_for(lambda: len(engine.get_documents(index_name, ["d0"], source_includes=["id"])) == 1)
+            wait_until(lambda: len(engine.get_documents(index_name, ["d0"], source_includes=["id"])) == 1)
             assert all(result.ok for result in engine.bulk(index_name, lines))
 
     load(engine_url, Interposed(tiny, overwrite), index_name, docs, dead=tmp_path / "dead", id_field="id",
          batch_window=5)  # fmt: skip
     assert contents(engine_url, index_name)["d0"]["text"] == "Other."
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
