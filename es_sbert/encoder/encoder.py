@@ -43,6 +43,7 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         threads: CPU threads; CUDA takes one.
         budget: Padded tokens of one batch; by default what was measured best for the device.
         warnings: What every summary must repeat.
+        nice: How much lower the priority of the worker threads is, see `Workers`.
 
     Raises:
         DeviceError: the session would run elsewhere than asked.
@@ -58,8 +59,9 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         threads: int,
         budget: int | None = None,
         warnings: Sequence[str] = (),
+        nice: int = 0,
     ) -> None:
-        self._workers = Workers(bundle.variant_file(variant), device, threads)
+        self._workers = Workers(bundle.variant_file(variant), device, threads, nice)
         self._tokenizer = SentenceTokenizer(bundle.model)
         self._prompt = bundle.model.prompt
         self._budget = budget or BUDGET[device.kind]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +27,8 @@ class Workers:
         path: The ONNX file.
         device: Where it runs.
         threads: CPU threads; CUDA takes one.
+        nice: How much nicer than this process the threads are to other threads of the machine, as `nice(1)` counts
+            it. Only Linux has priorities of single threads; elsewhere it has no effect.
 
     Attributes:
         count: How many threads there are.
@@ -35,11 +39,13 @@ class Workers:
         BundleInvalid: onnxruntime does not take the file.
     """
 
-    def __init__(self, path: Path, device: Device, threads: int) -> None:
+    def __init__(self, path: Path, device: Device, threads: int, nice: int = 0) -> None:
         self.count = threads if device.kind == "cpu" else 1
         self._sessions = SessionPool(path, device, self.count)
         self.provider = self._sessions.provider
-        self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="encoder")
+        self._pool = ThreadPoolExecutor(
+            self.count, thread_name_prefix="encoder", initializer=_lower_priority, initargs=(nice,)
+        )
         self._closed = False
 
     def run(
@@ -76,6 +82,12 @@ class Workers:
         """End the threads."""
         self._closed = True
         self._pool.shutdown()
+
+
+def _lower_priority(nice: int) -> None:
+    if nice and sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + nice)
 
 
 class OwnsWorkers:
