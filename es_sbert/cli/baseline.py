@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 if TYPE_CHECKING:
     from es_sbert.evaluation.baselines.train_bilstm import Epoch
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.group()
+@cloup.group()
 def baseline() -> None:
     """Train the baselines of the Sentence-BERT paper that need training.
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.collections import (
     check_files_or_index,
@@ -22,7 +24,6 @@ from es_sbert.cli.collections import (
     write_found,
 )
 from es_sbert.cli.html_report import clusters_page, source_name
-from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import Number
 from es_sbert.cli.write_field import field_writer, write_field_options, write_results
 from es_sbert.errors import SourceError
@@ -48,53 +49,57 @@ class _Count(click.IntRange):
         return value if value == "auto" else super().convert(value, param, ctx)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@cloup.command()
 @click.argument("files", nargs=-1)
-@click.option(
-    "--method",
-    type=click.Choice(["kmeans", "agglomerative", "hdbscan", "communities"]),
-    default="kmeans",
-    show_default=True,
-    help="agglomerative takes up to 20,000 texts, hdbscan up to 15,000.",
-)
-@click.option(
-    "--k",
-    type=_Count(),
-    metavar="NUMBER|auto",
-    help="kmeans, agglomerative: number of clusters; auto tries up to 200 and takes the one with the greatest "
-    "silhouette.  [default: auto]",
-)
-@click.option(
-    "--min-cosine",
-    type=Number(-1, 1),
-    help="communities: texts with at least this cosine with the central text belong to it.  [default: 0.75]",
-)
-@click.option(
-    "--min-size",
-    type=click.IntRange(min=2),
-    help="hdbscan, communities: minimum number of texts of a cluster.  [default: 5]",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**32 - 1),
-    default=0,
-    show_default=True,
-    help="kmeans: seed of the random choices. The same seed gives the same clusters.",
-)
-@click.option(
-    "--stop-words",
-    metavar="english|none|FILE",
-    default="english",
-    show_default=True,
-    help="Words that are left out of names; FILE holds one word a line.",
+@option_group(
+    "Options",
+    click.option(
+        "--method",
+        type=click.Choice(["kmeans", "agglomerative", "hdbscan", "communities"]),
+        default="kmeans",
+        show_default=True,
+        help="agglomerative takes up to 20,000 texts, hdbscan up to 15,000.",
+    ),
+    click.option(
+        "-k",
+        "--k",
+        "k",
+        type=_Count(),
+        metavar="NUMBER|auto",
+        help="kmeans, agglomerative: number of clusters; auto tries up to 200 and takes the one with the greatest "
+        "silhouette.  [default: auto]",
+    ),
+    click.option(
+        "--min-cosine",
+        type=Number(-1, 1),
+        help="communities: texts with at least this cosine with the central text belong to it.  [default: 0.75]",
+    ),
+    click.option(
+        "--min-size",
+        type=click.IntRange(min=2),
+        help="hdbscan, communities: minimum number of texts of a cluster.  [default: 5]",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**32 - 1),
+        default=0,
+        show_default=True,
+        help="kmeans: seed of the random choices. The same seed gives the same clusters.",
+    ),
+    click.option(
+        "--stop-words",
+        metavar="english|none|FILE",
+        default="english",
+        show_default=True,
+        help="Words that are left out of names; FILE holds one word a line.",
+    ),
 )
 @write_field_options(
     "With --index: write each document's cluster name into this keyword field (e.g. cluster); remove the field from "
     "documents in no cluster."
 )
-@output_options
 @source_options
-@log_format_option
+@output_options
 def cluster(files: tuple[str, ...], index: str | None, method: str, k: Any, min_cosine: float | None,
             min_size: int | None, seed: int, stop_words: str, write_field: str | None, dry_run: bool,
             retry_seconds: float, as_json: bool, output: Path | None, html: Path | None,

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from cloup import option_group
 
-from es_sbert.cli.logs import is_json
+from es_sbert.cli.logs import is_json, log_format_option
 from es_sbert.cli.options import (
     connection_options,
     encoder_options,
@@ -32,21 +33,19 @@ if TYPE_CHECKING:
     from es_sbert.analysis.collection import OnProgress
     from es_sbert.engines.protocol import Json
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 # Characters of a text that are shown to people.
 _SHOWN = 200
 
 
-def source_options(function: F) -> F:
-    """FILES or --index, and how texts are read; collect all but the files with `read_collection`."""
-    return stacked(
+# FILES or --index, and how texts are read; collect all but the files with `read_collection`.
+source_options = stacked(
+    option_group(
+        "Texts",
         click.option("--index", help="Read documents and their vectors from this index or alias."),
         click.option(
             "--filter", "filter_text", metavar="JSON", help="With --index: query that every document must match."
         ),
-        click.option("--distinct", is_flag=True, help="Use identical texts only once."),
-        format_option,
+        vector_field_option,
         click.option(
             "--text-field",
             "text_fields",
@@ -55,24 +54,26 @@ def source_options(function: F) -> F:
         ),
         click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'."),
         click.option("--id-field", help="Field of the id.  [default: texts are named FILE:LINE]"),
-        vector_field_option,
-        connection_options,
-        encoder_options,
-    )(function)
+        click.option("--distinct", is_flag=True, help="Use identical texts only once."),
+        format_option,
+    ),
+    encoder_options,
+    connection_options,
+)
 
-
-def output_options(function: F) -> F:
-    """--json, --output and --html; check the files with `check_outputs`."""
-    file = click.Path(path_type=Path, dir_okay=False)
-    return stacked(
-        click.option("--json", "as_json", is_flag=True, help="Print JSONL: one JSON object a line."),
-        click.option("-o", "--output", type=file, help="Write JSONL to this file instead of printing."),
-        click.option(
-            "--html",
-            type=file,
-            help="Write an HTML page with a map of the texts instead of printing; it works offline.",
-        ),
-    )(function)
+_FILE = click.Path(path_type=Path, dir_okay=False)
+# Check the files with `check_outputs`.
+output_options = option_group(
+    "Output",
+    click.option("-o", "--output", type=_FILE, help="Write JSONL to this file instead of printing."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSONL: one JSON object a line."),
+    click.option(
+        "--html",
+        type=_FILE,
+        help="Write an HTML page with a map of the texts instead of printing; it works offline.",
+    ),
+    log_format_option,
+)
 
 
 def check_outputs(output: Path | None, html: Path | None) -> None:

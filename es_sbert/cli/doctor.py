@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings
 
@@ -14,10 +16,13 @@ if TYPE_CHECKING:
 _MARKS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--index", help="Index or alias to look at as well.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object a finding and line: level, about, message, remedy."
+@cloup.command()
+@option_group(
+    "Options",
+    click.option("--index", help="Index or alias to look at as well."),
+    click.option(
+        "--json", "as_json", is_flag=True, help="One JSON object a finding and line: level, about, message, remedy."
+    ),
 )
 @connection_options
 @encoder_options

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.collections import (
     check_files_or_index,
@@ -26,7 +28,6 @@ from es_sbert.cli.collections import (
 )
 from es_sbert.cli.html_report import duplicates_page, source_name
 from es_sbert.cli.interrupts import INTERRUPTED
-from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import Number, engine_settings
 from es_sbert.cli.write_field import connection_of, field_writer, say_wait, write_field_options, write_results
 from es_sbert.errors import UsageError
@@ -38,60 +39,63 @@ if TYPE_CHECKING:
     from es_sbert.engines.protocol import Engine, Json
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@cloup.command()
 @click.argument("files", nargs=-1)
-@click.option(
-    "--min-cosine",
-    type=Number(-1, 1),
-    default=0.95,
-    show_default=True,
-    help="Texts with at least this cosine are near-duplicates.",
-)
-@click.option(
-    "--keep",
-    type=click.Choice(["first", "longest", "newest"]),
-    default="first",
-    show_default=True,
-    help="Which text of a group is kept: the first of the files (of an index, the lowest id), the longest, or the "
-    "newest by --date-field. Ties go to the first.",
-)
-@click.option("--date-field", metavar="FIELD", help="With --keep newest: field of the date.")
-@click.option(
-    "--method",
-    type=click.Choice(["auto", "exact", "knn"]),
-    default="auto",
-    show_default=True,
-    help="exact: compare all pairs in memory. knn: search the index for the neighbors of each document, and measure "
-    "the recall. auto: exact for files, and for indices whose vectors take up to 1 GiB (700,000 of 384 dimensions).",
-)
-@click.option(
-    "--neighbors",
-    type=click.IntRange(1, 9_999),
-    help="knn: number of nearest neighbors of each search; more if all of them are near-duplicates.  [default: 20]",
-)
-@click.option(
-    "--num-candidates",
-    type=click.IntRange(2, 10_000),
-    help="knn: candidates per shard in a search; higher is slower and finds more.  [default: 100]",
-)
-@click.option(
-    "--recall-sample",
-    type=click.IntRange(0, 10_000),
-    help="knn: random documents that are compared with all others to measure the recall.  [default: 1000]",
-)
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="knn: file from which a search that was stopped or killed resumes; deleted once all is done.  "
-    "[default: INDEX.duplicates.state]",
+@option_group(
+    "Options",
+    click.option(
+        "--min-cosine",
+        type=Number(-1, 1),
+        default=0.95,
+        show_default=True,
+        help="Texts with at least this cosine are near-duplicates.",
+    ),
+    click.option(
+        "--keep",
+        type=click.Choice(["first", "longest", "newest"]),
+        default="first",
+        show_default=True,
+        help="Which text of a group is kept: the first of the files (of an index, the lowest id), the longest, or the "
+        "newest by --date-field. Ties go to the first.",
+    ),
+    click.option("--date-field", metavar="FIELD", help="With --keep newest: field of the date."),
+    click.option(
+        "--method",
+        type=click.Choice(["auto", "exact", "knn"]),
+        default="auto",
+        show_default=True,
+        help="exact: compare all pairs in memory. knn: search the index for the neighbors of each document, and "
+        "measure the recall. auto: exact for files, and for indices with up to 1 GiB of vectors (700,000 of 384 "
+        "dimensions).",
+    ),
+    click.option(
+        "--neighbors",
+        type=click.IntRange(1, 9_999),
+        help="knn: number of nearest neighbors of each search; more if all of them are near-duplicates.  [default: 20]",
+    ),
+    click.option(
+        "--num-candidates",
+        type=click.IntRange(2, 10_000),
+        help="knn: candidates per shard in a search; higher is slower and finds more.  [default: 100]",
+    ),
+    click.option(
+        "--recall-sample",
+        type=click.IntRange(0, 10_000),
+        help="knn: random documents that are compared with all others to measure the recall.  [default: 1000]",
+    ),
+    click.option(
+        "--state",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="knn: file from which a search that was stopped or killed resumes; deleted once all is done.  "
+        "[default: INDEX.duplicates.state]",
+    ),
 )
 @write_field_options(
     "With --index: write the id of the kept document into this keyword field (e.g. duplicate_of) of each of its "
     "duplicates; remove the field from all other documents."
 )
-@output_options
 @source_options
-@log_format_option
+@output_options
 def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, keep: str, date_field: str | None,
                method: str, neighbors: int | None, num_candidates: int | None, recall_sample: int | None,
                state: Path | None, write_field: str | None, dry_run: bool, retry_seconds: float, as_json: bool,
@@ -114,7 +118,7 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
       es-sbert duplicates tickets.jsonl --text-field title --id-field id
       es-sbert duplicates --index docs --min-cosine 0.98 --keep longest -o duplicates.jsonl
       es-sbert duplicates --index docs --html duplicates.html
-      es-sbert duplicates --index docs --keep newest --date-field created_at --write-field duplicate_of --dry-run
+      es-sbert duplicates --index docs --keep newest --date-field created_at --html copies.html
     """
     from es_sbert.analysis.duplicates import Keep, priorities
 

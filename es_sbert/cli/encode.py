@@ -7,38 +7,43 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import encoder_options
 from es_sbert.events import say as report
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@cloup.command()
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write here. A name ending in .npy gives a NumPy array (texts × dimensions, float32), any other "
-    "JSONL.  [default: JSONL on stdout]",
+@option_group(
+    "Options",
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write here. A name ending in .npy gives a NumPy array (texts × dimensions, float32), any other "
+        "JSONL.  [default: JSONL on stdout]",
+    ),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(["lines", "jsonl"]),
+        default="lines",
+        show_default=True,
+        help="Each line a text, or a JSON object.",
+    ),
+    click.option("--text-field", default="text", show_default=True, help="Field of the text, for jsonl."),
+    click.option(
+        "--as",
+        "kind",
+        type=click.Choice(["query", "document"]),
+        help="Put the model's prompt for queries or documents in front.",
+    ),
+    log_format_option,
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["lines", "jsonl"]),
-    default="lines",
-    show_default=True,
-    help="Each line a text, or a JSON object.",
-)
-@click.option("--text-field", default="text", show_default=True, help="Field of the text, for jsonl.")
-@click.option(
-    "--as",
-    "kind",
-    type=click.Choice(["query", "document"]),
-    help="Put the model's prompt for queries or documents in front.",
-)
-@encoder_options  # fmt: skip
-@log_format_option
+@encoder_options
 def encode(
     file: BinaryIO, output: Path | None, form: str, text_field: str, kind: Any, model: str | None, device: str,
     precision: str, threads: int | None,

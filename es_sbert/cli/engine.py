@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import cloup
 
 from es_sbert.cli.options import Number
 from es_sbert.engines.local import (
@@ -21,7 +22,7 @@ def _progress(message: str) -> None:
     click.echo(message, err=True)
 
 
-@click.group()
+@cloup.group()
 def engine() -> None:
     """Run a real search engine on this machine without Docker.
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import connection_options, engine_settings, vector_field_option
+from es_sbert.cli.options import connection_options, device_options, engine_settings, vector_field_option
 from es_sbert.errors import UsageError
 from es_sbert.events import say as report
 from es_sbert.printable import counted
@@ -23,74 +25,77 @@ if TYPE_CHECKING:
 TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@cloup.command()
 @click.argument("model")
-@click.option(
-    "--task", "tasks", type=click.Choice(TASKS), multiple=True, required=True, help="What to measure; may be repeated."
+@option_group(
+    "Options",
+    click.option(
+        "--task",
+        "tasks",
+        type=click.Choice(TASKS),
+        multiple=True,
+        required=True,
+        help="What to measure; may be repeated.",
+    ),
+    click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        metavar="FOLDER",
+        help="Folder of all tasks (sts/, triplets/, …), or of the one task.",
+    ),
+    click.option(
+        "--file",
+        "files",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        help="Measure this file instead of a folder; may be repeated.",
+    ),
+    click.option(
+        "--columns",
+        multiple=True,
+        metavar="ROLE=COLUMN",
+        help="Read COLUMN of the files as sentence1, score, … (the task's own name); may be repeated.",
+    ),
+    click.option(
+        "--limit",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="A quick look: N examples of each file (N queries), always the same.",
+    ),
 )
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Folder of all tasks (sts/, triplets/, …), or of the one task.",
+@option_group(
+    "Model",
+    click.option(
+        "--backend",
+        type=click.Choice(["auto", "onnx", "torch"]),
+        default="auto",
+        show_default=True,
+        help="auto: onnx, and torch for what onnx does not serve.",
+    ),
+    device_options,
 )
-@click.option(
-    "--file",
-    "files",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE",
-    help="Measure this file instead of a folder; may be repeated.",
+@option_group(
+    "Output",
+    click.option("--json", "as_json", is_flag=True, help="One JSON object a task in place of tables."),
+    click.option(
+        "--card",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Also write a Markdown model card with the results, and with recipe and data of a model that "
+        "es-sbert trained.",
+    ),
+    log_format_option,
 )
-@click.option(
-    "--columns",
-    multiple=True,
-    metavar="ROLE=COLUMN",
-    help="Read COLUMN of the files as sentence1, score, … (the task's own name); may be repeated.",
+@option_group(
+    "Index, for the task retrieval",
+    click.option(
+        "--index",
+        help="Search this index instead of memory. One that does not exist is loaded with the documents, and kept.",
+    ),
+    vector_field_option,
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="A quick look: N examples of each file (N queries), always the same.",
-)
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "onnx", "torch"]),
-    default="auto",
-    show_default=True,
-    help="auto: onnx, and torch for what onnx does not serve.",
-)
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    help="auto, cpu, cuda or cuda:N. Asking for cuda fails where it would not run.",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["auto", "fp32", "int8", "fp16"]),
-    default="auto",
-    show_default=True,
-    help="auto: as search and ingest choose it.",
-)
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: the physical cores]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a task in place of tables.")
-@click.option(
-    "--card",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Also write a Markdown model card with the results, and with recipe and data of a model that "
-    "es-sbert trained.",
-)
-@click.option(
-    "--index",
-    help="Task retrieval: search this index instead of memory. One that does not exist is "
-    "loaded with the documents, and kept.",
-)
-@vector_field_option
-@connection_options  # fmt: skip
-@log_format_option
+@connection_options
 def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple[Path, ...],
              columns: tuple[str, ...], limit: int | None, backend: Any, device: str, precision: str,
              threads: int | None, as_json: bool, card: Path | None, index: str | None, vector_field: str,

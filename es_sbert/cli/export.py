@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.bundle.manifest import Manifest, Variant
 from es_sbert.bundle.model import Precision
@@ -29,39 +31,44 @@ def _precisions(context: click.Context, parameter: click.Parameter, value: str |
     return [Precision(name) for name in names]
 
 
-@click.command()
+@cloup.command()
 @click.argument("model", default=DEFAULT_MODEL)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="BUNDLE",
-    help="Folder to write; new, empty, or a bundle of the same model, which gains variants.",
+@option_group(
+    "Options",
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path),
+        required=True,
+        metavar="BUNDLE",
+        help="Folder to write; new, empty, or a bundle of the same model, which gains variants.",
+    ),
+    click.option(
+        "--precision",
+        "precisions",
+        callback=_precisions,
+        metavar="LIST",
+        help="Any of fp32 and int8 (for CPUs) and fp16 (for CUDA), separated by commas.  [default: fp32,int8]",
+    ),
+    click.option(
+        "--target",
+        type=click.Choice(["bundle", "opensearch-ml"]),
+        default="bundle",
+        show_default=True,
+        help="opensearch-ml: a zip for OpenSearch's ml-commons, and the request that registers it.",
+    ),
+    click.option("--force", is_flag=True, help="Write variants that miss their parity bar too, marked as forced."),
+    click.option(
+        "--sts",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="File with the columns sentence1, sentence2, score: variants are compared on it as well.",
+    ),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print the bundle's manifest, or the request, as JSON on stdout."
+    ),
+    log_format_option,
 )
-@click.option(
-    "--precision",
-    "precisions",
-    callback=_precisions,
-    metavar="LIST",
-    help="Any of fp32 and int8 (for CPUs) and fp16 (for CUDA), separated by commas.  [default: fp32,int8]",
-)
-@click.option(
-    "--target",
-    type=click.Choice(["bundle", "opensearch-ml"]),
-    default="bundle",
-    show_default=True,
-    help="opensearch-ml: a zip for OpenSearch's ml-commons, and the request that registers it.",
-)
-@click.option("--force", is_flag=True, help="Write variants that miss their parity bar too, marked as forced.")
-@click.option(
-    "--sts",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="File with the columns sentence1, sentence2, score: variants are compared on it as well.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the bundle's manifest, or the request, as JSON on stdout.")
-@log_format_option
 def export(
     model: str, output: Path, precisions: list[Precision] | None, target: str, force: bool, sts: Path | None,
     as_json: bool,

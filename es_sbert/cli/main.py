@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import click
+import cloup
 
 from es_sbert import __version__
 from es_sbert.cli.logs import is_json, report, start_logging
@@ -25,24 +26,24 @@ COMMANDS = {
         "dashboards",
         "Data views and dashboards for Kibana and OpenSearch Dashboards.",
     ),
-    "doctor": ("es_sbert.cli.doctor", "doctor", "Look at everything that a load or a search needs."),
+    "doctor": ("es_sbert.cli.doctor", "doctor", "Check everything that a load or a search needs."),
     "duplicates": ("es_sbert.cli.duplicates", "duplicates", "Find groups of near-duplicates, in files or in an index."),
-    "encode": ("es_sbert.cli.encode", "encode", "Turn texts into sentence vectors."),
-    "engine": ("es_sbert.cli.engine", "engine", "Run a real search engine on this machine without Docker."),
+    "encode": ("es_sbert.cli.encode", "encode", "Embed texts."),
+    "engine": ("es_sbert.cli.engine", "engine", "Run a search engine on this machine without Docker."),
     "evaluate": ("es_sbert.cli.evaluate", "evaluate", "Measure a model by the protocols of the Sentence-BERT paper."),
     "export": ("es_sbert.cli.export", "export", "Export a model to a checked ONNX bundle."),
     "index": ("es_sbert.cli.index", "index", "Create, inspect and change indices with a vector field."),
     "ingest": ("es_sbert.cli.ingest", "ingest", "Embed documents and load them into an index."),
     "pairs": ("es_sbert.cli.pairs", "pairs", "Find the most similar pairs of texts, in files or in an index."),
-    "search": ("es_sbert.cli.search", "search", "Search an index by meaning."),
-    "serve": ("es_sbert.cli.serve", "serve", "Stand in front of an engine and understand searches by meaning."),
-    "train": ("es_sbert.cli.train", "train", "Fine-tune a sentence encoder by a recipe."),
+    "search": ("es_sbert.cli.search", "search", "Semantic search over an index."),
+    "serve": ("es_sbert.cli.serve", "serve", "Run a proxy that adds semantic search to an engine."),
+    "train": ("es_sbert.cli.train", "train", "Fine-tune a sentence encoder with a recipe."),
 }
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(cloup.Group):
     """A group whose subcommands are imported on use: `es-sbert --help` must not load onnxruntime."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -78,10 +79,24 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@cloup.group(
+    cls=_LazyGroup,
+    context_settings=cloup.Context.settings(help_option_names=["-h", "--help"], max_content_width=100),
+)
+@click.option(
+    "--profile",
+    envvar="ES_SBERT_PROFILE",
+    show_envvar=True,
+    metavar="NAME",
+    help="Take address, credentials and model from this profile of the configuration file.",
+)
 @click.version_option(__version__, prog_name="es-sbert")
-def cli() -> None:
-    """Search an Elasticsearch or OpenSearch index by meaning."""
+@click.pass_context
+def cli(ctx: click.Context, profile: str | None) -> None:
+    """Semantic search over an Elasticsearch or OpenSearch index."""
+    from es_sbert.cli.profile import read_profile
+
+    ctx.obj = read_profile(profile)
 
 
 def main(args: list[str] | None = None) -> None:

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from cloup import option_group
 
+from es_sbert.cli.profile import ProfileOption
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_URL, DEFAULT_VECTOR_FIELD, LONGEST_TIMEOUT, EngineSettings
 from es_sbert.errors import UsageError
 
@@ -37,38 +39,34 @@ def stacked(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def connection_options(function: F) -> F:
-    """Where the engine is and how to sign in; collect them with `engine_settings`."""
-    return stacked(address_option("--url"), sign_in_options)(function)
-
-
 def address_option(flag: str) -> Callable[[F], F]:
     """Where the engine is, as the setting `url`."""
-    return click.option(flag, "url", envvar="ES_SBERT_URL", default=DEFAULT_URL, show_default=True, show_envvar=True,
-                        callback=public_url, help="Address of the engine.")  # fmt: skip
+    return click.option(flag, "url", cls=ProfileOption, envvar="ES_SBERT_URL", default=DEFAULT_URL, show_default=True,
+                        show_envvar=True, is_eager=True, callback=public_url,
+                        help="Address of the engine.")  # fmt: skip
 
 
-def sign_in_options(function: F) -> F:
-    """How to sign in to the engine. Secrets themselves are no options: a command line is public."""
-    file = click.Path(path_type=Path)
-    return stacked(
-        click.option("--username", envvar="ES_SBERT_USERNAME", show_envvar=True,
-                     help="User name; give its password in ES_SBERT_PASSWORD or a file."),
-        click.option("--password-file", envvar="ES_SBERT_PASSWORD_FILE", type=file,
-                     help="File that holds the password."),
-        click.option("--api-key-file", envvar="ES_SBERT_API_KEY_FILE", type=file,
-                     help="File that holds an API key (or ES_SBERT_API_KEY)."),
-        click.option("--token-file", envvar="ES_SBERT_TOKEN_FILE", type=file,
-                     help="File that holds a bearer token (or ES_SBERT_TOKEN)."),
-        click.option("--keyring", envvar="ES_SBERT_KEYRING", metavar="SERVICE", show_envvar=True,
-                     help="Take the user's password, or the API key, from this service of the system's keyring."),
-        click.option("--ca-certs", envvar="ES_SBERT_CA_CERTS", show_envvar=True, type=file,
-                     help="PEM file of the authority that signed the server's certificate."),
-        click.option("--fingerprint", envvar="ES_SBERT_FINGERPRINT", show_envvar=True,
-                     help="SHA-256 of the server's certificate, in place of an authority."),
-        click.option("--timeout", envvar="ES_SBERT_TIMEOUT", type=Number(0, LONGEST_TIMEOUT, min_open=True),
-                     default=60.0, show_default=True, help="Seconds to wait for one request."),
-    )(function)  # fmt: skip
+_FILE = click.Path(path_type=Path)
+# How to sign in to the engine. Secrets themselves are no options: a command line is public.
+sign_in_options = stacked(
+    click.option("--username", cls=ProfileOption, envvar="ES_SBERT_USERNAME",
+                 help="User name; give its password in ES_SBERT_PASSWORD or a file."),
+    click.option("--password-file", cls=ProfileOption, envvar="ES_SBERT_PASSWORD_FILE", type=_FILE,
+                 help="File that holds the password."),
+    click.option("--api-key-file", cls=ProfileOption, envvar="ES_SBERT_API_KEY_FILE", type=_FILE,
+                 help="File that holds an API key."),
+    click.option("--token-file", cls=ProfileOption, envvar="ES_SBERT_TOKEN_FILE", type=_FILE,
+                 help="File that holds a bearer token."),
+    click.option("--keyring", cls=ProfileOption, envvar="ES_SBERT_KEYRING", metavar="SERVICE",
+                 help="Service of the system's keyring that holds the password or API key."),
+    click.option("--ca-certs", cls=ProfileOption, envvar="ES_SBERT_CA_CERTS", type=_FILE,
+                 help="PEM file of a private CA."),
+    click.option("--fingerprint", cls=ProfileOption, envvar="ES_SBERT_FINGERPRINT",
+                 help="SHA-256 of the server's certificate, in place of a CA."),
+    click.option("--timeout", cls=ProfileOption, envvar="ES_SBERT_TIMEOUT", default=60.0, show_default=True,
+                 type=Number(0, LONGEST_TIMEOUT, min_open=True), metavar="SECONDS",
+                 help="How long to wait for one request."),
+)  # fmt: skip
 
 
 def public_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -97,29 +95,30 @@ def engine_settings(**given: Any) -> EngineSettings:
     return EngineSettings(**{name: value for name, value in given.items() if value is not None})
 
 
-def encoder_options(function: F) -> F:
-    """--model, --device, --precision, --threads."""
-    return stacked(
-        click.option("--model", envvar="ES_SBERT_MODEL", show_envvar=True,
-                     help=f"Model folder, bundle, hub id or installed name.  [default: {DEFAULT_MODEL}, or the "
-                          "model of the index]"),
-        click.option("--device", default="auto", show_default=True,
-                     help="auto, cpu, cuda or cuda:N. Asking for cuda fails where it would not run."),
-        click.option("--precision", type=click.Choice(["auto", "fp32", "int8", "fp16"]), default="auto",
-                     show_default=True,
-                     help="auto: fp16 on CUDA; on a CPU int8 where it has VNNI, else fp32."),
-        click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: the physical cores]"),
-    )(function)  # fmt: skip
+model_option = click.option(
+    "--model", cls=ProfileOption, envvar="ES_SBERT_MODEL", show_envvar=True,
+    help=f"Model folder, bundle, hub id or installed name.  [default: {DEFAULT_MODEL}, or the model of the index]",
+)  # fmt: skip
+device_options = stacked(
+    click.option("--device", default="auto", show_default=True,
+                 help="auto, cpu, cuda or cuda:N. cuda fails if CUDA is not available."),
+    click.option("--precision", type=click.Choice(["auto", "fp32", "int8", "fp16"]), default="auto",
+                 show_default=True, help="auto: fp16 on CUDA, int8 on CPUs with VNNI, else fp32."),
+    click.option("--threads", type=click.IntRange(min=1), metavar="N",
+                 help="CPU threads.  [default: the physical cores]"),
+)  # fmt: skip
+format_option = click.option(
+    "--format", type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]), default="auto",
+    show_default=True, help="File format inside the compression; auto: by each file's name.",
+)  # fmt: skip
+vector_field_option = click.option(
+    "--vector-field", default=DEFAULT_VECTOR_FIELD, show_default=True, help="Field that holds the vector."
+)
+url_option = address_option("--url")
 
-
-def format_option(function: F) -> F:
-    """--format of files."""
-    return click.option("--format", type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]),
-                        default="auto", show_default=True,
-                        help="Format inside the compression; auto goes by each file's name.")(function)  # fmt: skip
-
-
-def vector_field_option(function: F) -> F:
-    """--vector-field."""
-    return click.option("--vector-field", default=DEFAULT_VECTOR_FIELD, show_default=True,
-                        help="Field that holds the vector.")(function)  # fmt: skip
+connection_help = (
+    "Each option can be an environment variable, such as ES_SBERT_USERNAME; secrets can be ES_SBERT_PASSWORD, "
+    "ES_SBERT_API_KEY or ES_SBERT_TOKEN."
+)
+connection_options = option_group("Connection", url_option, sign_in_options, help=connection_help)
+encoder_options = option_group("Model", model_option, device_options)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.collections import (
     check_outputs,
@@ -20,7 +22,6 @@ from es_sbert.cli.collections import (
     write_found,
 )
 from es_sbert.cli.html_report import pairs_page, source_name
-from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import Number
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.events import say
@@ -40,27 +41,33 @@ class _Found(NamedTuple):
     margin: float | None
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@cloup.command()
 @click.argument("files", nargs=-1)
-@click.option(
-    "--between",
-    nargs=2,
-    metavar="FILE FILE",
-    help="Align two collections, such as translations: each text is in one pair at most, ranked by margin.",
+@option_group(
+    "Options",
+    click.option(
+        "--between",
+        nargs=2,
+        metavar="FILE FILE",
+        help="Align two collections, such as translations: each text is in one pair at most, ranked by margin.",
+    ),
+    click.option(
+        "-k", "k", type=click.IntRange(min=1), help="Most pairs to print.  [default: 100; all with --between]"
+    ),
+    click.option("--min-cosine", type=Number(-1, 1), default=-1.0, help="Drop pairs whose cosine is below this value."),
+    click.option(
+        "--min-margin",
+        type=Number(0),
+        help="With --between: drop pairs whose margin is below this value.  [default: 0]",
+    ),
+    click.option(
+        "--neighbors",
+        type=click.IntRange(min=1),
+        help="With --between: number of nearest neighbors used to compute the margin.  [default: 4]",
+    ),
 )
-@click.option("-k", "k", type=click.IntRange(min=1), help="Most pairs to print.  [default: 100; all with --between]")
-@click.option("--min-cosine", type=Number(-1, 1), default=-1.0, help="Drop pairs whose cosine is below this value.")
-@click.option(
-    "--min-margin", type=Number(0), help="With --between: drop pairs whose margin is below this value.  [default: 0]"
-)
-@click.option(
-    "--neighbors",
-    type=click.IntRange(min=1),
-    help="With --between: number of nearest neighbors used to compute the margin.  [default: 4]",
-)
-@output_options
 @source_options
-@log_format_option
+@output_options
 def pairs(files: tuple[str, ...], index: str | None, between: tuple[str, str] | None, k: int | None,
           min_cosine: float, min_margin: float | None, neighbors: int | None, as_json: bool, output: Path | None,
           html: Path | None, **reading: Any) -> None:  # fmt: skip

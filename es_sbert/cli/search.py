@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
 from es_sbert.errors import UsageError
@@ -19,79 +22,102 @@ if TYPE_CHECKING:
     from es_sbert.search.semantic_index import SemanticIndex
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@cloup.command()
 @click.argument("text", required=False)
-@click.option("--index", required=True, help="Index or alias to search.")
-@click.option("-k", "k", type=int, default=10, show_default=True, help="Number of hits.")
-@click.option(
-    "--filter", "filter_text", metavar="JSON", help="Query that every hit must match, applied during the search."
+@option_group(
+    "Options",
+    click.option("--index", required=True, help="Index or alias to search."),
+    click.option("-k", "--k", "k", type=int, default=10, show_default=True, help="Number of hits."),
+    click.option(
+        "--filter", "filter_text", metavar="JSON", help="Query that every hit must match, applied during the search."
+    ),
+    click.option("--min-cosine", type=float, help="Drop hits whose cosine, -1 to 1, is below this value."),
+    click.option("--like", metavar="ID", help="Search for documents similar to this one instead of a text."),
+    vector_field_option,
 )
-@click.option("--min-cosine", type=float, help="Documents below this cosine, -1 to 1, are no hits.")
-@click.option("--like", metavar="ID", help="Search by this document of the index instead of a text.")
-@click.option("--hybrid", is_flag=True, help="Search by words and meaning together.")
-@click.option(
-    "--fusion",
-    type=click.Choice(["rrf", "weighted", "normalized"]),
-    help="With --hybrid: how the two become one; normalized is OpenSearch's own.  [default: rrf]",
+@option_group(
+    "Output",
+    click.option(
+        "--fields", metavar="LIST", help="Show these fields, separated by commas.  [default: the best fitting]"
+    ),
+    click.option("--full", is_flag=True, help="Show the whole text of each hit, not its beginning."),
+    click.option(
+        "--json", "as_json", is_flag=True, help="One JSON object a line: id, index, cosine, score, source, passage."
+    ),
+    click.option("--show-body", is_flag=True, help="Print the request, ready to paste, instead of sending it."),
 )
-@click.option(
-    "--weights",
-    metavar="MEANING:WORDS",
-    help="With --hybrid: what each side counts, e.g. 2:1.  [default: by the fusion]",
+@option_group(
+    "Hybrid search",
+    click.option("--hybrid", is_flag=True, help="Combine semantic search with keyword search (BM25)."),
+    click.option(
+        "--fusion",
+        type=click.Choice(["rrf", "weighted", "normalized"]),
+        help="How the two rankings are combined; normalized is OpenSearch's own.  [default: rrf]",
+    ),
+    click.option(
+        "--weights", metavar="SEMANTIC:KEYWORD", help="Weight of each ranking, e.g. 2:1.  [default: by the fusion]"
+    ),
 )
-@click.option(
-    "--num-candidates",
-    type=int,
-    help="Vectors that each shard looks at; more is slower and misses less.  [default: twice k, at least 100]",
+@option_group(
+    "Reranking",
+    click.option(
+        "--rerank",
+        "reranker_name",
+        metavar="MODEL",
+        help="Sort the hits by this cross-encoder: a folder that es-sbert export wrote.",
+    ),
+    click.option(
+        "--rerank-window",
+        type=int,
+        help="Hits that the cross-encoder reads, of which k are shown.  [default: 50, or k if that is more]",
+    ),
 )
-@click.option(
-    "--oversample",
-    type=float,
-    help="On a quantised index type: so many times k are compared again by float32 vectors.  [default: by the type]",
+@option_group(
+    "Recall and speed",
+    click.option(
+        "--num-candidates",
+        type=int,
+        help="Vectors that each shard looks at; more is slower and misses less.  [default: twice k, at least 100]",
+    ),
+    click.option(
+        "--oversample",
+        type=float,
+        help="On a quantised index type: so many times k are rescored with float32 vectors.  [default: by the type]",
+    ),
+    click.option("--exact", is_flag=True, help="Compare with every vector instead of searching the graph."),
 )
-@click.option("--exact", is_flag=True, help="Compare with every vector instead of searching the graph.")
-@click.option(
-    "--rerank",
-    "reranker_name",
-    metavar="MODEL",
-    help="Let this cross-encoder put the hits in order: a folder that es-sbert export wrote.",
-)
-@click.option(
-    "--rerank-window", type=int, help="Hits that it reads, of which k are shown.  [default: 50, or k if that is more]"
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object a line: id, index, cosine, score, source, passage."
-)
-@click.option("--show-body", is_flag=True, help="Print the request, ready to paste, instead of sending it.")
-@vector_field_option
 @encoder_options
 @connection_options
 def search(text: str | None, index: str, k: int, filter_text: str | None, min_cosine: float | None, like: str | None,
            hybrid: bool, fusion: str | None, weights: str | None, num_candidates: int | None,
            oversample: float | None, exact: bool, reranker_name: str | None, rerank_window: int | None,
-           as_json: bool, show_body: bool, vector_field: str, model: str | None, device: str, precision: str,
-           threads: int | None, **connection: Any) -> None:  # fmt: skip
-    """Search an index by meaning.
+           fields: str | None, full: bool, as_json: bool, show_body: bool, vector_field: str, model: str | None,
+           device: str, precision: str, threads: int | None, **connection: Any) -> None:  # fmt: skip
+    """Semantic search over an index.
 
-    TEXT is encoded by the model that made the index's vectors. The cosine of text and document is printed
-    with each hit: 1 means the same direction, 0 nothing in common.
+    TEXT is embedded by the model that made the index's vectors. Each hit is printed with the cosine of its
+    embedding and that of TEXT: 1 is the same direction, 0 nothing in common.
 
     \b
     Examples:
       es-sbert search --index docs "how do vaccines work"
       es-sbert search --index docs "storm damage" -k 5 --filter '{"term": {"language": "en"}}'
       es-sbert search --index docs "storm damage" --min-cosine 0.4 --json | jq .id
-      es-sbert search --index docs "storm damage" --hybrid
+      es-sbert search --index docs "storm damage" --hybrid --fields title,date
       es-sbert search --index docs --like 42
       es-sbert search --index docs "storm damage" --rerank my-reranker --rerank-window 100
       es-sbert search --index docs "storm damage" --show-body
     """
+    from es_sbert.index.text import TextTemplate
     from es_sbert.loading import load_reranker
     from es_sbert.search.filters import parse_filter
     from es_sbert.search.rerank import window_of
     from es_sbert.search.semantic_index import SemanticIndex
     from es_sbert.streams.json_lines import object_bytes
 
+    wanted = _field_list(fields)
+    if full and as_json:
+        raise UsageError("--full is given with --json, which prints documents whole", "Leave --full out.")
     how: dict[str, Any] = {
         "filter": None if filter_text is None else parse_filter(filter_text), "exact": exact,
         "num_candidates": num_candidates, "oversample": oversample, "min_cosine": min_cosine,
@@ -114,6 +140,11 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
                 threads=threads, report=lambda message: click.echo(message, err=True),
             )
         )  # fmt: skip
+        if wanted:
+            # The cross-encoder reads the embedded text.
+            embedded = semantic.field.meta.text
+            read = TextTemplate.parse(embedded).fields if reranker and embedded else ()
+            how["source"] = [*wanted, *read]
         if show_body:
             depth = k if reranker is None else max(k, window_of(k, rerank_window))
             _print_bodies(ask.bodies(semantic, depth), index, as_json)
@@ -128,7 +159,7 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
             for hit in result:
                 click.echo(object_bytes(hit.as_json()))
         else:
-            _print_table(result, semantic)
+            _print_hits(result, semantic, wanted, full)
 
 
 @dataclass(frozen=True)
@@ -193,19 +224,32 @@ def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
         click.echo(orjson.dumps(body))
 
 
-def _print_table(result: SearchResult | HybridResult, semantic: SemanticIndex) -> None:
+def _field_list(text: str | None) -> list[str]:
+    names = [name.strip() for name in (text or "").split(",")]
+    if text is not None and not all(names):
+        raise UsageError(f"--fields {text!r} has an empty name", "Write names with commas between: title,date.")
+    return names if text is not None else []
+
+
+def _print_hits(
+    result: SearchResult | HybridResult, semantic: SemanticIndex, fields: Sequence[str], full: bool
+) -> None:
     from rich.console import Console
 
     from es_sbert.printable import counted
     from es_sbert.search.results import HybridResult
-    from es_sbert.search.show import hit_table
+    from es_sbert.search.show import fields_shown, hit_list
 
     if result.hits:
         # Where no terminal says how wide it is, leave room for the text.
         console = Console(width=None if sys.stdout.isatty() else 120)
-        with console.capture() as table:
-            console.print(hit_table(result, semantic.field.name, semantic.field.meta))
-        click.echo(table.get(), nl=False)
+        with console.capture() as hits:
+            console.print(hit_list(result, semantic.field.name, semantic.field.meta, fields=fields, full=full))
+        for line in hits.get().splitlines():
+            click.echo(line.rstrip())
+    for name in fields:
+        if result.hits and not any(fields_shown(hit.source, [name]) for hit in result):
+            click.echo(f"Warning: no hit has the field {name!r}; `--json` shows all fields.", err=True)
     how = f"hybrid, {result.method}" if isinstance(result, HybridResult) else result.method
     click.echo(f"{counted(len(result), 'hit')} in {result.took_ms} ms ({how}, {semantic.engine.info.label})", err=True)
     if result.reranking is not None:

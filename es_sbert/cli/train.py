@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.errors import UsageError
 from es_sbert.extras import require
@@ -30,39 +32,48 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
     context.exit()
 
 
-@click.command()
+@cloup.command()
 @click.argument("recipe")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Folder of the trained model; new or empty, except with --resume.",
+@option_group(
+    "Options",
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path),
+        metavar="FOLDER",
+        help="Folder of the trained model; new or empty, except with --resume.",
+    ),
+    click.option(
+        "--data",
+        "data_folder",
+        envvar="ES_SBERT_DATA",
+        show_envvar=True,
+        type=click.Path(path_type=Path),
+        metavar="FOLDER",
+        help="What relative paths in the recipe count from.  [default: the recipe's folder]",
+    ),
+    click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change one setting, such as stages.0.batch=32. Repeatable.",
+    ),
+    click.option("--seed", type=click.IntRange(min=0), help="Seed of everything random.  [default: the recipe's]"),
+    click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda."),
+    click.option("--resume", is_flag=True, help="Go on with the run in FOLDER, from its last whole checkpoint."),
+    click.option("--check", is_flag=True, help="Only read and check recipe and data, and find the models."),
+    click.option("--keep-checkpoints", is_flag=True, help="Leave checkpoints in FOLDER/training."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
+    click.option(
+        "--list",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_list_recipes,
+        help="Show the recipes that come with es-sbert.",
+    ),
 )
-@click.option(
-    "--data",
-    "data_folder",
-    envvar="ES_SBERT_DATA",
-    show_envvar=True,
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="What relative paths in the recipe count from.  [default: the recipe's folder]",
-)
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Change one setting, such as stages.0.batch=32. Repeatable.",
-)
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of everything random.  [default: the recipe's]")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
-@click.option("--resume", is_flag=True, help="Go on with the run in FOLDER, from its last whole checkpoint.")
-@click.option("--check", is_flag=True, help="Only read and check recipe and data, and find the models.")
-@click.option("--keep-checkpoints", is_flag=True, help="Leave checkpoints in FOLDER/training.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
-@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list_recipes,
-              help="Show the recipes that come with es-sbert.")  # fmt: skip
 def train(recipe: str, output: Path | None, data_folder: Path | None, overrides: tuple[str, ...], seed: int | None,
           device: str, resume: bool, check: bool, keep_checkpoints: bool, as_json: bool) -> None:  # fmt: skip
     """Fine-tune a sentence encoder by RECIPE and export it to a checked ONNX bundle.

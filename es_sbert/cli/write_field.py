@@ -7,8 +7,9 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from cloup import option_group
 
-from es_sbert.cli.options import Number, engine_settings, stacked
+from es_sbert.cli.options import Number, engine_settings
 from es_sbert.config import EngineSettings
 from es_sbert.errors import UsageError
 from es_sbert.events import say
@@ -31,7 +32,8 @@ def write_field_options(help: str) -> Callable[[F], F]:
     Args:
         help: What is written.
     """
-    return stacked(
+    return option_group(
+        "Writing",
         click.option("--write-field", metavar="FIELD", help=help),
         click.option("--dry-run", is_flag=True, help="With --write-field: write nothing, show how many would change."),
         click.option(

@@ -3,82 +3,142 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
 import orjson
-from rich.table import Table
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from es_sbert.engines.protocol import Json
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
-from es_sbert.printable import printable
+from es_sbert.printable import printable, printable_lines
 from es_sbert.search.results import Hit, HybridHit, HybridResult, SearchResult
 
+# Fields that name a document, the best first.
+TITLE_FIELDS = ("title", "name", "headline", "subject", "label", "question")
 _TEMPLATE_FIELD = re.compile(r"\{([^{}]+)\}")
-SNIPPET = 300  # characters
-_WIDEST_ID = 40  # columns; a longer id is folded
+_SNIPPET = 300  # characters
+_WIDEST_ID = 40  # columns; a longer id is cut
+_INDENT = 3  # columns
 _VECTOR_MARK = "\ufdd0vector"  # a noncharacter: no text of a document or filter holds it
 
 
-def snippet(source: Json, vector_field: str, meta: VectorFieldMeta, length: int = SNIPPET) -> str:
+def hit_list(result: SearchResult | HybridResult, vector_field: str, meta: VectorFieldMeta, *,
+             fields: Sequence[str] = (), full: bool = False) -> RenderableType:  # fmt: skip
+    """The hits for a terminal: a line with rank, scores, id and title, and below it the text.
+
+    A hybrid search has the score that decides, the cosine and BM25's; a reranked one the cross-encoder's too.
+
+    Args:
+        vector_field: The field that was searched.
+        meta: What the mapping says of it: which fields were embedded.
+        fields: Names or patterns of fields to show instead of title and text.
+        full: Show texts whole, with their line breaks, not their beginning.
+    """
+    hits: list[Hit | HybridHit] = [*result]
+    if not hits:
+        return Group()
+    reranked = result.reranking is not None
+    columns = list(_scores(hits[0], reranked))
+    rank = max(_INDENT - 1, len(str(len(hits))))
+    widest = min(_WIDEST_ID, max(len(printable(hit.id)) for hit in hits))
+    if fields:
+        shown = [("", _field_lines(hit.source, fields, full=full)) for hit in hits]
+    else:
+        shown = [_title_and_text(hit, vector_field, meta, full) for hit in hits]
+    heading = "  ".join(["#".rjust(rank), *(f"{name:>8}" for name in columns), "id".ljust(widest)])
+    lines: list[RenderableType] = [_line(heading + ("  title" if any(title for title, _ in shown) else ""))]
+    for number, (hit, (title, texts)) in enumerate(zip(hits, shown, strict=True), start=1):
+        scores = ["–" if score is None else f"{score:.4f}" for score in _scores(hit, reranked).values()]
+        shown_id = _shortened(printable(hit.id), widest)
+        first = "  ".join([str(number).rjust(rank), *(f"{score:>8}" for score in scores), shown_id.ljust(widest)])
+        lines.append(Text.assemble(_line(first), "  ", (_on_one_line([title], None), "bold"),
+                                   no_wrap=True, overflow="ellipsis"))  # fmt: skip
+        lines += [Padding(Text(text), (0, 0, 0, _INDENT)) for text in texts if text]
+    return Group(*lines)
+
+
+def fields_shown(source: Json, fields: Sequence[str]) -> dict[str, object]:
+    """The leaves of a document that these names or patterns select, by dotted name, in the order of `fields`."""
+    leaves = dict(_leaves(source))
+    return {
+        name: value
+        for pattern in fields
+        for name, value in leaves.items()
+        if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+    }
+
+
+def snippet(source: Json, vector_field: str, meta: VectorFieldMeta, length: int | None = _SNIPPET) -> str:
     """The beginning of a document on one line: the fields of its embedded text first, then other texts."""
+    return _on_one_line(_texts(source, vector_field, meta), length)
+
+
+def _texts(source: Json, vector_field: str, meta: VectorFieldMeta) -> list[str]:
     first = _TEMPLATE_FIELD.findall(meta.text or "")
     names = [name for name in first if name in source] + [name for name in source if name not in first]
-    texts = [
-        source[name]
-        for name in names
-        if isinstance(source[name], str) and name not in (vector_field, document_meta_field(vector_field))
-    ]
-    return _on_one_line(texts, length)
+    ours = (vector_field, document_meta_field(vector_field))
+    return [source[name] for name in names if isinstance(source[name], str) and name not in ours]
 
 
-def _on_one_line(texts: Sequence[str], length: int) -> str:
+def _title_and_text(
+    hit: Hit | HybridHit, vector_field: str, meta: VectorFieldMeta, full: bool
+) -> tuple[str, list[str]]:
+    """The title of a hit, and its nearest passage or else its document without the title."""
+    titles = (hit.source.get(name) for name in TITLE_FIELDS)
+    title = next((title for title in titles if isinstance(title, str) and title.strip()), "")
+    if hit.passage is not None and hit.passage.text is not None:
+        passage = hit.passage.text
+        texts = [passage.removeprefix(title).lstrip(" .:–-\n") if title else passage]
+    else:
+        others = [text for text in _texts(hit.source, vector_field, meta) if text != title]
+        # Ids and other keywords are no texts.
+        texts = [text for text in others if " " in text.strip()]
+        if not texts:
+            title, texts = "", [title] if title else others
+    return title, [printable_lines("\n".join(texts)) if full else _on_one_line(texts, _SNIPPET)]
+
+
+def _field_lines(source: Json, fields: Sequence[str], *, full: bool) -> list[str]:
+    lines = []
+    for name, value in fields_shown(source, fields).items():
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        lines.append(f"{printable(name)}: {printable_lines(text) if full else _on_one_line([text], _SNIPPET)}")
+    return lines
+
+
+def _leaves(value: Json, prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _leaves(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", inner
+
+
+def _line(text: str) -> Text:
+    # Text objects: square brackets in a document are no markup.
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def _on_one_line(texts: Sequence[str], length: int | None) -> str:
     line = " · ".join(" ".join(text.split()) for text in texts)
     # Documents come from anywhere: control characters must not reach a terminal.
     line = "".join(character for character in line if character.isprintable())
-    return line if len(line) <= length else line[: length - 1] + "…"
+    return line if length is None else _shortened(line, length)
 
 
-def hit_text(hit: Hit | HybridHit, vector_field: str, meta: VectorFieldMeta) -> str:
-    """The nearest passage of a hit, else the beginning of its document, on one line."""
-    if hit.passage is None or hit.passage.text is None:
-        return snippet(hit.source, vector_field, meta)
-    return _on_one_line([hit.passage.text], SNIPPET)
-
-
-def hit_table(result: SearchResult | HybridResult, vector_field: str, meta: VectorFieldMeta) -> Table:
-    """Rank, scores, id and the beginning of each hit.
-
-    Beside the cosine stand, of a hybrid search, the score that decides and that of the words; and the cross-encoder's
-    where one has put the hits in order.
-    """
-    hits: list[Hit | HybridHit] = [*result]
-    # Without least widths a long text would squeeze the other columns out of sight.
-    longest = max((len(hit.id) for hit in hits), default=0)
-    table = Table(box=None, pad_edge=False, expand=True)
-    table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(hits))))
-    reranked = result.reranking is not None
-    for column in _scores(hits[0], reranked) if hits else ("cosine",):
-        table.add_column(column, justify="right", no_wrap=True, min_width=7)
-    table.add_column("id", overflow="fold", min_width=min(longest, _WIDEST_ID))
-    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
-    for rank, hit in enumerate(hits, start=1):
-        shown = ["–" if score is None else f"{score:.4f}" for score in _scores(hit, reranked).values()]
-        # Text objects: square brackets in a document are no markup.
-        table.add_row(str(rank), *shown, _plain(hit.id), Text(hit_text(hit, vector_field, meta)))
-    return table
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _scores(hit: Hit | HybridHit, reranked: bool) -> dict[str, float | None]:
     """By the name of the column; the same for all hits of a search."""
     first = {"rerank": hit.rerank_score} if reranked else {}
     if isinstance(hit, HybridHit):
-        return {**first, "score": hit.score, "words": hit.lexical, "cosine": hit.cosine}
+        return {**first, "score": hit.score, "keyword": hit.lexical, "cosine": hit.cosine}
     return {**first, "cosine": hit.cosine}
-
-
-def _plain(text: str) -> Text:
-    return Text(printable(text))
 
 
 def console_request(index: str, body: Json) -> str:

@@ -96,18 +96,29 @@ def test_json_is_one_object_a_line_best_first(search: Search, encoder: Encoder) 
     assert all(hit["cosine"] == round(hit["cosine"], 6) for hit in hits)
 
 
-def test_people_get_a_table_on_stdout_and_a_summary_on_stderr(search: Search) -> None:
+def test_people_get_hits_on_stdout_and_a_summary_on_stderr(search: Search) -> None:
     done = search("someone makes music", "-k", "2")
     assert done.code == 0, done.err
-    header, first, second = done.out.splitlines()
-    assert header.split() == ["#", "cosine", "id", "text"]
-    assert first.split()[0] == "1"
-    assert second.split()[0] == "2"
+    header, first, text, second, _ = done.out.splitlines()
+    assert header.split() == ["#", "cosine", "id"]
+    assert (first.split()[0], second.split()[0]) == ("1", "2")
+    assert text.startswith("   ")
     assert "A man is playing" in done.out
     assert "band [live] in" in done.out
     assert re.search(r"^2 hits in \d+ ms \(knn, ", done.err, re.MULTILINE)
     single = search("someone makes music", "-k", "1", "--hybrid")
     assert re.search(r"^1 hit in \d+ ms \(hybrid, knn, ", single.err, re.MULTILINE)
+
+
+def test_fields_are_shown_and_returned_as_asked(search: Search) -> None:
+    done = search("someone makes music", "-k", "2", "--fields", "language, gone")
+    # Of the musician with his band and of the man with a guitar.
+    assert {line.strip() for line in done.out.splitlines()[2::2]} == {"language: xx", "language: en"}
+    assert "no hit has the field 'gone'" in done.err
+    machine = search("someone makes music", "-k", "2", "--fields", "language", "--json")
+    assert [list(orjson.loads(line)["source"]) for line in machine.out.splitlines()] == [["language"]] * 2
+    refused = search("someone makes music", "--fields", "a,,b")
+    assert (refused.code, "empty name" in refused.err) == (2, True)
 
 
 def test_filter_is_applied_during_the_search(search: Search) -> None:
@@ -159,8 +170,8 @@ def test_words_and_meaning_together(site: Site, search: Search) -> None:
     assert first["score"] == pytest.approx(3 / 61)
     assert (second["lexical"], second["ranks"]["embedding"]) == (None, 2)
     table = search(title, "--hybrid", "--fusion", "weighted", "-k", "2")
-    assert table.out.splitlines()[0].split() == ["#", "score", "words", "cosine", "id", "text"]
-    assert "Heavy rain" in table.out.splitlines()[1]
+    assert table.out.splitlines()[0].split() == ["#", "score", "keyword", "cosine", "id"]
+    assert "Heavy rain" in table.out.splitlines()[2]
     shown = search(title, "--hybrid", "--show-body").out.splitlines()
     assert shown[0] == f"POST /{site.index}/_msearch"
     assert [bool(orjson.loads(line)) for line in shown[1:]] == [False, True, False, True]

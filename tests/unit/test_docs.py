@@ -28,6 +28,22 @@ def test_help_explains_itself(command: str) -> None:
     assert len(text.splitlines()) > 4
 
 
+@pytest.mark.parametrize("command", _ALL)
+def test_help_fits_two_screens_of_60_lines_and_100_columns(command: str) -> None:
+    lines = help_text(command).splitlines()
+    assert len(lines) <= 120
+    assert not [line for line in lines if len(line) > 100]
+
+
+def test_help_of_ingest_begins_with_the_ten_options_of_an_ordinary_load() -> None:
+    _, _, options = help_text("ingest").partition("\nOptions:\n")
+    first, _, _ = options.partition("\n\n")
+    assert re.findall(r"^  (--[a-z-]+)", first, re.MULTILINE) == [
+        "--index", "--id-field", "--text-field", "--text-template", "--passages", "--model", "--url", "--dry-run",
+        "--watch", "--retry",
+    ]  # fmt: skip
+
+
 def test_no_page_without_a_command() -> None:
     assert {page.stem for page in PAGES.glob("*.md")} == {command.split()[0] for command in _ALL}
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from es_sbert.cli.main import main
@@ -17,6 +21,23 @@ def test_a_misspelt_command_or_option_gets_a_suggestion(
         main(words)
     assert ended.value.code == 2
     assert f"Did you mean {near}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("es-sbert ing", {"ingest"}),
+        ("es-sbert index cr", {"create"}),
+        ("es-sbert ingest --text-t", {"--text-template"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(words: str, completed: set[str]) -> None:
+    environment = os.environ | {
+        "_ES_SBERT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")),
+    }  # fmt: skip
+    program = [sys.executable, "-c", "import sys; sys.argv[0] = 'es-sbert'; from es_sbert.cli.main import main; main()"]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert {line.partition(",")[2] for line in done.stdout.split()} == completed, done.stderr
 
 
 def test_an_unknown_command_that_is_like_none_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:

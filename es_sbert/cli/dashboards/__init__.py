@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import click
+import cloup
 
 from es_sbert.cli.dashboards.export import export
 from es_sbert.cli.dashboards.install import install
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@cloup.group()
 def dashboards() -> None:
     """Data views and dashboards for Kibana and OpenSearch Dashboards."""
 

@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.dashboards.options import contents_options, made
 from es_sbert.cli.options import connection_options, engine_settings
 
 
-@click.command()
-@contents_options
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
+@cloup.command()
+@option_group(
+    "Options",
+    contents_options,
+    click.option(
+        "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]"
+    ),
+)
 @connection_options
 def export(index: str, search_log: str, report_index: str, output: Path | None, **connection: Any) -> None:
     """Write the saved objects of an index as NDJSON.

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.dashboards.options import contents_options, made
 from es_sbert.cli.options import F, connection_options, engine_settings, public_url, stacked
@@ -33,9 +35,12 @@ def _kibana_options(function: F) -> F:
     )(function)  # fmt: skip
 
 
-@click.command()
-@contents_options
-@_kibana_options
+@cloup.command()
+@option_group(
+    "Options",
+    contents_options,
+    _kibana_options,
+)
 @connection_options
 def install(index: str, search_log: str, report_index: str, space: str | None, tenant: str | None, if_exists: str,
             kibana_url: str, kibana_username: str | None, kibana_password_file: Path | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import click
+import cloup
 
 from es_sbert.cli.index.calibrate import calibrate
 from es_sbert.cli.index.change_type import change_type
@@ -14,7 +14,7 @@ from es_sbert.cli.index.repair import repair
 from es_sbert.cli.index.show import show
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@cloup.group()
 def index() -> None:
     """Create, inspect and change indices with a vector field."""
 

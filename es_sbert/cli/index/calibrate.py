@@ -7,38 +7,43 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.options import Number, connection_options, encoder_options, engine_settings, vector_field_option
 
 
-@click.command()
+@cloup.command()
 @click.argument("name")
-@click.option(
-    "--queries",
-    type=click.Path(path_type=Path),
-    help='JSON Lines of labelled queries: {"query": "a text", "ids": ["id of a relevant document", …]}.  [default: '
-    "pseudo-queries, made of the sampled documents]",
+@option_group(
+    "Options",
+    click.option(
+        "--queries",
+        type=click.Path(path_type=Path),
+        help='JSON Lines of labelled queries: {"query": "a text", "ids": ["id of a relevant document", …]}.  [default: '
+        "pseudo-queries, made of the sampled documents]",
+    ),
+    click.option(
+        "--sample",
+        type=click.IntRange(min=2, max=10_000),
+        default=1000,
+        show_default=True,
+        help="Documents of the index to compare every query with.",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True, help="Which documents those are."),
+    click.option(
+        "--keep",
+        type=Number(min=0, max=1, min_open=True, max_open=True),
+        default=0.95,
+        show_default=True,
+        help="Share of the relevant documents that the recommended value keeps.",
+    ),
+    click.option(
+        "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="Hits of a search."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+    vector_field_option,
 )
-@click.option(
-    "--sample",
-    type=click.IntRange(min=2, max=10_000),
-    default=1000,
-    show_default=True,
-    help="Documents of the index to compare every query with.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Which documents those are.")
-@click.option(
-    "--keep",
-    type=Number(min=0, max=1, min_open=True, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="Share of the relevant documents that the recommended value keeps.",
-)
-@click.option(
-    "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="Hits of a search."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@vector_field_option
 @connection_options
 @encoder_options
 def calibrate(name: str, queries: Path | None, sample: int, seed: int, keep: float, k: int, as_json: bool,

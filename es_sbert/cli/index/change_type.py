@@ -5,22 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.index.types import INDEX_TYPES
 from es_sbert.cli.options import connection_options, engine_settings, vector_field_option
 
 
-@click.command()
+@cloup.command()
 @click.argument("name")
-@click.option("--index-type", required=True, help=f"The new type: {INDEX_TYPES}.")
-@click.option(
-    "--force-merge",
-    "merge",
-    is_flag=True,
-    help="Rewrite what is in the index already: takes the time of building every graph anew, and up to three times "
-    "the index's disk space until it is done.",
+@option_group(
+    "Options",
+    click.option("--index-type", required=True, help=f"The new type: {INDEX_TYPES}."),
+    click.option(
+        "--force-merge",
+        "merge",
+        is_flag=True,
+        help="Rewrite what is in the index already: takes the time of building every graph anew, and up to three times "
+        "the index's disk space until it is done.",
+    ),
+    vector_field_option,
 )
-@vector_field_option
 @connection_options
 def change_type(name: str, index_type: str, merge: bool, vector_field: str, **connection: Any) -> None:
     """Change the index type of a vector field of the index NAME in place (Elasticsearch).

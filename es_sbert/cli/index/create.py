@@ -7,6 +7,8 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.index.types import INDEX_TYPES
 from es_sbert.cli.options import connection_options, engine_settings, vector_field_option
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from es_sbert.index.ensure import VectorField
 
 
-@click.command()
+@cloup.command()
 @click.argument("name")
 @click.option(
     "--model",
@@ -27,30 +29,33 @@ if TYPE_CHECKING:
     show_envvar=True,
     help="Model folder, bundle, hub id or installed name: gives the dimensions and the fingerprint.",
 )
-@click.option("--index-type", help=f"How vectors are stored: {INDEX_TYPES}.  [default: hnsw]")
-@click.option(
-    "--text-field",
-    "text_fields",
-    multiple=True,
-    help="Field of the text that is embedded, dotted for nested ones; several are joined, each on its own lines.  "
-    "[default: left to the first `es-sbert ingest`]",
+@option_group(
+    "Options",
+    vector_field_option,
+    click.option("--index-type", help=f"How vectors are stored: {INDEX_TYPES}.  [default: hnsw]"),
+    click.option(
+        "--text-field",
+        "text_fields",
+        multiple=True,
+        help="Field of the text that is embedded, dotted for nested ones; several are joined, each on its own lines.  "
+        "[default: left to the first `es-sbert ingest`]",
+    ),
+    click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'."),
+    click.option(
+        "--passages",
+        type=click.IntRange(min=1),
+        metavar="TOKENS",
+        help="One vector a passage of at most TOKENS tokens.  [default: one vector a document]",
+    ),
+    click.option(
+        "--passage-overlap",
+        type=click.IntRange(min=0),
+        metavar="TOKENS",
+        help="Most tokens that a passage shares with the next.  [default: an eighth of --passages]",
+    ),
+    click.option("--shards", type=click.IntRange(min=1), help="Primary shards.  [default: the engine's]"),
+    click.option("--replicas", type=click.IntRange(min=0), help="Copies of each shard.  [default: the engine's]"),
 )
-@click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'.")
-@click.option(
-    "--passages",
-    type=click.IntRange(min=1),
-    metavar="TOKENS",
-    help="One vector a passage of at most TOKENS tokens.  [default: one vector a document]",
-)
-@click.option(
-    "--passage-overlap",
-    type=click.IntRange(min=0),
-    metavar="TOKENS",
-    help="Most tokens that a passage shares with the next.  [default: an eighth of --passages]",
-)
-@click.option("--shards", type=click.IntRange(min=1), help="Primary shards.  [default: the engine's]")
-@click.option("--replicas", type=click.IntRange(min=0), help="Copies of each shard.  [default: the engine's]")
-@vector_field_option
 @connection_options
 def create(name: str, model: str, index_type: str | None, text_fields: tuple[str, ...], text_template: str | None,
            passages: int | None, passage_overlap: int | None, shards: int | None, replicas: int | None,
@@ -66,7 +71,6 @@ def create(name: str, model: str, index_type: str | None, text_fields: tuple[str
     that has none yet, the command sets it; documents that the index holds already are embedded by
     `es-sbert ingest`. Once documents have vectors, another text is refused.
 
-    \b
     Index types: hnsw keeps float32 vectors and a graph. int8_hnsw, int4_hnsw and bbq_hnsw need a quarter,
     an eighth and a thirtieth of its memory, and find a little less. flat has no graph: every search looks
     at every vector, which is exact, and fast enough up to some ten thousand documents.

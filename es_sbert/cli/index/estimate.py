@@ -6,18 +6,25 @@ from contextlib import closing
 from typing import Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.options import connection_options, engine_settings, vector_field_option
 
 
-@click.command()
+@cloup.command()
 @click.argument("name", required=False)
-@click.option("--documents", type=click.IntRange(min=1), help="Number of vectors.  [default: those of NAME]")
-@click.option("--dimensions", type=click.IntRange(min=1), help="Length of a vector.  [default: that of NAME]")
-@click.option("--m", type=click.IntRange(min=2), default=16, show_default=True, help="Neighbours of a graph's node.")
-@click.option("--copies", type=click.IntRange(min=1), default=1, show_default=True, help="Primary and replicas.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@vector_field_option
+@option_group(
+    "Options",
+    click.option("--documents", type=click.IntRange(min=1), help="Number of vectors.  [default: those of NAME]"),
+    click.option("--dimensions", type=click.IntRange(min=1), help="Length of a vector.  [default: that of NAME]"),
+    click.option(
+        "--m", type=click.IntRange(min=2), default=16, show_default=True, help="Neighbours of a graph's node."
+    ),
+    click.option("--copies", type=click.IntRange(min=1), default=1, show_default=True, help="Primary and replicas."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+    vector_field_option,
+)
 @connection_options
 def estimate(name: str | None, documents: int | None, dimensions: int | None, m: int, copies: int, as_json: bool,
              vector_field: str, **connection: Any) -> None:  # fmt: skip

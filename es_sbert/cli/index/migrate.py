@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.index.types import INDEX_TYPES
 from es_sbert.cli.interrupts import INTERRUPTED, interruptible
@@ -19,49 +21,54 @@ if TYPE_CHECKING:
     from es_sbert.migration.ending import Leaving
 
 
-@click.command()
+@cloup.command()
 @click.argument("alias")
-@click.option("--index-type", help=f"Of the new vectors: {INDEX_TYPES}.  [default: as it was]")
-@click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]")
-@click.option(
-    "--text-field",
-    "text_fields",
-    multiple=True,
-    help="Embed this field in place of the old text, dotted for nested ones; several are joined, each on its own "
-    "lines.  [default: the text as it was]",
+@option_group(
+    "Options",
+    click.option("--index-type", help=f"Of the new vectors: {INDEX_TYPES}.  [default: as it was]"),
+    click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
+    click.option(
+        "--text-field",
+        "text_fields",
+        multiple=True,
+        help="Embed this field in place of the old text, dotted for nested ones; several are joined, each on its own "
+        "lines.  [default: the text as it was]",
+    ),
+    click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),
+    click.option(
+        "--block-writes/--no-block-writes",
+        default=True,
+        show_default=True,
+        help="Refuse writes to the old index (403) from the last short round until the swap, and after it: nothing is "
+        "lost. Without it nothing is refused, but a write that reaches the old index in the last moment is lost if the "
+        "same document is written in the new one before it is copied.",
+    ),
+    click.option(
+        "--replace-index",
+        is_flag=True,
+        help="ALIAS is an index: put an alias of that name in its place, and delete it in the same step.",
+    ),
+    click.option(
+        "--rollback", is_flag=True, help="Give up a migration that has not been swapped: delete the new index."
+    ),
+    click.option("--drop", is_flag=True, help="Delete the old index of a finished migration; asks first."),
+    click.option("--yes", is_flag=True, help="Do not ask before an index is deleted."),
+    click.option(
+        "--dead-letters",
+        type=click.Path(path_type=Path),
+        help="Documents that cannot be embedded are appended here.  [default: NEW-INDEX.dead-letters.jsonl]",
+    ),
+    click.option(
+        "--retry-seconds",
+        type=Number(min=0),
+        default=300.0,
+        show_default=True,
+        help="How long to wait for an engine that is overloaded or does not answer.",
+    ),
+    click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."),
+    vector_field_option,
 )
-@click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'.")
-@click.option(
-    "--block-writes/--no-block-writes",
-    default=True,
-    show_default=True,
-    help="Refuse writes to the old index (403) from the last short round until the swap, and after it: nothing is "
-    "lost. Without it nothing is refused, but a write that reaches the old index in the last moment is lost if the "
-    "same document is written in the new one before it is copied.",
-)
-@click.option(
-    "--replace-index",
-    is_flag=True,
-    help="ALIAS is an index: put an alias of that name in its place, and delete it in the same step.",
-)
-@click.option("--rollback", is_flag=True, help="Give up a migration that has not been swapped: delete the new index.")
-@click.option("--drop", is_flag=True, help="Delete the old index of a finished migration; asks first.")
-@click.option("--yes", is_flag=True, help="Do not ask before an index is deleted.")
-@click.option(
-    "--dead-letters",
-    type=click.Path(path_type=Path),
-    help="Documents that cannot be embedded are appended here.  [default: NEW-INDEX.dead-letters.jsonl]",
-)
-@click.option(
-    "--retry-seconds",
-    type=Number(min=0),
-    default=300.0,
-    show_default=True,
-    help="How long to wait for an engine that is overloaded or does not answer.",
-)
-@click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
-@vector_field_option
 @connection_options
 @encoder_options
 def migrate(alias: str, index_type: str | None, name: str | None, text_fields: tuple[str, ...],

@@ -7,45 +7,56 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.options import Number, connection_options, encoder_options, engine_settings, vector_field_option
 
 
-@click.command()
+@cloup.command()
 @click.argument("name")
-@click.option("--k", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="Neighbours.")
-@click.option(
-    "--sample",
-    type=click.IntRange(min=1, max=10_000),
-    default=200,
-    show_default=True,
-    help="Documents of the index that serve as queries.",
+@option_group(
+    "Options",
+    click.option(
+        "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="Neighbours."
+    ),
+    click.option(
+        "--sample",
+        type=click.IntRange(min=1, max=10_000),
+        default=200,
+        show_default=True,
+        help="Documents of the index that serve as queries.",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True, help="Which documents those are."),
+    click.option(
+        "--queries",
+        type=click.Path(path_type=Path),
+        help="File of texts to search for, one a line, instead of documents; real queries give the better measure.",
+    ),
+    click.option(
+        "--num-candidates",
+        "candidates",
+        type=int,
+        multiple=True,
+        help="Value to measure.  [default: 10, 20, 50, … 1000]",
+    ),
+    click.option(
+        "--oversample",
+        "oversamples",
+        type=float,
+        multiple=True,
+        help="Value to measure, for quantised index types.  [default: 1, 1.5, 2, 3, 5]",
+    ),
+    click.option(
+        "--target",
+        type=Number(min=0, max=1, min_open=True, max_open=True),
+        default=0.95,
+        show_default=True,
+        help="Recall to reach.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+    vector_field_option,
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Which documents those are.")
-@click.option(
-    "--queries",
-    type=click.Path(path_type=Path),
-    help="File of texts to search for, one a line, in place of documents: real queries lie elsewhere than documents.",
-)
-@click.option(
-    "--num-candidates", "candidates", type=int, multiple=True, help="Value to measure.  [default: 10, 20, 50, … 1000]"
-)
-@click.option(
-    "--oversample",
-    "oversamples",
-    type=float,
-    multiple=True,
-    help="Value to measure, for quantised index types.  [default: 1, 1.5, 2, 3, 5]",
-)
-@click.option(
-    "--target",
-    type=Number(min=0, max=1, min_open=True, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="Recall to reach.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@vector_field_option
 @connection_options
 @encoder_options
 def recall(name: str, k: int, sample: int, seed: int, queries: Path | None, candidates: tuple[int, ...],

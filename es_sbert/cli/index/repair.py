@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import cloup
 
 from es_sbert.cli.options import connection_options, engine_settings
 
 
-@click.command()
+@cloup.command()
 @click.argument("name")
 @connection_options
 def repair(name: str, **connection: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
+from cloup import option_group
 
 from es_sbert.cli.options import connection_options, engine_settings
 from es_sbert.printable import counted
@@ -14,9 +16,12 @@ if TYPE_CHECKING:
     from es_sbert.index.describe import FieldSummary, IndexSummary
 
 
-@click.command()
+@cloup.command()
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@option_group(
+    "Options",
+    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+)
 @connection_options
 def show(name: str, as_json: bool, **connection: Any) -> None:
     """Show what the index NAME holds: documents, vectors, model, index type, size.

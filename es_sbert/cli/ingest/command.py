@@ -10,17 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
-from es_sbert.cli.ingest.options import (
-    cluster_options,
-    course_options,
-    ingest_settings,
-    source_options,
-    vector_options,
-)
+from es_sbert.cli.ingest.options import ingest_options, ingest_settings
 from es_sbert.cli.interrupts import INTERRUPTED, interruptible
-from es_sbert.cli.logs import is_json, log_format_option, only_errors
-from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
+from es_sbert.cli.logs import is_json, only_errors
+from es_sbert.cli.options import engine_settings
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 
 if TYPE_CHECKING:
@@ -32,63 +27,34 @@ if TYPE_CHECKING:
     from es_sbert.ingest.settings import IngestSettings
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@cloup.command()
 @click.argument("files", metavar="[FILE]...", nargs=-1)
-@click.option("--index", required=True, help="Index or alias; created where it does not exist.")
-@source_options
-@vector_options
-@vector_field_option
-@course_options
-@cluster_options
-@click.option(
-    "--metrics",
-    metavar="[HOST:]PORT",
-    help="Serve Prometheus metrics of the load at this port, to this machine alone where no host is given.",
-)
-@click.option(
-    "--report-index",
-    metavar="NAME",
-    help="Write the summary as a document into this index, which `es-sbert dashboards` shows; made if missing.",
-)
-@click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout.")
-@log_format_option
-@connection_options
-@encoder_options
+@ingest_options
 def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, report_index: str | None,
            ray: str | None, ray_workers: int | None, ray_part_bytes: int, quiet: bool, as_json: bool,
            model: str | None, device: str, precision: str, threads: int | None, **given: Any) -> int:  # fmt: skip
     """Embed documents and load them into an index.
 
     FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header), plain text with one document a
-    line (.txt), each as it is or compressed (.gz, .zst), Parquet (.parquet) or Arrow (.arrow, .feather): a
-    path, or an address such as s3://bucket/key or https://host/file. Patterns in quotes are expanded; - is
-    stdin. --sql loads the rows of a query. With neither, the documents that the index already holds are
-    embedded where they lack a current vector; their other fields are left alone.
+    line (.txt), each also compressed (.gz, .zst), Parquet (.parquet) or Arrow (.arrow, .feather): a path, a
+    quoted pattern, an address such as s3://bucket/key or https://host/file, or - for stdin. --sql loads the
+    rows of a query. With neither, the documents that the index holds are embedded where they lack a current
+    vector; their other fields are left alone.
 
-    Documents that are in the index already are not embedded again unless their text changed. Documents that
-    cannot be loaded end in the dead-letter file, with the reason. Documents whose text fields are all missing,
-    null or blank are skipped and counted. Run the same command again to resume a load that was stopped or killed.
+    Documents are embedded again only if their text changed. The first documents are checked before anything is
+    written. Documents that cannot be loaded go to the dead-letter file, with the reason; documents without text
+    are skipped and counted. Run the same command again to resume a load that was stopped or killed.
 
-    The first documents are checked before anything is written: a source of another format, or a field of the text
-    that neither they nor the index have, ends the command. --dry-run shows what would be embedded.
-
-    Exit codes: 0 all in, 1 some in the dead-letter file or missing from the index, 2 nothing could be
-    done, 130 interrupted.
+    Exit codes: 0 all documents loaded, 1 some are in the dead-letter file or missing from the index, 2 nothing
+    could be done, 130 interrupted.
 
     \b
     Examples:
       es-sbert ingest --index docs docs.jsonl.gz --id-field id
-      es-sbert ingest --index docs 'parts/*.csv' --text-template '{title}. {body}'
+      es-sbert ingest --index docs 'parts/*.csv' --text-template '{title}. {body}' --dry-run
       zcat docs.gz | es-sbert ingest --index docs - --format jsonl
-      es-sbert ingest --index docs 's3://bucket/docs/*.parquet' --id-field id
-      es-sbert ingest --index docs --sql 'SELECT id, text FROM articles' --database sqlite:///articles.db
       es-sbert ingest --index docs --text-field body
-      es-sbert ingest --index docs articles.jsonl --text-field body --passages 256
-      es-sbert ingest --index docs articles.jsonl --vector 'title_vector={title}' --vector 'body_vector={body}'
       es-sbert ingest --index docs --retry docs.dead-letters.jsonl
-      es-sbert ingest --index docs docs.jsonl --text-template '{title}. {body}' --dry-run
-      es-sbert ingest --index docs --replace-text-template --text-template '{title}. {body}'
     """
     from es_sbert.engines.connect import connect
     from es_sbert.errors import ClusterError, EngineError, UsageError

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
+import cloup
 
-from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import address_option, encoder_options, sign_in_options
-from es_sbert.cli.serve.options import gateway_settings, model_options, serve_options
+from es_sbert.cli.serve.options import gateway_settings, serve_options
 from es_sbert.events import record
 from es_sbert.extras import require
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@address_option("--upstream")
+@cloup.command()
 @serve_options
-@encoder_options
-@model_options
-@sign_in_options
-@log_format_option
 def serve(**options: Any) -> int:
-    """Stand in front of an engine and understand searches by meaning.
+    """Run a proxy that adds semantic search to Elasticsearch or OpenSearch.
 
-    Applications ask the gateway in place of the engine and need no other change. Requests pass untouched, with
-    the caller's own credentials; those that ask by meaning are put into the engine's own words, and documents that
-    are written get their vectors. Credentials given here are the gateway's own, to read mappings; callers never
-    get them.
+    Applications point at the gateway instead of the cluster; nothing else changes. Requests pass through
+    unchanged, with the caller's own credentials. Semantic queries are rewritten into native kNN queries, and
+    documents that are written get their embeddings. Credentials given here are the gateway's own, for reading
+    mappings; callers never get them.
 
     \b
     Examples:

@@ -7,8 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from cloup import option_group
 
-from es_sbert.cli.options import Number, engine_settings, stacked
+from es_sbert.cli.logs import log_format_option
+from es_sbert.cli.options import (
+    Number,
+    address_option,
+    connection_help,
+    device_options,
+    engine_settings,
+    model_option,
+    sign_in_options,
+    stacked,
+)
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.credentials import read_secret_file
 from es_sbert.errors import UsageError
@@ -16,7 +27,8 @@ from es_sbert.errors import UsageError
 if TYPE_CHECKING:
     from es_sbert.gateway.settings import GatewaySettings
 
-_listen_options = stacked(
+_listen_options = option_group(
+    "Listen",
     click.option("--host", default="127.0.0.1", show_default=True,
                  help="Address to listen on. Any other opens the gateway to other machines."),
     click.option("--port", type=click.IntRange(0, 65_535), default=9280, show_default=True, help="TCP port."),
@@ -28,16 +40,17 @@ _listen_options = stacked(
     click.option("--cors-origin", multiple=True, metavar="ORIGIN",
                  help="Pages of this origin may call from a browser. May be given several times."),
 )  # fmt: skip
-_meaning_options = stacked(
+_semantic_options = option_group(
+    "Semantic queries and writes",
     click.option("--virtual-field", default="semantic", show_default=True,
-                 help='Field name that means the vectors of an index: semantic: "how do plants make energy".'),
+                 help='Name of the field that semantic queries search: semantic: "how do plants make energy".'),
     click.option("-k", "k", type=click.IntRange(1, 10_000), default=100, show_default=True,
-                 help="Documents that a search by the virtual field keeps."),
-    click.option("--min-cosine", type=Number(-1, 1), help="Documents less near than this are no hits."),
+                 help="Documents that a semantic query returns."),
+    click.option("--min-cosine", type=Number(-1, 1), help="Drop hits whose cosine is below this value."),
     click.option("--num-candidates", type=click.IntRange(1, 10_000),
                  help="Vectors that each shard looks at.  [default: twice k, at least 100]"),
     click.option("--hybrid", is_flag=True,
-                 help="Search plain match and multi_match on embedded texts by meaning too, for every request."),
+                 help="Add semantic search to every match and multi_match query on an embedded text."),
     click.option("--semantic-weight", type=Number(0, min_open=True),
                  help="What a cosine score of 1 adds to BM25 in such searches.  [default: 400, OpenSearch 200]"),
     click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
@@ -45,7 +58,8 @@ _meaning_options = stacked(
                  help="A document whose vector cannot be made is refused, for the client to send it again, or passes "
                       "without."),
 )  # fmt: skip
-_limit_options = stacked(
+_limit_options = option_group(
+    "Limits",
     click.option("--max-body", type=click.IntRange(1), default=100, show_default=True, metavar="MIB",
                  help="Largest body of a request."),
     click.option("--max-search", type=click.IntRange(1), default=10, show_default=True, metavar="MIB",
@@ -74,7 +88,10 @@ _limit_options = stacked(
     click.option("--answer-timeout", type=Number(0, min_open=True), default=3600.0, show_default=True,
                  metavar="SECONDS", help="How long the engine may take to answer."),
 )  # fmt: skip
-model_options = stacked(
+_model_options = option_group(
+    "Models",
+    model_option,
+    device_options,
     click.option("--also-model", "more_models", multiple=True, metavar="MODEL",
                  help="Serve this model too: for indices that were filled by it, and at /v1/embeddings. May be given "
                       "several times."),
@@ -87,7 +104,8 @@ model_options = stacked(
                  help="Fetch models from the hub that only an index names. Whoever may write an index then chooses "
                       "what is downloaded."),
 )  # fmt: skip
-_own_options = stacked(
+_own_options = option_group(
+    "Keys and logs",
     click.option("--embeddings-key-file", type=click.Path(path_type=Path),
                  help="File with a key of the gateway's own that callers of /v1/embeddings must send."),
     click.option("--metrics-key-file", type=click.Path(path_type=Path),
@@ -95,8 +113,16 @@ _own_options = stacked(
     click.option("--search-log", metavar="NAME",
                  help="Write a record of each search into indices NAME-YYYY.MM, by the gateway's own credentials."),
     click.option("--log-queries", is_flag=True, help="With --search-log: the texts too, not only their keyed hashes."),
+    log_format_option,
 )  # fmt: skip
-serve_options = stacked(_listen_options, _meaning_options, _limit_options, _own_options)
+serve_options = stacked(
+    option_group("Connection to the cluster", address_option("--upstream"), sign_in_options, help=connection_help),
+    _listen_options,
+    _semantic_options,
+    _model_options,
+    _own_options,
+    _limit_options,
+)
 
 
 def gateway_settings(**given: Any) -> GatewaySettings:

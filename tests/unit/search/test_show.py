@@ -1,18 +1,19 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 from rich.console import Console
 
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import Flavour, Json
 from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.search.queries import search_body
-from es_sbert.search.results import Hit, Reranking, SearchResult
+from es_sbert.search.results import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.scores import Method
-from es_sbert.search.show import console_request, hit_table, snippet
+from es_sbert.search.show import console_request, fields_shown, hit_list, snippet
 from es_sbert.search.vector_query import VectorQuery
 
 
@@ -46,30 +47,95 @@ def test_console_request_is_the_same_body_with_the_vector_on_one_line(flavour: F
     assert "[0.1,0.2,0.3]" in rest
 
 
-def test_long_texts_do_not_squeeze_the_other_columns_out_of_sight() -> None:
-    hits = [Hit(f"module.function_{n}", 0.5 + n / 100, 0.75, {"t": "word " * 200}, "docs") for n in range(12)]
+def shown(result: SearchResult, text: str | None, **options: Any) -> list[str]:
+    """The lines on a terminal of 60 columns."""
     out = io.StringIO()
-    table = hit_table(SearchResult(hits=tuple(hits), took_ms=3, method=Method.KNN), "v", meta("{t}"))
-    Console(file=out, width=80).print(table)
-    rows = [line.split() for line in out.getvalue().splitlines()]
-    assert rows[0] == ["#", "cosine", "id", "text"]
-    assert [row[:4] for row in rows[1:]] == [
-        [str(rank), f"{hit.cosine:.4f}", hit.id, "word"] for rank, hit in enumerate(hits, 1)
+    Console(file=out, width=60).print(hit_list(result, "v", meta(text), **options))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def result_of(*sources: Json, **given: Any) -> SearchResult:
+    hits = tuple(Hit(f"d{n}", 0.5 + n / 100, 0.75, source, "docs", **given) for n, source in enumerate(sources))
+    return SearchResult(hits=hits, took_ms=3, method=Method.KNN)
+
+
+def test_a_hit_has_its_scores_and_title_on_one_line_and_its_text_in_full_width_below() -> None:
+    source = {"id": "d0", "title": "Storm [red]", "text": "Rain and wind " * 4, "n": 1}
+    assert shown(result_of(source, {"text": "Sun."}), "{text}") == [
+        " #    cosine  id  title",
+        " 1    0.5000  d0  Storm [red]",
+        "   Rain and wind Rain and wind Rain and wind Rain and wind",
+        " 2    0.5100  d1",
+        "   Sun.",
     ]
+
+
+def test_the_title_is_not_repeated_in_the_text() -> None:
+    source = {"title": "Storm", "text": "Rain and wind."}
+    assert shown(result_of(source), "{title}. {text}")[2:] == ["   Rain and wind."]
+    passage = Passage(0, 21, "Storm. Rain and wind.")
+    assert shown(result_of(source, passage=passage), "{title}. {text}")[2:] == ["   Rain and wind."]
+
+
+def test_a_title_that_is_all_the_text_there_is_gets_the_full_width() -> None:
+    assert shown(result_of({"title": "Storm over the coast", "topic": "weather"}), "{title}") == [
+        " #    cosine  id",
+        " 1    0.5000  d0",
+        "   Storm over the coast",
+    ]
+
+
+def test_a_long_text_is_cut_and_a_full_one_keeps_its_lines() -> None:
+    text = "first line\nsecond line " + "word " * 100
+    cut = " ".join(shown(result_of({"text": text}), "{text}")[2:])
+    assert cut.endswith("…")
+    assert len(cut) < 340
+    whole = shown(result_of({"text": text}), "{text}", full=True)
+    assert whole[2] == "   first line"
+    assert sum(line.split().count("word") for line in whole) == 100
+
+
+def test_fields_are_shown_by_name_and_pattern_in_the_order_asked_for() -> None:
+    source = {"title": "Storm", "text": "Rain.", "author": {"name": "Ann", "born": 1970}, "tags": ["a", "b"]}
+    lines = shown(result_of(source), "{text}", fields=["tags", "author", "gone"])
+    assert lines == [
+        " #    cosine  id",
+        " 1    0.5000  d0",
+        '   tags: ["a","b"]',
+        "   author.name: Ann",
+        "   author.born: 1970",
+    ]
+    assert fields_shown(source, ["t*"]) == {"title": "Storm", "text": "Rain.", "tags": ["a", "b"]}
+    assert fields_shown(source, ["gone"]) == {}
+
+
+def test_control_characters_of_a_document_do_not_reach_the_terminal() -> None:
+    source = {"title": "\x1b[31mred", "text": "a \x1b[2J text\u202e"}
+    for options in ({}, {"full": True}, {"fields": ["text", "title"]}):
+        assert not any(character in line for line in shown(result_of(source), "{text}", **options)
+                       for character in "\x1b\u202e")  # fmt: skip
+
+
+def test_long_ids_and_titles_stay_on_one_line() -> None:
+    hits = tuple(Hit("i" * 90, 0.5, 0.75, {"title": "word " * 50, "text": "a text"}, "docs") for _ in range(12))
+    lines = shown(SearchResult(hits=hits, took_ms=3, method=Method.KNN), "{text}")
+    assert len(lines) == 1 + 2 * 12
+    assert all(len(line) <= 60 for line in lines)
+    assert lines[-2].startswith("12    0.5000  iii")
 
 
 def test_the_score_of_a_cross_encoder_has_a_column() -> None:
     hits = tuple(
-        Hit(f"d{n}", 0.5, 0.75, {"t": "word"}, "docs", rerank_score=score) for n, score in enumerate([7.25, None])
+        Hit(f"d{n}", 0.5, 0.75, {"t": "a word"}, "docs", rerank_score=score) for n, score in enumerate([7.25, None])
     )
     reranking = Reranking(reranker="r", scored=1, truncated=1, without_text=1, took_ms=2)
     result = SearchResult(hits=hits, took_ms=3, method=Method.KNN, reranking=reranking)
-    out = io.StringIO()
-    Console(file=out, width=80).print(hit_table(result, "v", meta("{t}")))
-    assert [line.split() for line in out.getvalue().splitlines()] == [
-        ["#", "rerank", "cosine", "id", "text"],
-        ["1", "7.2500", "0.5000", "d0", "word"],
-        ["2", "–", "0.5000", "d1", "word"],
+    assert [line.split() for line in shown(result, "{t}")] == [
+        ["#", "rerank", "cosine", "id"],
+        ["1", "7.2500", "0.5000", "d0"],
+        ["a", "word"],
+        ["2", "–", "0.5000", "d1"],
+        ["a", "word"],
     ]
     assert str(reranking) == "reranked 1 hit in 2 ms by r, 1 of them cut; 1 hit has no text and follows"
     several = Reranking(reranker="r", scored=1200, truncated=0, without_text=2, took_ms=2)
