@@ -17,19 +17,16 @@ from es_sbert.analysis.collection import DocumentVersion, HitReader, TextCollect
 from es_sbert.engines.hits import Key, key_of
 from es_sbert.engines.look_up import look_up
 from es_sbert.engines.protocol import Engine, IndexState, ItemResult, Json
-from es_sbert.errors import IndexMismatch, RequestFailed, UsageError
-from es_sbert.index.bulk_lines import bodies
+from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.ensure import VectorField, missing_index, vector_field_of
 from es_sbert.index.layout import both
 from es_sbert.index.meta import META_KEY, document_meta_field, with_entry
 from es_sbert.index.text import MISSING, TextTemplate, find_field
-from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes, retrying
+from es_sbert.ingest.retry import RetryPolicy, retrying
 from es_sbert.ingest.triage import chunks
+from es_sbert.ingest.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 
-_BODY_BYTES = 5 << 20
 _WRITTEN = "written_fields"  # of `_meta.es_sbert`
-_CONFLICT = 409
-_TOO_LARGE = 413
 # Documents that are looked at again in one request.
 _PAGE = 500
 # Another writer may be faster this often before a document is given up.
@@ -117,14 +114,13 @@ class FieldWriter:
     def __init__(self, engine: Engine, index: str, vector_field: str, name: str, *, policy: RetryPolicy,
                  on_wait: Callable[[str], None] = lambda reason: None) -> None:  # fmt: skip
         self._engine = engine
-        self._policy = policy
-        self._on_wait = on_wait
         self._retrying = retrying(policy, on_wait)
         self.name = name
         state = self._retrying(partial(engine.get_index, index))
         if state is None:
             raise missing_index(index, engine)
         self._state: IndexState = state
+        self._updates = VersionedUpdates(engine, state, policy, on_wait)
         self._alias_filter = state.filter_of(index)
         self._vector = vector_field_of(engine, state, vector_field)
         self._missing = _check_field(state, self._vector, name)
@@ -203,8 +199,8 @@ class FieldWriter:
         waiting = list(updates)
         for _ in range(_ROUNDS):
             conflicts: list[FieldUpdate] = []
-            for group in bodies((_Action.of(update, self.name) for update in waiting), _BODY_BYTES):
-                self._send(group, counts, conflicts)
+            for action, result in self._updates.send(_Action.of(update, self.name) for update in waiting):
+                _enter(action.update, result, counts, conflicts)
             waiting = list(self._again(conflicts, counts))
             if not waiting:
                 break
@@ -214,54 +210,6 @@ class FieldWriter:
             raise RuntimeError(f"{len(updates)} updates, but {counts.completed} came to an end: {counts}")
         self._retrying(partial(self._engine.refresh, self._state.name))
         return counts
-
-    def _send(self, group: list[_Action], counts: FieldUpdateCounts, conflicts: list[FieldUpdate]) -> None:
-        """Send actions until the engine has answered each of them."""
-        waiting, backoff = group, Backoff(self._policy)
-        while waiting:
-            self._check()
-            body = b"".join(action.body for action in waiting)
-            try:
-                results = self._engine.bulk(self._state.name, body, timeout=backoff.left)
-            except RequestFailed as error:
-                if error.status == _TOO_LARGE and len(waiting) > 1:
-                    half = len(waiting) // 2
-                    for part in (waiting[:half], waiting[half:]):
-                        self._send(part, counts, conflicts)
-                    return
-                if not is_transient(error):
-                    raise
-                self._on_wait(error.message)
-                if not backoff.wait():
-                    raise
-                continue
-            again = []
-            for action, result in zip(waiting, results, strict=True):
-                if passes(result.status):
-                    again.append(action)
-                else:
-                    _enter(action.update, result, counts, conflicts)
-            if len(again) < len(waiting):
-                backoff.succeeded()
-            waiting = again
-            if waiting:
-                reason = next(result.reason for result in results if passes(result.status))
-                self._on_wait(reason)
-                if not backoff.wait():
-                    raise RequestFailed(
-                        f"{self._engine.info.label} did not take {len(waiting):,} updates within "
-                        f"{self._policy.budget:g} s: {reason}",
-                        "Check the cluster's load and free disk space, then run the same command again: documents that "
-                        "are up to date are not written again.",
-                    )
-
-    def _check(self) -> None:
-        """Make sure that the index is the one that was analysed: a request would create a missing one."""
-        uuids = self._retrying(partial(self._engine.index_uuids, self._state.name))
-        if uuids.get(self._state.name) != self._state.settings["index.uuid"]:
-            raise IndexMismatch(
-                f"the index {self._state.name} was deleted or replaced while it was analysed", "Run the command again."
-            )
 
     def _again(self, conflicts: Sequence[FieldUpdate], counts: FieldUpdateCounts) -> Iterator[FieldUpdate]:
         """Updates of documents that another writer has changed, with their versions of now."""
@@ -321,12 +269,10 @@ def _written_fields(state: IndexState) -> list[str]:
 def _enter(update: FieldUpdate, result: ItemResult, counts: FieldUpdateCounts, conflicts: list[FieldUpdate]) -> None:
     if result.ok:
         _count(update, counts)
-    elif result.status == _CONFLICT:
+    elif result.status == CONFLICT:
         conflicts.append(update)
-    elif result.reason.startswith("document_missing_exception"):
+    elif is_deleted(result):
         counts.deleted.append(update.id)
-    elif result.reason.startswith("index_not_found_exception"):
-        raise IndexMismatch("the index was deleted while it was written to", "Run the command again.")
     else:
         counts.refused[update.key] = f"({result.status}) {result.reason}"
 

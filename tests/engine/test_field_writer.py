@@ -153,11 +153,11 @@ def test_an_index_that_was_replaced_meanwhile_is_not_written_to(
     writer = FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(5))
     updates = field_updates(collection(engine, index), FIELD, {0: "d1"})
     engine.delete_index(index)
-    with pytest.raises(IndexMismatch, match="was deleted or replaced while it was analysed"):
+    with pytest.raises(IndexMismatch, match="was deleted or replaced since it was read"):
         writer.write(updates)
     assert engine.get_index(index) is None
     load(engine_url, tiny, index, tmp_path / "docs.jsonl", dead=tmp_path / "dead", id_field="id")
-    with pytest.raises(IndexMismatch, match="was deleted or replaced while it was analysed"):
+    with pytest.raises(IndexMismatch, match="was deleted or replaced since it was read"):
         writer.write(updates)
     assert values_in(engine_url, index) == {}
 
