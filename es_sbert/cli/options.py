@@ -99,13 +99,18 @@ model_option = click.option(
     "--model", cls=ProfileOption, envvar="ES_SBERT_MODEL", show_envvar=True,
     help=f"Model folder, bundle, hub id or installed name.  [default: {DEFAULT_MODEL}, or the model of the index]",
 )  # fmt: skip
+device_option = click.option(
+    "--device", default="auto", show_default=True,
+    help="auto, cpu, cuda or cuda:N. cuda fails if CUDA is not available.",
+)  # fmt: skip
+threads_option = click.option(
+    "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads.  [default: the physical cores]"
+)
 device_options = stacked(
-    click.option("--device", default="auto", show_default=True,
-                 help="auto, cpu, cuda or cuda:N. cuda fails if CUDA is not available."),
+    device_option,
     click.option("--precision", type=click.Choice(["auto", "fp32", "int8", "fp16"]), default="auto",
                  show_default=True, help="auto: fp16 on CUDA, int8 on CPUs with VNNI, else fp32."),
-    click.option("--threads", type=click.IntRange(min=1), metavar="N",
-                 help="CPU threads.  [default: the physical cores]"),
+    threads_option,
 )  # fmt: skip
 format_option = click.option(
     "--format", type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]), default="auto",

@@ -10,9 +10,9 @@ from es_sbert.encoder.types import EncoderInfo
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import EsSbertError, IndexMismatch
 from es_sbert.index.describe import FieldSummary, describe_state
-from es_sbert.index.ensure import VectorField, vector_field_of
+from es_sbert.index.ensure import VectorField, adopt_command, vector_field_of
 from es_sbert.index.load_settings import left_behind
-from es_sbert.index.schema import vector_fields
+from es_sbert.index.schema import plain_vector_fields, vector_fields
 from es_sbert.search.searched import Searched
 
 _BLOCKS = {
@@ -104,10 +104,19 @@ def _fields(engine: Engine, state: IndexState) -> tuple[tuple[VectorField, ...],
         except IndexMismatch as error:
             problems.append(Finding.of(f"field {name}", error))
     if not names:
-        problems.append(
-            warning("index", f"{state.name} has no vector field", f"`es-sbert ingest --index {state.name}` adds it.")
-        )
+        problems.append(_no_vector_field(engine, state))
     return tuple(found), problems
+
+
+def _no_vector_field(engine: Engine, state: IndexState) -> Finding:
+    plain = plain_vector_fields(engine.info.flavour, state.mappings, state.name)
+    if not plain:
+        return warning("index", f"{state.name} has no vector field", f"`es-sbert ingest --index {state.name}` adds it.")
+    return warning(
+        "index", f"{state.name} has no vector field that es-sbert fills, but {', '.join(plain)} of another program",
+        f"If you know the model of its vectors: {adopt_command(state.name, plain[0])} checks it and takes them over. "
+        f"Else `es-sbert ingest --index {state.name}` adds a field.",
+    )  # fmt: skip
 
 
 def check_index(
@@ -161,10 +170,13 @@ def judge_field(index: str, field: FieldSummary, documents: int, model: EncoderI
             f"Search it with --model {field.meta.model}, or name another --vector-field.",
         )  # fmt: skip
     if field.current < field.vectors:
+        named = f"{index} --vector-field {field.name}"
         yield failure(
-            about, f"{field.vectors - field.current:,} of {field.vectors:,} vectors are of another model",
-            f"Embed them anew: `es-sbert ingest --index {index} --vector-field {field.name}`.",
-        )  # fmt: skip
+            about,
+            f"{field.vectors - field.current:,} of {field.vectors:,} vectors are not known to be of the field's model",
+            f"Embed them anew: `es-sbert ingest --index {named}`. If another program wrote them with this model: "
+            f"`es-sbert index adopt {named}`.",
+        )
     if field.vectors < documents:
         yield warning(
             about, f"{documents - field.vectors:,} of {documents:,} documents have no vector, so no search by meaning "

@@ -10,7 +10,7 @@ from es_sbert.errors import AccessDenied
 from es_sbert.index.ensure import missing_index
 from es_sbert.index.layout import both, has_vector
 from es_sbert.index.meta import VectorFieldMeta, document_meta_field
-from es_sbert.index.schema import vector_fields
+from es_sbert.index.schema import plain_vector_fields, vector_fields
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class IndexSummary:
         bytes: Size of the primary shards on disk; None where this user may not ask (index privilege `monitor`).
         fields: The vector fields that es-sbert fills.
         other_fields: Names of the other top-level fields.
+        plain_vector_fields: Of these, vector fields that other programs fill.
     """
 
     name: str
@@ -53,6 +54,7 @@ class IndexSummary:
     bytes: int | None
     fields: tuple[FieldSummary, ...]
     other_fields: tuple[str, ...]
+    plain_vector_fields: tuple[str, ...] = ()
 
     def as_json(self) -> Json:
         plain = asdict(self)
@@ -105,6 +107,7 @@ def describe_state(engine: Engine, state: IndexState) -> IndexSummary:
         bytes=_size(engine, state.name),
         fields=tuple(fields),
         other_fields=tuple(sorted(set(state.mappings.get("properties", {})) - ours)),
+        plain_vector_fields=tuple(plain_vector_fields(engine.info.flavour, state.mappings, state.name)),
     )
 
 

@@ -15,6 +15,7 @@ from es_sbert.index.schema import (
     index_body,
     mapping_addition,
     merged_meta,
+    plain_vector_fields,
     stored_dimensions,
     stored_similarity,
     vector_fields,
@@ -161,7 +162,7 @@ def mapping_change(engine: Engine, state: IndexState, vector_field: str, wanted:
     if new is None or new == stored.text:
         return MappingChange(field, None)
     if stored.text is not None and not replace_text and _has_vectors(engine, field):
-        raise _other_text(name or state.name, field, new, text_options)
+        raise other_text(name or state.name, field, new, text_options)
     meta = stored.model_copy(update={"text": new})
     body = {"_meta": merged_meta(state.mappings.get("_meta", {}), vector_field, meta)}
     return MappingChange(VectorField(state.name, vector_field, meta, Outcome.TEXT_SET), body)
@@ -191,12 +192,17 @@ def vector_field_of(engine: Engine, state: IndexState, vector_field: str) -> Vec
     """As `read_vector_field`, of an index that was looked at already."""
     if vector_field not in state.mappings.get("properties", {}):
         others = ", ".join(vector_fields(state.mappings, state.name))
-        raise IndexMismatch(
-            f"the index {state.name} has no vector field {vector_field!r}",
-            f"Give --vector-field one of: {others}."
-            if others
-            else f"Embed its documents first: `es-sbert ingest --index {state.name} --text-field FIELD`.",
-        )
+        plain = plain_vector_fields(engine.info.flavour, state.mappings, state.name)
+        remedy = f"Embed its documents first: `es-sbert ingest --index {state.name} --text-field FIELD`."
+        if others:
+            remedy = f"Give --vector-field one of: {others}."
+        elif plain:
+            remedy = (
+                f"{', '.join(plain)} holds vectors that es-sbert has not made: if you know their model, "
+                f"{adopt_command(state.name, plain[0])} checks it and takes them over. Else embed the documents: "
+                f"`es-sbert ingest --index {state.name} --text-field FIELD`."
+            )
+        raise IndexMismatch(f"the index {state.name} has no vector field {vector_field!r}", remedy)
     meta = _our_meta(engine, state, vector_field)
     return VectorField(state.name, vector_field, meta, Outcome.PRESENT)
 
@@ -267,8 +273,15 @@ def _check(engine: Engine, state: IndexState, vector_field: str, wanted: VectorF
     return field
 
 
-def _other_text(name: str, field: VectorField, wanted: str, text_options: str | None) -> IndexMismatch:
-    """The error for a text that is not the one from which a field's vectors were made."""
+def other_text(name: str, field: VectorField, wanted: str, text_options: str | None) -> IndexMismatch:
+    """The error for a text that is not the one from which a field's vectors were made.
+
+    Args:
+        name: The index or alias as the user calls it.
+        field: The vector field.
+        wanted: The other text.
+        text_options: The options by which it was given.
+    """
     options = text_options or shown_text_options(field.name, (), wanted) or ""
     option = options.partition(" ")[0]
     return IndexMismatch(
@@ -293,7 +306,8 @@ def _our_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFie
     if meta is None:
         raise IndexMismatch(
             f"the vectors in {state.name}.{vector_field} were not made by es-sbert: their model is not known",
-            WAY_OUT,
+            f"If you know the model: {adopt_command(state.name, vector_field)} checks it and takes them over. Else use "
+            "another --vector-field or another index.",
         )
     similarity = stored_similarity(flavour, field)
     if similarity not in ("cosine", "cosinesimil"):
@@ -313,6 +327,11 @@ def _our_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFie
             "Load the documents into a new index.",
         )
     return meta
+
+
+def adopt_command(index: str, vector_field: str) -> str:
+    """The command that takes over vectors of another program, for messages."""
+    return f"`es-sbert index adopt {index} --vector-field {vector_field} --model MODEL --text-field FIELD`"
 
 
 def missing_index(index: str, engine: Engine) -> IndexMissing:

@@ -12,6 +12,8 @@ from es_sbert.index.text import find_field
 from es_sbert.streams.json_lines import object_bytes
 
 META_KEY = "es_sbert"
+# Fingerprint in the metadata of a vector that is not the one which the field's model gives for the text.
+UNKNOWN_MODEL = "unknown"
 
 
 class PassageRules(BaseModel):

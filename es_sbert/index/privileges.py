@@ -41,6 +41,7 @@ LOAD_SETTINGS = Task("switch off refreshes and replicas of", ("read", "index", "
 # Of the old index and its aliases: to block writes, to note how far it is, and to move the aliases.
 MIGRATE_FROM = Task("migrate", ("read", "manage"))
 MIGRATE_TO = Task("create, fill and swap in", ("read", "index", "delete", "manage"))
+ADOPT = Task("adopt the vectors of", ("read", "index", "manage"))
 TASKS = (SEARCH, LOAD, CREATE, PRUNE, LOAD_SETTINGS)
 
 

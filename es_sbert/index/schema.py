@@ -96,6 +96,19 @@ def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
         ) from error
 
 
+def plain_vector_fields(flavour: Flavour, mappings: Json, index: str) -> list[str]:
+    """Top-level vector fields that other programs fill, one vector a document.
+
+    Raises:
+        IndexMismatch: `_meta.es_sbert` was damaged by hand.
+    """
+    own = vector_fields(mappings, index)
+    properties = mappings.get("properties", {})
+    return [
+        name for name, field in properties.items() if name not in own and field.get("type") == VECTOR_TYPES[flavour]
+    ]
+
+
 def stored_dimensions(flavour: Flavour, field: Json) -> int | None:
     """Dimensions of a vector field's mapping; None where the field holds no vectors."""
     field = vector_property(field)

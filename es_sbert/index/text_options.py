@@ -10,6 +10,9 @@ from es_sbert.errors import UsageError
 from es_sbert.index.meta import document_meta_field
 from es_sbert.index.text import TextTemplate
 
+# The text of a vector field of which nothing else is said.
+DEFAULT_TEXT_FIELD = "text"
+
 
 def read_text_options(text_fields: Sequence[str], text_template: str | None) -> TextTemplate | None:
     """The template that the options give; None without options.

@@ -9,10 +9,8 @@ from es_sbert.errors import UsageError
 from es_sbert.index.meta import PassageRules, VectorFieldMeta
 from es_sbert.index.schema import check_field_name
 from es_sbert.index.text import TextTemplate
-from es_sbert.index.text_options import check_own_names, read_text_options, text_options
+from es_sbert.index.text_options import DEFAULT_TEXT_FIELD, check_own_names, read_text_options, text_options
 from es_sbert.ingest.settings import IngestSettings
-
-DEFAULT_TEXT_FIELD = "text"
 
 
 @dataclass(frozen=True)

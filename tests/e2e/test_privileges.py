@@ -18,7 +18,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import AccessDenied
-from es_sbert.index.privileges import CLUSTER_PRIVILEGE, CREATE, LOAD, LOAD_SETTINGS, MIGRATE_TO, PRUNE, SEARCH
+from es_sbert.index.privileges import ADOPT, CLUSTER_PRIVILEGE, CREATE, LOAD, LOAD_SETTINGS, MIGRATE_TO, PRUNE, SEARCH
 from es_sbert.ingest.control import Control
 from es_sbert.ingest.local import LocalRunner
 from es_sbert.ingest.observer import Observer, Unobserved
@@ -104,6 +104,9 @@ class Desk:
     def index(self, command: str, name: str, *more: str) -> Done:
         return self._cli("index", command, name, *more)
 
+    def adopt(self, name: str, *more: str) -> Done:
+        return self.index("adopt", name, *self.model, *more)
+
     def create(self, name: str) -> Done:
         return self.index("create", name, *self.model[:2])
 
@@ -130,6 +133,19 @@ def created(desk: Desk) -> str:
     name = desk.fresh()
     desk.use([CLUSTER_PRIVILEGE], ["all"])
     assert desk.create(name).code == 0
+    return name
+
+
+def with_vectors(desk: Desk) -> str:
+    """An index with the model's vectors, written by another program."""
+    name = desk.fresh()
+    mapped = {"properties": {"embedding": {"type": "dense_vector", "dims": 16}}}
+    desk.server.ask("PUT", f"/{name}", {"mappings": mapped})
+    texts = [document["text"] for document in sentences(6)]
+    with load_encoder(desk.model[1], precision="fp32", threads=1) as encoder:
+        vectors = encoder.encode(texts, "document").vectors.tolist()
+    for number, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
+        desk.server.ask("PUT", f"/{name}/_doc/{number}?refresh=true", {"text": text, "embedding": vector})
     return name
 
 
@@ -167,6 +183,8 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`index create`": (Desk.fresh, Desk.create),
     "`index create --text-field` of an index that has the field": (
         created, lambda desk, name: desk.index("create", name, "--text-field", "text", *desk.model[:2])),
+    "`index adopt`": (with_vectors, lambda desk, name: desk.adopt(name)),
+    "`index adopt --dry-run`": (with_vectors, lambda desk, name: desk.adopt(name, "--dry-run")),
     "`index calibrate`": (
         Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", *desk.model)),
     "`index repair`": (interrupted, lambda desk, name: desk.index("repair", name)),
@@ -205,6 +223,7 @@ def test_the_code_asks_for_what_the_table_says() -> None:
         "`ingest FILE…` into a new index": CREATE,
         "`ingest --prune`": PRUNE,
         "`ingest --load-settings fast`": LOAD_SETTINGS,
+        "`index adopt`": ADOPT,
         "`index migrate`": MIGRATE_TO,
     }.items():
         assert rows[task] == ([CLUSTER_PRIVILEGE], sorted(wanted.privileges, key=rows[task][1].index))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cloup
 
+from es_sbert.cli.index.adopt import adopt
 from es_sbert.cli.index.calibrate import calibrate
 from es_sbert.cli.index.change_type import change_type
 from es_sbert.cli.index.create import create
@@ -19,5 +20,5 @@ def index() -> None:
     """Create, inspect and change indices with a vector field."""
 
 
-for _command in (calibrate, change_type, create, estimate, migrate, recall, repair, show):
+for _command in (adopt, calibrate, change_type, create, estimate, migrate, recall, repair, show):
     index.add_command(_command)

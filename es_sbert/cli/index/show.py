@@ -53,7 +53,9 @@ def _as_text(summary: IndexSummary) -> str:
     ]
     for field in summary.fields:
         lines += _field_lines(field)
-    if not summary.fields:
+    for name in summary.plain_vector_fields:
+        lines.append(f"  {name} holds vectors of another program; take them over: `es-sbert index adopt`")
+    if not summary.fields and not summary.plain_vector_fields:
         lines.append("  no vector field; add one: `es-sbert ingest` or `es-sbert index create`")
     return "\n".join(lines)
 

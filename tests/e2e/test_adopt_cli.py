@@ -1,0 +1,146 @@
+"""`es-sbert index adopt` as a user types it, and the commands that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.encoder.types import Vectors
+from es_sbert.index.vectors import vector_value
+from es_sbert.loading import load_encoder
+from tests.e2e.cli_support import Cli, Done
+from tests.engine.ingest_support import open_engine
+from tests.tiny import WORDS
+
+COUNT = 40
+TITLES = [f"the {WORDS[row % 8]} {WORDS[row // 8]} plays" for row in range(COUNT)]
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(cli: Cli, model: Path, es9_url: str) -> Run:
+    """`es-sbert COMMAND … --url URL`, with the model where the command takes one."""
+
+    def call(*arguments: str | Path, with_model: bool = True) -> Done:
+        chosen = ["--model", model, "--precision", "fp32", "--threads", "1"] if with_model else []
+        return cli(*arguments, *chosen, "--url", es9_url)
+
+    return call
+
+
+@pytest.fixture
+def plain(es9_url: str, fresh_index: Callable[[str], str], model: Path) -> Callable[..., str]:
+    """A function that fills an index by plain requests; rows of `wrong` get vectors of something else."""
+
+    def fill(*, wrong: tuple[int, ...] = (), field: str = "embedding") -> str:
+        index = fresh_index(es9_url)
+        with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+            vectors: Vectors = encoder.encode(TITLES, "document").vectors
+        vectors[list(wrong)] = np.random.default_rng(0).normal(size=(len(wrong), 16)).astype(np.float32)
+        with open_engine(es9_url) as engine:
+            mapped = {field: {"type": "dense_vector", "dims": 16}, "title": {"type": "text"}}
+            engine.create_index(index, {"mappings": {"properties": mapped}})
+            lines: list[dict[str, Any]] = []
+            for row, title in enumerate(TITLES):
+                lines += [
+                    {"index": {"_id": f"d{row}"}},
+                    {"title": title, field: vector_value(engine.info, vectors[row])},
+                ]
+            assert all(r.ok for r in engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
+            engine.refresh(index)
+        return index
+
+    return fill
+
+
+def test_an_index_is_found_by_the_doctor_checked_adopted_searched_and_backfilled(
+    run: Run, plain: Callable[..., str]
+) -> None:
+    index = plain(wrong=(4, 21))
+    command = f"es-sbert index adopt {index} --vector-field embedding --model MODEL --text-field FIELD"
+    shown = run("index", "show", index, with_model=False)
+    assert "embedding holds vectors of another program; take them over: `es-sbert index adopt`" in shown.out
+    assert command in run("doctor", "--index", index).out
+    searched = run("search", "--index", index, "a cat")
+    assert searched.code == 2
+    assert command in searched.err
+
+    tried = run("index", "adopt", index, "--text-field", "title", "--share", "0.9", "--dry-run")
+    assert tried.code == 0, tried.err
+    assert tried.out.splitlines()[-1] == "The vectors are the model's. Nothing was written (--dry-run)."
+    assert command in run("search", "--index", index, "a cat").err
+
+    done = run("index", "adopt", index, "--text-field", "title", "--share", "0.9", "--failed", "failed.jsonl")
+    assert done.code == 0, done.err
+    assert f"Adopted: {COUNT - 2} vectors of {index}.embedding." in done.out
+    assert f"Embed the 2 failing documents again: `es-sbert ingest --index {index}`." in done.out
+    failed = [orjson.loads(line) for line in Path("failed.jsonl").read_bytes().splitlines()]
+    assert {one["id"] for one in failed} == {"d4", "d21"}
+    assert failed == sorted(failed, key=lambda one: one["cosine"])
+
+    found = run("search", "--index", index, TITLES[7], "--json")
+    assert found.code == 0, found.err
+    assert "d7" in found.out.splitlines()[0]
+    doctor = run("doctor", "--index", index)
+    assert "2 of 40 vectors are not known to be of the field's model" in doctor.out
+    assert run("ingest", "--index", index, "--json").summary["indexed"] == 2
+    assert run("doctor", "--index", index).code == 0
+    assert f"vectors      {COUNT} documents, {COUNT} of this model" in run("index", "show", index, with_model=False).out
+    again = run("index", "adopt", index)
+    assert (again.code, again.out) == (2, "")
+    assert "is es-sbert's already" in again.err
+
+
+def test_vectors_of_something_else_are_refused_with_what_they_are_made_of(run: Run, plain: Callable[..., str]) -> None:
+    index = plain(field="vector")
+    done = run("index", "adopt", index, "--vector-field", "vector", "--text-template", "passage: {title}")
+    assert done.code == 1
+    assert "Nothing was written." in done.out
+    assert "The vectors match the text '{title}' (median cosine 1.0000)." in done.out
+    # The command that the message names, but for the name of the model, which is a folder here.
+    assert f"`es-sbert index adopt {index} --vector-field vector --model " in done.out
+    assert done.out.rstrip().endswith("--text-template '{title}'`")
+    done = run("index", "adopt", index, "--vector-field", "vector", "--text-template", "{title}", "--json")
+    assert done.code == 0, done.err
+    assert (done.summary["accepted"], done.summary["written"]["adopted"]) == (True, COUNT)
+
+
+def test_a_report_as_json_is_printed_for_refused_vectors_too(run: Run, plain: Callable[..., str]) -> None:
+    index = plain(wrong=tuple(range(10)))
+    done = run("index", "adopt", index, "--text-field", "title", "--json", "--failed", "failed.jsonl")
+    assert done.code == 1
+    summary = done.summary
+    assert (summary["accepted"], summary["written"], summary["sample"]["matching"]) == (False, None, COUNT - 10)
+    assert len(summary["sample"]["failing"]) == len(Path("failed.jsonl").read_bytes().splitlines()) == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "remedy"),
+    [
+        (["--text-field", "a", "--text-template", "{b}"], "exclude each other", "Give one of the two."),
+        (["--text-template", "{a"], "cannot be read", "--text-template '{title}. {body}'"),
+        (["--text-field", "embedding_meta"], "which is in use already", "another name"),
+        (["--text-field", "titles"], "has a text for '{titles}'", "Did you mean title?"),
+        (["--vector-field", "vector"], "has no field 'vector'", "one of: embedding."),
+        (["--vector-field", "title"], "is of type text", "the field that holds the vectors"),
+        (["--failed", "none/failed.jsonl"], "none/failed.jsonl cannot be written", "--failed"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_written(
+    run: Run, plain: Callable[..., str], es9_url: str, arguments: list[str], message: str, remedy: str
+) -> None:
+    index = plain()
+    with open_engine(es9_url) as engine:
+        before = engine.get_index(index)
+    done = run("index", "adopt", index, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert remedy in done.err
+    with open_engine(es9_url) as engine:
+        assert engine.get_index(index) == before

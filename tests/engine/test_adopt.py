@@ -1,0 +1,498 @@
+"""Vectors that another program wrote, taken over: adopted, searched, and embedded again when their texts change."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.adoption.adopt import AdoptionReport, AdoptionSettings, adopt
+from es_sbert.adoption.plain_field import read_adoptable_field
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.types import Vectors
+from es_sbert.engines.protocol import Engine, Flavour, Json
+from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, VectorIndexError
+from es_sbert.index.describe import describe_index
+from es_sbert.index.ensure import ensure_vector_field
+from es_sbert.index.meta import UNKNOWN_MODEL, PassageRules, text_hash
+from es_sbert.index.text import TextTemplate
+from es_sbert.index.vectors import vector_value
+from es_sbert.loading import load_encoder
+from es_sbert.search import SemanticIndex
+from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of, write_jsonl
+from tests.tiny import WORDS, write_tiny_bert
+
+COUNT = 60
+TITLE = TextTemplate.parse("{title}")
+BOTH = TextTemplate.parse("{title}. {body}")
+
+
+def documents(count: int = COUNT) -> list[dict[str, Any]]:
+    """Documents whose texts the tiny model tells apart."""
+    words = itertools.product(WORDS[:9], WORDS[1:9], WORDS[:3])
+    return [
+        {"id": f"d{row}", "title": f"the {one} plays {two}", "body": f"a {three} {one} on {two} {two}", "price": row}
+        for row, (one, two, three) in enumerate(itertools.islice(words, 0, 3 * count, 3))
+    ]
+
+
+def texts(found: list[dict[str, Any]], template: TextTemplate = TITLE) -> list[str]:
+    return [template.render(document) for document in found]
+
+
+def vector_mapping(engine: Engine, dimensions: int, **changed: Any) -> Json:
+    """A vector field as an application would map it, without es-sbert."""
+    if engine.info.flavour is Flavour.ELASTICSEARCH:
+        return {"type": "dense_vector", "dims": dimensions, "similarity": "cosine"} | changed
+    method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
+    return {"type": "knn_vector", "dimension": dimensions, "method": method} | changed
+
+
+def create(engine: Engine, index: str, *, dimensions: int = 16, mappings: Json | None = None, **changed: Any) -> None:
+    settings = {"index.knn": True} if engine.info.flavour is Flavour.OPENSEARCH else {}
+    properties = {
+        "vector": vector_mapping(engine, dimensions, **changed), "title": {"type": "text"}, "body": {"type": "text"},
+    }  # fmt: skip
+    engine.create_index(index, {"settings": settings, "mappings": {"properties": properties} | (mappings or {})})
+
+
+def write(engine: Engine, index: str, found: list[dict[str, Any]], vectors: Vectors | None, *,
+          routing: Callable[[int], str | None] = lambda row: None) -> None:  # fmt: skip
+    """Index documents by plain bulk requests, as any application does."""
+    lines: list[Json] = []
+    for row, document in enumerate(found):
+        own = routing(row)
+        lines.append({"index": {"_id": document["id"]} | ({} if own is None else {"routing": own})})
+        added = {} if vectors is None else {"vector": vector_value(engine.info, vectors[row])}
+        lines.append({name: value for name, value in document.items() if name != "id"} | added)
+    results = engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    assert all(result.ok for result in results), results[0]
+    engine.refresh(index)
+
+
+@pytest.fixture
+def plain(engine: Engine, index_name: str, tiny: Encoder) -> str:
+    """An index of another program: a vector of each title."""
+    create(engine, index_name)
+    write(engine, index_name, documents(), tiny.encode(texts(documents()), "document").vectors)
+    return index_name
+
+
+def run(engine: Engine, index: str, encoder: Encoder, text: TextTemplate | None = TITLE, *, field: str = "vector",
+        **settings: Any) -> AdoptionReport:  # fmt: skip
+    return adopt(engine, read_adoptable_field(engine, index, field, text), encoder, AdoptionSettings(**settings))
+
+
+def mapping(engine: Engine, index: str) -> Json:
+    state = engine.get_index(index)
+    assert state is not None
+    return state.mappings
+
+
+def versions(engine: Engine, index: str) -> dict[str, int]:
+    return {id: source["_version"] for id, source in contents(engine.info.url, index).items()}
+
+
+def backfill(engine: Engine, index: str, encoder: Encoder, dead: Path) -> dict[str, int]:
+    """`es-sbert ingest --index INDEX --vector-field vector`: what was embedded and what was current."""
+    summary = load(engine.info.url, encoder, index, dead=dead, vector_field="vector")
+    return {"embedded": summary.indexed, "unchanged": summary.unchanged}
+
+
+def test_vectors_of_the_model_are_adopted_searched_and_not_embedded_again(
+    engine: Engine, plain: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    before = contents(engine.info.url, plain)
+    report = run(engine, plain, tiny, sample=20)
+    assert (report.exit_code, report.documents, report.with_vector, report.without_metadata) == (0, *[COUNT] * 3)
+    assert len(report.check.documents) == 20
+    assert report.check.lowest > 0.99999
+    assert report.written is not None
+    assert (report.written.adopted, report.written.failing) == (COUNT, [])
+
+    after = contents(engine.info.url, plain)
+    [tokens] = {source["vector_meta"]["tokens"] for source in after.values()}
+    assert tokens == 6  # four words and two special tokens
+    for id, source in after.items():
+        meta = source.pop("vector_meta")
+        assert (meta["fingerprint"], meta["text_hash"]) == (tiny.info.fingerprint, text_hash(source["title"]))
+        assert same_vectors(vector_of(source, "vector"), vector_of(before[id], "vector"))
+        assert {name: source[name] for name in ("title", "body", "price")} == {
+            name: before[id][name] for name in ("title", "body", "price")
+        }
+    field = describe_index(engine, plain).fields[0]
+    assert (field.name, field.meta.model, field.meta.text) == ("vector", tiny.info.model, "{title}")
+    assert (field.vectors, field.current, field.truncated) == (COUNT, COUNT, 0)
+    assert field.meta.index_type == ("int8_hnsw" if engine.info.flavour is Flavour.ELASTICSEARCH else "hnsw")
+
+    found = SemanticIndex(plain, engine, encoder=tiny, vector_field="vector").search(documents()[7]["title"], k=3)
+    assert found.hits[0].id == "d7"
+    assert found.hits[0].cosine == pytest.approx(1, abs=1e-3)
+    assert backfill(engine, plain, tiny, tmp_path / "dead") == {"embedded": 0, "unchanged": COUNT}
+    assert versions(engine, plain) == {f"d{row}": 2 for row in range(COUNT)}
+
+
+def test_lengths_of_vectors_do_not_matter_and_stay(engine: Engine, index_name: str, tiny: Encoder) -> None:
+    create(engine, index_name)
+    lengths = np.linspace(0.01, 70, COUNT, dtype=np.float32)[:, None]
+    write(engine, index_name, documents(), tiny.encode(texts(documents()), "document").vectors * lengths)
+    assert run(engine, index_name, tiny, sample=1000).check.lowest > 0.99999
+    after = contents(engine.info.url, index_name)
+    found = [np.linalg.norm(vector_of(after[f"d{row}"], "vector")) for row in range(COUNT)]
+    np.testing.assert_allclose(found, lengths[:, 0], rtol=1e-4)
+
+
+def test_wrong_vectors_are_listed_and_embedded_again_and_the_others_are_not(
+    engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    create(engine, index_name)
+    vectors = tiny.encode(texts(documents()), "document").vectors
+    wrong = {3, 17, 44}
+    other = np.random.default_rng(0).normal(size=(COUNT, 16)).astype(np.float32)
+    mixed = np.stack([other[row] if row in wrong else vectors[row] for row in range(COUNT)])
+    write(engine, index_name, documents(), mixed, routing=lambda row: "r" if row % 2 else None)
+    report = run(engine, index_name, tiny, share=0.95)
+    failing = {("d3", "r"), ("d17", "r"), ("d44", None)}
+    assert {one.key for one in report.check.failing} == failing
+    assert report.written is not None
+    assert {one.key for one in report.written.failing} == failing
+    assert (report.exit_code, report.written.adopted) == (0, COUNT - 3)
+    marked = contents(engine.info.url, index_name)["d44"]
+    assert marked["vector_meta"]["fingerprint"] == UNKNOWN_MODEL
+    assert same_vectors(vector_of(marked, "vector"), mixed[44])  # it is only marked
+    assert describe_index(engine, index_name).fields[0].current == COUNT - 3
+
+    assert backfill(engine, index_name, tiny, tmp_path / "dead") == {"embedded": 3, "unchanged": COUNT - 3}
+    after = {hit["_id"]: hit for hit in engine.search(index_name, {"size": COUNT})["hits"]["hits"]}
+    assert after["d3"]["_routing"] == "r"
+    source = engine.info.source_with_vectors(["vector"])
+    hits = engine.search(index_name, {"size": COUNT, "_source": source})["hits"]["hits"]
+    for hit in hits:
+        assert same_vectors(vector_of(hit["_source"], "vector"), vectors[int(hit["_id"][1:])])
+    assert describe_index(engine, index_name).fields[0].current == COUNT
+
+
+def test_all_documents_are_compared_on_demand(engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path) -> None:
+    create(engine, index_name)
+    vectors = tiny.encode(texts(documents()), "document").vectors
+    vectors[5], vectors[6] = vectors[6].copy(), vectors[5].copy()
+    write(engine, index_name, documents(), vectors)
+    sampled = run(engine, index_name, tiny, sample=1, seed=3, dry_run=True)
+    [(sampled_key, _, _)] = sampled.check.documents
+    assert sampled_key[0] not in ("d5", "d6")
+    assert sampled.check.is_accepted
+    report = run(engine, index_name, tiny, sample=1, seed=3, all_documents=True)
+    assert report.written is not None
+    assert {one.key[0] for one in report.written.failing} == {"d5", "d6"}
+    assert all(one.cosine < 0.999 for one in report.written.failing)
+    assert report.written.adopted == COUNT - 2
+    assert backfill(engine, index_name, tiny, tmp_path / "dead") == {"embedded": 2, "unchanged": COUNT - 2}
+
+
+def test_a_text_that_changed_after_the_adoption_is_embedded_again(
+    engine: Engine, plain: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    run(engine, plain, tiny, BOTH, share=0.01, min_cosine=0.01)  # metadata of another text
+    created = contents(engine.info.url, plain)["d0"]["vector_meta"]["text_hash"]
+    assert created == text_hash(BOTH.render(documents()[0]))
+    changed = b'{"update":{"_id":"d8"}}\n{"doc":{"title":"the cat sleeps on the mat"}}\n'
+    assert engine.bulk(plain, changed)[0].ok
+    engine.refresh(plain)
+    assert backfill(engine, plain, tiny, tmp_path / "dead") == {"embedded": 1, "unchanged": COUNT - 1}
+    source = contents(engine.info.url, plain)["d8"]
+    expected = tiny.encode([BOTH.render(source)], "document").vectors[0]
+    assert same_vectors(vector_of(source, "vector"), expected)
+
+    # A load of files compares by the same metadata: it keeps the vectors of texts that are as they were.
+    files = documents()
+    files[0]["title"] = "a man sleeps"
+    summary = load(
+        engine.info.url, tiny, plain, write_jsonl(tmp_path / "docs.jsonl", files), dead=tmp_path / "dead",
+        id_field="id", vector_field="vector",
+    )  # fmt: skip
+    assert summary.updated + summary.indexed == COUNT
+    after = contents(engine.info.url, plain)
+    assert same_vectors(vector_of(after["d0"], "vector"), tiny.encode([BOTH.render(files[0])], "document").vectors[0])
+    kept = tiny.encode([documents()[1]["title"]], "document").vectors[0]
+    assert same_vectors(vector_of(after["d1"], "vector"), kept)  # still the application's own
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    """A model of the same weights, with prompts."""
+    folder = tmp_path_factory.mktemp("prompted")
+    prompts = {"query": "query: ", "document": "passage: "}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
+        with load_encoder(
+            str(write_tiny_bert(folder / "model", prompts=prompts)), precision="fp32", threads=1
+        ) as encoder:
+            yield encoder
+
+
+def assert_untouched(engine: Engine, index: str, before: Json, was: dict[str, int]) -> None:
+    assert mapping(engine, index) == before
+    assert versions(engine, index) == was
+
+
+def test_another_text_is_refused_and_the_right_one_named(engine: Engine, plain: str, tiny: Encoder) -> None:
+    before, was = mapping(engine, plain), versions(engine, plain)
+    report = run(engine, plain, tiny, TextTemplate.parse("{body}"))
+    assert (report.exit_code, report.check.is_accepted, report.written) == (1, False, None)
+    assert report.check.median < 0.999
+    assert report.variant is not None
+    assert (report.variant.template, report.variant.prompt) == ("{title}", None)
+    assert_untouched(engine, plain, before, was)
+
+
+def test_a_text_of_two_fields_is_found(engine: Engine, index_name: str, tiny: Encoder) -> None:
+    create(engine, index_name)
+    joined = TextTemplate.parse("{body}. {title}")
+    write(engine, index_name, documents(), tiny.encode(texts(documents(), joined), "document").vectors)
+    report = run(engine, index_name, tiny)
+    assert not report.check.is_accepted
+    assert report.variant is not None
+    assert (report.variant.template, report.variant.prompt) == ("{body}. {title}", None)
+    assert run(engine, index_name, tiny, TextTemplate.parse(report.variant.template)).exit_code == 0
+
+
+def test_vectors_made_without_the_prompt_are_refused_with_the_reason(
+    engine: Engine, plain: str, prompted: Encoder
+) -> None:
+    before, was = mapping(engine, plain), versions(engine, plain)
+    report = run(engine, plain, prompted)
+    assert not report.check.is_accepted
+    assert report.variant is not None
+    assert (report.variant.template, report.variant.prompt) == ("{title}", "")
+    assert_untouched(engine, plain, before, was)
+
+
+def test_another_model_and_other_dimensions_are_refused(
+    engine: Engine, plain: str, tiny: Encoder, index_name: str, fresh_index: Callable[[str], str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    before, was = mapping(engine, plain), versions(engine, plain)
+    with load_encoder(str(write_tiny_bert(tmp_path / "other", seed=1)), precision="fp32", threads=1) as other:
+        report = run(engine, plain, other)
+    assert (report.exit_code, report.variant, report.written) == (1, None, None)
+    assert_untouched(engine, plain, before, was)
+    longer = fresh_index(engine.info.url)
+    create(engine, longer, dimensions=24)
+    with pytest.raises(IndexMismatch, match="holds vectors of 24 dimensions, the model"):
+        run(engine, longer, tiny)
+
+
+def test_a_dry_run_writes_nothing(engine: Engine, plain: str, tiny: Encoder) -> None:
+    before, was = mapping(engine, plain), versions(engine, plain)
+    report = run(engine, plain, tiny, dry_run=True)
+    assert (report.exit_code, report.check.is_accepted, report.written) == (0, True, None)
+    assert_untouched(engine, plain, before, was)
+
+
+def test_documents_without_vector_or_text_are_counted_and_left_alone(
+    engine: Engine, plain: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    vector = tiny.encode(["a cat"], "document").vectors[:1]
+    write(engine, plain, [{"id": "empty", "title": "  "}], vector)
+    write(engine, plain, [{"id": "bare", "title": "a man sleeps"}], None)
+    report = run(engine, plain, tiny)
+    assert (report.documents, report.with_vector) == (COUNT + 2, COUNT + 1)
+    assert report.check.without_text == 1
+    assert report.written is not None
+    assert (report.written.adopted, report.written.without_text) == (COUNT, 1)
+    held = contents(engine.info.url, plain)
+    assert "vector_meta" not in held["empty"]
+    assert "vector_meta" not in held["bare"]
+    assert backfill(engine, plain, tiny, tmp_path / "dead")["embedded"] == 1  # `bare`
+    assert contents(engine.info.url, plain)["empty"].get("vector") is None
+
+
+def test_later_documents_of_the_application_are_adopted_by_a_second_run(
+    engine: Engine, plain: str, tiny: Encoder
+) -> None:
+    run(engine, plain, tiny)
+    with pytest.raises(IndexMismatch, match="is es-sbert's already: all 60 vectors in it have metadata") as caught:
+        run(engine, plain, tiny)
+    assert f"`es-sbert index show {plain}`" in caught.value.remedy
+    more = [document | {"id": f"new{row}"} for row, document in enumerate(documents(5))]
+    write(engine, plain, more, tiny.encode(texts(more), "document").vectors)
+    with pytest.raises(IndexMismatch, match=r"were made from the text '\{title\}', not from"):
+        run(engine, plain, tiny, BOTH)
+    report = run(engine, plain, tiny, None)
+    assert (report.without_metadata, report.with_vector) == (5, COUNT + 5)
+    assert report.written is not None
+    assert report.written.adopted == 5
+    assert describe_index(engine, plain).fields[0].current == COUNT + 5
+
+
+def test_an_adopted_index_refuses_another_model(engine: Engine, plain: str, tiny: Encoder, prompted: Encoder) -> None:
+    run(engine, plain, tiny)
+    write(engine, plain, [{"id": "new", "title": "a cat"}], tiny.encode(["a cat"], "document").vectors)
+    with pytest.raises(IndexMismatch, match="holds vectors of the model"):
+        run(engine, plain, prompted)
+
+
+def test_vectors_that_are_compared_otherwise_are_adopted_from_a_copy(
+    engine: Engine, index_name: str, fresh_index: Callable[[str], str], tiny: Encoder
+) -> None:
+    elastic = engine.info.flavour is Flavour.ELASTICSEARCH
+    method = {"name": "hnsw", "engine": "lucene", "space_type": "l2"}
+    create(engine, index_name, **({"similarity": "dot_product"} if elastic else {"method": method}))
+    vectors = tiny.encode(texts(documents()), "document").vectors
+    write(engine, index_name, documents(), vectors)
+    with pytest.raises(IndexMismatch, match="compares vectors by") as caught:
+        run(engine, index_name, tiny)
+    assert "`POST _reindex`, which copies their vectors too" in caught.value.remedy
+    # The remedy, step by step.
+    copy = fresh_index(engine.info.url)
+    ensure_vector_field(
+        engine, copy, vector_field="vector", fingerprint=tiny.info.fingerprint, model_name=tiny.info.model,
+        dimensions=16, text="{title}",
+    )  # fmt: skip
+    reindex = {"source": {"index": index_name}, "dest": {"index": copy}}
+    if engine.ask("/_reindex", {"refresh": "true"}, reindex) is None:  # a server without that module
+        write(engine, copy, documents(), vectors)
+    report = run(engine, copy, tiny, None)
+    assert report.written is not None
+    assert report.written.adopted == COUNT
+    held = contents(engine.info.url, copy)
+    assert all(same_vectors(vector_of(held[f"d{row}"], "vector"), vectors[row]) for row in range(COUNT))
+
+
+def test_an_index_that_keeps_no_vectors_in_its_source_is_refused(
+    engine: Engine, index_name: str, tiny: Encoder
+) -> None:
+    create(engine, index_name, mappings={"_source": {"excludes": ["vector"]}})
+    write(engine, index_name, documents(), tiny.encode(texts(documents()), "document").vectors)
+    before = mapping(engine, index_name)
+    with pytest.raises(VectorIndexError, match="keeps no vector in its _source"):
+        run(engine, index_name, tiny)
+    assert mapping(engine, index_name) == before
+
+
+def test_passages_are_refused(engine: Engine, index_name: str, tiny: Encoder) -> None:
+    ensure_vector_field(
+        engine, index_name, vector_field="vector", fingerprint=tiny.info.fingerprint, model_name=tiny.info.model,
+        dimensions=16, text="{title}", passages=PassageRules.of(16),
+    )  # fmt: skip
+    with pytest.raises(IndexMismatch, match="holds several vectors a document") as caught:
+        run(engine, index_name, tiny)
+    assert f"`es-sbert ingest --index {index_name} --vector-field OTHER --passages 256" in caught.value.remedy
+
+
+def test_names_that_are_wrong_are_refused_with_those_that_are_right(
+    engine: Engine, plain: str, tiny: Encoder, fresh_index: Callable[[str], str]
+) -> None:
+    with pytest.raises(IndexMissing):
+        run(engine, fresh_index(engine.info.url), tiny)
+    with pytest.raises(IndexMismatch, match="has no field 'embedding'") as caught:
+        run(engine, plain, tiny, field="embedding")
+    assert "one of: vector." in caught.value.remedy
+    with pytest.raises(IndexMismatch, match="has a text for '{titel}'") as caught:
+        run(engine, plain, tiny, TextTemplate.parse("{titel}"))
+    assert "Did you mean title?" in caught.value.remedy
+    empty = fresh_index(engine.info.url)
+    create(engine, empty)
+    with pytest.raises(IndexMismatch, match="no document of .* has a vector in vector"):
+        run(engine, empty, tiny)
+
+
+def test_a_search_and_a_summary_of_a_plain_field_point_to_the_command(
+    engine: Engine, plain: str, tiny: Encoder
+) -> None:
+    assert describe_index(engine, plain).plain_vector_fields == ("vector",)
+    command = f"`es-sbert index adopt {plain} --vector-field vector --model MODEL --text-field FIELD`"
+    for field in ("vector", "embedding"):
+        with pytest.raises(IndexMismatch) as caught:
+            SemanticIndex(plain, engine, encoder=tiny, vector_field=field).search("a cat")
+        assert command in caught.value.remedy
+    run(engine, plain, tiny)
+    assert describe_index(engine, plain).plain_vector_fields == ()
+
+
+def test_the_alias_of_an_index_is_adopted_and_that_of_two_is_refused(
+    engine: Engine, plain: str, tiny: Encoder, fresh_index: Callable[[str], str]
+) -> None:
+    alias, other = f"{plain}-alias", fresh_index(engine.info.url)
+    engine.update_aliases([{"add": {"index": plain, "alias": alias}}])
+    assert run(engine, alias, tiny, dry_run=True).index == plain
+    create(engine, other)
+    engine.update_aliases([{"add": {"index": other, "alias": alias}}])
+    with pytest.raises(IndexMismatch, match="points to 2 indices"):
+        run(engine, alias, tiny)
+
+
+class Cut:
+    """An engine that is lost after some bulk requests."""
+
+    def __init__(self, engine: Engine, requests: int) -> None:
+        self._engine, self._left = engine, requests
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def bulk(self, *arguments: Any, **options: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise RequestFailed("the connection broke", "Try again.", 0)
+        return self._engine.bulk(*arguments, **options)
+
+
+@pytest.mark.parametrize("all_documents", [False, True])
+def test_a_run_that_was_cut_off_is_gone_on_with_and_failing_documents_stay_failing(
+    engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    all_documents: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("es_sbert.adoption.metadata.PAGE", 20)
+    create(engine, index_name)
+    vectors = tiny.encode(texts(documents()), "document").vectors
+    vectors[59] = -vectors[59]
+    write(engine, index_name, documents(), vectors)
+    cut: Any = Cut(engine, 2)  # the failing document, and one page
+    with pytest.raises(RequestFailed, match="the connection broke"):
+        run(cut, index_name, tiny, share=0.5, all_documents=all_documents, retry_seconds=0)
+    engine.refresh(index_name)
+    assert describe_index(engine, index_name).fields[0].current in (19, 20)
+    assert contents(engine.info.url, index_name)["d59"]["vector_meta"]["fingerprint"] == UNKNOWN_MODEL
+    report = run(engine, index_name, tiny, None, share=1, all_documents=all_documents)
+    assert report.without_metadata in (39, 40)
+    assert (report.exit_code, report.check.failing) == (0, [])
+    assert describe_index(engine, index_name).fields[0].current == COUNT - 1
+    assert backfill(engine, index_name, tiny, tmp_path / "dead") == {"embedded": 1, "unchanged": COUNT - 1}
+
+
+class Racing:
+    """An engine on which another writer changes a document right before the first bulk request that follows."""
+
+    def __init__(self, engine: Engine, act: Callable[[], object]) -> None:
+        self._engine, self._act = engine, act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def bulk(self, *arguments: Any, **options: Any) -> Any:
+        act, self._act = self._act, lambda: None
+        act()
+        return self._engine.bulk(*arguments, **options)
+
+
+def test_a_document_that_changes_meanwhile_is_not_adopted(
+    engine: Engine, plain: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    def change() -> None:
+        with open_engine(engine.info.url) as other:
+            lines = b'{"update":{"_id":"d1"}}\n{"doc":{"title":"the mat sleeps"}}\n{"delete":{"_id":"d2"}}\n'
+            assert all(result.ok for result in other.bulk(plain, lines))
+
+    racing: Any = Racing(engine, change)
+    report = run(racing, plain, tiny)
+    assert report.written is not None
+    assert (report.written.adopted, report.written.changed, report.written.deleted) == (COUNT - 2, ["d1"], 1)
+    assert "vector_meta" not in contents(engine.info.url, plain)["d1"]
+    assert backfill(engine, plain, tiny, tmp_path / "dead") == {"embedded": 1, "unchanged": COUNT - 2}

@@ -1,0 +1,81 @@
+"""An index whose vectors were adopted, behind the gateway: searched, and its documents embedded as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from es_sbert.adoption.adopt import AdoptionSettings, adopt
+from es_sbert.adoption.plain_field import read_adoptable_field
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Flavour
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings
+from es_sbert.index.meta import text_hash
+from es_sbert.index.text import TextTemplate
+from es_sbert.index.vectors import vector_value
+from es_sbert.loading import load_encoder
+from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.serving import served
+
+TITLES = ["a man plays guitar", "the cat sleeps", "a cat on the mat", "the man sleeps on a guitar"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny: Path) -> Iterator[Encoder]:
+    with load_encoder(str(tiny), precision="fp32", threads=1) as encoder:
+        yield encoder
+
+
+@pytest.fixture
+def client(engine_url: str, tiny: Path) -> Iterator[httpx.Client]:
+    settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny))
+    with served(create_app(settings)) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
+        yield client
+
+
+def test_an_adopted_index_is_searched_and_written_through_the_gateway(
+    engine_url: str, index_name: str, encoder: Encoder, client: httpx.Client
+) -> None:
+    with open_engine(engine_url) as engine:
+        elastic = engine.info.flavour is Flavour.ELASTICSEARCH
+        method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
+        vector = (
+            {"type": "dense_vector", "dims": 16}
+            if elastic
+            else {"type": "knn_vector", "dimension": 16, "method": method}
+        )
+        settings = {} if elastic else {"index.knn": True}
+        properties = {"vector": vector, "title": {"type": "text"}}
+        engine.create_index(index_name, {"settings": settings, "mappings": {"properties": properties}})
+        lines: list[dict[str, object]] = []
+        for row, made in enumerate(encoder.encode(TITLES, "document").vectors):
+            lines += [{"index": {"_id": str(row)}}, {"title": TITLES[row], "vector": vector_value(engine.info, made)}]
+        assert all(r.ok for r in engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
+        engine.refresh(index_name)
+        field = read_adoptable_field(engine, index_name, "vector", TextTemplate.parse("{title}"))
+        assert adopt(engine, field, encoder, AdoptionSettings()).exit_code == 0
+
+    def search(text: str) -> list[str]:
+        answer = client.post(
+            f"/{index_name}/_search", json={"query": {"match": {"semantic": {"query": text}}}, "size": 5}
+        )
+        assert answer.status_code == 200, answer.text
+        return [hit["_id"] for hit in answer.json()["hits"]["hits"]]
+
+    assert set(search("the cat sleeps")) == {"0", "1", "2", "3"}
+    # A text that changes gets another vector; one that is written back as it was keeps its own.
+    changed = {"doc": {"title": "a query on the mat"}}
+    assert client.post(f"/{index_name}/_update/1?refresh=true", json=changed).status_code == 200
+    assert client.post(f"/{index_name}/_update/2?refresh=true", json={"doc": {"title": TITLES[2]}}).status_code == 200
+    held = contents(engine_url, index_name)
+    assert held["1"]["vector_meta"]["text_hash"] == text_hash("a query on the mat")
+    expected = encoder.encode(["a query on the mat", TITLES[2]], "document").vectors
+    assert same_vectors(vector_of(held["1"], "vector"), expected[0])
+    assert same_vectors(vector_of(held["2"], "vector"), expected[1])

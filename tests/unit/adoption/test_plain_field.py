@@ -1,0 +1,168 @@
+"""Which vector fields of other programs can be adopted, by their mappings alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from es_sbert.adoption.plain_field import AdoptableField, plain_field
+from es_sbert.engines.protocol import EngineInfo, Flavour, IndexState, Json
+from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, VectorIndexError
+from es_sbert.index.text import TextTemplate
+from es_sbert.index.types import IndexType
+
+ELASTICSEARCH = EngineInfo(Flavour.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
+OPENSEARCH = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
+DENSE: Json = {
+    "type": "dense_vector", "dims": 384, "index": True, "similarity": "cosine", "index_options": {"type": "hnsw"},
+}  # fmt: skip
+KNN: Json = {
+    "type": "knn_vector", "dimension": 384,
+    "method": {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil", "parameters": {}},
+}  # fmt: skip
+
+
+def look(info: EngineInfo, property: Json, *, field: str = "vector", settings: dict[str, str] | None = None,
+         more: Json | None = None, **mappings: Any) -> AdoptableField:  # fmt: skip
+    usual = {"index.knn": "true"} if info is OPENSEARCH else {}
+    properties = {"vector": property, "body": {"type": "text"}} | (more or {})
+    state = IndexState("docs", {"properties": properties} | mappings, usual | (settings or {}))
+    return plain_field(info, state, field, TextTemplate.parse("{body}"))
+
+
+def with_encoder(encoder: Json) -> Json:
+    return KNN | {"method": KNN["method"] | {"parameters": {"encoder": encoder}}}
+
+
+@pytest.mark.parametrize("index_type", list(IndexType))
+def test_every_index_type_of_elasticsearch_is_recognised(index_type: IndexType) -> None:
+    found = look(ELASTICSEARCH, DENSE | {"index_options": {"type": str(index_type), "m": 32}})
+    assert (found.index_type, found.dimensions, found.where) == (index_type, 384, "docs.vector")
+    meta = found.meta("f" * 32, "model")
+    assert (meta.index_type, meta.dimensions, meta.text, meta.model) == (index_type, 384, "{body}", "model")
+
+
+@pytest.mark.parametrize(
+    ("property", "settings", "index_type"),
+    [
+        (KNN, {}, IndexType.HNSW),
+        (with_encoder({"name": "flat"}), {}, IndexType.HNSW),
+        (with_encoder({"name": "sq", "parameters": {"bits": 7}}), {}, IndexType.INT8_HNSW),
+        (
+            {"type": "knn_vector", "dimension": 384, "space_type": "cosinesimil"},
+            {"index.knn": "false"},
+            IndexType.FLAT,
+        ),
+    ],
+)
+def test_the_index_types_of_opensearch_are_recognised(
+    property: Json, settings: dict[str, str], index_type: IndexType
+) -> None:
+    assert look(OPENSEARCH, property, settings=settings).index_type is index_type
+
+
+def test_the_mapping_gets_metadata_and_the_field_stays_as_it_is() -> None:
+    found = look(ELASTICSEARCH, DENSE)
+    owner = {"owner": "us", "es_sbert": {"fields": {"other": {"model": "x"}}}}
+    body = found.mapping_change(ELASTICSEARCH, found.meta("f" * 32, "model"), owner)
+    assert list(body["properties"]) == ["vector_meta"]
+    assert body["properties"]["vector_meta"]["properties"]["text_hash"] == {"type": "keyword"}
+    assert body["_meta"]["owner"] == "us"
+    assert body["_meta"]["es_sbert"]["fields"] == {
+        "other": {"model": "x"},
+        "vector": {
+            "fingerprint": "f" * 32, "model": "model", "dimensions": 384, "similarity": "cosine",
+            "index_type": "hnsw", "text": "{body}",
+        },
+    }  # fmt: skip
+
+
+def refused(kind: type[EsSbertError], message: str, remedy: str, *args: Any, **options: Any) -> None:
+    with pytest.raises(kind) as caught:
+        look(*args, **options)
+    assert message in caught.value.message
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"similarity": "l2_norm"}, "compares vectors by l2_norm"),
+        ({"similarity": "dot_product"}, "compares vectors by dot_product"),
+        ({"index": False}, "`index: false`"),
+        ({"element_type": "byte"}, "vectors of byte"),
+        ({"element_type": "bit"}, "vectors of bit"),
+        ({"index_options": {"type": "bbq_disk"}}, "the index type bbq_disk"),
+    ],
+)
+def test_vectors_that_elasticsearch_compares_otherwise_are_refused_with_the_way_to_copy_them(
+    change: Json, message: str
+) -> None:
+    refused(IndexMismatch, message, "`POST _reindex`, which copies their vectors too", ELASTICSEARCH, DENSE | change)
+
+
+@pytest.mark.parametrize(
+    ("property", "message"),
+    [
+        ({"type": "knn_vector", "dimension": 384}, "compares vectors by l2"),
+        ({"type": "knn_vector", "dimension": 384, "space_type": "cosinesimil"}, "the engine's own choice"),
+        (KNN | {"mode": "on_disk"}, "the engine's own choice"),
+        (KNN | {"method": KNN["method"] | {"engine": "faiss"}}, "the index type hnsw of faiss"),
+        (KNN | {"data_type": "byte"}, "vectors of byte"),
+        (with_encoder({"name": "pq"}), "the encoder pq"),
+    ],
+)
+def test_vectors_that_opensearch_compares_otherwise_are_refused_with_the_way_to_copy_them(
+    property: Json, message: str
+) -> None:
+    refused(IndexMismatch, message, "`es-sbert index adopt NEW`", OPENSEARCH, property)
+
+
+def test_fields_that_hold_no_vectors_of_whole_texts_are_refused() -> None:
+    refused(IndexMismatch, "is of type text, not dense_vector", "the field that holds", ELASTICSEARCH, {"type": "text"})
+    refused(IndexMismatch, "is of type object", "the field that holds", ELASTICSEARCH, {"properties": {}})
+    refused(IndexMismatch, "is of type dense_vector, not knn_vector", "the field", OPENSEARCH, DENSE)
+    refused(IndexMismatch, "several vectors a document", "--passages", ELASTICSEARCH, {"type": "nested"})
+    refused(IndexMismatch, "how long its vectors are", "--vector-field OTHER", ELASTICSEARCH, {"type": "dense_vector"})
+
+
+def test_a_field_that_is_not_there_is_refused_with_those_that_are() -> None:
+    refused(IndexMismatch, "no field 'embedding'", "one of: vector.", ELASTICSEARCH, DENSE, field="embedding")
+    refused(IndexMismatch, "no field 'x'", "no vectors to adopt", ELASTICSEARCH, {"type": "text"}, field="x")
+    inside: Json = {"ml": {"properties": {"vector": DENSE}}}
+    refused(IndexMismatch, "is inside an object", "a `script` that moves", ELASTICSEARCH, DENSE, field="ml.vector",
+            more=inside)  # fmt: skip
+    refused(UsageError, "is no name for a vector field", "letters", ELASTICSEARCH, DENSE, field="a*")
+
+
+def test_a_field_in_the_place_of_the_metadata_is_refused() -> None:
+    there: Json = {"vector_meta": {"type": "keyword"}}
+    refused(IndexMismatch, "'vector_meta' of docs is in the way", "renames", ELASTICSEARCH, DENSE, more=there)
+    assert (
+        look(ELASTICSEARCH, DENSE, more={"vector_meta": {"properties": {"by": {"type": "keyword"}}}}).name == "vector"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mappings", "message"),
+    [
+        ({"_source": {"excludes": ["vector"]}}, "keeps no vector in its _source"),
+        ({"_source": {"enabled": False}}, "keeps no _source"),
+        ({"_source": {"includes": ["vector"]}}, "keeps no fields in its _source but vector"),
+    ],
+)
+def test_an_index_whose_documents_would_lose_fields_is_refused(mappings: Json, message: str) -> None:
+    refused(VectorIndexError, message, "`es-sbert ingest --index NEW FILE`", ELASTICSEARCH, DENSE, **mappings)
+
+
+@pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata"])
+def test_an_index_that_takes_no_writes_is_refused(block: str) -> None:
+    refused(VectorIndexError, f"docs has index.blocks.{block}", "docs/_settings", ELASTICSEARCH, DENSE,
+            settings={f"index.blocks.{block}": "true"})  # fmt: skip
+
+
+def test_a_model_of_other_dimensions_is_refused() -> None:
+    with pytest.raises(IndexMismatch, match="holds vectors of 384 dimensions, the model 'm' makes 768"):
+        look(ELASTICSEARCH, DENSE).check_model("f" * 32, "m", 768)
+    look(ELASTICSEARCH, DENSE).check_model("f" * 32, "m", 384)
