@@ -4,8 +4,9 @@
     ├── UsageError                 options that contradict each other or make no sense
     │   └── RequestTooLarge        a body beyond the gateway's limit
     ├── ModelError
-    │   ├── ModelNotFound          no folder, installed package or hub repository of that name
+    │   ├── ModelNotFound          no folder, installed package, registered model or hub repository of that name
     │   ├── BundleInvalid          a model folder that is broken, unsafe or was edited by hand
+    │   ├── RegistryInvalid        the file of registered models cannot be read
     │   ├── UnsupportedArchitecture
     │   └── ParityFailed           an exported graph does not give the model's vectors
     ├── DeviceError                the device asked for is not the one that would run
@@ -78,11 +79,15 @@ class ModelError(EsSbertError):
 
 
 class ModelNotFound(ModelError):
-    """No folder, installed model package or hub repository has that name."""
+    """No folder, installed model package, registered model or hub repository has that name."""
 
 
 class BundleInvalid(ModelError):
     """A model folder is incomplete, broken, unsafe (pickle) or was edited by hand."""
+
+
+class RegistryInvalid(ModelError):
+    """The file of registered models is broken, or closed to this user."""
 
 
 class UnsupportedArchitecture(ModelError):

@@ -1,11 +1,13 @@
-"""`load_encoder`, `load_reranker`: from a model's name to what runs it; an encoder is exported on first use."""
+"""From a model's name, or an index that needs it, to what runs it; an encoder is exported on first use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict, Unpack
 
 from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.index_model import find_index_model
 from es_sbert.bundle.model import Precision, SentenceModel
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.bundle.store import Bundle, cached_bundle_folder, is_bundle, open_bundle
@@ -20,9 +22,20 @@ from es_sbert.errors import BundleInvalid, ModelError, OutputError, ParityFailed
 Report = Callable[[str], None]
 
 
+class LoadOptions(TypedDict, total=False):
+    """Where and how an encoder runs; see `load_encoder`."""
+
+    device: str
+    precision: str
+    threads: int | None
+    budget: int | None
+    report: Callable[[str], None]
+
+
 def load_encoder(
     model: str | None = None,
     *,
+    called: str | None = None,
     device: str = "auto",
     precision: str = "auto",
     threads: int | None = None,
@@ -37,7 +50,8 @@ def load_encoder(
             vectors = encoder.encode(["A man plays a guitar."]).vectors  # (1, 384) float32
 
     Args:
-        model: Model folder, bundle, hub id or installed name; `all-MiniLM-L6-v2` by default.
+        model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default.
+        called: Name to show in place of the model's own, in `info.model` and in messages.
         device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails rather than run elsewhere; `auto` takes the
             CPU where CUDA does not run, and says so in `info.warnings`.
         precision: `auto`, `fp32`, `int8` or `fp16`.
@@ -56,7 +70,7 @@ def load_encoder(
 
     def open_on(chosen: Device, warnings: Sequence[str] = ()) -> Encoder:
         wanted = choose_precision(precision, chosen, has_int8_products())
-        prepared = _prepare(name, chosen, wanted, may_fall_back=precision == "auto", report=report)
+        prepared = _prepare(name, chosen, wanted, called=called, may_fall_back=precision == "auto", report=report)
         return Encoder(prepared.bundle, prepared.variant, chosen, threads=threads or available_cores(), budget=budget,
                        warnings=[*warnings, *prepared.warnings], nice=nice)  # fmt: skip
 
@@ -64,11 +78,35 @@ def load_encoder(
     return open_or_fall_back(device, chosen, open_on)
 
 
+def load_index_encoder(
+    index: str, name: str, fingerprint: str, *, model: str | None = None, **options: Unpack[LoadOptions]
+) -> Encoder:
+    """Load the model that an index needs, wherever it is on this machine (see `find_index_model`).
+
+    The caller compares `info.fingerprint` with the mapping: a package or the hub may have another model of that name.
+
+    Args:
+        index: Name of the index, for messages.
+        name: What the mapping calls the model; `info.model` is the same.
+        fingerprint: What the mapping says made the vectors.
+        model: A model that the user has named in its place, as for `load_encoder`.
+
+    Raises:
+        ModelError: not found, broken, of an unknown architecture, or the cache cannot be written to.
+        DeviceError: the device asked for is not the one that would run.
+        UsageError: a device and precision that do not go together.
+    """
+    if model is not None:
+        return load_encoder(model, **options)
+    found = find_index_model(index, name, fingerprint)
+    return load_encoder(str(found.folder), called=found.name, **options)
+
+
 def load_reranker(model: str, *, device: str = "auto", precision: str = "auto", threads: int | None = None) -> Reranker:
     """Load a cross-encoder that was exported; nothing is exported on first use, since that needs torch.
 
     Args:
-        model: Reranker's folder, hub id or installed name.
+        model: Reranker's folder, hub id, installed or registered name.
         device: As for `load_encoder`.
         precision: As for `load_encoder`; fp16, which cross-encoders lack, counts as `auto`, so that one setting serves
             the encoder and the reranker of a search.
@@ -92,11 +130,20 @@ class _Prepared:
     warnings: tuple[str, ...] = ()
 
 
-def _prepare(name: str, device: Device, precision: Precision, *, may_fall_back: bool, report: Report) -> _Prepared:
+def _prepare(
+    name: str,
+    device: Device,
+    precision: Precision,
+    *,
+    called: str | None = None,
+    may_fall_back: bool,
+    report: Report,
+) -> _Prepared:
     """Find the variant of a model for a device and precision.
 
     Args:
-        name: Model folder, bundle, hub id or installed name.
+        name: Model folder, bundle, hub id, installed or registered name.
+        called: Name to show in place of the model's own.
         may_fall_back: Whether fp32 may stand in where another precision misses its parity bar, is not in the
             bundle or cannot be exported (`--precision auto`); said in the warnings.
         report: Told what takes long.
@@ -106,12 +153,14 @@ def _prepare(name: str, device: Device, precision: Precision, *, may_fall_back: 
     """
     folder = resolve_model(name)
     if not is_bundle(folder):
-        model = read_model(folder, name)
+        model = read_model(folder, called or name)
         prepared = _prepare_exported(model, device, precision, may_fall_back=may_fall_back, report=report)
         # The cache goes by the fingerprint: a copy of the model may have filled it, in a folder that is gone by now.
         named = prepared.bundle.model.model_copy(update={"name": model.name})
         return replace(prepared, bundle=replace(prepared.bundle, model=named))
     bundle = open_bundle(folder)
+    if called is not None:
+        bundle = replace(bundle, model=bundle.model.model_copy(update={"name": called}))
     variant = choose_variant(device, precision, bundle.manifest.variants)
     if variant is not None:
         return _Prepared(bundle, variant, _forced(bundle, variant))

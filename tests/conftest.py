@@ -15,6 +15,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -51,6 +52,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if ENGINE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def registry_of_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of all model registries of this run; those of fixtures of a wider scope than a test share one."""
+    folder = tmp_path_factory.mktemp("registry")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_REGISTRY", str(folder / "shared.json"))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def registry(registry_of_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model registry of the test's own, empty: what a test registers is found by no other, nor written at home."""
+    path = registry_of_run / f"{uuid.uuid4().hex}.json"
+    monkeypatch.setenv("ES_SBERT_REGISTRY", str(path))
+    return path
 
 
 @pytest.hookimpl(wrapper=True)

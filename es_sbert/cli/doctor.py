@@ -81,15 +81,15 @@ def examine(
     with closing(opened) as engine:
         looked = None if index is None else look_at(engine, index)
         # What a search of the index would open: that of its vectors, unless another one is asked for.
-        stored = () if looked is None else looked.models
-        wanted = stored if model is None and stored else (model,)
-        checked = {name: check_model(name, device, precision, threads) for name in wanted}
-        findings = [finding for _, found in checked.values() for finding in found]
+        stored = {} if looked is None else looked.by_model
+        needed = list(stored.values()) if model is None and stored else [None]
+        checked = [check_model(model, device, precision, threads, field) for field in needed]
+        findings = [finding for _, found in checked for finding in found]
         findings += check_engine(engine)
         if index is not None and looked is not None:
             findings += check_permissions(engine, index)
             findings += looked.findings
-            models = {name: checked[model if model is not None else name][0] for name in stored}
+            models = {made_by: checked[n if model is None else 0][0] for n, made_by in enumerate(stored)}
             for state in looked.states:
                 findings += check_index(engine, state, looked.fields[state.name], models)
     return findings

@@ -84,7 +84,8 @@ def export(
     MODEL may also be a cross-encoder, as transformers or sentence-transformers writes it. Its graph scores pairs of
     texts, for reranking; it is always traced, and compared on more than 1,000 pairs.
 
-    What is written opens in sentence-transformers too.
+    What is written opens in sentence-transformers too, and is registered under the folder's name (es-sbert model
+    list).
 
     \b
     Examples:
@@ -98,6 +99,7 @@ def export(
     # Imported here: `es-sbert export --help` should not load onnx.
     from es_sbert.bundle.checkpoint import read_model
     from es_sbert.bundle.cross_encoder import is_cross_encoder, read_cross_encoder
+    from es_sbert.bundle.registry import register_result
     from es_sbert.bundle.resolve import resolve_model
     from es_sbert.exporters.export import export_bundle
     from es_sbert.exporters.opensearch_ml import export_opensearch_ml
@@ -123,6 +125,7 @@ def export(
         manifest = export_bundle(
             read_model(folder, model), output, precisions, force=force, sts_file=sts, reference="auto", on_progress=say
         )
+    register_result(output, manifest.fingerprint)
     click.echo(manifest.model_dump_json(indent=2) if as_json else summary(manifest, output))
 
 

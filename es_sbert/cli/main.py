@@ -34,6 +34,7 @@ COMMANDS = {
     "export": ("es_sbert.cli.export", "export", "Export a model to a checked ONNX bundle."),
     "index": ("es_sbert.cli.index", "index", "Create, inspect and change indices with a vector field."),
     "ingest": ("es_sbert.cli.ingest", "ingest", "Embed documents and load them into an index."),
+    "model": ("es_sbert.cli.model", "model", "List, add and remove registered models."),
     "pairs": ("es_sbert.cli.pairs", "pairs", "Find the most similar pairs of texts, in files or in an index."),
     "search": ("es_sbert.cli.search", "search", "Semantic search over an index."),
     "serve": ("es_sbert.cli.serve", "serve", "Run a proxy that adds semantic search to an engine."),

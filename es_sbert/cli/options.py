@@ -97,7 +97,8 @@ def engine_settings(**given: Any) -> EngineSettings:
 
 model_option = click.option(
     "--model", cls=ProfileOption, envvar="ES_SBERT_MODEL", show_envvar=True,
-    help=f"Model folder, bundle, hub id or installed name.  [default: {DEFAULT_MODEL}, or the model of the index]",
+    help=f"Model folder, bundle, hub id, installed or registered name.  [default: {DEFAULT_MODEL}, or the model of the "
+         "index]",
 )  # fmt: skip
 device_option = click.option(
     "--device", default="auto", show_default=True,

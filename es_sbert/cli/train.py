@@ -80,7 +80,8 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
 
     RECIPE is a YAML file or the name of a recipe that comes with es-sbert (--list). All data is read and checked
     before training starts. The best checkpoint on the dev set becomes the model; FOLDER is then a bundle that
-    `es-sbert ingest --model FOLDER` takes, with log and plot in FOLDER/training.
+    `es-sbert ingest --model FOLDER` takes, with log and plot in FOLDER/training. The model is registered under the
+    recipe's name (es-sbert model list), so that searches find it without --model.
 
     Several cards: torchrun --nproc-per-node 4 -m es_sbert.cli.main train …; `batch` stays the joint batch.
 
@@ -92,6 +93,7 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
       es-sbert train my-recipe.yaml -o tuned --resume
     """
     require("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
+    from es_sbert.bundle.registry import register_result
     from es_sbert.training.inputs import find_models, read_stages
     from es_sbert.training.load import load_recipe, parse_overrides
     from es_sbert.training.run import choose_training_device
@@ -114,6 +116,8 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
     began = time.monotonic()
     trained = run(settings, output, data_folder=folder, device=device, resume=resume,
                   keep_checkpoints=keep_checkpoints, report=lambda line: click.echo(line, err=True))  # fmt: skip
+    if trained.fingerprint is not None:
+        register_result(trained.folder, trained.fingerprint, name=settings.name)
     if as_json:
         click.echo(json.dumps(_as_json(trained), indent=2))
     else:

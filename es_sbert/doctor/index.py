@@ -39,9 +39,12 @@ class Looked:
     findings: tuple[Finding, ...]
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """Names of the models that made the vectors, each once."""
-        return tuple(dict.fromkeys(field.meta.model for fields in self.fields.values() for field in fields))
+    def by_model(self) -> dict[str, VectorField]:
+        """Fingerprint of each model that made vectors → the first field that holds them."""
+        found: dict[str, VectorField] = {}
+        for field in (field for fields in self.fields.values() for field in fields):
+            found.setdefault(field.meta.fingerprint, field)
+        return found
 
 
 def look_at(engine: Engine, name: str) -> Looked:
@@ -126,7 +129,7 @@ def check_index(
 
     Args:
         fields: Those of its vector fields that can be searched.
-        models: By the name in the mapping what it is to be searched with; None where no model could be opened.
+        models: By the fingerprint in the mapping what it is to be searched with; None where no model could be opened.
     """
     yield from judge_settings(state)
     try:
@@ -139,7 +142,7 @@ def check_index(
     fit = {field.name for field in fields}
     for field in summary.fields:
         if field.name in fit:
-            yield from judge_field(summary.name, field, summary.documents, models[field.meta.model])
+            yield from judge_field(summary.name, field, summary.documents, models[field.meta.fingerprint])
 
 
 def judge_settings(state: IndexState) -> Iterator[Finding]:
@@ -162,12 +165,13 @@ def judge_field(index: str, field: FieldSummary, documents: int, model: EncoderI
         yield failure(
             about, f"holds vectors of {field.meta.model} as it was ({field.meta.fingerprint[:12]}); what opens here by "
             f"that name is another model ({model.fingerprint[:12]})",
-            "Give --model the one that it was, or embed with the new one into another --vector-field.",
+            "Register the folder of the model that it was (es-sbert model add FOLDER), or embed with the new one into "
+            "another --vector-field.",
         )  # fmt: skip
     elif model is not None and field.meta.fingerprint != model.fingerprint:
         yield warning(
             about, f"holds vectors of {field.meta.model} ({field.meta.fingerprint[:12]}), not of {model.model}",
-            f"Search it with --model {field.meta.model}, or name another --vector-field.",
+            "Leave --model out to search it with its own model, or name another --vector-field.",
         )  # fmt: skip
     if field.current < field.vectors:
         named = f"{index} --vector-field {field.name}"

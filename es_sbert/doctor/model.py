@@ -9,25 +9,33 @@ import numpy as np
 from es_sbert.doctor.findings import Finding, failure, ok, warning
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.errors import EsSbertError
-from es_sbert.loading import load_encoder
+from es_sbert.index.ensure import VectorField
+from es_sbert.loading import LoadOptions, load_encoder, load_index_encoder
 
 _TEXT = "Does this machine embed a sentence?"
 
 
 def check_model(
-    name: str | None, device: str, precision: str, threads: int | None
+    name: str | None, device: str, precision: str, threads: int | None, field: VectorField | None = None
 ) -> tuple[EncoderInfo | None, list[Finding]]:
     """Open the model and embed a sentence with it.
 
     Args:
-        name: Of the model; None for the default.
+        name: Of the model; None for that of the field, or the default one.
         device, precision, threads: As for `load_encoder`.
+        field: A field whose model is needed.
 
     Returns:
         What really ran, None where nothing did; and the findings.
     """
+    options: LoadOptions = {"device": device, "precision": precision, "threads": threads}
     try:
-        with load_encoder(name, device=device, precision=precision, threads=threads) as encoder:
+        if field is None:
+            opened = load_encoder(name, **options)
+        else:
+            meta = field.meta
+            opened = load_index_encoder(field.index, meta.model, meta.fingerprint, model=name, **options)
+        with opened as encoder:
             vectors = encoder.encode([_TEXT]).vectors  # (1, dimensions)
             return encoder.info, list(_judged(encoder.info, vectors))
     except EsSbertError as error:

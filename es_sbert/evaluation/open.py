@@ -28,8 +28,8 @@ def open_model(
     """Open a sentence encoder, a cross- or poly-encoder, or a baseline; close it with `close_model`.
 
     Args:
-        spec: Model folder, bundle, hub id or installed name; a folder of a cross- or poly-encoder; or a baseline
-            (`glove:FILE`, …, see `es_sbert.evaluation.baselines.open`).
+        spec: Model folder, bundle, hub id, installed or registered name; a folder of a cross- or poly-encoder; or a
+            baseline (`glove:FILE`, …, see `es_sbert.evaluation.baselines.open`).
         backend: `onnx` runs what ingest and search run, `torch` the weights themselves. `auto` takes onnx, and
             torch for what onnx does not serve: poly-encoders, cross-encoders that were not exported, and bare
             transformers (mean pooling).

@@ -9,7 +9,7 @@ from pathlib import Path
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import UsageError, VectorIndexError
 from es_sbert.index.ensure import missing_index
-from es_sbert.index.meta import document_meta_field
+from es_sbert.index.meta import VectorFieldMeta, document_meta_field
 from es_sbert.index.privileges import CREATE, LOAD, PRUNE, SEARCH, require
 from es_sbert.index.schema import vector_fields
 from es_sbert.ingest.dead_letters import check_letters, default_path
@@ -46,9 +46,9 @@ class Plan:
     state_file: Path | None
 
     @property
-    def model(self) -> str | None:
-        """Name of the model that fills the fields already; None where all of them are new."""
-        return next((field.stored.model for field in self.fields if field.stored is not None), None)
+    def stored(self) -> VectorFieldMeta | None:
+        """What the mapping says of the first field that is filled already; None where all of them are new."""
+        return next((field.stored for field in self.fields if field.stored is not None), None)
 
     @property
     def text_fields(self) -> tuple[str, ...]:

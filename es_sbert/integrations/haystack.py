@@ -19,7 +19,7 @@ class _Embedder:
     """What both components share: settings that can be written down, and an encoder from `warm_up` to `close`.
 
     Args:
-        model: Model folder, bundle, hub id or installed name; `all-MiniLM-L6-v2` by default.
+        model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default.
         device, precision, threads: See `load_encoder`.
 
     Raises:

@@ -60,8 +60,8 @@ class Following:
         engine: Where.
         indices: Indices or aliases.
         vector_fields: Their vector fields.
-        load: Loads the model of that name.
-        model: The model to load in place of the one that the mapping names.
+        load: Loads the model of a field.
+        is_chosen: Whether the caller has named the model that `load` loads, whatever the field's is.
         encoder: An encoder that is there already, and that the caller closes.
 
     Raises:
@@ -70,13 +70,13 @@ class Following:
     """
 
     def __init__(self, engine: Engine, indices: Sequence[str], vector_fields: Sequence[str],
-                 load: Callable[[str], Encoder], *, model: str | None, encoder: Encoder | None) -> None:  # fmt: skip
+                 load: Callable[[VectorField], Encoder], *, is_chosen: bool,
+                 encoder: Encoder | None) -> None:  # fmt: skip
         self._engine = engine
         self._indices = indices
         self._vector_fields = vector_fields
         self._load = load
-        self._model = model
-        self._given = encoder
+        self._is_chosen = is_chosen or encoder is not None
         self._loaded: list[Encoder] = []
         self._lock = threading.Lock()
         self._target = Target(read_searched(engine, indices, vector_fields), encoder)
@@ -143,13 +143,13 @@ class Following:
             self._target = Target(searched, None)
             return
         same = searched.fields[0].meta.fingerprint == self._target.field.meta.fingerprint
-        chosen = self._given is not None or self._model is not None
-        self._target = self._with_encoder(Target(searched, self._target.encoder if same or chosen else None))
+        keeps = same or self._is_chosen
+        self._target = self._with_encoder(Target(searched, self._target.encoder if keeps else None))
 
     def _with_encoder(self, target: Target) -> Target:
         encoder = target.encoder
         if encoder is None:
-            encoder = self._load(self._model or target.field.meta.model)
+            encoder = self._load(target.field)
             self._loaded.append(encoder)
         try:
             check_model(target.field, encoder.info.fingerprint, encoder.info.model)

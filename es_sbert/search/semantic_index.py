@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -16,7 +15,7 @@ from es_sbert.engines.open import open_engine
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import IndexMissing, RequestFailed, UnsupportedEngine, UsageError
 from es_sbert.index.ensure import VectorField
-from es_sbert.loading import load_encoder
+from es_sbert.loading import load_index_encoder
 from es_sbert.search.following import Following, Target
 from es_sbert.search.hybrid_requests import HybridOptions, hybrid_request, read_blend, split_options
 from es_sbert.search.like import document_vectors, without
@@ -42,17 +41,17 @@ class SemanticIndex:
             for hit in index.search("how do vaccines work", k=5):
                 print(hit.cosine, hit.source["title"])
 
-    The mapping says which model made the vectors. That model is loaded on the first search by text, unless
-    another is named; a model with another fingerprint is refused, since its vectors mean something else. Where an
-    alias goes over to another index, all searches but those by a vector follow within half a minute, with that index's
-    model; where the model or the encoder was given, they go on with the old index as long as it stands. Many threads
-    may search.
+    The mapping says which model made the vectors. That model is found by its fingerprint (see `find_index_model`) and
+    loaded on the first search by text, unless another is named; a model with another fingerprint is refused, since its
+    vectors mean something else. Where an alias goes over to another index, all searches but those by a vector follow
+    within half a minute, with that index's model; where the model or the encoder was given, they go on with the old
+    index as long as it stands. Many threads may search.
 
     Args:
         index: Index or alias, or several; all of one model.
         engine: An address, settings, a client of elasticsearch-py (8 or 9) or opensearch-py, or an engine. A client or
             an engine that is open already is used as it is, with its own settings, and stays open on `close`.
-        model: Model folder, bundle, hub id or installed name.
+        model: Model folder, bundle, hub id, installed or registered name.
         encoder: A loaded encoder in place of a model's name; it stays open on `close`.
         vector_field: Field that holds the vectors, or several; a document is then as near as by the nearest of them.
         device, precision, threads, report: For loading the model, see `load_encoder`.
@@ -71,13 +70,19 @@ class SemanticIndex:
                  report: Callable[[str], None] = lambda message: None) -> None:  # fmt: skip
         if model is not None and encoder is not None:
             raise UsageError("both a model and an encoder are given", "Give one of the two.")
-        load = partial(load_encoder, device=device, precision=precision, threads=threads, report=report)
+
+        def load(field: VectorField) -> Encoder:
+            return load_index_encoder(
+                field.index, field.meta.model, field.meta.fingerprint, model=model, device=device, precision=precision,
+                threads=threads, report=report,
+            )  # fmt: skip
+
         self._following: Following | None = None
         self._owns_engine = engine is None or isinstance(engine, str | EngineSettings)
         self._engine = open_engine(engine)
         try:
             self._following = Following(
-                self._engine, _names(index), _names(vector_field), load, model=model, encoder=encoder
+                self._engine, _names(index), _names(vector_field), load, is_chosen=model is not None, encoder=encoder
             )
         except BaseException:
             self.close()

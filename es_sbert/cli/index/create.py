@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     default=DEFAULT_MODEL,
     show_default=True,
     show_envvar=True,
-    help="Model folder, bundle, hub id or installed name: gives the dimensions and the fingerprint.",
+    help="Model folder, bundle, hub id, installed or registered name: gives the dimensions and the fingerprint.",
 )
 @option_group(
     "Options",

@@ -148,7 +148,7 @@ def _migrate(engine: Engine, alias: str, say: Any, **given: Any) -> int:
     from es_sbert.index.ensure import read_vector_field
     from es_sbert.ingest.control import Control
     from es_sbert.ingest.progress import meter_for
-    from es_sbert.loading import load_encoder
+    from es_sbert.loading import load_index_encoder
     from es_sbert.migration.alone import alone
     from es_sbert.migration.hold import lift_left_behind
     from es_sbert.migration.migrate import Watch, migrate
@@ -160,15 +160,18 @@ def _migrate(engine: Engine, alias: str, say: Any, **given: Any) -> int:
         lifted = lift_left_behind(engine, alias)
     if lifted is not None:
         say(f"{lifted} takes writes again, which an earlier run had blocked")
-    stored = read_vector_field(engine, alias, given["vector_field"]).meta.model
+    field = read_vector_field(engine, alias, given["vector_field"])
     wanted = Wanted(
         alias, given["vector_field"], given["name"], given["index_type"], given["block_writes"],
         given["replace_index"], given["text"],
     )  # fmt: skip
 
-    load = partial(load_encoder, device=given["device"], precision=given["precision"], threads=given["threads"])
+    encoder_of_field = partial(
+        load_index_encoder, field.index, field.meta.model, field.meta.fingerprint, model=given["model"],
+        device=given["device"], precision=given["precision"], threads=given["threads"],
+    )  # fmt: skip
     blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
-    with load(given["model"] or stored, report=say) as encoder, interruptible(control, say, lambda: blocked):
+    with encoder_of_field(report=say) as encoder, interruptible(control, say, lambda: blocked):
         try:
             result = migrate(
                 engine, encoder, wanted, Watch(control, lambda: meter_for(sys.stderr, quiet=given["quiet"]), say),

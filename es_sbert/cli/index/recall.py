@@ -78,7 +78,7 @@ def recall(name: str, k: int, sample: int, seed: int, queries: Path | None, cand
     from es_sbert.engines.connect import connect
     from es_sbert.index.ensure import check_model, read_vector_field
     from es_sbert.index.types import IndexType
-    from es_sbert.loading import load_encoder
+    from es_sbert.loading import load_index_encoder
     from es_sbert.tuning.queries import read_queries
     from es_sbert.tuning.recall import Queries, measure_recall, sample_queries, settings_for
     from es_sbert.tuning.recall_text import recall_lines
@@ -93,8 +93,10 @@ def recall(name: str, k: int, sample: int, seed: int, queries: Path | None, cand
             wanted = sample_queries(engine, field, sample, seed)
         else:
             texts = read_queries(queries)
-            with load_encoder(model or field.meta.model, device=device, precision=precision, threads=threads,
-                              report=say) as encoder:  # fmt: skip
+            with load_index_encoder(
+                field.index, field.meta.model, field.meta.fingerprint, model=model, device=device, precision=precision,
+                threads=threads, report=say,
+            ) as encoder:  # fmt: skip
                 check_model(field, encoder.info.fingerprint, encoder.info.model)
                 wanted = Queries(encoder.encode(texts, "query").vectors, [None] * len(texts))
         report = measure_recall(engine, field, wanted, settings, k=k, target=target, report=say)

@@ -19,6 +19,7 @@ from es_sbert.cli.options import engine_settings
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 
 if TYPE_CHECKING:
+    from es_sbert.encoder.encoder import Encoder
     from es_sbert.engines.protocol import Engine
     from es_sbert.ingest.observer import Observer
     from es_sbert.ingest.plan import Plan
@@ -96,11 +97,10 @@ def ingest(files: tuple[str, ...], index: str, yes: bool, metrics: str | None, r
         if report_index is not None:
             wait(lambda: prepare_reports(engine, report_index))
         encoder = {"device": device, "precision": precision, "threads": threads}
-        name = model or wanted.model
         runner = stack.enter_context(
-            _here(name, **encoder)
+            _here(model, wanted, **encoder)
             if ray is None
-            else _on_ray(ray, name, where, count=ray_workers, part_bytes=ray_part_bytes, **encoder)
+            else _on_ray(ray, model, wanted, where, count=ray_workers, part_bytes=ray_part_bytes, **encoder)
         )
         stack.enter_context(interruptible(control, say, lambda: control.left_behind))
         meter = meter_for(sys.stderr, quiet=quiet, events=is_json())
@@ -126,12 +126,11 @@ def _dry_run(where: EngineSettings, settings: IngestSettings, model: str | None,
     from es_sbert.events import say
     from es_sbert.ingest.dry_run import dry_run
     from es_sbert.ingest.plan import plan
-    from es_sbert.loading import load_encoder
 
     assert settings.dry_run is not None
     with closing(connect(where)) as engine:
         wanted = plan(engine, settings)
-        with load_encoder(model or wanted.model, report=say, **encoder) as opened:
+        with _load(model, wanted, report=say, **encoder) as opened:
             result = dry_run(engine, opened, wanted, settings.dry_run)
     click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
     return 0
@@ -158,28 +157,45 @@ def _may_replace(engine: Engine, wanted: Plan) -> bool:
     return True
 
 
+def _load(model: str | None, wanted: Plan, **options: Any) -> Encoder:
+    """The encoder that the user has named, or else that of the index, or else the default one."""
+    from es_sbert.loading import load_encoder, load_index_encoder
+
+    stored = wanted.stored
+    if stored is None:
+        return load_encoder(model, **options)
+    return load_index_encoder(wanted.settings.index, stored.model, stored.fingerprint, model=model, **options)
+
+
 @contextmanager
-def _here(model: str | None, **encoder: Any) -> Iterator[Runner]:
+def _here(model: str | None, wanted: Plan, **options: Any) -> Iterator[Runner]:
     """A runner in this process."""
     from es_sbert.events import say
     from es_sbert.ingest.local import LocalRunner
-    from es_sbert.loading import load_encoder
 
-    with load_encoder(model, report=say, **encoder) as opened:
+    with _load(model, wanted, report=say, **options) as opened:
         yield LocalRunner(opened)
 
 
-def _on_ray(address: str, model: str | None, engine: EngineSettings, **options: Any) -> AbstractContextManager[Runner]:
+def _on_ray(address: str, model: str | None, wanted: Plan, engine: EngineSettings,
+            **options: Any) -> AbstractContextManager[Runner]:  # fmt: skip
     """A runner on a Ray cluster.
 
     Raises:
         UsageError: the extra is not installed.
+        ModelNotFound: the model of the index is not on this machine.
     """
+    from es_sbert.bundle.index_model import find_index_model
     from es_sbert.extras import require
 
     require("ray", "ray")
     from es_sbert.ingest.cluster.runner import ray_runner
 
+    stored = wanted.stored
+    if model is None and stored is not None:
+        found = find_index_model(wanted.settings.index, stored.model, stored.fingerprint)
+        # Each machine has packages and the hub's cache in a place of its own.
+        model = found.name if found.is_public else str(found.folder)
     return ray_runner(address, DEFAULT_MODEL if model is None else model, engine, **options)
 
 

@@ -10,7 +10,7 @@ from es_sbert.errors import DeviceError, EsSbertError, IndexMismatch, ModelError
 from es_sbert.gateway.embedding.cache import VectorCache
 from es_sbert.gateway.embedding.embedder import Embedder, EmbeddingSettings
 from es_sbert.gateway.embedding.served import ModelSettings, public_name
-from es_sbert.gateway.embedding.trust import TrustedModels
+from es_sbert.gateway.embedding.trust import REGISTER, TrustedModels
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.index.meta import VectorFieldMeta
@@ -70,17 +70,18 @@ class Models:
         if embedder.info.fingerprint != fingerprint:
             # A model from the hub is known only now.
             raise IndexMismatch(
-                f"the vectors were made by another model {name!r} ({fingerprint[:12]}) than the one that the hub has "
+                f"an index needs the model {name!r} ({fingerprint[:12]}), and the hub has another model of that name "
                 f"({embedder.info.fingerprint[:12]})",
-                "Start the gateway with the folder of the model that made them (--also-model FOLDER).",
+                f"{REGISTER}.",
             )
         return embedder
 
-    async def of_field(self, meta: VectorFieldMeta) -> Embedder:
+    async def of_field(self, meta: VectorFieldMeta, index: str) -> Embedder:
         """The embedder of the model that made a field's vectors, for a caller who may not know the mapping.
 
         Args:
             meta: What the mapping says of the field.
+            index: The index, for the log.
 
         Raises:
             ModelError: it cannot be loaded. Why is in the log: it may name models and folders.
@@ -89,7 +90,7 @@ class Models:
             return await self.get(meta.model, meta.fingerprint)
         except (ModelError, IndexMismatch, DeviceError) as error:
             self._log.warning(
-                "a model that an index names is not there: %s. %s", error.message, error.remedy, kind="model"
+                "the model of %s cannot be used: %s. %s", index, error.message, error.remedy, kind="model"
             )
             raise ModelError(
                 "the model that made the vectors cannot be loaded by the gateway",

@@ -15,7 +15,8 @@ class ModelSettings(BaseModel):
     """The models of a gateway.
 
     Attributes:
-        models: Model folders, bundles, hub ids or installed names that clients may name; the first is the default.
+        models: Model folders, bundles, hub ids, installed or registered names that clients may name; the first is the
+            default.
         aliases: More names that clients may use (`text-embedding-3-small`) → one of `models`.
         device, precision, threads: As `load_encoder` takes them, for all models.
         in_memory: How many models are kept loaded; at one more, the least recently used is dropped.

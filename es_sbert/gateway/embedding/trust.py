@@ -2,22 +2,36 @@
 
 A mapping is written by whoever may write the index, so what it says is a claim, not an instruction. The fingerprint is
 proved by hashing the model; the name is only compared with other names, and never opened as a path. It is handed to the
-hub only where the operator said so (`download`).
+hub only where the operator said so (`download`). The models in the registry of the user who runs the gateway are
+trusted: nobody else can register one there.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
+
+from cachetools import LRUCache
 
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.fingerprint import is_fingerprint
+from es_sbert.bundle.index_model import registered_of
 from es_sbert.bundle.resolve import installed_folder, is_hub_id, resolve_model
 from es_sbert.bundle.store import bundle_folder_of, is_bundle
 from es_sbert.errors import IndexMismatch, ModelError, ModelNotFound
 from es_sbert.gateway.embedding.served import ModelSettings
 
 logger = logging.getLogger(__name__)
+
+# Registered folders that hold another model are hashed again after this time, not for every search.
+_RECHECK_SECONDS = 30.0
+_MOST_UNUSABLE = 1000
+# What the operator can do about a model that is not there.
+REGISTER = (
+    "As the user who runs the gateway, register the folder of that model: es-sbert model add FOLDER. Or start the "
+    "gateway with --also-model FOLDER"
+)
 
 
 class TrustedModels:
@@ -26,12 +40,15 @@ class TrustedModels:
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
         self._fingerprints: dict[str, str] = {}
+        # Fingerprint → when its registered folders were read, and what is wrong with them.
+        self._unusable: LRUCache[str, tuple[float, str]] = LRUCache(_MOST_UNUSABLE)
 
     def find(self, name: str | None, fingerprint: str) -> str:
         """A model of that fingerprint, as `load_encoder` takes it.
 
-        Tried in this order: the served models, whatever they are called; the bundles that were exported here before;
-        the installed package that registers the name; the hub, where that is allowed.
+        Tried in this order: the served models, whatever they are called; the registered models (`registry.py`); the
+        bundles that were exported here before; the installed package that registers the name; the hub, where that is
+        allowed.
 
         Args:
             name: What the mapping calls the model.
@@ -49,6 +66,9 @@ class TrustedModels:
         for model in self._served(name):
             if self._fingerprint(model) == fingerprint:
                 return model
+        registered = self._registered(fingerprint)
+        if registered is not None:
+            return registered
         folder = bundle_folder_of(fingerprint)
         if is_bundle(folder):
             return str(folder)
@@ -64,6 +84,18 @@ class TrustedModels:
         models = self._settings.models
         yield from sorted(models, key=lambda model: model != name)
 
+    def _registered(self, fingerprint: str) -> str | None:
+        """The folder of a registered model of that fingerprint."""
+        looked = self._unusable.get(fingerprint)
+        if looked is not None and time.monotonic() - looked[0] < _RECHECK_SECONDS:
+            return None
+        self._unusable.pop(fingerprint, None)
+        problems: list[str] = []
+        folder = registered_of(fingerprint, problems)
+        if folder is None and problems:
+            self._unusable[fingerprint] = time.monotonic(), "; ".join(problems)
+        return None if folder is None else str(folder)
+
     def _fingerprint(self, model: str) -> str | None:
         """The fingerprint of a model; None where it cannot be read, which says nothing about the others."""
         if model not in self._fingerprints:
@@ -78,11 +110,13 @@ class TrustedModels:
         here = self._fingerprints.get(name or "")
         if here is not None:
             return IndexMismatch(
-                f"the vectors were made by another model {name!r} ({fingerprint[:12]}) than the one here ({here[:12]})",
-                "Start the gateway with the folder of the model that made them (--also-model FOLDER), or embed the "
-                "documents again.",
+                f"an index needs the model {name!r} ({fingerprint[:12]}), and another model of that name is here "
+                f"({here[:12]})",
+                f"{REGISTER}, or embed the documents again.",
             )
+        problem = self._unusable.get(fingerprint, (0.0, ""))[1]
         return ModelNotFound(
-            f"the vectors were made by the model {name!r} ({fingerprint[:12]}), which this gateway does not have",
-            "Start the gateway with --also-model NAME, or --also-model FOLDER where it is a model of your own.",
+            f"an index needs the model {name!r} ({fingerprint[:12]}), which this gateway does not have"
+            + (f": {problem}" if problem else ""),
+            f"{REGISTER}.",
         )

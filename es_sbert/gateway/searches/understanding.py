@@ -317,7 +317,8 @@ class Understanding:
 
     async def _embed_by_one(self, queries: Sequence[Semantic], wanted: _Wanted, caller: bytes) -> None:
         """Vectors of different texts that are for one model."""
-        embedder = await self._models.of_field(queries[0].target.meta)
+        target = queries[0].target
+        embedder = await self._models.of_field(target.meta, target.parts[0].indices[0])
         encoded = await embedder.embed([semantic.text for semantic in queries], "query", caller)
         for semantic, vector in zip(queries, encoded.vectors, strict=True):
             wanted.vectors[_key(semantic)] = vector  # (dimensions,)

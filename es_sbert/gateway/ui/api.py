@@ -154,7 +154,7 @@ class PageApi:
 
     async def _embedded(self, target: FieldTarget, text: str | None) -> Vectors:
         checked = read_text(text, "the map", self._settings.limits.query_characters)
-        embedder = await self._models.of_field(target.meta)
+        embedder = await self._models.of_field(target.meta, target.parts[0].indices[0])
         vector: Vectors = (await embedder.embed([checked], "query")).vectors[0]  # (dimensions,)
         return vector
 

@@ -16,7 +16,8 @@ from ray.exceptions import RayError
 
 from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.model import SentenceModel
-from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.registry import registered_folder
+from es_sbert.bundle.resolve import installed_folder, resolve_model
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.encoder.types import EncoderInfo
@@ -199,7 +200,7 @@ def ray_runner(address: str, model: str, engine: EngineSettings, *, device: str,
 
     Args:
         address: See `connected`.
-        model: Model folder, bundle, hub id or installed name, the same on all machines.
+        model: Model folder, bundle, hub id, installed or registered name, the same on all machines.
         threads: Cores of a worker; None chooses.
         count: How many workers; None takes all that fit.
 
@@ -208,8 +209,10 @@ def ray_runner(address: str, model: str, engine: EngineSettings, *, device: str,
         ModelError: the model is not found or broken.
         UsageError: options that do not go together.
     """
-    folder = Path(model)
-    named = str(folder.absolute()) if folder.is_dir() else model
+    folder = Path(model) if Path(model).is_dir() else None
+    if folder is None and "/" not in model and installed_folder(model) is None:
+        folder = registered_folder(model)  # other machines have other registries
+    named = model if folder is None else str(folder.absolute())
     with connected(address):
         nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         workers = choose_workers([node["Resources"] for node in nodes], device, threads, count)

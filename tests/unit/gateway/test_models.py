@@ -14,14 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+import es_sbert.bundle.registry
 import es_sbert.gateway.embedding.models
+import es_sbert.gateway.embedding.trust
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.registry import register_model
 from es_sbert.bundle.store import bundle_folder_of
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import EsSbertError, IndexMismatch, ModelNotFound, UsageError
+from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFound, UsageError
 from es_sbert.gateway.embedding.embedder import EmbeddingSettings
 from es_sbert.gateway.embedding.models import Models
 from es_sbert.gateway.embedding.served import ModelSettings
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.index.meta import VectorFieldMeta
 from es_sbert.loading import load_encoder
 from tests.tiny import write_tiny_bert
 
@@ -163,6 +168,77 @@ def test_an_index_may_use_a_bundle_that_was_exported_here(folders: list[Path]) -
         await served.close()
 
     run(scenario())
+
+
+def test_an_index_may_use_a_model_that_the_operator_has_registered(
+    folders: list[Path], loads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = write_tiny_bert(tmp_path / "own", seed=7)
+    wanted = read_model(own).fingerprint
+    monkeypatch.setattr(es_sbert.gateway.embedding.trust, "_RECHECK_SECONDS", 0.0)
+
+    async def scenario() -> None:
+        served = models(folders[0])
+        with pytest.raises(ModelNotFound, match=r"needs the model 'quickstart'.*does not have\n") as unknown:
+            await served.get("quickstart", wanted)
+        assert "es-sbert model add FOLDER" in unknown.value.remedy
+        assert "quickstart" not in unknown.value.remedy
+        # No restart is needed.
+        register_model(own, wanted)
+        own.rename(tmp_path / "moved")
+        with pytest.raises(ModelNotFound, match=f"its folder {own} was moved or deleted"):
+            await served.get("quickstart", wanted)
+        write_tiny_bert(own, seed=8)
+        with pytest.raises(ModelNotFound, match=f"its folder {own} holds another model now"):
+            await served.get("quickstart", wanted)
+        register_model(tmp_path / "moved", wanted)
+        assert (await served.get("quickstart", wanted)).info.fingerprint == wanted
+        assert loads == [str(tmp_path / "moved")]
+        await served.close()
+
+    run(scenario())
+
+
+def test_a_changed_folder_is_not_hashed_for_every_search(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = write_tiny_bert(tmp_path / "own", seed=7)
+    register_model(own, "f" * 32)
+    read: list[Path] = []
+
+    def counted(folder: Path) -> str:
+        read.append(folder)
+        return read_model(folder).fingerprint
+
+    monkeypatch.setattr(es_sbert.bundle.registry, "fingerprint_of", counted)
+
+    async def scenario() -> None:
+        served = models(folders[0])
+        for _ in range(3):
+            with pytest.raises(ModelNotFound, match="holds another model now"):
+                await served.get("quickstart", "f" * 32)
+        assert read == [own]
+        await served.close()
+
+    run(scenario())
+
+
+def test_the_log_says_which_index_needs_the_model_and_the_caller_is_not_told(
+    folders: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    meta = VectorFieldMeta(fingerprint="f" * 32, model="quickstart", dimensions=16, index_type="hnsw")
+
+    async def scenario() -> None:
+        served = models(folders[0])
+        with pytest.raises(ModelError) as refused:
+            await served.of_field(meta, "docs")
+        assert "quickstart" not in str(refused.value)
+        await served.close()
+
+    run(scenario())
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "the model of docs cannot be used: an index needs the model 'quickstart' (ffffffffffff)" in line
+    assert "es-sbert model add FOLDER" in line
 
 
 def test_a_mapping_is_a_claim_and_opens_no_path(

@@ -1,0 +1,101 @@
+"""`es-sbert model`: the local model registry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import cloup
+
+from es_sbert.printable import printable
+
+
+@cloup.group()
+def model() -> None:
+    """List, add and remove registered models.
+
+    The registry tells where the models of this user are. `es-sbert train` and `es-sbert export` register what they
+    write. A search, a load or the gateway finds the model that an index needs by its fingerprint, in whatever folder
+    it is registered, and --model takes the name of a registered model in place of its folder.
+
+    The registry is the file $ES_SBERT_REGISTRY, by default ~/.local/share/es-sbert/models.json.
+    """
+
+
+@model.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a model and line: name, fingerprint, folder, "
+              "state.")  # fmt: skip
+def list_models(as_json: bool) -> None:
+    """List the registered models and what became of their folders.
+
+    Each folder is read and its weights are hashed: present if it holds the registered model, missing if it was moved
+    or deleted, changed if it holds another model now. A changed or missing model is kept in the list, because the
+    message about an index that needs it then says where it was.
+
+    \b
+    Examples:
+      es-sbert model list
+      es-sbert model list --json
+    """
+    from es_sbert.bundle.registry import read_registry
+
+    models = read_registry()
+    rows = [(one.name, one.fingerprint, str(one.folder), str(one.state())) for one in models]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(dict(zip(("name", "fingerprint", "folder", "state"), row, strict=True))))
+        return
+    if not rows:
+        click.echo("No models are registered. Register one: es-sbert model add FOLDER.", err=True)
+        return
+    shown = [("name", "fingerprint", "state", "folder")]
+    shown += [(printable(name), mark[:12], state, printable(folder)) for name, mark, folder, state in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@model.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--name", help="Name for --model.  [default: the name before a move, or else that of the folder]")
+def add(folder: Path, name: str | None) -> None:
+    """Register the model in FOLDER, or tell where a registered model was moved to.
+
+    FOLDER holds a bundle or any other model that --model takes, or an exported cross-encoder. Its fingerprint is
+    computed from its files. The name must not be that of an installed model.
+
+    \b
+    Examples:
+      es-sbert model add tuned
+      es-sbert model add /models/tuned --name support-tickets
+    """
+    from es_sbert.bundle.registry import fingerprint_of, register_model
+    from es_sbert.bundle.resolve import installed_folder
+    from es_sbert.errors import ModelNotFound, UsageError
+
+    if name is not None and installed_folder(name) is not None:
+        raise UsageError(f"an installed model is called {name!r}", "Choose another name: --name NAME.")
+    if not folder.is_dir():
+        raise ModelNotFound(f"there is no folder {str(folder)!r}", "Give the folder of a model.")
+    added = register_model(folder, fingerprint_of(folder), name=name)
+    click.echo(printable(f"{added.name} ({added.fingerprint[:12]}) → {added.folder}"))
+
+
+@model.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove a model from the registry; its folder is left alone.
+
+    NAME is the name of a registered model, its folder, or its fingerprint or the first eight digits or more of it.
+
+    \b
+    Examples:
+      es-sbert model remove quickstart
+      es-sbert model remove 5b1f0c3d2e1a
+    """
+    from es_sbert.bundle.registry import unregister_model
+
+    for gone in unregister_model(name):
+        click.echo(printable(f"{gone.name} ({gone.fingerprint[:12]}) is no longer registered; its folder was "
+                             f"{gone.folder}"))  # fmt: skip

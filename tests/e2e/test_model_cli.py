@@ -1,0 +1,247 @@
+"""A model that was trained or exported here is found again by every command that needs it, and no other is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from es_sbert.search.async_semantic_index import AsyncSemanticIndex
+from es_sbert.search.semantic_index import SemanticIndex
+from tests.e2e.cli_support import Cli, Done
+from tests.gateway.serving import gateway
+from tests.tiny import write_tiny_bert
+from tests.unit.checkpoints import write_checkpoint
+from tests.unit.training.support import STILL
+
+TEXTS = ["a man plays guitar", "the cat sleeps on the mat"]
+QUERY = "a man plays"
+
+
+@dataclass
+class Workshop:
+    """An index that was filled by a model of this user, and a working directory elsewhere.
+
+    Attributes:
+        index: Its name; the mapping calls the model `base`.
+        bundle: The bundle `made/tuned` that filled it.
+        fingerprint: Of the model.
+    """
+
+    cli: Cli
+    url: str
+    index: str
+    bundle: Path
+    fingerprint: str
+
+    def on_index(self, command: str, *arguments: str | Path) -> Done:
+        return self.cli(command, "--index", self.index, "--url", self.url, "--device", "cpu", *arguments)
+
+    def search(self, *arguments: str | Path) -> Done:
+        return self.on_index("search", QUERY, "-k", "1", "--json", *arguments)
+
+    def needs(self) -> str:
+        """How every message about the model begins."""
+        return f"the index {self.index} needs the model 'base' ({self.fingerprint[:12]}), which was not found: "
+
+
+@pytest.fixture
+def workshop(
+    cli: Cli, own_cache: None, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Workshop:  # fmt: skip
+    made = tmp_path / "made"
+    made.mkdir()
+    monkeypatch.chdir(made)
+    write_tiny_bert(made / "base")
+    exported = cli("export", "base", "-o", "tuned", "--precision", "fp32", "--json")
+    assert (exported.code, "Registered as tuned." in exported.err) == (0, True), exported.err
+    shutil.rmtree("base")
+    (made / "docs.txt").write_text("\n".join(TEXTS))
+    index = fresh_index(es9_url)
+    loaded = cli("ingest", "--url", es9_url, "--index", index, "--model", "tuned", "docs.txt", "--quiet")
+    assert loaded.code == 0, loaded.err
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return Workshop(cli, es9_url, index, made / "tuned", exported.summary["fingerprint"])
+
+
+def first_hit(done: Done) -> str:
+    assert done.code == 0, done.err
+    text: str = json.loads(done.out.splitlines()[0])["source"]["text"]
+    return text
+
+
+def test_every_command_finds_the_model_of_the_index_from_another_folder(workshop: Workshop) -> None:
+    assert first_hit(workshop.search()) == TEXTS[0]
+    doctor = workshop.on_index("doctor")
+    assert f"ok    model: base ({workshop.fingerprint[:12]})" in doctor.out
+    assert "FAIL" not in doctor.out
+    Path("queries.txt").write_text(QUERY)
+    recall = workshop.cli(
+        "index", "recall", workshop.index, "--url", workshop.url, "--queries", "queries.txt", "--k", "1"
+    )
+    assert recall.code == 0, recall.err
+    Path("more.txt").write_text("the cat plays")
+    assert workshop.on_index("ingest", "--dry-run", "more.txt").code == 0
+    more = workshop.on_index("ingest", "more.txt", "--json")
+    assert (more.code, more.summary["model"]) == (0, "base"), more.err
+    backfill = workshop.on_index("ingest", "--json", "--text-field", "text")
+    assert backfill.code == 0, backfill.err
+
+
+def test_python_finds_it_too(workshop: Workshop) -> None:
+    with SemanticIndex(workshop.index, workshop.url, device="cpu") as index:
+        assert index.search(QUERY, 1).hits[0].source["text"] == TEXTS[0]
+        assert (index.encoder.info.model, index.encoder.info.fingerprint) == ("base", workshop.fingerprint)
+
+    async def search() -> str:
+        async with AsyncSemanticIndex(workshop.index, workshop.url, device="cpu") as index:
+            text: str = (await index.search(QUERY, 1)).hits[0].source["text"]
+            return text
+
+    assert asyncio.run(search()) == TEXTS[0]
+
+
+def test_a_migration_goes_on_with_the_model_of_the_index(workshop: Workshop, fresh_index: Callable[[str], str]) -> None:
+    alias, new = f"{workshop.index}-alias", fresh_index(workshop.url)
+    httpx.put(f"{workshop.url}/{workshop.index}/_alias/{alias}").raise_for_status()
+    done = workshop.cli(
+        "index", "migrate", alias, "--url", workshop.url, "--index-type", "flat", "--name", new, "--json", "--quiet",
+    )  # fmt: skip
+    assert (done.code, done.summary["model"], done.summary["target"]) == (0, "base", new), done.err
+
+
+def test_the_gateway_and_its_page_find_it_by_the_fingerprint(workshop: Workshop, tmp_path: Path) -> None:
+    query = {"query": {"match": {"semantic": QUERY}}}
+    with gateway(workshop.url, write_tiny_bert(tmp_path / "served", seed=3)) as url:
+        found = httpx.post(f"{url}/{workshop.index}/_search", json=query, timeout=60).json()
+        assert found["hits"]["hits"][0]["_source"]["text"] == TEXTS[0]
+        shown = httpx.post(f"{url}/ui/api/body", json={"index": workshop.index, "body": query}, timeout=60)
+        assert (shown.status_code, "query_vector" in shown.text) == (200, True)
+    workshop.cli("model", "remove", "tuned")
+    with gateway(workshop.url, tmp_path / "served") as url:
+        unknown = httpx.post(f"{url}/{workshop.index}/_search", json=query, timeout=60)
+        assert (unknown.status_code, "base" in unknown.text) == (503, False)
+
+
+def test_a_moved_folder_is_told_and_found_again_when_it_is_added(workshop: Workshop, tmp_path: Path) -> None:
+    moved = tmp_path / "models" / "kept"
+    moved.parent.mkdir()
+    workshop.bundle.rename(moved)
+    for done in (workshop.search(), workshop.on_index("ingest"), workshop.on_index("ingest", "--dry-run")):
+        assert (done.code, done.out) == (2, "")
+        assert f"{workshop.needs()}its folder {workshop.bundle} was moved or deleted" in done.err
+        assert "es-sbert model add FOLDER" in done.err
+        assert "hub" not in done.err
+    doctor = workshop.on_index("doctor")
+    assert (doctor.code, f"FAIL  model: {workshop.needs()}" in doctor.out) == (1, True)
+    assert "missing" in workshop.cli("model", "list").out
+    added = workshop.cli("model", "add", moved)
+    assert (added.code, added.out) == (0, f"tuned ({workshop.fingerprint[:12]}) → {moved}\n")
+    assert first_hit(workshop.search()) == TEXTS[0]
+    assert workshop.on_index("doctor").code == 0
+
+
+def test_a_folder_that_holds_another_model_is_told_as_changed(workshop: Workshop) -> None:
+    shutil.rmtree(workshop.bundle)
+    write_tiny_bert(workshop.bundle, seed=1)
+    done = workshop.search()
+    assert (done.code, done.out) == (2, "")
+    assert f"{workshop.needs()}its folder {workshop.bundle} holds another model now (" in done.err
+    assert "hub" not in done.err
+    assert "changed" in workshop.cli("model", "list").out
+
+
+def test_a_folder_of_the_same_name_in_the_working_directory_is_not_taken(workshop: Workshop) -> None:
+    for name in ("base", "tuned"):
+        write_tiny_bert(Path(name), seed=1)
+    assert first_hit(workshop.search()) == TEXTS[0]
+    shutil.rmtree(workshop.bundle)
+    done = workshop.search()
+    assert (done.code, workshop.needs() in done.err) == (2, True)
+    typed = workshop.search("--model", "tuned")
+    assert (typed.code, "holds vectors of the model 'base'" in typed.err) == (2, True)
+
+
+def test_a_registered_name_is_taken_for_a_model(workshop: Workshop) -> None:
+    assert first_hit(workshop.search("--model", "tuned")) == TEXTS[0]
+    assert workshop.cli("model", "add", workshop.bundle, "--name", "support").code == 0
+    assert first_hit(workshop.search("--model", "support")) == TEXTS[0]
+    refused = workshop.cli("model", "add", workshop.bundle, "--name", "all-MiniLM-L6-v2")
+    assert (refused.code, "an installed model is called" in refused.err) == (2, True)
+
+
+def test_models_are_listed_and_removed(workshop: Workshop) -> None:
+    listed = workshop.cli("model", "list", "--json")
+    [model] = [json.loads(line) for line in listed.out.splitlines()]
+    assert model == {
+        "name": "tuned", "fingerprint": workshop.fingerprint, "folder": str(workshop.bundle), "state": "present",
+    }  # fmt: skip
+    header, row = workshop.cli("model", "list").out.splitlines()
+    assert header.split() == ["name", "fingerprint", "state", "folder"]
+    assert row.split() == ["tuned", workshop.fingerprint[:12], "present", str(workshop.bundle)]
+    removed = workshop.cli("model", "remove", "tuned")
+    assert (removed.code, "is no longer registered" in removed.out) == (0, True)
+    empty = workshop.cli("model", "list")
+    assert (empty.code, empty.out, "No models are registered" in empty.err) == (0, "", True)
+    assert workshop.cli("model", "remove", "tuned").code == 2
+    assert workshop.bundle.is_dir()
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "empty"])
+def test_what_is_no_model_is_not_added(cli: Cli, folder: str) -> None:
+    Path("empty").mkdir()
+    done = cli("model", "add", folder)
+    assert (done.code, done.out) == (2, "")
+    assert folder in done.err
+    assert cli("model", "list").out == ""
+
+
+def test_an_export_succeeds_where_it_cannot_be_registered(
+    cli: Cli, own_cache: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("file").touch()
+    monkeypatch.setenv("ES_SBERT_REGISTRY", "file/models.json")
+    write_tiny_bert(Path("base"))
+    done = cli("export", "base", "-o", "tuned", "--precision", "fp32")
+    assert done.code == 0
+    assert "Warning: the model was not registered: " in done.err
+    assert "es-sbert model add tuned" in done.err
+    assert Path("tuned/es_sbert.json").is_file()
+
+
+@pytest.mark.slow
+def test_a_trained_model_is_registered_under_the_recipes_name_and_found_by_a_search(
+    cli: Cli, own_cache: None, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    pairs = [{"question": f"what is {word}", "answer": word} for word in ("rain", "snow", "music", "bread")]
+    Path("pairs.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
+    recipe = {
+        "name": "quickstart",
+        "model": {"base": str(write_checkpoint(tmp_path / "base", hidden=32, layers=1, config=STILL))},
+        "stages": [{
+            "data": [{"path": "pairs.jsonl", "columns": {"anchor": "question", "positive": "answer"}}],
+            "objective": {"kind": "in-batch"}, "epochs": 1, "batch": 4,
+        }],
+    }  # fmt: skip
+    Path("recipe.yaml").write_text(yaml.safe_dump(recipe))
+    trained = cli("train", "recipe.yaml", "-o", "tuned", "--device", "cpu", "--json")
+    assert (trained.code, "Registered as quickstart." in trained.err) == (0, True), trained.err
+    index = fresh_index(es9_url)
+    Path("docs.txt").write_text("\n".join(TEXTS))
+    assert cli("ingest", "--url", es9_url, "--index", index, "--model", "tuned", "docs.txt").code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for options in ([], ["--model", "quickstart"]):
+        first_hit(cli("search", "--url", es9_url, "--index", index, *options, "--json", TEXTS[0]))
+    [model] = [json.loads(line) for line in cli("model", "list", "--json").out.splitlines()]
+    assert (model["name"], model["fingerprint"]) == ("quickstart", trained.summary["fingerprint"])

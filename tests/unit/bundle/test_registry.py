@@ -1,0 +1,316 @@
+"""The registry of models: written safely, read strictly, and never trusted about what a folder holds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from es_sbert.bundle.index_model import IndexModel, find_index_model
+from es_sbert.bundle.registry import (
+    FolderState,
+    fingerprint_of,
+    read_registry,
+    register_model,
+    register_result,
+    registered_folder,
+    registry_file,
+    unregister_model,
+)
+from es_sbert.bundle.resolve import installed_folder, resolve_model
+from es_sbert.errors import ModelNotFound, OutputError, RegistryInvalid, UsageError
+from tests.tiny import write_tiny_bert
+
+DEFAULT = "all-MiniLM-L6-v2"
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty hub cache, a hub at which nobody listens, and an empty working directory."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    return write_tiny_bert(tmp_path / "models/tuned")
+
+
+def registered(folder: Path, **options: str) -> str:
+    """Register the folder; its fingerprint."""
+    return register_model(folder, fingerprint_of(folder), **options).fingerprint
+
+
+def in_hub_cache(hub: Path, name: str, seed: int) -> Path:
+    """A model as if it had been downloaded under that name."""
+    revision = "a" * 40
+    repository = hub / f"models--sentence-transformers--{name}"
+    folder = write_tiny_bert(repository / "snapshots" / revision, seed=seed)
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text(revision)
+    return folder
+
+
+def test_a_registered_model_is_listed_with_its_absolute_folder(
+    tuned: Path, registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_registry() == []
+    monkeypatch.chdir(tuned.parent)
+    register_model(Path("tuned"), fingerprint_of(tuned))
+    [model] = read_registry()
+    assert (model.name, model.folder, model.state()) == ("tuned", tuned, FolderState.PRESENT)
+    assert registry_file() == registry
+    assert [path.name for path in registry.parent.glob(f"{registry.name}*")] == [registry.name]  # no lock is left
+
+
+def test_moved_and_changed_folders_are_told_apart(tuned: Path) -> None:
+    registered(tuned)
+    [model] = read_registry()
+    tuned.rename(tuned.with_name("elsewhere"))
+    assert model.check() == (FolderState.MISSING, f"its folder {tuned} was moved or deleted")
+    other = fingerprint_of(write_tiny_bert(tuned, seed=1))
+    assert model.check() == (FolderState.CHANGED, f"its folder {tuned} holds another model now ({other[:12]})")
+    (tuned / "modules.json").unlink()
+    state, problem = model.check()
+    assert (state, "cannot be opened any more" in problem) == (FolderState.CHANGED, True)
+
+
+def test_a_moved_model_keeps_its_name_and_gets_its_new_folder(tuned: Path, tmp_path: Path) -> None:
+    mark = registered(tuned, name="support")
+    shutil.move(tuned, tmp_path / "new")
+    registered(tmp_path / "new")
+    assert [(m.name, m.fingerprint, m.folder) for m in read_registry()] == [("support", mark, tmp_path / "new")]
+
+
+def test_a_copy_is_an_entry_of_its_own_and_stands_in_for_the_original(tuned: Path, tmp_path: Path) -> None:
+    mark = registered(tuned)
+    shutil.copytree(tuned, tmp_path / "copy")
+    registered(tmp_path / "copy")
+    assert [m.name for m in read_registry()] == ["tuned", "copy"]
+    shutil.rmtree(tmp_path / "copy")
+    assert find_index_model("docs", "tuned", mark).folder == tuned
+
+
+def test_registering_again_under_another_name_renames(tuned: Path) -> None:
+    registered(tuned)
+    registered(tuned, name="support")
+    registered(tuned)
+    assert [m.name for m in read_registry()] == ["support"]
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "~me", "--name", "two\nlines"])
+def test_names_that_could_be_paths_or_hub_ids_are_refused(tuned: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be registered as"):
+        registered(tuned, name=name)
+    assert read_registry() == []
+
+
+def test_removal_by_name_folder_or_fingerprint_leaves_the_folder(tuned: Path) -> None:
+    mark = registered(tuned)
+    for key in ("tuned", str(tuned), mark, mark[:8]):
+        registered(tuned)
+        assert [m.folder for m in unregister_model(key)] == [tuned]
+        assert read_registry() == []
+    assert tuned.is_dir()
+    registered(tuned)
+    for key in ("other", mark[:7], "", str(tuned.parent)):
+        with pytest.raises(ModelNotFound, match="no registered model"):
+            unregister_model(key)
+
+
+def test_one_name_for_two_models_is_refused_where_one_is_meant(tmp_path: Path) -> None:
+    first, second = (write_tiny_bert(tmp_path / str(seed) / "model", seed=seed) for seed in range(2))
+    marks = [registered(folder) for folder in (first, second)]
+    assert [find_index_model("docs", "model", mark).folder for mark in marks] == [first, second]
+    with pytest.raises(ModelNotFound, match="several registered models are called 'model'"):
+        resolve_model("model")
+    with pytest.raises(UsageError, match="several registered models"):
+        unregister_model("model")
+    unregister_model(str(first))
+    assert resolve_model("model") == second
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"format": 1}', '{"format": 1, "models": [{}]}', '{"format": 2, "models": []}', "\x00", '{"format": 1,'
+     ' "models": [{"name": "x", "fingerprint": "y", "folder": "relative"}]}'],
+)  # fmt: skip
+def test_a_broken_registry_is_named_and_not_overwritten(content: str, registry: Path, tuned: Path) -> None:
+    registry.write_text(content)
+    for action in (read_registry, lambda: registered(tuned), lambda: unregister_model("x"), lambda: resolve_model("x")):
+        with pytest.raises(RegistryInvalid, match=r"the model registry .*\.json ") as caught:
+            action()
+        assert str(registry) in caught.value.message
+    assert registry.read_text() == content
+    # What does not need the registry works without it.
+    assert resolve_model(DEFAULT) == installed_folder(DEFAULT)
+    assert find_index_model("docs", DEFAULT, "0" * 32).folder == installed_folder(DEFAULT)
+    with pytest.raises(ModelNotFound, match="the model registry"):
+        find_index_model("docs", "tuned", "0" * 32)
+
+
+def test_a_registry_that_cannot_be_written_is_an_error_with_a_way_out(
+    tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "file/models.json"))
+    with pytest.raises(OutputError, match="cannot be written") as caught:
+        registered(tuned)
+    assert "ES_SBERT_REGISTRY" in caught.value.remedy
+
+
+def test_a_result_that_cannot_be_registered_is_a_warning(
+    tuned: Path, registry: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.write_text("{")
+    register_result(tuned, fingerprint_of(tuned))
+    [warning] = caplog.records
+    assert (warning.levelno, warning.__dict__["event"]) == (logging.WARNING, "model_not_registered")
+    assert f"es-sbert model add {tuned}" in warning.__dict__["text"]
+    registry.unlink()
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        register_result(tuned, fingerprint_of(tuned), name="recipe")
+    assert caplog.records[0].__dict__["event"] == "model_registered"
+    assert [m.name for m in read_registry()] == ["recipe"]
+
+
+def test_without_a_home_nothing_is_registered_and_nothing_fails(tuned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("ES_SBERT_REGISTRY")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert read_registry() == []
+    with pytest.raises(UsageError, match="no home folder") as caught:
+        registered(tuned)
+    assert "ES_SBERT_REGISTRY" in caught.value.remedy
+
+
+def test_the_registry_is_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ES_SBERT_REGISTRY")
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert registry_file() == Path("/home/ada/.local/share/es-sbert/models.json")
+    monkeypatch.setenv("XDG_DATA_HOME", "/big")
+    assert registry_file() == Path("/big/es-sbert/models.json")
+
+
+def test_processes_that_register_at_once_lose_no_entry(tmp_path: Path, registry: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from es_sbert.bundle.registry import register_model
+for number in range(10):
+    register_model(Path(sys.argv[1]) / str(number), f"{sys.argv[1]}-{number}")
+"""
+    command = [sys.executable, "-c", code]
+    started = [subprocess.Popen([*command, f"/nowhere/{one}"], env=dict(os.environ)) for one in range(3)]
+    assert [process.wait(120) for process in started] == [0, 0, 0]
+    assert len({model.fingerprint for model in read_registry()}) == 30
+    assert json.loads(registry.read_bytes())["format"] == 1
+
+
+def test_a_typed_name_means_a_folder_then_a_package_then_a_registered_model_then_the_hub(
+    tuned: Path, tmp_path: Path, hub: Path
+) -> None:
+    registered(tuned, name="mine")
+    assert resolve_model("mine") == tuned
+    downloaded = in_hub_cache(hub, "mine", seed=2)
+    assert resolve_model("mine") == tuned
+    assert resolve_model("sentence-transformers/mine") == downloaded
+    here = write_tiny_bert(Path("mine"), seed=1)
+    assert resolve_model("mine") == here
+    # A folder that is called like an installed model is registered, but found by its fingerprint only.
+    same_name = shutil.copytree(here, tmp_path / "models" / DEFAULT)
+    mark = registered(same_name)
+    assert resolve_model(DEFAULT) == installed_folder(DEFAULT)
+    assert find_index_model("docs", DEFAULT, mark).folder == same_name
+
+
+def test_a_typed_name_of_a_model_that_is_gone_is_not_asked_of_the_hub(tuned: Path, hub: Path) -> None:
+    registered(tuned)
+    in_hub_cache(hub, "tuned", seed=2)
+    shutil.rmtree(tuned)
+    with pytest.raises(ModelNotFound, match=f"is registered, but its folder {tuned} was moved or deleted") as caught:
+        resolve_model("tuned")
+    assert "es-sbert model add FOLDER" in caught.value.remedy
+    assert registered_folder("other") is None
+
+
+def test_the_model_of_an_index_is_found_by_its_fingerprint_whatever_it_is_called(tuned: Path) -> None:
+    mark = registered(tuned)
+    for name in ("quickstart", "/elsewhere/tuned", "./tuned", "org/name", DEFAULT, ""):
+        assert find_index_model("docs", name, mark) == IndexModel(tuned, name)
+
+
+def test_a_folder_of_that_name_in_the_working_directory_is_taken_only_with_the_fingerprint(tuned: Path) -> None:
+    mark = fingerprint_of(tuned)
+    here = write_tiny_bert(Path("quickstart"), seed=1)
+    with pytest.raises(ModelNotFound, match="quickstart holds another model"):
+        find_index_model("docs", "quickstart", mark)
+    shutil.rmtree(here)
+    shutil.copytree(tuned, here)
+    assert find_index_model("docs", "quickstart", mark).folder == here.resolve()
+
+
+def test_a_folder_that_is_called_like_the_installed_model_is_not_taken_for_it() -> None:
+    write_tiny_bert(Path(DEFAULT), seed=1)
+    found = find_index_model("docs", DEFAULT, "0" * 32)
+    assert found == IndexModel(installed_folder(DEFAULT) or Path(), DEFAULT, is_public=True)
+
+
+@pytest.mark.parametrize("name", ["tuned", "quickstart", "/no/where", "./tuned"])
+def test_the_message_names_the_index_the_model_and_what_became_of_its_folder(tuned: Path, name: str) -> None:
+    mark = registered(tuned)
+    other = write_tiny_bert(tuned.parent / "other", seed=1)
+    shutil.rmtree(tuned)
+    needs = f"the index docs needs the model {name!r} ({mark[:12]}), which was not found: "
+    with pytest.raises(ModelNotFound) as moved:
+        find_index_model("docs", name, mark)
+    assert moved.value.message.startswith(f"{needs}its folder {tuned} was moved or deleted")
+    assert "es-sbert model add FOLDER" in moved.value.remedy
+    other.rename(tuned)
+    with pytest.raises(ModelNotFound) as changed:
+        find_index_model("docs", name, mark)
+    assert changed.value.message.startswith(f"{needs}its folder {tuned} holds another model now")
+    for error in (moved, changed):
+        assert "the hub" not in error.value.message
+
+
+def test_a_bare_name_of_a_registered_model_is_taken_from_the_hubs_cache_only_with_the_fingerprint(
+    tuned: Path, hub: Path
+) -> None:
+    mark = registered(tuned)
+    shutil.rmtree(tuned)
+    downloaded = in_hub_cache(hub, "tuned", seed=1)
+    with pytest.raises(ModelNotFound, match="was moved or deleted"):
+        find_index_model("docs", "tuned", mark)
+    same = fingerprint_of(downloaded)
+    register_model(tuned, same)
+    assert find_index_model("docs", "tuned", same) == IndexModel(downloaded, "tuned", is_public=True)
+
+
+def test_a_registered_model_of_the_same_name_is_not_taken_for_another(tuned: Path, hub: Path) -> None:
+    mark = registered(tuned, name="quickstart")
+    in_hub_cache(hub, "quickstart", seed=2)
+    with pytest.raises(ModelNotFound, match=f"the registered model of that name is another one .{mark[:12]}"):
+        find_index_model("docs", "quickstart", "0" * 32)
+
+
+@pytest.mark.parametrize("name", ["org/name", "unknown"])
+def test_a_name_that_nobody_registered_is_asked_of_the_hub_and_the_message_names_the_index(name: str) -> None:
+    with pytest.raises(ModelNotFound, match=f"the index docs needs the model '{name}'.*the hub cannot be reached"):
+        find_index_model("docs", name, "0" * 32)
