@@ -16,6 +16,7 @@
     │   │   └── TlsFailed          a certificate that is not trusted, or no TLS there
     │   ├── AccessDenied           401 or 403
     │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch, or a version too old
+    │   │   └── FeatureMissing     a build without a module that the request needs (also a RequestFailed)
     │   ├── RequestFailed          the engine answered with an error
     │   └── LocalEngineError       `es-sbert engine` cannot fetch, start or stop a server
     ├── VectorIndexError
@@ -139,6 +140,22 @@ class RequestFailed(EngineError):
 
     def __reduce__(self) -> tuple[type[RequestFailed], tuple[str, str, int]]:  # type: ignore[override]
         return type(self), (self.message, self.remedy, self.status)
+
+
+class FeatureMissing(UnsupportedEngine, RequestFailed):
+    """The engine was built without a module that the request needs.
+
+    Args:
+        status: HTTP status code of the engine's answer.
+        module: Its name, as `GET _nodes/plugins` lists modules.
+    """
+
+    def __init__(self, message: str, remedy: str, status: int = 0, module: str = "") -> None:
+        super().__init__(message, remedy, status)
+        self.module = module
+
+    def __reduce__(self) -> tuple[type[FeatureMissing], tuple[str, str, int, str]]:  # type: ignore[override]
+        return type(self), (self.message, self.remedy, self.status, self.module)
 
 
 class LocalEngineError(EngineError):

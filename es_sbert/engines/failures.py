@@ -6,6 +6,7 @@ import re
 import ssl
 from typing import Any
 
+from es_sbert.engines.missing_features import feature_missing, missing_module
 from es_sbert.errors import (
     AccessDenied,
     EngineUnreachable,
@@ -31,6 +32,9 @@ _STATUS_REMEDIES = {
     429: "The server is overloaded: try again later, or with smaller bulk requests.",
     503: "The server or a shard is not ready: look at `GET _cluster/health` and try again.",
 }
+
+# The statuses of answers about an unknown path, script language or type.
+_UNKNOWN_TO_ENGINE = frozenset({400, 404, 405})
 
 # Of a point in time, or a scroll.
 LOST_VIEW = "search_context_missing_exception"
@@ -126,6 +130,9 @@ def failed_request(status: int, body: Any, *, label: str, action: str) -> EsSber
         )
     if status == 403:
         return denied(label, action, reason)
+    module = missing_module(reason, action.partition(" ")[2]) if status in _UNKNOWN_TO_ENGINE else None
+    if module is not None:
+        return feature_missing(module, label=label, action=action, reason=reason, status=status)
     if "maxClauseCount" in reason:
         return RequestFailed(
             f"{label} answered {action} with {status}: {reason}",

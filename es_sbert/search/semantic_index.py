@@ -11,9 +11,10 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.encoder.types import Vectors
+from es_sbert.engines.missing_features import SCRIPTS, servers_with
 from es_sbert.engines.open import open_engine
 from es_sbert.engines.protocol import Engine, Json
-from es_sbert.errors import IndexMissing, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.ensure import VectorField
 from es_sbert.loading import load_index_encoder
 from es_sbert.search.following import Following, Target
@@ -124,7 +125,7 @@ class SemanticIndex:
 
         Raises:
             UsageError: no text, an empty or a huge one, an option out of range, or options that do not go together.
-            UnsupportedEngine: exact search on a server without scripting.
+            FeatureMissing: exact search on a server without scripting.
             EngineError: the engine failed, or does not understand the filter.
         """
         return search_and_rerank(
@@ -229,14 +230,17 @@ class SemanticIndex:
                 return request.read(self._engine.multi_search(request.indices, request.bodies))
             [body] = request.bodies
             return request.read([self._engine.search(request.indices, body, named_scores=request.named_scores)])
-        except RequestFailed as error:
-            if request.method is Method.EXACT and "script_lang not supported" in error.message:
-                raise UnsupportedEngine(
-                    f"{self._engine.info.label} has no scripting, which exact search in an index of type "
-                    f"{self.field.meta.index_type} needs",
-                    "Search without exact, or load the documents with --index-type flat, where kNN is exact.",
-                ) from error
-            raise
+        except FeatureMissing as error:
+            if request.method is not Method.EXACT or error.module != SCRIPTS.name:
+                raise
+            raise FeatureMissing(
+                f"{self._engine.info.label} has no scripting (its build lacks the module {SCRIPTS.name}), which exact "
+                f"search in an index of type {self.field.meta.index_type} needs",
+                "Search without exact, or load the documents with --index-type flat, where kNN is exact. "
+                + servers_with(SCRIPTS),
+                error.status,
+                error.module,
+            ) from error
 
     def close(self) -> None:
         """Close what this object opened itself."""

@@ -15,7 +15,7 @@ from es_sbert.encoder.types import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, Flavour
 from es_sbert.engines.rest import RestEngine
-from es_sbert.errors import IndexMismatch, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.errors import FeatureMissing, IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.ensure import ensure_vector_field
 from es_sbert.search.scores import Method
 from es_sbert.search.semantic_index import SemanticIndex
@@ -108,8 +108,9 @@ def test_a_quantised_index_gives_true_cosines_and_nearly_the_best(corpus: Corpus
 def test_exact_search_of_a_graph_index(corpus: Corpus, hnsw: SemanticIndex) -> None:
     query = random_vectors(1, DIMENSIONS, seed=5)[0]
     if not has_scripting(corpus.engine):
-        with pytest.raises(UnsupportedEngine, match="no scripting") as caught:
+        with pytest.raises(FeatureMissing, match="no scripting") as caught:
             hnsw.search_vector(query, 10, exact=True)
+        assert caught.value.module == "lang-painless"
         assert "--index-type flat" in caught.value.remedy
         return
     result = hnsw.search_vector(query, 10, exact=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import socket
 import ssl
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from es_sbert.engines.failures import failed_request, root_cause, unreachable
-from es_sbert.errors import AccessDenied, EsSbertError, IndexMissing, RequestFailed
+from es_sbert.engines.missing_features import MODULES, servers_with
+from es_sbert.errors import AccessDenied, EsSbertError, FeatureMissing, IndexMissing, RequestFailed
 
 URL = "http://localhost:9200"
 
@@ -140,3 +142,64 @@ def test_what_is_missing_is_named_where_the_engine_says_so(reason: str, remedy: 
     error = failed(403, {"error": {"type": "security_exception", "reason": reason}})
     assert isinstance(error, AccessDenied)
     assert error.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("status", "action", "reason", "module"),
+    [
+        (400, "POST /docs/_search", "failed to create query: script_lang not supported [painless]", "lang-painless"),
+        (400, "POST /docs/_search", "unknown query [has_child]", "parent-join"),
+        (400, "POST /docs/_search", "Unknown aggregation type [bucket_sort] did you mean [x]?", "aggregations"),
+        (400, "PUT /docs", "The mapper type [rank_feature] declared on field [f] does not exist.", "mapper-extras"),
+        (400, "PUT /docs", "No handler for type [rank_feature] declared on field [f]", "mapper-extras"),
+        (400, "PUT /docs", "Failed to parse mapping: analyzer [english] has not been configured in mappings",
+         "analysis-common"),
+        (400, "PUT /docs", "Unknown analyzer type [english] for [a]", "analysis-common"),
+        (400, "PUT /docs", "Custom Analyzer [a] failed to find filter under name [porter_stem]", "analysis-common"),
+        (400, "PUT /docs", "Unknown tokenizer type [edge_ngram] for [f]", "analysis-common"),
+        (400, "POST /_analyze", "failed to find global tokenizer under [whitespace]", "analysis-common"),
+        (400, "PUT /_ingest/pipeline/p", "No processor type exists with name [set]", "ingest-common"),
+        (405, "POST /_reindex", "Incorrect HTTP method for uri [/_reindex] and method [POST]", "reindex"),
+        (400, "POST /docs/_rank_eval", "no handler found for uri [/docs/_rank_eval] and method [POST]", "rank-eval"),
+        (400, "POST /docs/_async_search?x=1", "no handler found for uri [/docs/_async_search]", "x-pack-async-search"),
+        (400, "GET /_data_stream", "Invalid index name [_data_stream], must not start with '_'.", "data-streams"),
+        (400, "POST /docs/_search/template", "no handler found for uri [/docs/_search/template]", "lang-mustache"),
+    ],
+)  # fmt: skip
+def test_a_module_that_the_build_lacks_is_named(status: int, action: str, reason: str, module: str) -> None:
+    error = failed_request(status, {"error": reason}, label="Elasticsearch 9.5.0", action=action)
+    assert isinstance(error, FeatureMissing)
+    assert (error.module, error.status) == (module, status)
+    assert f"Elasticsearch 9.5.0 lacks the module {module} " in error.message
+    assert reason in error.message
+    assert "docker-compose.yml" in error.remedy
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.module, again.status, str(again)) == (FeatureMissing, module, status, str(error))
+
+
+@pytest.mark.parametrize(
+    ("status", "action", "reason"),
+    [
+        (400, "POST /docs/_search", "script_lang not supported [python]"),
+        (400, "POST /docs/_search", "unknown query [nonsense]"),
+        (400, "PUT /docs", "The mapper type [vektor] declared on field [f] does not exist."),
+        (400, "PUT /docs", "Unknown analyzer type [mine] for [a]"),
+        (400, "POST /docs/_nonsense", "no handler found for uri [/docs/_nonsense] and method [POST]"),
+        (400, "POST /template/_nonsense", "no handler found for uri [/template/_nonsense] and method [POST]"),
+        (400, "POST /_reindex", "index [docs] is the source and the destination"),
+        (500, "POST /docs/_search", "script_lang not supported [painless]"),
+    ],
+)
+def test_other_failures_are_no_missing_modules(status: int, action: str, reason: str) -> None:
+    error = failed_request(status, {"error": reason}, label="Elasticsearch 9.5.0", action=action)
+    assert type(error) is RequestFailed
+
+
+def test_the_remedy_names_only_servers_that_have_the_module() -> None:
+    [scripts] = [module for module in MODULES if module.name == "lang-painless"]
+    assert servers_with(scripts) == (
+        "Use a server that has it: `es-sbert engine up es9`, `es-sbert engine up opensearch`, or the complete "
+        "Elasticsearch of docker-compose.yml."
+    )
+    [sql] = [module for module in MODULES if module.name == "x-pack-sql"]
+    assert servers_with(sql) == "Use a server that has it: the complete Elasticsearch of docker-compose.yml."
