@@ -9,6 +9,8 @@ What a clause does on each engine, seen on Elasticsearch 8.19.8 and 9.5.0 and Op
 - An exact clause matches all documents that have a vector and pass the filter on either engine.
 - Where an index lacks the field, a clause matches nothing there.
 - A filter that matches fewer than k documents gives all of these.
+- On Elasticsearch 9.4.3 (not on 9.5.0) a filter over a `flat`, `int8_flat` or `int4_flat` field also matches documents
+  that pass it and have no vector, with the score 0.
 """
 
 from __future__ import annotations
