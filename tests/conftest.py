@@ -3,6 +3,9 @@
 A test asks for `es9_url`, `es8_url` or `opensearch_url`, or for `engine_url` to run once on each of the
 three. `ES_SBERT_TEST_ES9`, `ES_SBERT_TEST_ES8`, `ES_SBERT_TEST_OPENSEARCH` and `ES_SBERT_TEST_OPENSEARCH_ML` name
 servers that run already; those are used and left running.
+
+`es9` of the tests is the small build: it starts faster, and what was measured was measured on its version. The one
+that users get is `es9_full_url` (`ES_SBERT_TEST_ES9_FULL`).
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000
 hypothesis.settings.load_profile("steady")
 
 ENGINES = ("es9", "es8", "opensearch")
-ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "opensearch_ml")} | {
+ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "es9_full", "opensearch_ml")} | {
     "elastic", "engine_url", "secured_es9", "secured_es8",
 }  # fmt: skip
 
@@ -111,8 +114,13 @@ def silent_port() -> Iterator[int]:
         yield kept.getsockname()[1]
 
 
-def _server(name: str) -> Iterator[str]:
-    given = os.environ.get(f"ES_SBERT_TEST_{name.upper().replace('-', '_')}")
+def build_of(engine: str) -> str:
+    """What `es-sbert engine up` takes for an engine of the tests."""
+    return "es9-small" if engine == "es9" else engine
+
+
+def _server(engine: str, build: str) -> Iterator[str]:
+    given = os.environ.get(f"ES_SBERT_TEST_{engine.upper()}")
     if given:
         yield given.rstrip("/")
         return
@@ -122,7 +130,7 @@ def _server(name: str) -> Iterator[str]:
     with folder_in_memory() as folder:
         settings = {"path.data": str(folder)} if folder else {}
         # A port of its own: a server that the developer runs with `es-sbert engine up` is never touched.
-        server = start_engine(name, port=free_port(), timeout=600, settings=settings)
+        server = start_engine(build, port=free_port(), timeout=600, settings=settings)
         try:
             yield server.url
         finally:
@@ -131,26 +139,32 @@ def _server(name: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def es9_url() -> Iterator[str]:
-    """Address of an Elasticsearch 9.x without credentials."""
-    yield from _server("es9")
+    """Address of an Elasticsearch 9.x without credentials, scripts, `GET /` and other modules."""
+    yield from _server("es9", build_of("es9"))
+
+
+@pytest.fixture(scope="session")
+def es9_full_url() -> Iterator[str]:
+    """Address of the Elasticsearch 9.x that users get from `es-sbert engine up`."""
+    yield from _server("es9_full", "es9")
 
 
 @pytest.fixture(scope="session")
 def es8_url() -> Iterator[str]:
     """Address of an Elasticsearch 8.19 with painless and the other modules es-sbert uses."""
-    yield from _server("es8")
+    yield from _server("es8", "es8")
 
 
 @pytest.fixture(scope="session")
 def opensearch_url() -> Iterator[str]:
     """Address of an OpenSearch 3.x with the k-NN plugin."""
-    yield from _server("opensearch")
+    yield from _server("opensearch", "opensearch")
 
 
 @pytest.fixture(scope="session")
 def opensearch_ml_url() -> Iterator[str]:
     """Address of an OpenSearch 3.x with ml-commons too; tests may change its cluster settings."""
-    yield from _server("opensearch-ml")
+    yield from _server("opensearch_ml", "opensearch-ml")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.compat.cluster import Cluster
 from es_sbert.engines.local import start_engine, stop_engine
 from es_sbert.engines.local.layout import Layout
-from tests.conftest import free_port
+from tests.conftest import build_of, free_port
 from tests.gateway.running import serve
 
 # What the README of the YAML suites asks for, and `path.repo`. Elasticsearch's builds here have no repositories by URL.
@@ -25,13 +25,13 @@ def own_cluster(engine: str) -> Iterator[Cluster]:
     """A server that is started here, and removed with its data at the end.
 
     Args:
-        engine: Name, as `es-sbert engine up` takes it.
+        engine: `es9`, `es8` or `opensearch`; the build is that of the tests.
     """
-    port = free_port()
+    build, port = build_of(engine), free_port()
     layout = Layout.from_environment(os.environ, root=os.geteuid() == 0)
     settings = _OPENSEARCH_SETTINGS if engine == "opensearch" else {}
-    settings = _SETTINGS | settings | {"path.repo": str(layout.work(engine, port) / "tmp")}
-    server = start_engine(engine, port=port, timeout=_STARTED_WITHIN, settings=settings)
+    settings = _SETTINGS | settings | {"path.repo": str(layout.work(build, port) / "tmp")}
+    server = start_engine(build, port=port, timeout=_STARTED_WITHIN, settings=settings)
     try:
         with given_cluster(server.url, may_wipe=True) as cluster:
             yield cluster

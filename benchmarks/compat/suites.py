@@ -52,7 +52,7 @@ class Suite:
 
     Attributes:
         name: As `--suite` takes it.
-        engine: As `es-sbert engine up` takes it.
+        engine: `es9`, `es8` or `opensearch`.
         title: For the docs.
     """
 

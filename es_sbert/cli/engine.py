@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
+
 import click
 import cloup
 
@@ -22,13 +24,19 @@ def _progress(message: str) -> None:
     click.echo(message, err=True)
 
 
-@cloup.group()
-def engine() -> None:
-    """Run a real search engine on this machine without Docker.
+_BUILDS = "\n".join(f"      {build.name:<15}{build.label:<22}{build.megabytes:>6,} MB" for build in ENGINES.values())
 
-    es9 is Elasticsearch 9, es8 Elasticsearch 8.19, opensearch OpenSearch 3 and opensearch-ml the same with one more
-    plugin, each the project's own build from Maven Central (130 MB to 1 GB, fetched once). Maven and a JDK 21 or newer
-    are needed. A server listens on this machine only, has no passwords, and keeps its data when stopped.
+
+@cloup.group(
+    help=cleandoc(f"""Run a real search engine on this machine without Docker.
+
+    The servers are the projects' own builds from Maven Central, downloaded once:
+
+    \b
+{_BUILDS}
+
+    Builds of Elasticsearch lack some modules: `engine up` says which. Maven and a JDK 21 or newer are needed. A server
+    listens on this machine only, has no passwords, and keeps its data when stopped.
 
     \b
     Everything lies under $ES_SBERT_ENGINE_HOME. Its default is
@@ -36,7 +44,9 @@ def engine() -> None:
       /var/lib/es-sbert/engines for root, whose servers run as the user nobody
 
     Options for a server's Java are taken from $ES_SBERT_ENGINE_JAVA_OPTS.
-    """
+    """)
+)
+def engine() -> None: ...
 
 
 @engine.command()
@@ -52,8 +62,8 @@ def engine() -> None:
 def up(name: str, port: int | None, heap: str, timeout: float) -> None:
     """Start a server, or find the one that runs.
 
-    The last line printed is its address. NAME is es9 (the default), es8, opensearch or opensearch-ml.
-    Another --port is another server with its own data.
+    The last line printed is its address. NAME is es9 (the default), es9-small, es8, opensearch or
+    opensearch-ml. Another --port is another server with its own data.
 
     Example: es-sbert engine up opensearch --heap 2g
     """

@@ -30,7 +30,7 @@ from es_sbert.engines.local.install import install
 from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.layout import Layout
 from es_sbert.engines.local.maven import find_maven
-from tests.conftest import free_port
+from tests.conftest import build_of, free_port
 from tests.memory import make_folder_in_memory
 from tests.shared import shared
 
@@ -106,7 +106,7 @@ def secured_elasticsearch(folder: Path, name: str = "es9") -> Iterator[Secured]:
 
 
 def _start(folder: Path, name: str) -> dict[str, Any]:
-    standard = lookup(name)
+    standard = lookup(build_of(name))
     settings = [*(pair for pair in standard.settings if "security" not in pair[0]), *SECURITY]
     account = server_account()
     layout = Layout.from_environment(os.environ, root=os.geteuid() == 0)

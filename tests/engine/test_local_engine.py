@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from es_sbert.engines.local import ENGINES
 from es_sbert.engines.local.account import server_account
 from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.layout import Layout
@@ -26,10 +27,13 @@ from es_sbert.engines.local.process import identity
 from es_sbert.engines.local.state import all_alive
 from es_sbert.locks import file_lock
 from tests.conftest import free_port
+from tests.tiny import write_tiny_bert
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
-COMMAND = [sys.executable, "-m", "es_sbert", "engine"]
+PROGRAM = [sys.executable, "-m", "es_sbert"]
+COMMAND = [*PROGRAM, "engine"]
+NAME = "es9-small"  # which is the quickest to unpack and to start
 
 
 def http(url: str, path: str, method: str = "GET", body: Any = None) -> Any:
@@ -95,45 +99,45 @@ def home() -> Iterator[Home]:
 
 @pytest.fixture
 def port(home: Home) -> Iterator[int]:
-    """A free port; an es9 on it is stopped and removed after the test."""
+    """A free port; an es9-small on it is stopped and removed after the test."""
     port = free_port()
     yield port
-    home.run("down", "es9", "--port", str(port), "--purge")
+    home.run("down", NAME, "--port", str(port), "--purge")
 
 
 def test_up_again_list_down_and_up_with_the_data(home: Home, port: int) -> None:
-    first = home.run("up", "es9", "--port", str(port))
+    first = home.run("up", NAME, "--port", str(port))
     url = f"http://localhost:{port}"
     assert first.stdout == f"{url}\n"
     assert "Starting Elasticsearch 9." in first.stderr
     http(url, "/kept/_doc/1?refresh=true", "PUT", {"text": "precious"})
 
-    again = home.run("up", "es9", "--port", str(port))
+    again = home.run("up", NAME, "--port", str(port))
     assert again.stdout == f"{url}\n"
     assert "is already running" in again.stderr
     [server] = home.servers()
-    assert (server["name"], server["url"], server["port"]) == ("es9", url, port)
+    assert (server["name"], server["url"], server["port"]) == (NAME, url, port)
     assert identity(server["pid"]) == server["started"]
-    assert f"es9 {server['version']} at {url}" in home.run("list").stdout
+    assert f"{NAME} {server['version']} at {url}" in home.run("list").stdout
     assert "starting" in Path(server["log"]).read_text()  # that it has started, it writes after it answers
 
     down = home.run("down")
-    assert f"Stopped es9 {server['version']} at {url}; data kept." in down.stderr
+    assert f"Stopped {NAME} {server['version']} at {url}; data kept." in down.stderr
     assert identity(server["pid"]) != server["started"]
     assert home.servers() == []
     assert Path(server["log"]).exists()
 
-    home.run("up", "es9", "--port", str(port))
+    home.run("up", NAME, "--port", str(port))
     assert http(url, "/kept/_doc/1")["_source"] == {"text": "precious"}
     assert Path(server["log"]).with_name("console.previous.log").exists()
-    home.run("down", "es9", "--purge")
+    home.run("down", NAME, "--purge")
     assert not Path(server["work"]).exists()
     assert "No such server is running." in home.run("down").stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes its user")
 def test_roots_server_is_somebody_else_and_cannot_write_its_own_program(home: Home, port: int) -> None:
-    home.run("up", "es9", "--port", str(port))
+    home.run("up", NAME, "--port", str(port))
     [server] = home.servers()
     account = server_account()
     assert account is not None
@@ -145,8 +149,8 @@ def test_roots_server_is_somebody_else_and_cannot_write_its_own_program(home: Ho
 
 def test_two_at_once_start_one_server(home: Home, port: int) -> None:
     with ExitStack() as stack:
-        with file_lock(home.state / f"es9-{port}.lock", lambda: None):  # as a third holds it
-            both = [stack.enter_context(home.start("up", "es9", "--port", str(port))) for _ in range(2)]
+        with file_lock(home.state / f"{NAME}-{port}.lock", lambda: None):  # as a third holds it
+            both = [stack.enter_context(home.start("up", NAME, "--port", str(port))) for _ in range(2)]
             for process in both:
                 assert process.stderr is not None
                 assert "Waiting for another es-sbert" in process.stderr.readline()
@@ -158,20 +162,47 @@ def test_two_at_once_start_one_server(home: Home, port: int) -> None:
     assert len(home.servers()) == 1
 
 
+def test_up_says_what_the_build_lacks(home: Home, port: int) -> None:
+    for _ in range(2):
+        told = home.run("up", NAME, "--port", str(port)).stderr
+        assert "lacks, among others, scripts, GET /, _reindex" in told
+        assert "docs/commands/engine.md" in told
+
+
+def test_data_of_a_later_version_is_kept_by_the_command_that_the_refusal_gives(home: Home, port: int) -> None:
+    """As data of `es9` is that was written while `es9` was the small build."""
+    url = f"http://localhost:{port}"
+    home.run("up", NAME, "--port", str(port))
+    [server] = home.servers()
+    http(url, "/kept/_doc/1?refresh=true", "PUT", {"text": "precious"})
+    home.run("down", NAME)
+    now_es9 = Path(server["work"]).with_name(f"es9-{port}")
+    Path(server["work"]).rename(now_es9)
+
+    refused = home.run("up", "es9", "--port", str(port), code=2)
+    assert f"{now_es9} holds data of Elasticsearch {server['version']}, which" in refused.stderr
+    assert f"es-sbert engine down es9 --port {port} --purge" in refused.stderr
+    move = f"mv {now_es9} {server['work']} && es-sbert engine up {NAME} --port {port}"
+    assert move in refused.stderr
+    subprocess.run(["bash", "-c", move.partition(" && ")[0]], check=True)
+    home.run("up", NAME, "--port", str(port))
+    assert http(url, "/kept/_doc/1")["_source"] == {"text": "precious"}
+
+
 def test_a_server_that_was_killed_is_gone_from_the_list_and_starts_anew(home: Home, port: int) -> None:
-    home.run("up", "es9", "--port", str(port))
+    home.run("up", NAME, "--port", str(port))
     [killed] = home.servers()
     os.killpg(killed["pid"], signal.SIGKILL)
     while identity(killed["pid"]) == killed["started"]:
         time.sleep(0.01)  # pytest's own timeout ends this if the process survives
     assert home.servers() == []
-    home.run("up", "es9", "--port", str(port))
+    home.run("up", NAME, "--port", str(port))
     [server] = home.servers()
     assert server["started"] != killed["started"]
 
 
 def test_an_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
-    with home.start("up", "es9", "--port", str(port)) as process:
+    with home.start("up", NAME, "--port", str(port)) as process:
         assert process.stderr is not None
         while "Starting" not in process.stderr.readline():
             assert process.poll() is None
@@ -186,7 +217,7 @@ def test_an_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
 
 
 def test_a_server_that_dies_while_starting_shows_its_log(home: Home, port: int) -> None:
-    done = home.run("up", "es9", "--port", str(port), "--heap", "1k", code=2)
+    done = home.run("up", NAME, "--port", str(port), "--heap", "1k", code=2)
     assert done.stdout == ""
     assert "ended with exit code" in done.stderr
     assert "console.log" in done.stderr
@@ -196,7 +227,7 @@ def test_a_server_that_dies_while_starting_shows_its_log(home: Home, port: int) 
 
 
 def test_a_server_that_takes_too_long_is_stopped(home: Home, port: int) -> None:
-    done = home.run("up", "es9", "--port", str(port), "--timeout", "0.5", code=2)
+    done = home.run("up", NAME, "--port", str(port), "--timeout", "0.5", code=2)
     assert f"does not answer on port {port} after 0.5 s" in done.stderr
     assert "--timeout 600" in done.stderr
     assert home.servers() == []
@@ -204,17 +235,17 @@ def test_a_server_that_takes_too_long_is_stopped(home: Home, port: int) -> None:
 
 def test_a_port_that_another_search_engine_has(home: Home, es9_url: str) -> None:
     taken = es9_url.rpartition(":")[2]
-    done = home.run("up", "es9", "--port", taken, code=2)
+    done = home.run("up", NAME, "--port", taken, code=2)
     assert f"port {taken} is in use by a search engine 9." in done.stderr
     assert f"--url http://localhost:{taken}" in done.stderr
     assert http(es9_url, "/_cluster/health")["status"] in ("green", "yellow")
 
 
 def test_several_servers_are_not_stopped_without_a_word(home: Home, port: int) -> None:
-    home.run("up", "es9", "--port", str(port))
+    home.run("up", NAME, "--port", str(port))
     other = free_port()
-    home.run("up", "es9", "--port", str(other), "--heap", "512m")
-    for named in ([], ["es9"]):
+    home.run("up", NAME, "--port", str(other), "--heap", "512m")
+    for named in ([], [NAME]):
         refused = home.run("down", *named, "--purge", code=2)
         assert "several servers run" in refused.stderr
     assert len(home.servers()) == 2
@@ -234,7 +265,7 @@ def bare_home(home: Home, tmp_path: Path) -> Iterator[Home]:
 def test_without_maven(bare_home: Home, tmp_path: Path) -> None:
     bare_home.environ.pop("MAVEN_HOME", None)
     bare_home.environ.pop("M2_HOME", None)
-    done = bare_home.run("up", "es9", "--port", str(free_port()), code=2, PATH=str(tmp_path))
+    done = bare_home.run("up", NAME, "--port", str(free_port()), code=2, PATH=str(tmp_path))
     assert "Maven (mvn) is not on PATH" in done.stderr
     assert "docker-compose.yml" in done.stderr
 
@@ -242,7 +273,7 @@ def test_without_maven(bare_home: Home, tmp_path: Path) -> None:
 def test_without_network(bare_home: Home, tmp_path: Path) -> None:
     nowhere = f"-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={free_port()}"
     options = f"-Dmaven.repo.local={tmp_path} {nowhere} {nowhere.replace('https', 'http')}"
-    done = bare_home.run("up", "es9", "--port", str(free_port()), code=2, MAVEN_OPTS=options)
+    done = bare_home.run("up", NAME, "--port", str(free_port()), code=2, MAVEN_OPTS=options)
     assert "Maven cannot fetch org.elasticsearch" in done.stderr
     assert "settings.xml" in done.stderr
     assert not list(bare_home.folder.glob("dist/*"))
@@ -270,7 +301,7 @@ def test_each_engine_finds_a_vector_with_a_filter(engine_url: str, index_name: s
     assert [hit["_id"] for hit in hits] == ["2", "0"]
 
 
-@pytest.mark.parametrize("fixture", ["es8_url", "opensearch_url"])
+@pytest.mark.parametrize("fixture", ["es9_full_url", "es8_url", "opensearch_url"])
 def test_painless_is_there(fixture: str, request: pytest.FixtureRequest, fresh_index: Callable[[str], str]) -> None:
     url = request.getfixturevalue(fixture)
     index = fresh_index(url)
@@ -278,6 +309,58 @@ def test_painless_is_there(fixture: str, request: pytest.FixtureRequest, fresh_i
     script = {"source": "doc['n'].value + 1"}
     body = {"query": {"script_score": {"query": {"match_all": {}}, "script": script}}}
     assert http(url, f"/{index}/_search", "POST", body)["hits"]["max_score"] == 21.0
+
+
+def test_what_users_get_as_es9_answers_its_first_request(es9_full_url: str) -> None:
+    assert http(es9_full_url, "/")["version"]["number"] == ENGINES["es9"].version
+
+
+def test_what_users_get_as_es9_reindexes(es9_full_url: str, fresh_index: Callable[[str], str]) -> None:
+    source, copy = fresh_index(es9_full_url), fresh_index(es9_full_url)
+    http(es9_full_url, f"/{source}/_doc/1?refresh=true", "PUT", {"n": 20})
+    http(es9_full_url, "/_reindex", "POST", {"source": {"index": source}, "dest": {"index": copy}})
+    assert http(es9_full_url, f"/{copy}/_doc/1")["_source"] == {"n": 20}
+
+
+Search = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, fresh_index: Callable[[str], str]) -> Callable[[str], Search]:
+    """A function url → function that searches, by the command line, three documents in a graph."""
+    model = write_tiny_bert(tmp_path / "tiny")
+    documents = tmp_path / "documents.jsonl"
+    documents.write_text("".join(json.dumps({"id": text, "text": text}) + "\n" for text in ("cat", "dog", "horse")))
+
+    def run(url: str, command: str, index: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        options = ["--url", url, "--model", str(model), "--index", index, *arguments]
+        environ = os.environ | {"ES_SBERT_CACHE": str(tmp_path / "cache")}
+        return subprocess.run([*PROGRAM, command, *options], env=environ, capture_output=True, text=True, check=False)
+
+    def load(url: str) -> Search:
+        index = fresh_index(url)
+        done = run(url, "ingest", index, "--id-field", "id", "--index-type", "hnsw", str(documents))
+        assert done.returncode == 0, done.stderr
+        return lambda *arguments: run(url, "search", index, *arguments)
+
+    return load
+
+
+def test_exact_search_on_what_users_get_as_es9(es9_full_url: str, loaded: Callable[[str], Search]) -> None:
+    done = loaded(es9_full_url)("dog", "--exact", "--json", "-k", "2")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[0])["id"] == "dog"
+
+
+def test_exact_search_without_scripts_names_the_module_and_servers_that_have_it(
+    es9_url: str, loaded: Callable[[str], Search]
+) -> None:
+    done = loaded(es9_url)("dog", "--exact")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "has no scripting (its build lacks the module lang-painless)" in done.stderr
+    assert "--index-type flat" in done.stderr
+    assert "`es-sbert engine up es9`, `es-sbert engine up opensearch`" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def _has_opensearchs_knn(url: str) -> bool:

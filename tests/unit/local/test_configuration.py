@@ -10,6 +10,7 @@ import yaml
 from es_sbert.engines.local import ENGINES
 from es_sbert.engines.local.configuration import (
     check_heap,
+    data_version,
     prepare_work,
     redirect_jvm_files,
     server_environment,
@@ -105,3 +106,18 @@ def test_a_new_start_keeps_data_and_the_log_before(tmp_path: Path) -> None:
     assert (work / "conf" / "jvm.options").read_text() == f"-XX:HeapDumpPath={work}/logs\n"
     assert (home / "config" / "elasticsearch.yml").read_text() == "# the distribution's\n"
     assert work.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_work_folder_tells_the_version_of_its_data(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "jvm.options").write_text("")
+    work = tmp_path / "work"
+    build = ENGINES["es9-small"]
+    assert data_version(build, work) is None
+    prepare_work(build, home, 9200, work, None)
+    assert data_version(build, work) is None  # started, but nothing was written
+    (work / "data" / "documents").write_text("precious")
+    assert data_version(build, work) == build.version
+    (work / "conf" / "elasticsearch.yml").write_text("cluster.name: mine\n")
+    assert data_version(build, work) is None

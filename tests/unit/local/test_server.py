@@ -7,14 +7,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from es_sbert.engines.local import purge_stopped, running_engines, start_engine
+from es_sbert.engines.local import ENGINES, purge_stopped, running_engines, start_engine
+from es_sbert.engines.local.configuration import settings_file
 from es_sbert.engines.local.layout import Layout
 from es_sbert.engines.local.state import write_state
 from es_sbert.errors import LocalEngineError, UsageError
+from tests.conftest import free_port
 from tests.unit.local.test_state import engine
 
 
@@ -70,6 +73,57 @@ def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
         start_engine("es9")
 
 
+def data_of(layout: Layout, name: str, port: int, *, version: str | None = None) -> Path:
+    """A work folder with data, as a server of that version left it."""
+    work = layout.work(name, port)
+    (work / "conf").mkdir(parents=True)
+    (work / "data").mkdir()
+    (work / "data" / "node.lock").write_text("")
+    build = ENGINES[name] if version is None else replace(ENGINES[name], version=version)
+    (work / "conf" / "elasticsearch.yml").write_text(settings_file(build, port, work))
+    return work
+
+
+def test_data_of_a_later_version_is_refused_with_the_build_that_opens_it(home: Path) -> None:
+    layout, port = Layout(home), free_port()
+    layout.create(None)
+    work = data_of(layout, "es9", port, version="9.5.0")
+    with pytest.raises(LocalEngineError, match=rf"{work} holds data of Elasticsearch 9\.5\.0, which") as caught:
+        start_engine("es9", port=port)
+    small = layout.work("es9-small", port)
+    assert f"mv {work} {small} && es-sbert engine up es9-small --port {port}" in caught.value.remedy
+    assert f"es-sbert engine down es9 --port {port} --purge" in caught.value.remedy
+    assert not list(home.glob("dist/*"))  # said before anything is downloaded
+    assert (work / "data" / "node.lock").exists()
+
+
+def test_data_that_no_build_opens_or_whose_place_is_taken_can_only_be_removed(home: Path) -> None:
+    layout, port = Layout(home), free_port()
+    layout.create(None)
+    data_of(layout, "es9", port, version="9.5.0")
+    data_of(layout, "es9-small", port, version="10.0.0")
+    for name in ("es9", "es9-small"):
+        with pytest.raises(LocalEngineError, match="cannot open") as caught:
+            start_engine(name, port=port)
+        assert caught.value.remedy == f"Remove it: es-sbert engine down {name} --port {port} --purge"
+
+
+def test_a_running_server_of_another_version_is_kept_and_named(home: Path) -> None:
+    layout = Layout(home)
+    layout.create(None)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        running = engine("es9", port)
+        write_state(layout.state, running)
+        said: list[str] = []
+        with pytest.raises(LocalEngineError, match=f"does not answer on port {port}"):
+            start_engine("es9", port=port, timeout=0.1, progress=said.append)
+    assert said[0] == f"Elasticsearch {running.version} is already running on port {port}."
+    assert f"es-sbert now starts {ENGINES['es9'].label} as es9" in said[1]
+    assert f"es-sbert engine down es9 --port {port}" in said[1]
+
+
 def test_nothing_runs_in_a_fresh_home(home: Path) -> None:
     assert running_engines() == []
     assert not home.exists()
@@ -78,10 +132,12 @@ def test_nothing_runs_in_a_fresh_home(home: Path) -> None:
 def test_a_build_whose_name_begins_alike_keeps_its_data(home: Path) -> None:
     layout = Layout(home)
     layout.create(None)
-    for name in ("opensearch-9210", "opensearch-ml-9211"):
+    for name in ("opensearch-9210", "opensearch-ml-9211", "es9-9200", "es9-small-9200"):
         (layout.servers / name / "data").mkdir(parents=True)
     assert purge_stopped("opensearch") == [layout.work("opensearch", 9210)]
     assert purge_stopped("opensearch-ml") == [layout.work("opensearch-ml", 9211)]
+    assert purge_stopped("es9") == [layout.work("es9", 9200)]
+    assert purge_stopped("es9-small") == [layout.work("es9-small", 9200)]
 
 
 def test_only_data_of_stopped_servers_is_purged(home: Path) -> None:
