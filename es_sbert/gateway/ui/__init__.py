@@ -1,1 +1,1 @@
-"""The search page: an index searched in a browser by words, by meaning and by both."""
+"""The search page: semantic, lexical and hybrid search over an index, in a browser."""

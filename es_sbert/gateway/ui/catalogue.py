@@ -20,8 +20,9 @@ class Catalogue:
 
     Attributes:
         indices: Of each index and alias `name` and `fields`, aliases first; of a field its `name`, the `semantic` name
-            that queries use, `model`, whether it holds `passages`, the parts of its text's template (`parts`: pairs of
-            literal and field), the fields named there (`texts`) and what hits need not carry (`hidden`).
+            that queries use, the object next to each vector (`meta`), `model`, whether it holds `passages`, the parts
+            of its text's template (`parts`: pairs of literal and field), the fields named there (`texts`) and what hits
+            need not carry (`hidden`).
         problems: What is wrong with indices that are left out. Whoever may write an index may write nonsense into its
             mapping; that must not keep others from searching theirs.
     """
@@ -66,6 +67,7 @@ def _field(name: str, meta: VectorFieldMeta, virtual_field: str) -> Json:
     return {
         "name": name,
         "semantic": f"{virtual_field}.{name}",
+        "meta": document_meta_field(name),
         "model": meta.model,
         "passages": meta.passages is not None,
         "parts": template.parts,

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from es_sbert.engines.protocol import Json
+from es_sbert.gateway.ui.boundaries import number_boundaries, time_boundaries
 
 MOST_LOOKED_AT = 40
 MOST_SHOWN = 8
 VALUES_SHOWN = 10
-_STEPS = 8  # about so many buckets of a numeric field
+# Numbers and dates are cut where equal shares of the documents are: one outlier moves no boundary.
+_BUCKETS = 6
+_PERCENTS = tuple(round(100 * share / _BUCKETS, 3) for share in range(_BUCKETS + 1))
+_CARDINALITY_PRECISION = 1000
+# The format in which the page reads dates of buckets and sends them back.
+_DATE_FORMAT = "strict_date_time"
 _WHOLE = frozenset({"byte", "short", "integer", "long", "unsigned_long"})
 _FRACTIONS = frozenset({"half_float", "float", "double", "scaled_float"})
 _TERMS = frozenset({"keyword", "constant_keyword", "boolean", "ip", "version"})
 _DATES = frozenset({"date", "date_nanos"})
-_MINUTE, _HOUR, _DAY = 60e3, 3600e3, 86400e3  # milliseconds
-_CALENDAR = (("minute", _MINUTE), ("hour", _HOUR), ("day", _DAY), ("month", 30 * _DAY), ("year", 365 * _DAY))
-_MOST_DATES = 24
 
 
 class Kind(StrEnum):
-    """How the values of a field are put together."""
+    """Of a field's values."""
 
     TERMS = "terms"
     NUMBER = "number"
@@ -107,71 +108,64 @@ def survey(fields: list[FacetField]) -> Json:
     """Body of a search that tells what the fields hold, for `facets`."""
     aggregations: Json = {}
     for number, facet in enumerate(fields):
-        if facet.kind is Kind.TERMS:
-            aggregations[f"{number}"] = {"cardinality": {"field": facet.field, "precision_threshold": 1000}}
-        else:
-            aggregations[f"{number}"] = {"stats": {"field": facet.field}}
+        distinct = {"field": facet.field, "precision_threshold": _CARDINALITY_PRECISION}
+        aggregations[f"{number}_distinct"] = {"cardinality": distinct}
+        if facet.kind is not Kind.TERMS:
+            quantiles = {"field": facet.field, "percents": _PERCENTS, "keyed": False}
+            aggregations[f"{number}_quantiles"] = {"percentiles": quantiles}
     return {"size": 0, "track_total_hits": True, "aggs": aggregations}
 
 
 def facets(fields: list[FacetField], answer: Json) -> list[Json]:
-    """The facets worth showing: fields with several values, and not nearly as many as documents.
+    """The facets worth showing: fields with several values, and not nearly as many values as documents.
 
     Args:
         answer: The engine's, to `survey(fields)`.
 
     Returns:
-        Of each `field`, `label`, `kind` and the `aggregation` that counts its values; of a numeric one `interval`
-        and whether its numbers are `whole`, of a date `unit`.
+        Of each `field`, `label`, `kind`, whether its numbers are `whole`, and the `aggregation` that counts its values.
+        A bucket's value is `key_as_string` or `key`: a single value, or of numbers and dates `FROM..TO`, from FROM to
+        before TO, either of which may be missing.
     """
     total = answer["hits"]["total"]["value"]
     held = answer.get("aggregations", {})
-    shown = (_shown(facet, held[f"{number}"], total) for number, facet in enumerate(fields))
-    return [facet for facet in shown if facet is not None][:MOST_SHOWN]
+    shown: list[Json] = []
+    for number, facet in enumerate(fields):
+        distinct = held[f"{number}_distinct"]["value"]
+        if facet.kind is Kind.TERMS:
+            aggregation = _terms(facet, distinct, total)
+        else:
+            values = (entry["value"] for entry in held[f"{number}_quantiles"]["values"])
+            aggregation = _buckets(facet, distinct, [value for value in values if isinstance(value, float | int)])
+        if aggregation is not None:
+            said = {"field": facet.field, "label": facet.label, "kind": facet.kind, "whole": facet.whole}
+            shown.append(said | {"aggregation": aggregation})
+    return shown[:MOST_SHOWN]
 
 
-def _shown(facet: FacetField, held: Json, total: int) -> Json | None:
-    said: Json = {"field": facet.field, "label": facet.label, "kind": facet.kind}
-    if facet.kind is Kind.TERMS:
-        distinct = held["value"]
-        if distinct < 2 or distinct >= total or distinct > max(VALUES_SHOWN, total / 3):
-            return None
-        return said | {"aggregation": {"terms": {"field": facet.field, "size": VALUES_SHOWN}}}
-    least, most = _bounds(held)
-    if not least < most:
+def _terms(facet: FacetField, distinct: int, total: int) -> Json | None:
+    if distinct < 2 or distinct >= total or distinct > max(VALUES_SHOWN, total / 3):
         return None
-    if facet.kind is Kind.NUMBER:
-        interval = step(least, most, whole=facet.whole)
-        counted: Json = {"histogram": {"field": facet.field, "interval": interval, "min_doc_count": 1}}
-        return said | {"aggregation": counted, "interval": interval, "whole": facet.whole}
-    unit = calendar_unit(most - least)
-    # The format in which the page reads a bucket's beginning and sends it back. The newest come first: where there are
-    # too many years to show, those are looked for.
-    by_unit = {"field": facet.field, "calendar_interval": unit, "format": "strict_date_time", "min_doc_count": 1,
-               "order": {"_key": "desc"}}  # fmt: skip
-    return said | {"aggregation": {"date_histogram": by_unit}, "unit": unit}
+    return {"terms": {"field": facet.field, "size": VALUES_SHOWN}}
 
 
-def _bounds(held: Json) -> tuple[float, float]:
-    least: Any = held["min"]
-    most: Any = held["max"]
-    if least is None or most is None or not math.isfinite(most - least):
-        return 0.0, 0.0  # no document has the field
-    return least, most
+def _buckets(facet: FacetField, distinct: int, quantiles: list[float]) -> Json | None:
+    """Of numbers or dates: each value if there are few, else spans that hold about as many documents each."""
+    if distinct < 2:
+        return None
+    form = {"format": _DATE_FORMAT} if facet.kind is Kind.DATE else {}
+    if distinct <= VALUES_SHOWN:
+        return {"terms": {"field": facet.field, "size": VALUES_SHOWN, "order": {"_key": "asc"}, **form}}
+    is_date = facet.kind is Kind.DATE
+    bounds = time_boundaries(quantiles) if is_date else number_boundaries(quantiles, whole=facet.whole)
+    if not bounds:
+        return None  # nearly all documents have the same value
+    spans = zip([None, *bounds], [*bounds, None], strict=True)
+    return {
+        "date_range" if is_date else "range": {"field": facet.field, "ranges": [_span(*span) for span in spans], **form}
+    }
 
 
-def step(least: float, most: float, *, whole: bool) -> float:
-    """A round width (1, 2 or 5 times a power of ten) that cuts a span into about eight.
-
-    Args:
-        whole: Whether values are whole numbers: then it is at least 1.
-    """
-    rough = (most - least) / _STEPS
-    power = 10.0 ** math.floor(math.log10(rough))
-    rounded = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
-    return max(1.0, rounded) if whole else rounded
-
-
-def calendar_unit(milliseconds: float) -> str:
-    """The unit of the calendar that cuts a span of time into at most a few dozen."""
-    return next((unit for unit, length in _CALENDAR if milliseconds / length <= _MOST_DATES), "year")
+def _span(begin: str | None, end: str | None) -> Json:
+    span: Json = {"key": f"{begin or ''}..{end or ''}"}
+    return span | ({} if begin is None else {"from": begin}) | ({} if end is None else {"to": end})

@@ -48,6 +48,11 @@ class SearchPage:
         if search.get("q") or search.get("like"):
             self.expect_done()
 
+    def start(self, index: str) -> None:
+        """Open the page before a search, and wait until it says what the index holds."""
+        self.open(index=index)
+        expect(self.page.locator("#start")).to_contain_text(index)
+
     def search(self, words: str) -> None:
         """Type words and press Enter."""
         box = self.page.get_by_role("searchbox")
@@ -70,6 +75,16 @@ class SearchPage:
         """Of the map."""
         return self.page.locator("#map-drawing").get_by_role("option")
 
+    @property
+    def examples(self) -> Locator:
+        """Queries that the page offers before a search."""
+        return self.page.get_by_role("list", name="Try one of these").get_by_role("button")
+
+    @property
+    def views(self) -> Locator:
+        """The buttons by which a narrow screen shows one column or another."""
+        return self.page.get_by_role("group", name="Hits to show").get_by_role("button")
+
     def column(self, name: str) -> Locator:
         return self.page.locator(f'.column[data-name="{name}"]')
 
@@ -79,7 +94,7 @@ class SearchPage:
     def found(self, column: str) -> int:
         """How many documents a column says that it has found."""
         summary = self.column(column).locator(".summary").inner_text()
-        match = re.fullmatch(r"([\d,]+) documents? in [\d,]+ ms \(engine \d+ ms\)", summary)
+        match = re.fullmatch(r"([\d,]+) documents? in [\d,]+ ms \(engine [\d,]+ ms\)", summary)
         assert match, summary
         return int(match[1].replace(",", ""))
 
@@ -97,7 +112,7 @@ class SearchPage:
         """Value of a facet → hits that have it."""
         labels = self.facet(facet).locator("label")
         return {
-            label.locator("span").first.inner_text(): int(label.locator(".count").inner_text())
+            label.locator("span").first.inner_text(): int(label.locator(".count").inner_text().replace(",", ""))
             for label in labels.all()
         }
 

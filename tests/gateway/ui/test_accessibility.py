@@ -21,15 +21,24 @@ def expect_accessible(page: SearchPage) -> None:
 
 
 # 640 pixels are a desktop's 1280 at 200 % of zoom.
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("dark", 640), ("light", 320)])
-def test_axe_finds_nothing(
+WIDTHS = (320, 400, 640, 1280)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_axe_finds_nothing_in_results(
     open_page: OpenPage, gateway: str, dated_index: str, scheme: Literal["light", "dark"], width: int
 ) -> None:
     page = open_page(gateway, color_scheme=scheme)
     page.page.set_viewport_size({"width": width, "height": 720})
     page.open(index=dated_index, q="the light of stars", **{"f.topic.keyword": "Space"})
+    if width < 800:
+        page.page.get_by_text("Filters", exact=True).click()
+        page.views.filter(has_text="Hybrid").click()
     page.column("hybrid").get_by_text("Request body").click()
     expect(page.column("hybrid").locator("pre")).to_have_count(2)
+    expect(page.facet("topic")).to_be_visible()
 
     assert page.page.evaluate("document.documentElement.scrollWidth") <= width
     box = page.page.locator("#map-drawing text").bounding_box()
@@ -38,10 +47,21 @@ def test_axe_finds_nothing(
     expect_accessible(page)
 
 
-def test_axe_finds_nothing_before_a_search_and_in_errors(page: SearchPage) -> None:
-    page.open()
-    expect(page.status).to_have_text("Type what you are looking for.")
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_axe_finds_nothing_at_the_start(
+    open_page: OpenPage, gateway: str, dated_index: str, scheme: Literal["light", "dark"], width: int
+) -> None:
+    page = open_page(gateway, color_scheme=scheme)
+    page.page.set_viewport_size({"width": width, "height": 720})
+    page.start(dated_index)
+    expect(page.examples).to_have_count(5)
+
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= width
     expect_accessible(page)
+
+
+def test_axe_finds_nothing_in_errors(page: SearchPage) -> None:
     page.open(index="nowhere")
     expect(page.page.get_by_role("alert")).to_contain_text("nowhere")
     expect_accessible(page)
@@ -52,30 +72,31 @@ def test_screen_readers_find_their_way(page: SearchPage, dated_index: str) -> No
     expect(page.page.locator("body")).to_match_aria_snapshot("""
     - link "Skip to the results"
     - banner:
-      - heading "Search by meaning" [level=1]
+      - heading "Semantic search" [level=1]
       - search:
         - searchbox "What are you looking for?"
-        - combobox "Index"
         - button "Search"
+        - combobox "Index"
     - main:
-      - status: /Lexical. \\d+ found, 10 shown. Semantic. \\d+ found, 10 shown. Hybrid. \\d+ found, 10 shown./
+      - status: /Semantic. \\d+ found, 10 shown. Lexical. \\d+ found, 10 shown. Hybrid. \\d+ found, 10 shown./
       - heading "Results for “the light of stars”" [level=2]
       - region "Filters":
-        - group "topic":
-          - list:
-            - listitem:
-              - checkbox /Space \\d+/
-      - region "Lexical":
-        - heading "Lexical" [level=3]
+        - group:
+          - group "topic":
+            - list:
+              - listitem:
+                - checkbox /Space \\d+/
+      - region "Semantic":
+        - heading "Semantic" [level=3]
         - list:
           - listitem:
             - heading /.+/ [level=4]
             - button /More like .+/
-      - region "Semantic"
+      - region "Lexical"
       - region "Hybrid"
       - region "Map of the hits":
         - listbox "Map of the hits":
-          - option /.+, cosine 0\\.\\d+, found by .+/
+          - option /.+, cosine 0\\.\\d+, .+ hit/
     """)
 
 

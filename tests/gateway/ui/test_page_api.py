@@ -75,6 +75,20 @@ def test_an_index_that_is_not_there_is_the_engines_to_say(gateway: str, path: st
     assert answer.json()["error"]["type"] in ("index_not_found_exception", "invalid_index_name_exception")
 
 
+def test_facets_of_numbers_hold_about_as_many_documents_each(gateway: str, es9_url: str, outlier_index: str) -> None:
+    offered = httpx.get(f"{gateway}/ui/api/facets?index={outlier_index}", timeout=60).json()["facets"]
+    counted = {facet["field"]: facet["aggregation"] for facet in offered}
+    assert counted.keys() == {"price", "stars"}
+
+    answer = httpx.post(f"{es9_url}/{outlier_index}/_search", json={"size": 0, "aggs": counted}, timeout=60).json()
+    counts = {
+        field: {str(bucket["key"]): bucket["doc_count"] for bucket in found["buckets"]}
+        for field, found in answer["aggregations"].items()
+    }
+    assert counts["price"] == {"..20": 19, "20..30": 10, "30..50": 20, "50..70": 20, "70..80": 10, "80..": 22}
+    assert counts["stars"] == {"1": 34, "2": 34, "3": 33}
+
+
 def test_other_paths_and_methods_below_are_the_engines(gateway: str) -> None:
     # An index may be called `ui`, or begin so.
     for answer in (

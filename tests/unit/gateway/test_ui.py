@@ -16,8 +16,9 @@ from sklearn.decomposition import PCA
 from starlette.applications import Starlette
 
 from es_sbert.gateway.failures import BadRequest
+from es_sbert.gateway.ui.boundaries import number_boundaries, time_boundaries
 from es_sbert.gateway.ui.catalogue import catalogue
-from es_sbert.gateway.ui.facets import FacetField, Kind, calendar_unit, facet_fields, facets, step, survey
+from es_sbert.gateway.ui.facets import FacetField, Kind, facet_fields, facets, survey
 from es_sbert.gateway.ui.files import TYPES, file_routes, page_files
 from es_sbert.gateway.ui.projection import project
 from es_sbert.gateway.ui.requests import Document, LikeRequest, MapRequest, read
@@ -115,7 +116,9 @@ def test_facets_are_chosen_from_the_mapping() -> None:
         FacetField("published", "published", Kind.DATE),
         FacetField("shop.city", "shop.city", Kind.TERMS),
     ]
-    assert orjson.loads(orjson.dumps(survey(found)))["aggs"]["2"] == {"stats": {"field": "year"}}
+    asked = orjson.loads(orjson.dumps(survey(found)))["aggs"]
+    assert asked["2_quantiles"]["percentiles"]["field"] == asked["2_distinct"]["cardinality"]["field"] == "year"
+    assert "0_quantiles" not in asked
 
 
 def test_a_field_of_several_types_is_no_facet() -> None:
@@ -132,52 +135,112 @@ def test_a_field_of_several_types_is_no_facet() -> None:
     assert found == ["topic.keyword", "language", "price", "published", "shop.city", "shop.owner"]
 
 
+def _survey_answer(distinct: int, values: list[float | None]) -> dict[str, Any]:
+    """The engine's answer for one field of an index with 100 documents."""
+    quantiles = {"values": [{"key": float(place), "value": value} for place, value in enumerate(values)]}
+    held = {"0_distinct": {"value": distinct}, "0_quantiles": quantiles}
+    return {"hits": {"total": {"value": 100}}, "aggregations": held}
+
+
+EACH = {"terms": {"field": "f", "size": 10, "order": {"_key": "asc"}}}
+
+
 @pytest.mark.parametrize(
-    ("kind", "held", "shown"),
+    ("kind", "distinct", "quantiles", "shown"),
     [
-        (Kind.TERMS, {"value": 5}, {"terms": {"field": "f", "size": 10}}),
-        (Kind.TERMS, {"value": 1}, None),  # nothing to choose
-        (Kind.TERMS, {"value": 90}, None),  # an id
-        (Kind.NUMBER, {"min": 0, "max": 80}, {"histogram": {"field": "f", "interval": 10.0, "min_doc_count": 1}}),
-        (Kind.NUMBER, {"min": 3, "max": 3}, None),
-        (Kind.NUMBER, {"min": None, "max": None}, None),  # no document has it
-        (Kind.DATE, {"min": 0, "max": 5 * 365 * 86400e3},
-         {"date_histogram": {"field": "f", "calendar_interval": "year", "format": "strict_date_time",
-                             "min_doc_count": 1, "order": {"_key": "desc"}}}),
+        (Kind.TERMS, 5, [], {"terms": {"field": "f", "size": 10}}),
+        (Kind.TERMS, 1, [], None),  # nothing to choose
+        (Kind.TERMS, 90, [], None),  # an id
+        (Kind.NUMBER, 4, [1, 1, 2, 2, 3, 4, 1e9], EACH),  # one bucket for each of few values
+        (Kind.NUMBER, 1, [3, 3, 3, 3, 3, 3, 3], None),  # all equal
+        (Kind.NUMBER, 0, [None] * 7, None),  # no document has the field
+        (Kind.NUMBER, 17, [0, 0, 0, 0, 0, 0, 9], None),  # nearly all equal
+        (Kind.DATE, 2, [0, 0, 0, 1, 1, 1, 1], {"terms": EACH["terms"] | {"format": "strict_date_time"}}),
+        (Kind.DATE, 50, [0, 0, 0, 1e12, 1e12, 1e12, 1e15],
+         {"date_range": {"field": "f", "format": "strict_date_time", "ranges": [
+             {"key": "..2000-01-01T00:00:00.000Z", "to": "2000-01-01T00:00:00.000Z"},
+             {"key": "2000-01-01T00:00:00.000Z..", "from": "2000-01-01T00:00:00.000Z"}]}}),
     ],
 )  # fmt: skip
-def test_facets_worth_showing(kind: Kind, held: dict[str, Any], shown: dict[str, Any] | None) -> None:
-    answer = {"hits": {"total": {"value": 100}}, "aggregations": {"0": held}}
-
-    found = facets([FacetField("f", "f", kind)], answer)
+def test_facets_worth_showing(
+    kind: Kind, distinct: int, quantiles: list[float | None], shown: dict[str, Any] | None
+) -> None:
+    found = facets([FacetField("f", "f", kind)], _survey_answer(distinct, quantiles))
 
     assert [facet["aggregation"] for facet in found] == ([] if shown is None else [shown])
 
 
+def test_an_outlier_moves_no_boundary_of_a_facet() -> None:
+    values = [*range(1, 101), 10**9]
+    quantiles = np.percentile(values, [100 * share / 6 for share in range(7)]).tolist()
+
+    [facet] = facets([FacetField("f", "f", Kind.NUMBER, whole=True)], _survey_answer(101, quantiles))
+
+    ranges = facet["aggregation"]["range"]["ranges"]
+    assert [span["key"] for span in ranges] == ["..20", "20..30", "30..50", "50..70", "70..80", "80.."]
+    counts = [
+        sum(float(span.get("from", "-inf")) <= value < float(span.get("to", "inf")) for value in values)
+        for span in ranges
+    ]
+    assert counts == [19, 10, 20, 20, 10, 22]
+
+
 def test_a_value_of_its_own_in_every_document_is_no_facet() -> None:
-    answer = {"hits": {"total": {"value": 4}}, "aggregations": {"0": {"value": 4}}}
+    answer = {"hits": {"total": {"value": 4}}, "aggregations": {"0_distinct": {"value": 4}}}
     assert facets([FacetField("id", "id", Kind.TERMS)], answer) == []
 
 
-@given(
-    st.floats(-1e12, 1e12), st.floats(1e-6, 1e12), st.booleans()
-)  # fmt: skip
-def test_numbers_are_cut_into_few_round_steps(least: float, span: float, whole: bool) -> None:
-    width = step(least, least + span, whole=whole) if least + span > least else None
-    if width is not None:
-        assert (least + span - least) / width <= 8 * (1 + 1e-6)
-        assert f"{width:e}"[0] in "125"
-        assert not whole or width >= 1
+QUANTILES = st.lists(st.floats(-1e15, 1e15), min_size=7, max_size=7).map(sorted)
+
+
+@given(QUANTILES, st.booleans())
+def test_boundaries_ascend_near_the_quantiles(quantiles: list[float], whole: bool) -> None:
+    if whole:
+        quantiles = [float(round(value)) for value in quantiles]
+
+    bounds = [float(bound) for bound in number_boundaries(quantiles, whole=whole)]
+
+    assert bounds == sorted(set(bounds))
+    assert all(bound > quantiles[0] for bound in bounds)
+    assert all(bound <= quantiles[-1] + (quantiles[-2] - quantiles[0]) / 2 for bound in bounds)
+    inner = {value for value in quantiles[1:-1] if value > quantiles[0]}
+    assert len(bounds) == len(inner)
+    assert not whole or all(bound == int(bound) for bound in bounds)
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "unit"),
-    [(1, "minute"), (3600e3, "hour"), (86400e3, "hour"), (7 * 86400e3, "day"), (365 * 86400e3, "month"),
-     (40 * 365 * 86400e3, "year")],
-)  # fmt: skip
-def test_dates_are_cut_by_units_of_the_calendar(milliseconds: float, unit: str) -> None:
-    # An hour has 60 minutes, which are too many.
-    assert calendar_unit(milliseconds) == unit
+    ("quantiles", "whole", "bounds"),
+    [
+        ([1.3, 3.23, 7.9, 15.2, 39.1, 203.7, 9e9], False, ["3", "8", "15", "40", "200"]),
+        ([0, 12.4, 25.1, 37.6, 50.2, 63.1, 75], True, ["10", "25", "40", "50", "60"]),
+        ([0.1, 0.1000001, 0.1000002, 0.1000003], False, ["0.1000001", "0.1000002"]),
+        ([-80, -41, -19, 0.2, 21, 38, 80], True, ["-40", "-20", "0", "20", "40"]),
+        ([1, 1, 1, 5, 5, 5, 5], True, ["5"]),  # the greatest value is a common one
+        ([0, float("inf")], False, []),
+    ],
+)
+def test_boundaries_are_round_numbers(quantiles: list[float], whole: bool, bounds: list[str]) -> None:
+    assert number_boundaries(quantiles, whole=whole) == bounds
+
+
+DAY = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("quantiles", "bounds"),
+    [
+        ([0, 3653 * DAY, 7310 * DAY, 9e15], ["1980-01-01", "1990-01-01"]),
+        ([0, 33 * DAY, 62 * DAY, 90 * DAY], ["1970-02-01", "1970-03-01"]),
+        ([0, 3.2 * DAY, 5.9 * DAY, 9 * DAY], ["1970-01-04", "1970-01-07"]),
+        ([-1, 1e18, 2e18, 3e18], []),  # after the year 9999
+    ],
+)
+def test_boundaries_of_dates_are_units_of_the_calendar(quantiles: list[float], bounds: list[str]) -> None:
+    assert time_boundaries(quantiles) == [f"{bound}T00:00:00.000Z" for bound in bounds]
+
+
+def test_boundaries_within_a_minute_are_seconds() -> None:
+    assert time_boundaries([0, 9_800, 20_300, 30_000]) == ["1970-01-01T00:00:10.000Z", "1970-01-01T00:00:20.000Z"]
 
 
 # The list of indices
@@ -198,8 +261,8 @@ def test_catalogue_lists_aliases_before_indices_and_only_those_with_vectors() ->
     assert [entry["name"] for entry in listed] == ["docs", "docs-2"]
     [field] = listed[0]["fields"]
     assert field == {
-        "name": "embedding", "semantic": "semantic.embedding", "model": "m", "passages": False,
-        "parts": (("", "title"), (". ", "text")), "texts": ("title", "text"),
+        "name": "embedding", "semantic": "semantic.embedding", "meta": "embedding_meta", "model": "m",
+        "passages": False, "parts": (("", "title"), (". ", "text")), "texts": ("title", "text"),
         "hidden": ["embedding", "embedding_meta"],
     }  # fmt: skip
 

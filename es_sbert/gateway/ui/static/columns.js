@@ -1,11 +1,12 @@
-// The columns of a search, side by side: each asks for itself, and may ask for more.
+// The columns of a search: each asks for itself, and may ask for more.
 
 import { requestOf, rewritten } from "./bodies.js";
 import { byId, element } from "./dom.js";
 import { askPage, search } from "./engine.js";
 import { aggregationsOf } from "./facets.js";
-import { listOf, summaryOf } from "./hits.js";
+import { listOf, summaryOf, totalText } from "./hits.js";
 import { COLUMNS, LIKE, PAGE, bodyOf, framed } from "./queries.js";
+import { countView, offerViews } from "./views.js";
 
 /** The columns that a search shows; the last of them counts the facets. */
 export const columnsOf = (asked) => (asked.like === null ? COLUMNS : [LIKE]);
@@ -21,6 +22,7 @@ export function prepare(columns) {
     element("p", { class: "note" }, column.note),
     element("div", { class: "found" }, element("p", {}, "Searching…")),
   )));
+  offerViews(columns);
 }
 
 /**
@@ -37,6 +39,7 @@ export async function run(column, asked, { more, changed, signal }) {
     const { body, request } = await requested(column, asked, counting ? aggregationsOf(asked.facets) : {}, signal);
     const found = await search(asked.index, body, column.mode, signal);
     show(section, column, asked, found, request, { more, changed, signal });
+    countView(column.name, totalText(found.answer));
     return found.answer;
   } catch (error) {
     if (error.name !== "AbortError") {
@@ -86,14 +89,18 @@ function show(section, column, asked, found, request, then) {
   const full = shown === asked.size && shown < Math.min(found.answer.hits.total.value, Math.max(asked.k, PAGE));
   section.querySelector(".found").replaceChildren(
     element("p", { class: "summary" }, summaryOf(found)),
-    shown === 0 ? element("p", {}, emptyWords(column, asked)) : listOf(column, found.answer, asked, then.more),
-    full ? element("button", { type: "button", class: "after", click: further, "aria-label": `Show more ${column.heading} hits` }, "Show more") : "",
-    request,
+    element(
+      "div",
+      {},
+      shown === 0 ? element("p", {}, emptyWords(column, asked)) : listOf(column, found.answer, asked, then.more),
+      full ? element("button", { type: "button", class: "after", click: further, "aria-label": `Show more ${column.heading} hits` }, "Show more") : null,
+      request,
+    ),
   );
 }
 
 function emptyWords(column, asked) {
-  if (asked.filters.length > 0) return "No document matches with these filters. Take one of them back.";
-  if (column.name === "lexical") return "No document holds any of these words. Look at the other columns.";
+  if (asked.filters.length > 0) return "No document matches with these filters. Remove one of them.";
+  if (column.name === "lexical") return "No document holds any of these words. Look at the semantic hits.";
   return "No document has a vector yet, or none is near enough. Fill the index with es-sbert ingest.";
 }

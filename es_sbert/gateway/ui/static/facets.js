@@ -1,25 +1,25 @@
 // Filters: the values of some fields, each with how many of the hits have it.
 
 import { element } from "./dom.js";
-import { filterOf } from "./queries.js";
+import { countText, valueText } from "./numbers.js";
+import { boundsOf, filterOf, isValueOf } from "./queries.js";
 import { visible } from "./text.js";
-
-const BUCKETS_SHOWN = 24;
-const DATE_LENGTH = { minute: 16, hour: 13, day: 10, month: 7, year: 4 };
 
 /** Aggregations that count the values of all facets. */
 export const aggregationsOf = (facets) =>
   Object.fromEntries(facets.map((facet, number) => [`facet_${number}`, facet.aggregation]));
 
-/** Filters of a search for what is chosen; fields that are no facets of this index are left out. */
-export const filtersOf = (facets, chosen) =>
-  facets.filter(({ field }) => chosen.has(field)).map((facet) => filterOf(facet, chosen.get(facet.field)));
+/** Filters of a search for what is chosen. What is no facet of this index, or no value of it, is ignored. */
+export const filtersOf = (facets, chosen) => facets.flatMap((facet) => {
+  const values = (chosen.get(facet.field) ?? []).filter((value) => isValueOf(facet, value));
+  return values.length === 0 ? [] : [filterOf(facet, values)];
+});
 
 /** One fieldset a facet; `toggle` is called with a facet's field and a value. */
 export function facetsOf(facets, aggregations, chosen, toggle) {
   return facets.map((facet, number) => {
-    const values = chosen.get(facet.field) ?? [];
-    const counts = countsOf(aggregations?.[`facet_${number}`]?.buckets ?? [], values);
+    const values = (chosen.get(facet.field) ?? []).filter((value) => isValueOf(facet, value));
+    const counts = countsOf(facet, aggregations?.[`facet_${number}`]?.buckets ?? [], values);
     if (counts.size === 0) return null;
     return element(
       "fieldset",
@@ -30,9 +30,11 @@ export function facetsOf(facets, aggregations, chosen, toggle) {
   });
 }
 
-/** Value → how many have it. What is chosen stays, so that it can be taken back, even where no hit has it. */
-function countsOf(buckets, values) {
-  const counts = new Map(buckets.slice(0, BUCKETS_SHOWN).map((bucket) => [`${bucket.key_as_string ?? bucket.key}`, bucket.doc_count]));
+/** Value → how many have it, of dates the newest first. What is chosen stays, so that it can be taken back. */
+function countsOf(facet, buckets, values) {
+  const ordered = facet.kind === "date" ? buckets.toReversed() : buckets;
+  const filled = ordered.filter((bucket) => bucket.doc_count > 0);
+  const counts = new Map(filled.map((bucket) => [`${bucket.to === undefined && bucket.from === undefined ? bucket.key_as_string ?? bucket.key : bucket.key}`, bucket.doc_count]));
   for (const value of values) if (!counts.has(value)) counts.set(value, 0);
   return counts;
 }
@@ -45,14 +47,14 @@ function choice(facet, value, count, isChosen, toggle) {
     {},
     box,
     element("span", { dir: "auto" }, labelOf(facet, value)),
-    element("span", { class: "count" }, count.toLocaleString("en")),
+    element("span", { class: "count" }, countText(count)),
   );
 }
 
-/** What is chosen, each with a button that takes it back; also what is no facet here, and so did not count. */
+/** What is chosen, each with a button that takes it back; also what does not filter here. */
 export function chosenOf(facets, chosen, toggle) {
   return [...chosen].flatMap(([field, values]) => values.map((value) => {
-    const facet = facets.find((known) => known.field === field);
+    const facet = facetOf(facets, field, value);
     const label = facet === undefined ? visible(`${field}: ${value}`) : `${visible(facet.label)}: ${labelOf(facet, value)}`;
     const remove = {
       type: "button", class: "small", "aria-label": `Remove filter ${label}`, click: () => toggle(field, value),
@@ -62,27 +64,49 @@ export function chosenOf(facets, chosen, toggle) {
       "li",
       {},
       element("button", remove, element("bdi", {}, label), " ✕"),
-      facet === undefined ? element("span", { class: "warning" }, " is none of the filters here, and was left out.") : null,
+      facet === undefined ? element("span", { class: "warning" }, " ignored: not a filter of this index") : null,
     );
   }));
 }
 
-/** In words, for the announcement: filters that did not count. */
-export function leftOut(facets, chosen) {
-  const fields = [...chosen.keys()].filter((field) => !facets.some((known) => known.field === field));
-  return fields.length === 0 ? "" : ` Filters left out: ${fields.map(visible).join(", ")}.`;
+/** For the announcement: filters that were ignored. */
+export function ignored(facets, chosen) {
+  const fields = [...chosen].filter(([field, values]) => values.some((value) => facetOf(facets, field, value) === undefined));
+  return fields.length === 0 ? "" : ` Filters ignored: ${fields.map(([field]) => visible(field)).join(", ")}.`;
 }
 
-/** A value for people. */
-function labelOf(facet, value) {
-  if (facet.kind === "number") {
-    const from = Number(value);
-    const digits = { maximumFractionDigits: Math.max(0, Math.ceil(-Math.log10(facet.interval))), useGrouping: false };
-    const to = facet.whole ? from + facet.interval - 1 : from + facet.interval;
-    const text = (number) => number.toLocaleString("en", digits);
-    if (facet.whole && facet.interval === 1) return text(from);
-    return `${text(from)} ${facet.whole ? "to" : "to under"} ${text(to)}`;
-  }
-  if (facet.kind === "date") return value.slice(0, DATE_LENGTH[facet.unit]).replace("T", " ");
+const facetOf = (facets, field, value) => facets.find((facet) => facet.field === field && isValueOf(facet, value));
+
+/** A value as people read it. */
+export function labelOf(facet, value) {
+  const bounds = boundsOf(facet, value);
+  if (facet.kind === "number") return bounds === null ? valueText(Number(value)) : spanOfNumbers(facet, bounds);
+  if (facet.kind === "date") return bounds === null ? timeText(value) : spanOfTime(bounds);
   return visible(value);
+}
+
+function spanOfNumbers({ whole }, { from, to }) {
+  const [least, end] = [from, to].map((bound) => (bound === null ? null : Number(bound)));
+  const last = whole && end !== null ? end - 1 : end;
+  if (least === null) return `${whole ? "up to" : "under"} ${valueText(last)}`;
+  if (end === null) return `${valueText(least)} and up`;
+  if (least === last) return valueText(least);
+  return `${valueText(least)} ${whole ? "to" : "to under"} ${valueText(last)}`;
+}
+
+const MIDNIGHT = "T00:00:00.000Z";
+const LENGTHS = { year: 4, month: 7, day: 10, minute: 16 }; // of an ISO date down to that unit
+
+const timeText = (time) => (time.endsWith(MIDNIGHT) ? time.slice(0, LENGTHS.day) : time.slice(0, LENGTHS.minute).replace("T", " "));
+
+/** A span of time in the largest unit that both ends are multiples of; its last one included. */
+function spanOfTime({ from, to }) {
+  const ends = [from, to].filter((end) => end !== null);
+  const isWhole = (ending) => ends.every((end) => end.endsWith(ending));
+  const unit = isWhole(`-01-01${MIDNIGHT}`) ? "year" : isWhole(`-01${MIDNIGHT}`) ? "month" : isWhole(MIDNIGHT) ? "day" : "minute";
+  const text = (time) => time.slice(0, LENGTHS[unit]).replace("T", " ");
+  if (from === null) return `before ${text(to)}`;
+  if (to === null) return `${text(from)} or later`;
+  const last = text(new Date(Date.parse(to) - 1).toISOString());
+  return text(from) === last ? last : `${text(from)} to ${last}`;
 }

@@ -2,15 +2,19 @@
 
 import { columnsOf, prepare, run } from "./columns.js";
 import { byId, element } from "./dom.js";
-import { RequestFailed, askPage, setEngineRoot } from "./engine.js";
-import { chosenOf, facetsOf, filtersOf, leftOut } from "./facets.js";
+import { RequestFailed, askPage, search, setEngineRoot } from "./engine.js";
+import { chosenOf, facetsOf, filtersOf, ignored } from "./facets.js";
+import { totalText } from "./hits.js";
+import { countText } from "./numbers.js";
 import { drawMap } from "./placing.js";
-import { PAGE } from "./queries.js";
+import { PAGE, titleBody } from "./queries.js";
 import { askToSignIn, signedIn, signingIn } from "./signin.js";
+import { showStart } from "./start.js";
 import { readState, toggled, writeState } from "./state.js";
-import { beginning, visible } from "./text.js";
+import { beginning, titleOf, titleText, visible } from "./text.js";
 import "./colours.js";
 
+const TITLE = document.title;
 const NO_VECTORS = "es-sbert ingest --index docs articles.jsonl";
 
 let settings = null; // what the gateway says of itself and its indices
@@ -56,7 +60,9 @@ async function follow() {
   byId("field").value = field.name;
   if (state.like === null && state.query.trim() === "") {
     tell("Type what you are looking for.");
-    byId("query").focus();
+    // On a touch screen its keyboard would cover the examples.
+    if (matchMedia("(pointer: fine)").matches) byId("query").focus();
+    await showStartOf(state, index, field);
     return;
   }
   const { signal } = running;
@@ -70,6 +76,17 @@ async function follow() {
   }
 }
 
+/** Show what there is to search in, and some queries to begin with. */
+async function showStartOf(state, index, field) {
+  const { signal } = running;
+  const ask = (query) => go({ ...state, query, index: index.name, field: field.name });
+  try {
+    await showStart({ name: index.name, field, highlight: settings.highlight }, ask, signal);
+  } catch (error) {
+    if (!signal.aborted) refuse(error);
+  }
+}
+
 function offerFields(index) {
   byId("field").replaceChildren(...index.fields.map(({ name, model }) => element("option", { value: name }, visible(`${name} (${model})`))));
   byId("field-choice").hidden = index.fields.length < 2;
@@ -79,10 +96,8 @@ async function searchAll(state, index, field, signal) {
   const columns = columnsOf(state);
   tell("Searching…");
   byId("results").hidden = false;
-  const meant = visible(beginning(state.like === null ? state.query : state.like.id, 150));
-  // In a direction of its own: it may be written from right to left.
-  byId("results-heading").replaceChildren(...(state.like === null ? ["Results for “", element("bdi", {}, meant), "”"] : ["Documents like ", element("bdi", {}, meant)]));
-  document.title = `${state.like === null ? state.query : state.like.id} – Search by meaning`;
+  if (state.like === null) headed("Results for", state.query);
+  else void headedByDocument(state.like, index, field, signal);
   prepare(columns);
   if (facets.index !== index.name) {
     facets = { index: index.name, list: (await askPage(`facets?index=${encodeURIComponent(index.name)}`, undefined, signal)).facets };
@@ -100,23 +115,46 @@ async function searchAll(state, index, field, signal) {
     changed: (column, answer) => {
       answers.set(column.name, answer);
       void drawMap(asked, answers, signal);
-      tell(`${column.heading}: ${answer.hits.hits.length} shown.`);
+      tell(`${column.heading}: ${countText(answer.hits.hits.length)} shown.`);
     },
   };
-  const ended = await Promise.allSettled(columns.map(async (column) => answers.set(column.name, await run(column, asked, then))));
+  const ended = await Promise.allSettled(columns.map((column) => run(column, asked, then)));
   if (signal.aborted) return;
+  // In the order of the columns, not of the answers: the map begins with the first hit of the first column.
+  columns.forEach(({ name }, number) => {
+    if (ended[number].status === "fulfilled" && !answers.has(name)) answers.set(name, ended[number].value);
+  });
   const refused = ended.find(({ reason }) => reason instanceof RequestFailed && reason.status === 401);
   if (refused !== undefined) throw refused.reason;
   const counted = answers.get(columns.at(-1).name);
   byId("chosen").replaceChildren(...chosenOf(facets.list, state.chosen, toggle));
   byId("facet-list").replaceChildren(...facetsOf(facets.list, counted?.aggregations, state.chosen, toggle).filter((made) => made !== null));
-  byId("facets").hidden = facets.list.length === 0 && state.chosen.size === 0;
+  byId("facets").hidden = byId("facet-list").childElementCount === 0;
+  byId("facets-note").textContent = columns.length === 1 ? "" : "They apply to all hits. Counts are those of the hybrid hits.";
   focusAgain();
-  tell(columns.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" ") + leftOut(facets.list, state.chosen));
+  tell(columns.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" ") + ignored(facets.list, state.chosen));
   await drawMap(asked, answers, signal);
 }
 
-const announced = (answer) => (answer === undefined ? "no answer" : `${answer.hits.total.value.toLocaleString("en")} found, ${answer.hits.hits.length} shown`);
+/** Head the page with what is searched for; a text in a direction of its own, which may be from right to left. */
+function headed(words, text) {
+  byId("results-heading").replaceChildren(`${words} “`, element("bdi", {}, visible(beginning(text, 150))), "”");
+  document.title = `${text} – ${TITLE}`;
+}
+
+/** Head the page with a document's title; with its id until the title is there, or where it may not be read. */
+async function headedByDocument(like, index, field, signal) {
+  headed("Documents like", like.id);
+  try {
+    const { answer } = await search(index.name, titleBody(like, field), "off", signal);
+    if (answer.hits.hits.length > 0) headed("Documents like", titleText(titleOf(answer.hits.hits[0], field)));
+  } catch (error) {
+    // The column of hits asks the same engine, and says what is wrong.
+    if (!(error instanceof RequestFailed) && error.name !== "AbortError") throw error;
+  }
+}
+
+const announced = (answer) => (answer === undefined ? "no answer" : `${totalText(answer)} found, ${countText(answer.hits.hits.length)} shown`);
 
 /** Search for something else, so that the browser's way back leads here. */
 function go(state) {
@@ -137,12 +175,12 @@ function focusAgain() {
 }
 
 function clearResults() {
-  document.title = "Search by meaning";
+  document.title = TITLE;
   byId("message").replaceChildren();
   byId("results").hidden = true;
   byId("results").setAttribute("aria-busy", "false");
-  for (const id of ["columns", "facet-list", "chosen", "map-drawing", "map-caption"]) byId(id).replaceChildren();
-  for (const id of ["facets", "map"]) byId(id).hidden = true;
+  for (const id of ["columns", "views", "facet-list", "chosen", "map-drawing", "map-caption", "start-body"]) byId(id).replaceChildren();
+  for (const id of ["facets", "map", "start"]) byId(id).hidden = true;
 }
 
 function refuse(error) {
@@ -192,5 +230,10 @@ document.addEventListener("keydown", (event) => {
   byId("query").focus();
   byId("query").select();
 });
+// Where the filters have a column of their own they are open; above the hits they would hide them.
+const hasRoom = matchMedia("(min-width: 75rem)");
+const unfold = () => { byId("facets-fold").open = hasRoom.matches; };
+hasRoom.addEventListener("change", unfold);
+unfold();
 window.addEventListener("popstate", () => { if (settings !== null) void follow(); });
 void begin();

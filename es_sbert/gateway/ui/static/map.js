@@ -1,6 +1,7 @@
 // A map of the hits: points that the gateway computes, drawn as a list of options that arrow keys walk through.
 
 import { drawing, element } from "./dom.js";
+import { cosineText } from "./numbers.js";
 
 // About as many pixels as the drawing gets, so that its text has the size of the page's.
 const WIDTH = 360;
@@ -10,10 +11,10 @@ const RADIUS = 7;
 const UNIT = WIDTH / 2 - MARGIN; // both axes have the same
 
 const KINDS = {
-  lexical: "found by words",
-  semantic: "found by meaning",
-  both: "found by words and by meaning",
-  other: "further down in either",
+  lexical: "lexical hit",
+  semantic: "semantic hit",
+  both: "lexical and semantic hit",
+  other: "hybrid hit only",
 };
 
 /**
@@ -44,7 +45,7 @@ export function mapOf(points, origin, originLabel, show, tell) {
   };
   shapes.forEach((shape, number) => {
     shape.addEventListener("focus", () => { if (number !== current) look(number, false); else tell(labelOf(points[number])); });
-    shape.addEventListener("pointerenter", () => tell(labelOf(points[number])));
+    shape.addEventListener("pointerenter", () => look(number, false));
     shape.addEventListener("click", () => show(points[number]));
   });
   list.addEventListener("keydown", (event) => {
@@ -78,7 +79,7 @@ export function neighbour(points, current, [right, up]) {
   return best;
 }
 
-const labelOf = ({ title, cosine, kind }) => `${title}, cosine ${cosine.toFixed(3)}, ${KINDS[kind]}`;
+const labelOf = ({ title, cosine, kind }) => `${title}, cosine ${cosineText(cosine)}, ${KINDS[kind]}`;
 
 function shapeOf(point, [x, y]) {
   const attributes = {

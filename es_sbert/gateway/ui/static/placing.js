@@ -4,7 +4,8 @@ import { byId, element } from "./dom.js";
 import { askPage } from "./engine.js";
 import { addCosines, itemId, keyOf } from "./hits.js";
 import { mapOf } from "./map.js";
-import { titleOf, visible } from "./text.js";
+import { titleOf, titleText } from "./text.js";
+import { show as showColumn } from "./views.js";
 
 let latest = new AbortController();
 
@@ -17,7 +18,7 @@ export async function drawMap(asked, answers, searched) {
   for (const [column, answer] of answers) {
     answer.hits.hits.forEach((hit, position) => {
       const key = keyOf(hit._index, hit._id);
-      if (!hits.has(key)) hits.set(key, { hit, columns: new Set(), item: itemId({ name: column }, position) });
+      if (!hits.has(key)) hits.set(key, { hit, columns: new Set(), column, item: itemId({ name: column }, position) });
       hits.get(key).columns.add(column);
     });
   }
@@ -27,13 +28,17 @@ export async function drawMap(asked, answers, searched) {
   byId("map").hidden = false;
   try {
     const drawn = await askPage("map", { index: asked.index, field: asked.field.name, ...origin, hits: places }, signal);
-    const cosines = new Map(drawn.hits.map(({ index, id, cosine }) => [keyOf(index, id), cosine]));
-    for (const list of document.querySelectorAll(".hits")) addCosines(list, cosines);
-    const points = drawn.hits.map(({ index, id, x, y, cosine }) => {
-      const { hit, columns } = hits.get(keyOf(index, id));
-      return { key: keyOf(index, id), x, y, cosine, title: visible(titleOf(hit, asked.field)), kind: kindOf(columns) };
-    });
-    const show = ({ key }) => byId(hits.get(key).item)?.focus();
+    const placed = new Map(drawn.hits.map(({ index, id, x, y, cosine }) => [keyOf(index, id), { x, y, cosine }]));
+    for (const list of document.querySelectorAll(".hits")) addCosines(list, placed);
+    // In the order of the hits; those deleted since the search have no place.
+    const points = [...hits].filter(([key]) => placed.has(key)).map(([key, { hit, columns }]) => (
+      { ...placed.get(key), key, title: titleText(titleOf(hit, asked.field)), kind: kindOf(columns) }
+    ));
+    const show = ({ key }) => {
+      const { column, item } = hits.get(key);
+      showColumn(column);
+      byId(item)?.focus();
+    };
     byId("map-drawing").replaceChildren(...mapOf(points, drawn.query, asked.like === null ? "your query" : "that document", show, caption));
   } catch (error) {
     if (signal.aborted) return;

@@ -1,15 +1,32 @@
 // What each column asks, as any caller of the gateway would write it. No input or output.
 
-import { FOUND } from "./text.js";
+import { wordsToHighlight } from "./stopwords.js";
+import { FOUND, titleFields } from "./text.js";
 
 export const PAGE = 10;
+export const COSINE_MEANING = "Cosine similarity of the vectors: 1 is the closest, 0 unrelated. Comparable between searches.";
 
+// In the order of the page; `score` explains the engine's own score where it is another number than the cosine.
 export const COLUMNS = [
-  { name: "lexical", heading: "Lexical", note: "Words that query and document share (BM25).", mode: "off" },
-  { name: "semantic", heading: "Semantic", note: "Documents nearest in meaning.", mode: "on" },
-  { name: "hybrid", heading: "Hybrid", note: "Both scores added: words find, meaning finds.", mode: "on" },
+  {
+    name: "semantic", heading: "Semantic", mode: "on", score: null,
+    note: "Documents closest in meaning. The cosine says how close: 1 is the closest, 0 unrelated.",
+  },
+  {
+    name: "lexical", heading: "Lexical", mode: "off",
+    note: "Documents that share words with the query. BM25 scores compare within one search only.",
+    score: { name: "BM25", meaning: "How well the words match. It has no upper bound and compares within one search only." },
+  },
+  {
+    name: "hybrid", heading: "Hybrid", mode: "on",
+    note: "Both: the BM25 score plus the weighted vector score. The sum compares within one search only.",
+    score: { name: "hybrid score", meaning: "BM25 score plus weighted vector score. It has no upper bound and compares within one search only." },
+  },
 ];
-export const LIKE = { name: "like", heading: "More like this", note: "Documents nearest to that one.", mode: "off" };
+export const LIKE = {
+  name: "like", heading: "More like this", mode: "off", score: null,
+  note: "Documents closest to that one. The cosine says how close: 1 is the closest, 0 unrelated.",
+};
 
 /**
  * The body of a column's search.
@@ -42,12 +59,43 @@ function queryOf(column, { text, field, filters, k, weight, size }) {
   return filters.length === 0 ? query : { bool: { must: [query], ...beside } };
 }
 
-function highlighted(column, { field, highlight }) {
+function highlighted(column, { text, field, highlight }) {
   if (column.name === "semantic") return {};
   const options = { number_of_fragments: 1, fragment_size: 300 };
   const fields = Object.fromEntries(field.texts.map((name) => [name, options]));
-  return { highlight: { ...highlight, pre_tags: [FOUND.before], post_tags: [FOUND.after], fields } };
+  const words = wordsToHighlight(text);
+  const wanted = words === null ? {} : { highlight_query: { multi_match: { query: words, fields: field.texts } } };
+  return { highlight: { ...highlight, pre_tags: [FOUND.before], post_tags: [FOUND.after], ...wanted, fields } };
 }
+
+/** The body of a search that counts an index's documents, and those with a vector. */
+export function countBody(field) {
+  return { size: 0, track_total_hits: true, aggs: { embedded: { filter: embedded(field) } } };
+}
+
+/** The body of a search for what may be the title of a document. */
+export function titleBody({ index, id }, field) {
+  const filter = [{ ids: { values: [id] } }, ...(index === "" ? [] : [{ term: { _index: index } }])];
+  return { size: 1, query: { bool: { filter } }, _source: { includes: titleFields(field) } };
+}
+
+// A random choice among so many documents of each shard: a large index is not read from end to end.
+const MOST_CHOSEN_FROM = 10_000;
+
+/** The body of a search for random documents with a vector: their titles, and the beginnings of their texts. */
+export function sampleBody(field, highlight, size) {
+  const options = { number_of_fragments: 1, no_match_size: 200 };
+  return {
+    size,
+    terminate_after: MOST_CHOSEN_FROM,
+    query: { function_score: { query: embedded(field), random_score: {}, boost_mode: "replace" } },
+    _source: { includes: titleFields(field) },
+    highlight: { ...highlight, fields: Object.fromEntries(field.texts.map((name) => [name, options])) },
+  };
+}
+
+/** Documents with a vector: passages keep theirs in nested documents, and all keep an object next to it. */
+const embedded = (field) => ({ exists: { field: field.meta } });
 
 /** A hit's cosine where its scores tell it, else null. */
 export function cosineOf(column, hit, weight) {
@@ -63,10 +111,34 @@ export function filterOf(facet, values) {
   return should.length === 1 ? should[0] : { bool: { should, minimum_should_match: 1 } };
 }
 
-const MATH = { minute: "m", hour: "h", day: "d", month: "M", year: "y" };
+const BETWEEN = "..";
+const NUMBER = /^-?\d+(?:\.\d+)?(?:e[+-]?\d+)?$/i;
+const TIME = /^[+-]?\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z$/;
 
-function valueFilter({ field, kind, interval, unit }, value) {
-  if (kind === "terms") return { term: { [field]: value } };
-  if (kind === "number") return { range: { [field]: { gte: Number(value), lt: Number(value) + interval } } };
-  return { range: { [field]: { gte: value, lt: `${value}||+1${MATH[unit]}`, format: "strict_date_time" } } };
+/** Both ends of a facet's value `FROM..TO`, either of which may be null; null where the value is a single one. */
+export function boundsOf(facet, value) {
+  if (facet.kind === "terms" || !value.includes(BETWEEN)) return null;
+  const [from, to] = value.split(BETWEEN, 2);
+  return { from: from === "" ? null : from, to: to === "" ? null : to };
 }
+
+/** Whether a value, which may come from an address that somebody wrote, is one of this facet's kind. */
+export function isValueOf(facet, value) {
+  if (facet.kind === "terms") return true;
+  const bounds = boundsOf(facet, value) ?? { from: value, to: value };
+  const ends = [bounds.from, bounds.to].filter((end) => end !== null);
+  return ends.length > 0 && ends.every((end) => (facet.kind === "number" ? NUMBER.test(end) : TIME.test(end) && !Number.isNaN(Date.parse(end))));
+}
+
+// Numbers stay strings, as the engines take them too: JavaScript would round large ones.
+function valueFilter(facet, value) {
+  const { field, kind } = facet;
+  const bounds = boundsOf(facet, value) ?? (kind === "date" ? { from: value, to: nextMillisecond(value) } : null);
+  if (bounds === null) return { term: { [field]: value } };
+  const from = bounds.from === null ? {} : { gte: bounds.from };
+  const to = bounds.to === null ? {} : { lt: bounds.to };
+  return { range: { [field]: { ...from, ...to, ...(kind === "date" ? { format: "strict_date_time" } : {}) } } };
+}
+
+// Buckets of dates are milliseconds, also where a field holds nanoseconds.
+const nextMillisecond = (time) => new Date(Date.parse(time) + 1).toISOString();

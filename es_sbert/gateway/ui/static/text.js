@@ -38,15 +38,19 @@ export function embeddedText(parts, source) {
   return values.includes(null) ? text.replace(AT_THE_ENDS, "") : text;
 }
 
-/** A part of a text with what stands before and behind it: `[before, part, behind]`, cut to a readable length. */
-export function around(text, start, end, context = 120, longest = 1200) {
+/**
+ * A part of a text with its context: `[before, part, behind]`, cut to a readable length.
+ *
+ * `start` and `end` are the part's, `first` is where the text to read begins.
+ */
+export function around(text, start, end, { first = 0, context = 120, longest = 1200 } = {}) {
   const characters = Array.from(text);
-  const from = Math.max(0, start - context);
+  const from = Math.max(first, start - context);
   const to = Math.min(characters.length, end + context);
-  const join = (first, last) => characters.slice(first, last).join("");
+  const join = (left, right) => characters.slice(left, right).join("");
   const cut = Math.min(end, start + longest);
   return [
-    (from > 0 ? "…" : "") + join(from, start),
+    (from > first ? "…" : "") + join(from, start),
     join(start, cut) + (cut < end ? "…" : ""),
     cut < end ? "" : join(end, to) + (to < characters.length ? "…" : ""),
   ];
@@ -58,12 +62,42 @@ export function beginning(text, longest = 300) {
   return characters.length <= longest ? text : `${characters.slice(0, longest).join("")}…`;
 }
 
-/** A text without characters that nobody can see. */
+/** A text with its invisible control characters shown as �. */
 export const visible = (text) => text.replace(CONTROLS, "\ufffd");
 
-/** What a document is called: a title of its own, the first of several embedded fields, or its id. */
+/**
+ * What a document is called, as `{text, field}`: the value of a field for titles, or of the first of several embedded
+ * fields, else its id (of which `field` is null).
+ */
 export function titleOf(hit, field) {
-  const names = field.texts.length > 1 ? [...TITLES, field.texts[0]] : TITLES;
-  const values = names.map((name) => valueAt(hit._source ?? {}, name));
-  return beginning(values.find((value) => typeof value === "string" && value.trim()) ?? hit._id, 150);
+  for (const name of titleFields(field)) {
+    const value = valueAt(hit._source ?? {}, name);
+    if (typeof value === "string" && value.trim() !== "") return { text: value, field: name };
+  }
+  return { text: hit._id, field: null };
+}
+
+/** Fields that may hold a document's title, the likeliest first. */
+export const titleFields = (field) => (field.texts.length > 1 ? [...TITLES, field.texts[0]] : TITLES);
+
+/** A title in one line's length. */
+export const titleText = (title) => visible(beginning(title.text, 150));
+
+/**
+ * How much of a text's beginning only repeats the title, in UTF-16 units: the title and what separates it from the rest.
+ * A title that the first sentence merely begins with ("Rain" in "Rain fell") is no repetition.
+ *
+ * `separator` is what follows the title in the template of the text, where it does so.
+ */
+export function repeatedTitle(text, title, separator = "") {
+  const words = title.trim().split(/\s+/u).map((word) => word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"));
+  if (words[0] === "") return 0;
+  const found = new RegExp(`^\\s*${words.join("\\s+")}`, "iu").exec(text);
+  if (found === null) return 0;
+  const rest = text.slice(found[0].length);
+  const isEnded = /[.!?:…。！？]$/u.test(title.trim()) ? /^(?:\s|$)/u : /^\s*(?:$|\n|[.!?:;|…。！？：–—]|[-·]\s|\s[-·]\s)/u;
+  const isSeparated = separator !== "" && rest.startsWith(separator);
+  if (!isSeparated && !isEnded.test(rest)) return 0;
+  const gap = /^(?:\s|[.!?:;|…。！？：–—·]|-(?=\s))*/u.exec(isSeparated ? rest.slice(separator.length) : rest)[0].length;
+  return found[0].length + (isSeparated ? separator.length : 0) + gap;
 }

@@ -1,0 +1,78 @@
+// What is shown of a hit's texts, as runs of characters: `{text, marked}`. No input or output.
+
+import { FOUND, around, beginning, embeddedText, repeatedTitle, titleOf, titleText } from "./text.js";
+
+const LONGEST_TITLE = 150;
+
+/** The title of a hit; the words found are marked. */
+export function titleRuns(hit, field) {
+  const title = titleOf(hit, field);
+  const fragment = hit.highlight?.[title.field]?.[0];
+  if (fragment !== undefined) {
+    const runs = runsOf(fragment);
+    // Of a title that is too long for one fragment a part is highlighted, which would not do as a title.
+    if (textOf(runs) === title.text && Array.from(title.text).length <= LONGEST_TITLE) return runs;
+  }
+  return [{ text: titleText(title), marked: false }];
+}
+
+/**
+ * The part of a hit's text to read, without its title: around its best passage or the words found, which are marked,
+ * else its beginning. Empty if there is nothing beside the title.
+ */
+export function excerptRuns(hit, field) {
+  const title = titleOf(hit, field);
+  const text = embeddedText(field.parts, hit._source ?? {});
+  const first = text === null ? 0 : titleLength(text, title, field.parts);
+  const passage = bestPassage(hit, field.name);
+  if (passage !== null && text !== null) {
+    const begin = Array.from(text.slice(0, first)).length; // passages count characters
+    if (passage.end > begin) {
+      const [before, marked, behind] = around(text, Math.max(passage.start, begin), passage.end, { first: begin });
+      return filled([run(before), run(marked, true), run(behind)]);
+    }
+  }
+  const name = field.texts.find((each) => each !== title.field && hit.highlight?.[each] !== undefined);
+  if (name !== undefined) {
+    const runs = runsOf(hit.highlight[name][0]);
+    const rest = filled(dropped(runs, titleLength(textOf(runs), title, [])));
+    if (rest.length > 0) return rest;
+  }
+  return text === null ? [run("(the text is not in the document's _source)")] : filled([run(beginning(text.slice(first)))]);
+}
+
+const run = (text, marked = false) => ({ text, marked });
+const textOf = (runs) => runs.map(({ text }) => text).join("");
+const filled = (runs) => runs.filter(({ text }) => text !== "");
+
+/** How much of a text repeats the title: a template may put it in front of a text that begins with it again. */
+function titleLength(text, title, parts) {
+  const separator = parts[0]?.[1] === title.field ? parts[1]?.[0] : undefined;
+  const length = repeatedTitle(text, title.text, separator);
+  return length + repeatedTitle(text.slice(length), title.text);
+}
+
+/** A fragment of a highlighted text. */
+function runsOf(fragment) {
+  return filled(fragment.split(FOUND.before).flatMap((piece, number) => {
+    if (number === 0) return [run(piece)];
+    const [inside, ...outside] = piece.split(FOUND.after);
+    return [run(inside, true), run(outside.join(""))];
+  }));
+}
+
+/** Runs without their first characters. */
+function dropped(runs, length) {
+  let left = length;
+  return runs.map(({ text, marked }) => {
+    const cut = Math.min(left, text.length);
+    left -= cut;
+    return run(text.slice(cut), marked);
+  });
+}
+
+function bestPassage(hit, field) {
+  const best = Object.entries(hit.inner_hits ?? {}).find(([name]) => name === field || name.startsWith(`${field}_`));
+  const place = best?.[1].hits.hits[0]?._source;
+  return place === undefined ? null : (place[field] ?? place); // with or without the field's name around it
+}

@@ -1,0 +1,226 @@
+"""The search page's scripts without a browser: highlights, excerpts, numbers, filters, examples. Node.js runs them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.gateway.ui.files import page_files
+from tests.programs import program
+
+# Around words that the engine found.
+ON, OFF = "\ue000", "\ue001"
+FIELD = {
+    "name": "embedding", "meta": "embedding_meta", "semantic": "semantic.embedding",
+    "texts": ["title", "text"], "parts": [["", "title"], [". ", "text"]], "hidden": ["embedding", "embedding_meta"],
+}  # fmt: skip
+TEXT_ALONE = FIELD | {"texts": ["text"], "parts": [["", "text"]]}
+Calls = Callable[[str, str, list[list[Any]]], list[Any]]
+
+_CALL = """
+const [module, name, calls] = JSON.parse(process.argv[1]);
+const called = (await import(`./${module}`))[name];
+console.log(JSON.stringify(calls.map((given) => called(...given) ?? null)));
+"""
+
+
+@pytest.fixture(scope="module")
+def call(tmp_path_factory: pytest.TempPathFactory) -> Calls:
+    """A function from a module, a function in it and lists of arguments to what each call returns."""
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / "package.json").write_text('{"type": "module"}')
+    for name, content in page_files().items():
+        (folder / name).write_bytes(content)
+
+    def called(module: str, name: str, calls: list[list[Any]]) -> list[Any]:
+        command = [
+            program("node"),
+            "--input-type=module",
+            "--eval",
+            _CALL,
+            orjson.dumps([module, name, calls]).decode(),
+        ]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        results: list[Any] = orjson.loads(done.stdout)
+        return results
+
+    return called
+
+
+def test_stop_words_and_single_letters_are_not_highlighted(call: Calls) -> None:
+    highlighted = {
+        "the light of stars": "light stars",
+        "What's a dog? They don't, can’t": "dog",
+        "die Sonne und der Mond": "Sonne Mond",
+        "que mangent les astronautes dans l’espace": "mangent astronautes l’espace",
+        "qué comen los astronautas en el espacio": "comen astronautas espacio",
+        "vitamin C is": "vitamin",
+    }
+    found = call("stopwords.js", "wordsToHighlight", [[query] for query in highlighted])
+    assert dict(zip(highlighted, found, strict=True)) == highlighted
+
+
+@pytest.mark.parametrize("query", ["moon landing", "to be or not to be", "C", "日本の猫", "Windows 7", "😀", " "])
+def test_a_query_with_nothing_to_leave_out_is_highlighted_as_a_whole(call: Calls, query: str) -> None:
+    assert call("stopwords.js", "wordsToHighlight", [[query]]) == [None]
+
+
+def test_the_search_highlights_other_words_than_it_finds(call: Calls) -> None:
+    asked = {"text": "the moon", "field": FIELD, "filters": [], "k": 10, "weight": 1, "size": 10, "highlight": {}}
+
+    [body] = call("queries.js", "bodyOf", [[{"name": "lexical"}, asked]])
+
+    assert body["query"]["multi_match"]["query"] == "the moon"
+    assert body["highlight"]["highlight_query"] == {"multi_match": {"query": "moon", "fields": ["title", "text"]}}
+
+
+def _hit(source: dict[str, Any], **rest: Any) -> dict[str, Any]:
+    return {"_index": "docs", "_id": "7", "_source": source, **rest}
+
+
+def _passage(start: int, end: int) -> dict[str, Any]:
+    return {"embedding": {"hits": {"hits": [{"_source": {"start": start, "end": end}}]}}}
+
+
+RAIN = "Rain fell for three days."
+
+
+@pytest.mark.parametrize(
+    ("field", "hit", "excerpt"),
+    [
+        # The template puts the title in front of the text.
+        (FIELD, _hit({"title": "Weather", "text": RAIN}), RAIN),
+        # The text begins with it again.
+        (FIELD, _hit({"title": "Weather", "text": f"WEATHER: {RAIN}"}), RAIN),
+        (FIELD, _hit({"title": "Weather", "text": "Weather"}), ""),
+        # It is no title, but how the first sentence begins.
+        (TEXT_ALONE, _hit({"title": "Rain", "text": RAIN}), RAIN),
+        (TEXT_ALONE, _hit({"title": "Rain", "text": f"Rain\n\n{RAIN}"}), RAIN),
+        (TEXT_ALONE, _hit({"title": "Did it rain?", "text": f"Did it  rain? {RAIN}"}), RAIN),
+        # Without a title the id takes its place.
+        (TEXT_ALONE, _hit({"text": f"7: {RAIN}"}), RAIN),
+        # Highlights: of the title alone, and of a text that begins with it.
+        (FIELD, _hit({"title": "Weather", "text": RAIN}, highlight={"title": [f"{ON}Weather{OFF}"]}), RAIN),
+        (FIELD, _hit({"title": "Weather", "text": "?"}, highlight={"text": [f"{ON}Weather{OFF}. It {ON}rained{OFF}."]}),
+         f"It {ON}rained{OFF}."),
+        # Passages, whose places count characters of the whole text.
+        (FIELD, _hit({"title": "😀 Weather", "text": f"{RAIN} Sun."}, inner_hits=_passage(0, 36)),
+         f"{ON}{RAIN}{OFF} Sun."),
+        (FIELD, _hit({"title": "Weather", "text": f"{RAIN} Sun."}, inner_hits=_passage(35, 39)),
+         f"{RAIN} {ON}Sun.{OFF}"),
+        (FIELD, _hit({"title": "Weather", "text": RAIN}, inner_hits=_passage(0, 7)), RAIN),
+        (FIELD, _hit({}), "(the text is not in the document's _source)"),
+    ],
+)  # fmt: skip
+def test_excerpts_do_not_repeat_the_title(
+    call: Calls, field: dict[str, Any], hit: dict[str, Any], excerpt: str
+) -> None:
+    [runs] = call("excerpts.js", "excerptRuns", [[hit, field]])
+
+    assert "".join(f"{ON}{run['text']}{OFF}" if run["marked"] else run["text"] for run in runs) == excerpt
+
+
+def test_words_found_are_marked_in_titles_that_are_highlighted_as_a_whole(call: Calls) -> None:
+    whole = _hit({"title": "Why cats purr"}, highlight={"title": [f"Why {ON}cats{OFF} purr"]})
+    part = _hit({"title": "Why cats purr. And when."}, highlight={"title": [f"Why {ON}cats{OFF} purr."]})
+
+    marked, plain = call("excerpts.js", "titleRuns", [[whole, FIELD], [part, FIELD]])
+
+    assert [run["text"] for run in marked if run["marked"]] == ["cats"]
+    assert plain == [{"text": "Why cats purr. And when.", "marked": False}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "text"),
+    [
+        ("countText", 1_234_567, "1,234,567"), ("durationText", 1234.56, "1,235 ms"),
+        ("cosineText", 0.54321, "0.543"), ("cosineText", -0.0001, "0.000"), ("cosineText", 1, "1.000"),
+        ("scoreText", 13.178, "13.18"), ("scoreText", 1319.9, "1,319.90"),
+        ("valueText", 1998, "1998"), ("valueText", 12_500, "12,500"), ("valueText", 0.10000000149011612, "0.1"),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_kind_have_one_format(call: Calls, kind: str, number: float, text: str) -> None:
+    assert call("numbers.js", kind, [[number]]) == [text]
+
+
+WHOLE = {"kind": "number", "field": "n", "whole": True}
+FRACTIONS = {"kind": "number", "field": "n", "whole": False}
+DATES = {"kind": "date", "field": "d"}
+TERMS = {"kind": "terms", "field": "t"}
+
+
+def _at(date: str) -> str:
+    return f"{date}T00:00:00.000Z"
+
+
+@pytest.mark.parametrize(
+    ("facet", "value", "label", "query"),
+    [
+        (WHOLE, "..20", "up to 19", {"range": {"n": {"lt": "20"}}}),
+        (WHOLE, "20..50", "20 to 49", {"range": {"n": {"gte": "20", "lt": "50"}}}),
+        (WHOLE, "20..21", "20", {"range": {"n": {"gte": "20", "lt": "21"}}}),
+        (WHOLE, "80..", "80 and up", {"range": {"n": {"gte": "80"}}}),
+        (WHOLE, "9007199254740993", "9,007,199,254,740,992", {"term": {"n": "9007199254740993"}}),
+        (FRACTIONS, "..0.5", "under 0.5", {"range": {"n": {"lt": "0.5"}}}),
+        (FRACTIONS, "0.5..1e-07", "0.5 to under 0.0000001", {"range": {"n": {"gte": "0.5", "lt": "1e-07"}}}),
+        (DATES, f"{_at('2000-01-01')}..{_at('2005-01-01')}", "2000 to 2004",
+         {"range": {"d": {"gte": _at("2000-01-01"), "lt": _at("2005-01-01"), "format": "strict_date_time"}}}),
+        (DATES, f"{_at('2000-01-01')}..{_at('2001-01-01')}", "2000", None),
+        (DATES, f"..{_at('2000-03-01')}", "before 2000-03", None),
+        (DATES, f"{_at('2000-03-05')}..", "2000-03-05 or later", None),
+        (DATES, "2000-03-05T10:00:00.000Z..2000-03-05T12:00:00.000Z", "2000-03-05 10:00 to 2000-03-05 11:59", None),
+        (DATES, _at("1998-06-01"), "1998-06-01",
+         {"range": {"d": {"gte": _at("1998-06-01"), "lt": "1998-06-01T00:00:00.001Z", "format": "strict_date_time"}}}),
+        (TERMS, "a..b", "a..b", {"term": {"t": "a..b"}}),
+    ],
+)  # fmt: skip
+def test_values_of_facets_are_labelled_and_asked_for(
+    call: Calls, facet: dict[str, Any], value: str, label: str, query: dict[str, Any] | None
+) -> None:
+    assert call("facets.js", "labelOf", [[facet, value]]) == [label]
+    if query is not None:
+        assert call("queries.js", "filterOf", [[facet, [value]]]) == [query]
+
+
+def test_values_that_a_facet_cannot_have_are_none(call: Calls) -> None:
+    wrong = [(WHOLE, value) for value in ("x", "", "..", "1..x", "0x10", " 1")]
+    wrong += [(DATES, value) for value in ("1998", "..", "2000-13-01T00:00:00.000Z", f"{_at('2000-01-01')}..1")]
+    right = [(WHOLE, "-1.5e+3"), (WHOLE, "..0"), (DATES, f"{_at('2000-01-01')}.."), (TERMS, "")]
+
+    found = call("queries.js", "isValueOf", [list(pair) for pair in [*wrong, *right]])
+
+    assert found == [False] * len(wrong) + [True] * len(right)
+
+
+def test_examples_are_titles_or_first_sentences(call: Calls) -> None:
+    hits = [
+        _hit({"title": "sun" + "x" * 500}),
+        _hit({"title": "Living on board\na space station"}),
+        _hit({"title": "LIVING on board a space station"}),
+        _hit({}, highlight={"text": ["7: Start the thread's activity. It must be called once."]}),
+        _hit({"title": "\u202eطلوع الشمس كل يوم\u202c"}),
+        _hit({"title": "word " * 40}),
+        _hit({"title": "12 %"}),
+        _hit({}),
+    ]
+
+    [examples] = call("examples.js", "exampleQueries", [[hits, FIELD]])
+
+    assert examples == [
+        "LIVING on board a space station",
+        "Start the thread's activity",
+        "طلوع الشمس كل يوم",
+        " ".join(["word"] * 16),
+        ("sun" + "x" * 500)[:80],
+    ]
+
+
+def test_there_are_no_more_than_five_examples(call: Calls) -> None:
+    hits = [_hit({"title": f"Title of the document {number}"}) for number in range(24)]
+    [examples] = call("examples.js", "exampleQueries", [[hits, FIELD]])
+    assert len(examples) == 5
