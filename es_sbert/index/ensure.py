@@ -217,8 +217,9 @@ def check_model(field: VectorField, fingerprint: str, model_name: str) -> None:
         raise IndexMismatch(
             f"{field.index}.{field.name} holds vectors of the model {field.meta.model!r} "
             f"({field.meta.fingerprint[:12]}), not of {model_name!r} ({fingerprint[:12]})",
-            "Use the model that made them (`es-sbert model list` shows those that are registered, `es-sbert model add "
-            f"FOLDER` registers one), or embed with {model_name!r} into another --vector-field or index.",
+            "Leave --model out to use the model that made them (`es-sbert model add FOLDER` registers it), embed with "
+            f"{model_name!r} into another --vector-field or index, or embed all documents again: `es-sbert index "
+            f"migrate {field.index} --model MODEL`.",
         )
 
 
