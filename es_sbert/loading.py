@@ -40,7 +40,6 @@ def load_encoder(
     precision: str = "auto",
     threads: int | None = None,
     budget: int | None = None,
-    nice: int = 0,
     report: Callable[[str], None] = lambda message: None,
 ) -> Encoder:
     """Load a model; one that is no bundle yet is exported to the cache on first use.
@@ -57,8 +56,6 @@ def load_encoder(
         precision: `auto`, `fp32`, `int8` or `fp16`.
         threads: CPU threads; the physical cores by default.
         budget: Padded tokens of one batch; by default what was measured best for the device.
-        nice: How much lower than this process's the priority of the threads is that run the model (Linux), for servers
-            that have other requests to answer meanwhile.
         report: Told what takes long.
 
     Raises:
@@ -72,7 +69,7 @@ def load_encoder(
         wanted = choose_precision(precision, chosen, has_int8_products())
         prepared = _prepare(name, chosen, wanted, called=called, may_fall_back=precision == "auto", report=report)
         return Encoder(prepared.bundle, prepared.variant, chosen, threads=threads or available_cores(), budget=budget,
-                       warnings=[*warnings, *prepared.warnings], nice=nice)  # fmt: skip
+                       warnings=[*warnings, *prepared.warnings])  # fmt: skip
 
     chosen = choose_device(device, available_providers(), cuda_devices())
     return open_or_fall_back(device, chosen, open_on)

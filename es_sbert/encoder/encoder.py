@@ -43,7 +43,6 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         threads: CPU threads; CUDA takes one.
         budget: Padded tokens of one batch; by default what was measured best for the device.
         warnings: What every summary must repeat.
-        nice: How much lower the priority of the worker threads is, see `Workers`.
 
     Raises:
         DeviceError: the session would run elsewhere than asked.
@@ -59,9 +58,8 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         threads: int,
         budget: int | None = None,
         warnings: Sequence[str] = (),
-        nice: int = 0,
     ) -> None:
-        self._workers = Workers(bundle.variant_file(variant), device, threads, nice)
+        self._workers = Workers(bundle.variant_file(variant), device, threads)
         self._tokenizer = SentenceTokenizer(bundle.model)
         self._prompt = bundle.model.prompt
         self._budget = budget or BUDGET[device.kind]
@@ -127,7 +125,8 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         """As `embed`, until `stop` is set: the batches that run then are finished, and no other is begun.
 
         Args:
-            progress: Told after each batch, in a worker thread, which part of all tokens it held; all parts sum to 1.
+            progress: Told after each batch, in the thread that ran it, which part of all tokens it held; all parts
+                sum to 1.
 
         Returns:
             Vectors of *shape* ``(texts, dimensions)`` float32, and which of them were made, of *shape* ``(texts,)``

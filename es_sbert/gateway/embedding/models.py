@@ -18,10 +18,6 @@ from es_sbert.loading import load_encoder
 
 logger = logging.getLogger(__name__)
 
-# Each core runs a batch while texts wait. At a lower priority the threads leave a core to the event loop at once, and
-# keep a third of it where the machine has more to do.
-NICE = 5
-
 
 class Models:
     """Embedders by the name or the fingerprint of their model. For one event loop.
@@ -132,7 +128,7 @@ class Models:
         try:
             encoder = await asyncio.to_thread(
                 load_encoder, model, device=settings.device, precision=settings.precision, threads=settings.threads,
-                nice=NICE, report=logger.info,
+                report=logger.info,
             )  # fmt: skip
         except EsSbertError:
             self._default_failed |= default

@@ -1,7 +1,7 @@
-"""Worker threads run at the priority that their owner asks for."""
+"""Where batches run."""
 
-import os
-import sys
+from __future__ import annotations
+
 import threading
 from pathlib import Path
 
@@ -12,25 +12,45 @@ from es_sbert.bundle.checkpoint import read_model
 from es_sbert.bundle.model import Precision
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.workers import Workers
+from es_sbert.errors import UsageError
 from es_sbert.exporters.export import export_bundle
 from tests.tiny import write_tiny_bert
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("workers")
+    export_bundle(read_model(write_tiny_bert(folder / "tiny")), folder / "bundle", [Precision.FP32])
+    return folder / "bundle/onnx/model_fp32.onnx"
 
 
-@pytest.mark.parametrize("nice", [0, 3])
-def test_worker_threads_are_nicer_by_what_was_asked_and_the_caller_is_not(tmp_path: Path, nice: int) -> None:
-    export_bundle(read_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle", [Precision.FP32])
-    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    workers = Workers(tmp_path / "bundle/onnx/model_fp32.onnx", Device("cpu"), 2, nice)
-    priorities: list[int] = []
+def test_several_batches_run_at_the_same_time_in_threads_and_a_single_one_in_the_callers(graph: Path) -> None:
+    workers = Workers(graph, Device("cpu"), 2)
     together = threading.Barrier(2, timeout=60)
+    ran: list[threading.Thread] = []
 
-    def run_batch(session: object, members: object) -> None:
-        together.wait()  # in both threads
-        priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    def run_one(session: object, members: object) -> None:
+        ran.append(threading.current_thread())
 
-    workers.run([np.array([0]), np.array([1])], run_batch)
+    def run_together(session: object, members: object) -> None:
+        together.wait()
+        run_one(session, members)
+
+    workers.run([np.array([0]), np.array([1])], run_together)
+    assert len(set(ran)) == 2
+    assert threading.current_thread() not in ran
+    workers.run([np.array([0])], run_one)
+    assert ran[2:] == [threading.current_thread()]
     workers.close()
-    assert priorities == [before + nice] * 2
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+    with pytest.raises(UsageError, match="the model is closed"):
+        workers.run([np.array([0])], run_one)
+
+
+def test_no_batch_is_begun_once_the_stop_is_set(graph: Path) -> None:
+    workers = Workers(graph, Device("cpu"), 2)
+    stop, ran = threading.Event(), []
+    stop.set()
+    for count in (1, 3):
+        workers.run([np.array([number]) for number in range(count)], lambda session, members: ran.append(1), stop)
+    workers.close()
+    assert not ran

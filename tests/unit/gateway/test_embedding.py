@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from itertools import pairwise
@@ -297,5 +299,18 @@ def test_a_vector_is_cached_for_the_caller_who_asked_for_it_alone() -> None:
             for _ in range(2):
                 assert_own(encoder, (["a", "b"], "query"), await embed(["a", "b"], "query", caller))
             assert len(encoder.batches) == made + 1
+
+    run(scenario())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
+def test_threads_that_embed_have_a_lower_priority_than_the_event_loop() -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    async def scenario() -> None:
+        embedding = embedder(TellingEncoder())
+        assert await embedding.run_in_thread(lambda encoder: priority()) > priority()
+        embedding.close()
 
     run(scenario())
