@@ -11,18 +11,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from statistics import mean
 
 import click
 
 from benchmarks.common import machine, replaced, spread, table
+from benchmarks.train_speed import train_timed
 
 PAGE = Path(__file__).parents[1] / "docs/results.md"
 WAYS = {"batches of similar length": "true", "random batches": "false"}
-EXAMPLES = 5749  # STSb-train
 
 
 @click.command()
@@ -68,38 +66,11 @@ def main(data: Path, steps: int, batch: int, seeds: int, precision: str, device:
 
 def _train(data: Path, steps: int, batch: int, precision: str, device: str, smart: str, seed: int) -> dict[str, float]:
     """One run; examples a second of the steps alone, from the tenth on, and the dev score after the last."""
-    import torch
-    from transformers import TrainerCallback
-
-    from es_sbert.training import stage
-    from es_sbert.training.load import load_recipe
-    from es_sbert.training.run import train
-    from es_sbert.training.trainer import TaskTrainer
-
-    ends: list[float] = []
-
-    class Ticks(TrainerCallback):
-        def on_step_end(self, args: object, state: object, control: object, **kwargs: object) -> None:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            ends.append(time.perf_counter())
-
-    class Timed(TaskTrainer):
-        def __init__(self, *args: object, **kwargs: object) -> None:
-            super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-            self.add_callback(Ticks())
-
-    stage.TaskTrainer = Timed  # type: ignore[misc]
-    changes = {
-        "stages.0.epochs": str(steps * batch / EXAMPLES), "stages.0.batch": str(batch), "precision": precision,
-        "stages.0.smart_batching": smart, "seed": str(seed), "stages.0.checkpoints_per_epoch": "1",
-        "export.precisions": "[]", "export.sts": "null",
-    }  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        done = train(load_recipe("stsb-regression", changes), Path(folder) / "out", data_folder=data, device=device)
+    changes = {"stages.0.smart_batching": smart, "seed": str(seed), "stages.0.checkpoints_per_epoch": "1"}
+    done, clock = train_timed(data, changes, device=device, precision=precision, batch=batch, steps=steps)
     (result,) = done.stages
     assert result.best_dev is not None
-    return {"rate": (len(ends) - 10) * batch / (ends[-1] - ends[9]), "dev": result.best_dev}
+    return {"rate": clock.rate(batch)["pairs_per_second"], "dev": result.best_dev}
 
 
 if __name__ == "__main__":

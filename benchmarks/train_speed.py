@@ -64,7 +64,7 @@ def _gpu(device: str) -> dict[str, Any]:
     return {"gpu": torch.cuda.get_device_name()}
 
 
-class _Clock:
+class StepClock:
     """Pairs a second from the end of the tenth step to the end of the last: what comes before warms up."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class _Clock:
         return {"pairs_per_second": self.steps * batch / (self.ended - self.began)}
 
 
-def _clock_callback(clock: _Clock) -> Any:
+def _clock_callback(clock: StepClock) -> Any:
     import torch
     from transformers import TrainerCallback
 
@@ -111,7 +111,7 @@ def _theirs(data: Path, model: str, device: str, precision: str, batch: int, ste
         "sentence1": [row["sentence1"] for row in rows], "sentence2": [row["sentence2"] for row in rows],
         "score": [float(row["score"]) / 5 for row in rows],
     })  # fmt: skip
-    clock = _Clock()
+    clock = StepClock()
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
             folder, max_steps=steps, per_device_train_batch_size=batch, learning_rate=2e-5, bf16=precision == "bf16",
@@ -123,12 +123,23 @@ def _theirs(data: Path, model: str, device: str, precision: str, batch: int, ste
 
 
 def _ours(data: Path, model: str, device: str, precision: str, batch: int, steps: int) -> dict[str, float]:
+    changes = {"model.base": model, "stages.0.dev": "null"}
+    return train_timed(data, changes, device=device, precision=precision, batch=batch, steps=steps)[1].rate(batch)
+
+
+def train_timed(data: Path, changes: dict[str, str], *, device: str, precision: str, batch: int,
+                steps: int) -> tuple[Any, StepClock]:  # fmt: skip
+    """Train by the recipe `stsb-regression`, cut after so many steps, without exporting anything.
+
+    Returns:
+        The finished run (`es_sbert.training.run.Trained`), and the time of its steps.
+    """
     from es_sbert.training import stage
     from es_sbert.training.load import load_recipe
     from es_sbert.training.run import train
     from es_sbert.training.trainer import TaskTrainer
 
-    clock = _Clock()
+    clock = StepClock()
 
     class Timed(TaskTrainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -136,12 +147,13 @@ def _ours(data: Path, model: str, device: str, precision: str, batch: int, steps
             self.add_callback(_clock_callback(clock))
 
     stage.TaskTrainer = Timed  # type: ignore[misc]
-    changes = {"model.base": model, "stages.0.epochs": str(steps * batch / 5749), "stages.0.batch": str(batch),
-               "precision": precision, "stages.0.dev": "null", "export.precisions": "[]", "export.sts": "null",
-               }  # fmt: skip
+    changes = changes | {
+        "stages.0.epochs": str(steps * batch / 5749), "stages.0.batch": str(batch), "precision": precision,
+        "export.precisions": "[]", "export.sts": "null",
+    }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        train(load_recipe("stsb-regression", changes), Path(folder) / "out", data_folder=data, device=device)
-    return clock.rate(batch)
+        done = train(load_recipe("stsb-regression", changes), Path(folder) / "out", data_folder=data, device=device)
+    return done, clock
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from es_sbert.cli.options import (
     engine_settings,
     format_option,
     stacked,
+    text_template_option,
     vector_field_option,
 )
 from es_sbert.errors import OutputError, SourceError, UsageError
@@ -52,7 +53,7 @@ source_options = stacked(
             multiple=True,
             help="Field of the text; several are joined, each on its own lines.  [default: text]",
         ),
-        click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'."),
+        text_template_option,
         click.option("--id-field", help="Field of the id.  [default: texts are named FILE:LINE]"),
         click.option("--distinct", is_flag=True, help="Use identical texts only once."),
         format_option,

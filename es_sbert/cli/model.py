@@ -16,8 +16,8 @@ def model() -> None:
     """List, add and remove registered models.
 
     The registry tells where the models of this user are. `es-sbert train` and `es-sbert export` register what they
-    write. A search, a load or the gateway finds the model that an index needs by its fingerprint, in whatever folder
-    it is registered, and --model takes the name of a registered model in place of its folder.
+    write. A search, a load or the gateway finds the model that an index needs by its fingerprint, wherever its folder
+    is, and --model takes the name of a registered model in place of its folder.
 
     The registry is the file $ES_SBERT_REGISTRY, by default ~/.local/share/es-sbert/models.json.
     """

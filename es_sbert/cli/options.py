@@ -120,6 +120,15 @@ format_option = click.option(
 vector_field_option = click.option(
     "--vector-field", default=DEFAULT_VECTOR_FIELD, show_default=True, help="Field that holds the vector."
 )
+text_template_option = click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'.")
+passage_overlap_option = click.option(
+    "--passage-overlap", type=click.IntRange(min=0), metavar="TOKENS",
+    help="Most tokens that a passage shares with the next.  [default: an eighth of --passages]",
+)  # fmt: skip
+retry_seconds_option = click.option(
+    "--retry-seconds", type=Number(min=0), metavar="SECONDS", default=300.0, show_default=True,
+    help="How long to retry while the engine is overloaded or does not answer.",
+)  # fmt: skip
 url_option = address_option("--url")
 
 connection_help = (

@@ -50,7 +50,7 @@ class Workers:
     ) -> None:
         """Run all batches and wait for them; what one of them raised is raised here.
 
-        A single batch runs in the calling thread: to hand it over and back takes a third of a millisecond.
+        A single batch runs in the calling thread, which saves handing it over and back.
 
         Args:
             batches: Indices of each batch's members.

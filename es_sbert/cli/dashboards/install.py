@@ -20,8 +20,8 @@ def _kibana_options(function: F) -> F:
                      show_envvar=True, callback=public_url,
                      help="Address of Kibana or OpenSearch Dashboards, with its base path."),
         click.option("--kibana-username", envvar="ES_SBERT_KIBANA_USERNAME", show_envvar=True,
-                     help="User name there; the password stands in ES_SBERT_KIBANA_PASSWORD or a file.  [default: the "
-                          "engine's credentials]"),
+                     help="User name for Kibana; give its password in ES_SBERT_KIBANA_PASSWORD or a file.  [default: "
+                          "the engine's credentials]"),
         click.option("--kibana-password-file", envvar="ES_SBERT_KIBANA_PASSWORD_FILE", type=file,
                      help="File that holds that password."),
         click.option("--kibana-api-key-file", envvar="ES_SBERT_KIBANA_API_KEY_FILE", type=file,

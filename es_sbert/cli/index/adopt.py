@@ -17,6 +17,7 @@ from es_sbert.cli.options import (
     device_option,
     engine_settings,
     model_option,
+    retry_seconds_option,
     threads_option,
     vector_field_option,
 )
@@ -46,13 +47,7 @@ if TYPE_CHECKING:
         help='Write the failing documents here, as JSON Lines: {"id": …, "cosine": …}.',
     ),
     click.option("--json", "as_json", is_flag=True, help="One JSON object."),
-    click.option(
-        "--retry-seconds",
-        type=Number(min=0),
-        default=300.0,
-        show_default=True,
-        help="How long to wait for an engine that is overloaded or does not answer.",
-    ),
+    retry_seconds_option,
 )
 @option_group(
     "Comparison",

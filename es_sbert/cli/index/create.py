@@ -11,7 +11,13 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli.index.types import INDEX_TYPES
-from es_sbert.cli.options import connection_options, engine_settings, vector_field_option
+from es_sbert.cli.options import (
+    connection_options,
+    engine_settings,
+    passage_overlap_option,
+    text_template_option,
+    vector_field_option,
+)
 from es_sbert.config import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -40,19 +46,14 @@ if TYPE_CHECKING:
         help="Field of the text that is embedded, dotted for nested ones; several are joined, each on its own lines.  "
         "[default: left to the first `es-sbert ingest`]",
     ),
-    click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'."),
+    text_template_option,
     click.option(
         "--passages",
         type=click.IntRange(min=1),
         metavar="TOKENS",
         help="One vector a passage of at most TOKENS tokens.  [default: one vector a document]",
     ),
-    click.option(
-        "--passage-overlap",
-        type=click.IntRange(min=0),
-        metavar="TOKENS",
-        help="Most tokens that a passage shares with the next.  [default: an eighth of --passages]",
-    ),
+    passage_overlap_option,
     click.option("--shards", type=click.IntRange(min=1), help="Primary shards.  [default: the engine's]"),
     click.option("--replicas", type=click.IntRange(min=0), help="Copies of each shard.  [default: the engine's]"),
 )

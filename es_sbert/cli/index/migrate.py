@@ -14,7 +14,13 @@ from cloup import option_group
 
 from es_sbert.cli.index.types import INDEX_TYPES
 from es_sbert.cli.interrupts import INTERRUPTED, interruptible
-from es_sbert.cli.options import Number, connection_options, encoder_options, engine_settings, vector_field_option
+from es_sbert.cli.options import (
+    connection_options,
+    encoder_options,
+    engine_settings,
+    retry_seconds_option,
+    vector_field_option,
+)
 
 if TYPE_CHECKING:
     from es_sbert.engines.protocol import Engine
@@ -58,13 +64,7 @@ if TYPE_CHECKING:
         type=click.Path(path_type=Path),
         help="Documents that cannot be embedded are appended here.  [default: NEW-INDEX.dead-letters.jsonl]",
     ),
-    click.option(
-        "--retry-seconds",
-        type=Number(min=0),
-        default=300.0,
-        show_default=True,
-        help="How long to wait for an engine that is overloaded or does not answer.",
-    ),
+    retry_seconds_option,
     click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."),
     vector_field_option,

@@ -194,7 +194,7 @@ def _on_ray(address: str, model: str | None, wanted: Plan, engine: EngineSetting
     stored = wanted.stored
     if model is None and stored is not None:
         found = find_index_model(wanted.settings.index, stored.model, stored.fingerprint)
-        # Each machine has packages and the hub's cache in a place of its own.
+        # The folders of packages and of the hub's cache differ between machines.
         model = found.name if found.is_public else str(found.folder)
     return ray_runner(address, DEFAULT_MODEL if model is None else model, engine, **options)
 

@@ -15,8 +15,11 @@ from es_sbert.cli.options import (
     device_options,
     format_option,
     model_option,
+    passage_overlap_option,
+    retry_seconds_option,
     sign_in_options,
     stacked,
+    text_template_option,
     url_option,
     vector_field_option,
 )
@@ -40,7 +43,7 @@ _ordinary_options = option_group(
         help="Field of the text, dotted if nested; several are joined, each on its own lines.  [default: what the "
         "index was loaded with, else text]",
     ),
-    click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'."),
+    text_template_option,
     click.option(
         "--passages",
         multiple=True,
@@ -109,12 +112,7 @@ _vector_options = option_group(
         help="Instead of --vector-field and --text-…: a vector field and its text, e.g. 'title_vector={title}'; "
         "repeat it for several. TEMPLATE is optional if the index has the field.",
     ),
-    click.option(
-        "--passage-overlap",
-        type=click.IntRange(min=0),
-        metavar="TOKENS",
-        help="Most tokens that a passage shares with the next.  [default: an eighth of --passages]",
-    ),
+    passage_overlap_option,
     click.option(
         "--index-type",
         help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`.",
@@ -173,14 +171,7 @@ _load_options = option_group(
         show_default=True,
         help="Largest body of a bulk request.",
     ),
-    click.option(
-        "--retry-seconds",
-        type=Number(min=0),
-        metavar="SECONDS",
-        default=300.0,
-        show_default=True,
-        help="How long to retry while the engine is overloaded or does not answer.",
-    ),
+    retry_seconds_option,
 )
 _output_options = option_group(
     "Output",

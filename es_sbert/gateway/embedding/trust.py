@@ -46,7 +46,7 @@ class TrustedModels:
     def find(self, name: str | None, fingerprint: str) -> str:
         """A model of that fingerprint, as `load_encoder` takes it.
 
-        Tried in this order: the served models, whatever they are called; the registered models (`registry.py`); the
+        Tried in this order: the served models, under any name; the registered models (`registry.py`); the
         bundles that were exported here before; the installed package that registers the name; the hub, where that is
         allowed.
 

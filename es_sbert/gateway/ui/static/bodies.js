@@ -1,4 +1,4 @@
-// The request behind a column, to copy.
+// The request of a column, to copy.
 
 import { element } from "./dom.js";
 import { askPage } from "./engine.js";

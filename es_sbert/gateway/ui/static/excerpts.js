@@ -18,7 +18,7 @@ export function titleRuns(hit, field) {
 
 /**
  * The part of a hit's text to read, without its title: around its best passage or the words found, which are marked,
- * else its beginning. Empty if there is nothing beside the title.
+ * else its beginning. Empty if the document has nothing but the title.
  */
 export function excerptRuns(hit, field) {
   const title = titleOf(hit, field);
@@ -28,8 +28,8 @@ export function excerptRuns(hit, field) {
   if (passage !== null && text !== null) {
     const begin = Array.from(text.slice(0, first)).length; // passages count characters
     if (passage.end > begin) {
-      const [before, marked, behind] = around(text, Math.max(passage.start, begin), passage.end, { first: begin });
-      return filled([run(before), run(marked, true), run(behind)]);
+      const [before, marked, after] = around(text, Math.max(passage.start, begin), passage.end, { first: begin });
+      return filled([run(before), run(marked, true), run(after)]);
     }
   }
   const name = field.texts.find((each) => each !== title.field && hit.highlight?.[each] !== undefined);

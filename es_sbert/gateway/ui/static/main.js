@@ -136,7 +136,7 @@ async function searchAll(state, index, field, signal) {
   await drawMap(asked, answers, signal);
 }
 
-/** Head the page with what is searched for; a text in a direction of its own, which may be from right to left. */
+/** Show what is searched for as the heading of the page; the text keeps its own direction, left to right or right to left. */
 function headed(words, text) {
   byId("results-heading").replaceChildren(`${words} “`, element("bdi", {}, visible(beginning(text, 150))), "”");
   document.title = `${text} – ${TITLE}`;

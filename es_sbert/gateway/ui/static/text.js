@@ -25,7 +25,7 @@ export function valueAt(source, name) {
 
 /**
  * The text of a document that was embedded, as es_sbert.index.text.TextTemplate renders it; null where it has none.
- * `parts` are pairs of a literal and the field behind it (or null).
+ * `parts` are pairs of a literal and the field after it (or null).
  */
 export function embeddedText(parts, source) {
   const fields = parts.filter(([, field]) => field !== null);
@@ -39,7 +39,7 @@ export function embeddedText(parts, source) {
 }
 
 /**
- * A part of a text with its context: `[before, part, behind]`, cut to a readable length.
+ * A part of a text with its context: `[before, part, after]`, cut to a readable length.
  *
  * `start` and `end` are the part's, `first` is where the text to read begins.
  */
