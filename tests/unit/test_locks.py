@@ -20,6 +20,17 @@ with file_lock(Path(sys.argv[1]), lambda: None):
     Path(sys.argv[2]).write_text("done")
 """
 
+COUNTER = """
+import sys
+from pathlib import Path
+from es_sbert.locks import file_lock
+lock, counter = map(Path, sys.argv[1:])
+for _ in range(100):
+    with file_lock(lock, lambda: None):
+        number = int(counter.read_text())
+        counter.write_text(str(number + 1))
+"""
+
 
 def test_another_process_waits_and_says_so(tmp_path: Path) -> None:
     lock, mark = tmp_path / "lock", tmp_path / "mark"
@@ -62,3 +73,12 @@ def test_an_error_inside_releases_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="inside"), file_lock(lock, lambda: None):
         raise ValueError("inside")
     assert not lock.exists()
+
+
+def test_no_two_processes_hold_it_at_once(tmp_path: Path) -> None:
+    """Although each holder removes the file that others may have open already."""
+    lock, counter = tmp_path / "lock", tmp_path / "counter"
+    counter.write_text("0")
+    processes = [subprocess.Popen([sys.executable, "-c", COUNTER, str(lock), str(counter)]) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    assert counter.read_text() == "400"

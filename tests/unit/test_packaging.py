@@ -1,7 +1,9 @@
-"""pyproject.toml ships every package folder and pins nothing by address."""
+"""What is shipped, under which licence and version, and that nothing is pinned by address."""
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -9,6 +11,11 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
+
+import pytest
+
+import es_sbert
+from es_sbert.encoder.cuda import needed_libraries
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -49,12 +56,36 @@ def _modules_to_distributions() -> dict[str, set[str]]:
     return _ELSEWHERE | {module: {_distribution(name) for name in names} for module, names in installed}
 
 
-def test_every_package_folder_is_shipped() -> None:
-    shipped = set(PYPROJECT["tool"]["setuptools"]["packages"])
-    in_place = {path.parent.relative_to(ROOT).as_posix().replace("/", ".")
-                for path in (ROOT / "es_sbert").rglob("__init__.py")}  # fmt: skip
-    templates = {f"es_sbert.mappings.{path.parent.name}" for path in (ROOT / "mappings").glob("*/*.json")}
-    assert shipped == in_place | templates | {"es_sbert.exporters", "es_sbert.mappings"}
+def test_every_folder_with_modules_is_a_package() -> None:
+    """setup.py finds packages by their `__init__.py`; without one, a folder is not installed."""
+    folders = {
+        path.parent for folder in ("es_sbert", "exporters", "mappings") for path in (ROOT / folder).rglob("*.py")
+    }
+    assert len(folders) > 20
+    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
+
+
+def test_version_has_one_place() -> None:
+    """`es_sbert/__init__.py`, as a literal: setuptools reads it without importing the package."""
+    assert "version" in PYPROJECT["project"]["dynamic"]
+    assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "es_sbert.__version__"}
+    assert re.fullmatch(r"\d+\.\d+\.\d+", es_sbert.__version__)
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(.+?)\]", changelog, re.MULTILINE)[0] == es_sbert.__version__
+
+
+def test_checkout_on_the_path_finds_its_own_exporters_and_mappings(tmp_path: Path) -> None:
+    """Also where another checkout is installed in editable mode, as in a second worktree."""
+    checkout = tmp_path / "checkout"
+    for folder in ("exporters", "mappings"):
+        (checkout / folder).mkdir(parents=True)
+        (checkout / folder / "__init__.py").touch()
+    (checkout / "es_sbert").mkdir()
+    shutil.copy(ROOT / "es_sbert/__init__.py", checkout / "es_sbert")
+    code = "import es_sbert.exporters as e, es_sbert.mappings as m; print(e.__file__, m.__file__)"
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == [str(checkout / folder / "__init__.py") for folder in ("exporters", "mappings")]
 
 
 def test_constraints_hold_versions_only() -> None:
@@ -81,10 +112,25 @@ def test_cpu_requirements_are_those_of_the_package_with_the_small_onnxruntime() 
     assert pinned["onnxruntime"] == pinned["onnxruntime-gpu"]
 
 
+def test_the_extra_for_gpus_brings_every_library_of_the_cuda_that_onnxruntime_was_built_for() -> None:
+    """By packages of its own, or by extras of `cuda-toolkit`, which pins versions that belong together."""
+    named = PYPROJECT["project"]["optional-dependencies"]["cuda"]
+    (toolkit,) = (re.match(r"cuda-toolkit\[(.*)\]>=13,<14", line) for line in named if line.startswith("cuda-toolkit"))
+    assert toolkit is not None
+    brought = {f"nvidia-{extra}" for extra in toolkit[1].split(",")} | {_distribution(line) for line in named}
+    toolkit_names = {"nvidia-cuda-runtime": "nvidia-cudart"}
+    for library in needed_libraries(13):
+        assert toolkit_names.get(library.package, library.package) in brought, library
+    pinned = dict(re.findall("^(.*)==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert pinned["cuda-toolkit"].startswith("13.")
+    assert {library.package for library in needed_libraries(13)} <= set(pinned)
+
+
+@pytest.mark.train
 def test_whatever_is_imported_is_brought_by_the_installation_or_an_extra() -> None:
-    """`dev` has more, so that a test which runs the code would not notice."""
+    """`dev` and `test` have more, so that a test which runs the code would not notice."""
     project = PYPROJECT["project"]
-    extras = (names for extra, names in project["optional-dependencies"].items() if extra != "dev")
+    extras = (names for extra, names in project["optional-dependencies"].items() if extra not in ("dev", "test"))
     brought = _brought_by([*project["dependencies"], *(name for names in extras for name in names)])
     known = _modules_to_distributions()
     for path, tree in _trees():
@@ -92,6 +138,7 @@ def test_whatever_is_imported_is_brought_by_the_installation_or_an_extra() -> No
             assert known.get(module, set()) & brought, f"{path} imports {module}, which nothing brings"
 
 
+@pytest.mark.train
 def test_an_extra_that_a_message_names_brings_what_is_missing() -> None:
     known, extras = _modules_to_distributions(), PYPROJECT["project"]["optional-dependencies"]
     asked = 0
