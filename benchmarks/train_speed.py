@@ -1,9 +1,14 @@
 """Sentence pairs a second while training, beside sentence-transformers' trainer on the same machine and data.
 
-    python -m benchmarks.train_speed --data DATA [--device cuda] [--precision bf16] [--batch 16] [--rounds 3]
+    python -m benchmarks.train_speed --data DATA [--device cuda] [--precision bf16] [--batch 16 --batch 256] [--compile]
+    python -m benchmarks.train_speed --data DATA --host
 
-Cosine regression on STSb-train, both trainers in turn, each in a process of its own; the time is that of the steps
-alone, without opening the model, measuring or saving.
+Cosine regression on STSb-train, both trainers in turn, each in a process of its own, both in the same precision (on
+CUDA with TF32 for what bf16 and fp16 leave in float32). The time is that of the steps alone: without opening the model,
+compiling, measuring or saving. The GPU is waited for at the first and the last of them only.
+
+With --host: the milliseconds that the host takes to make a batch, which a GPU would wait for where they are more than
+a step's.
 """
 
 from __future__ import annotations
@@ -13,14 +18,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
 
 from benchmarks.common import machine, read_tsv, spread, table
 
-SIDES = ("sentence-transformers", "es-sbert")
+THEIRS, OURS, COMPILED = "sentence-transformers' trainer", "es-sbert train", "es-sbert train, compiled"
+
+# Steps before the clock starts: pools of memory fill, and torch.compile compiles a graph for batches with padding and
+# one for those without.
+_WARM_UP = 10
+_WARM_UP_COMPILED = 30
+
+_EXAMPLES = 5749  # of STSb-train
 
 
 @click.command()
@@ -28,73 +42,149 @@ SIDES = ("sentence-transformers", "es-sbert")
 @click.option("--model", default="all-MiniLM-L6-v2", show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), default="bf16", show_default=True)
-@click.option("--batch", type=int, default=16, show_default=True)
+@click.option("--batch", "batches", type=int, multiple=True, default=(16, 256), show_default=True)
 @click.option("--steps", type=int, default=120, show_default=True, help="Steps of a round.")
 @click.option("--rounds", type=int, default=3, show_default=True)
-@click.option("--side", type=click.Choice(SIDES), help="Train one side in this process (what the others call).")
-def main(data: Path, model: str, device: str, precision: str, batch: int, steps: int, rounds: int, side: str | None
-         ) -> None:  # fmt: skip
-    """Print a table of pairs a second."""
+@click.option("--compile", "compiled", is_flag=True, help="Train with compile: true as well.")
+@click.option("--output", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+@click.option("--host", is_flag=True, help="Measure what the host takes to make a batch.")
+@click.option("--side", type=click.Choice([THEIRS, OURS, COMPILED]), help="Train once, here (what the others call).")
+def main(
+    data: Path,
+    model: str,
+    device: str,
+    precision: str,
+    batches: tuple[int, ...],
+    steps: int,
+    rounds: int,
+    compiled: bool,
+    output: Path | None,
+    host: bool,
+    side: str | None,
+) -> None:
+    """Print a table of pairs a second for each size of a batch."""
     if side is not None:
-        train = _ours if side == "es-sbert" else _theirs
-        click.echo(json.dumps(train(data, model, device, precision, batch, steps)))
+        run = _theirs if side == THEIRS else _ours
+        done = run(data, model, device, precision, batches[0], steps, compiled=side == COMPILED)
+        click.echo(json.dumps(done))
         return
-    rates: dict[str, list[float]] = {name: [] for name in SIDES}
+    found: dict[str, Any] = {"device": device, "precision": precision, "model": model, **machine()}
+    if host:
+        found["collating"] = list(collating(data, model, batches))
+        rows = [[row["kind"], str(row["batch"]), f"{row['milliseconds']:.2f}"] for row in found["collating"]]
+        click.echo(table(["", "batch", "ms a batch"], rows))
+    else:
+        sides = [THEIRS, OURS, *([COMPILED] if compiled else [])]
+        options = ["--data", data, "--model", model, "--device", device, "--precision", precision, "--steps", steps]
+        found["training"] = [_measured(sides, batch, rounds, [*map(str, options)]) for batch in batches]
+        for measured in found["training"]:
+            click.echo(f"batch {measured['batch']}, {precision}\n{_table(measured)}\n")
+        if device == "cuda":
+            found["gpu"] = _gpu()
+    if output is not None:
+        output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    click.echo(json.dumps({name: value for name, value in found.items() if name != "training"}), err=True)
+
+
+def _measured(sides: list[str], batch: int, rounds: int, options: list[str]) -> dict[str, Any]:
+    """Rates of all sides in turn, each round in processes of their own, and their ratios within a round."""
+    rates: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(rounds):
-        for name in SIDES:
-            command = [sys.executable, "-m", "benchmarks.train_speed", "--data", str(data), "--model", model,
-                       "--device", device, "--precision", precision, "--batch", str(batch), "--steps", str(steps),
-                       "--side", name]  # fmt: skip
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            rates[name].append(json.loads(done.stdout.splitlines()[-1])["pairs_per_second"])
-    ratios = [ours / theirs for ours, theirs in zip(rates["es-sbert"], rates["sentence-transformers"], strict=True)]
-    click.echo(table(
-        ["", "pairs/s", "× sentence-transformers"],
-        [["sentence-transformers' trainer", spread(rates["sentence-transformers"]), "1.00"],
-         ["es-sbert train", spread(rates["es-sbert"]), spread(ratios, 2)]],
-    ))  # fmt: skip
-    click.echo(json.dumps({**machine(), **_gpu(device)}), err=True)
+        for side in sides:
+            command = [sys.executable, "-m", "benchmarks.train_speed", *options, "--batch", str(batch), "--side", side]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise click.ClickException(f"{side}, batch {batch}: {done.stderr[-2000:]}")
+            rates[side].append(json.loads(done.stdout.splitlines()[-1])["pairs_per_second"])
+    return {
+        "batch": batch,
+        "pairs_per_second": rates,
+        "steps_per_second": {side: median(rates[side]) / batch for side in sides},
+        "ratio": {
+            side: [ours / theirs for ours, theirs in zip(rates[side], rates[THEIRS], strict=True)] for side in sides
+        },
+    }
 
 
-def _gpu(device: str) -> dict[str, Any]:
-    if device == "cpu":
-        return {}
+def _table(measured: dict[str, Any]) -> str:
+    rates, ratios = measured["pairs_per_second"], measured["ratio"]
+    return table(
+        ["", "pairs/s", "steps/s", "× sentence-transformers"],
+        [
+            [
+                side,
+                spread(rates[side]),
+                f"{measured['steps_per_second'][side]:.1f}",
+                "1.00" if side == THEIRS else spread(ratios[side], 2),
+            ]
+            for side in rates
+        ],
+    )
+
+
+def _gpu() -> str:
     import torch
 
-    return {"gpu": torch.cuda.get_device_name()}
+    name: str = torch.cuda.get_device_name()
+    return name
 
 
 class StepClock:
-    """Pairs a second from the end of the tenth step to the end of the last: what comes before warms up."""
+    """Pairs a second from the end of the warm-up to the end of the last step, without the time that saving takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up: int = _WARM_UP) -> None:
         self.began = self.ended = 0.0
         self.steps = 0
+        self.warm_up = warm_up
+        self._paused = 0.0
+        self._pause_began: float | None = None
 
     def step(self, number: int) -> None:
+        self.resume()
         self.ended = time.perf_counter()
-        if number == 10:
-            self.began = self.ended
-        self.steps = number - 10
+        if number == self.warm_up:
+            self.began, self._paused = self.ended, 0.0
+        self.steps = number - self.warm_up
+
+    def pause(self) -> None:
+        self._pause_began = time.perf_counter()
+
+    def resume(self) -> None:
+        if self._pause_began is not None:
+            self._paused += time.perf_counter() - self._pause_began
+            self._pause_began = None
 
     def rate(self, batch: int) -> dict[str, float]:
-        return {"pairs_per_second": self.steps * batch / (self.ended - self.began)}
+        return {"pairs_per_second": self.steps * batch / (self.ended - self.began - self._paused)}
 
 
 def _clock_callback(clock: StepClock) -> Any:
     import torch
     from transformers import TrainerCallback
 
+    def wait() -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
     class Ticks(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
+            saves = control.should_save or control.should_evaluate
+            if saves or state.global_step in (clock.warm_up, state.max_steps):
+                wait()  # for the card to have done what was asked of it; at every step it would never get ahead
             clock.step(state.global_step)
+            if saves:
+                clock.pause()
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            clock.resume()
 
     return Ticks()
 
 
-def _theirs(data: Path, model: str, device: str, precision: str, batch: int, steps: int) -> dict[str, float]:
+def _theirs(
+    data: Path, model: str, device: str, precision: str, batch: int, steps: int, *, compiled: bool
+) -> dict[str, float]:
+    import torch
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -105,30 +195,49 @@ def _theirs(data: Path, model: str, device: str, precision: str, batch: int, ste
 
     from es_sbert.bundle.resolve import resolve_model
 
+    if device == "cuda" and precision != "fp32":
+        torch.set_float32_matmul_precision("high")  # TF32, as es-sbert sets it
     network = SentenceTransformer(str(resolve_model(model)), device=device)
     rows = list(read_tsv(data / "sts/stsb-en-train.tsv.gz"))
-    examples = Dataset.from_dict({
-        "sentence1": [row["sentence1"] for row in rows], "sentence2": [row["sentence2"] for row in rows],
-        "score": [float(row["score"]) / 5 for row in rows],
-    })  # fmt: skip
+    examples = Dataset.from_dict(
+        {
+            "sentence1": [row["sentence1"] for row in rows],
+            "sentence2": [row["sentence2"] for row in rows],
+            "score": [float(row["score"]) / 5 for row in rows],
+        }
+    )
     clock = StepClock()
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
-            folder, max_steps=steps, per_device_train_batch_size=batch, learning_rate=2e-5, bf16=precision == "bf16",
-            fp16=precision == "fp16", use_cpu=device == "cpu", save_strategy="no", report_to="none", disable_tqdm=True,
-        )  # fmt: skip
-        SentenceTransformerTrainer(network, arguments, examples, loss=CosineSimilarityLoss(network),
-                                   callbacks=[_clock_callback(clock)]).train()  # fmt: skip
+            folder,
+            max_steps=steps,
+            per_device_train_batch_size=batch,
+            learning_rate=2e-5,
+            bf16=precision == "bf16",
+            fp16=precision == "fp16",
+            use_cpu=device == "cpu",
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        callbacks = [_clock_callback(clock)]
+        SentenceTransformerTrainer(
+            network, arguments, examples, loss=CosineSimilarityLoss(network), callbacks=callbacks
+        ).train()
     return clock.rate(batch)
 
 
-def _ours(data: Path, model: str, device: str, precision: str, batch: int, steps: int) -> dict[str, float]:
-    changes = {"model.base": model, "stages.0.dev": "null"}
-    return train_timed(data, changes, device=device, precision=precision, batch=batch, steps=steps)[1].rate(batch)
+def _ours(
+    data: Path, model: str, device: str, precision: str, batch: int, steps: int, *, compiled: bool
+) -> dict[str, float]:
+    changes = {"model.base": model, "stages.0.dev": "null", "compile": str(compiled).lower()}
+    clock = train_timed(data, changes, device=device, precision=precision, batch=batch, steps=steps)[1]
+    return clock.rate(batch)
 
 
-def train_timed(data: Path, changes: dict[str, str], *, device: str, precision: str, batch: int,
-                steps: int) -> tuple[Any, StepClock]:  # fmt: skip
+def train_timed(
+    data: Path, changes: dict[str, str], *, device: str, precision: str, batch: int, steps: int
+) -> tuple[Any, StepClock]:
     """Train by the recipe `stsb-regression`, cut after so many steps, without exporting anything.
 
     Returns:
@@ -139,7 +248,7 @@ def train_timed(data: Path, changes: dict[str, str], *, device: str, precision: 
     from es_sbert.training.run import train
     from es_sbert.training.trainer import TaskTrainer
 
-    clock = StepClock()
+    clock = StepClock(_WARM_UP_COMPILED if changes.get("compile") == "true" else _WARM_UP)
 
     class Timed(TaskTrainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -148,12 +257,43 @@ def train_timed(data: Path, changes: dict[str, str], *, device: str, precision: 
 
     stage.TaskTrainer = Timed  # type: ignore[misc]
     changes = changes | {
-        "stages.0.epochs": str(steps * batch / 5749), "stages.0.batch": str(batch), "precision": precision,
-        "export.precisions": "[]", "export.sts": "null",
-    }  # fmt: skip
+        "stages.0.epochs": str(steps / -(-_EXAMPLES // batch)),
+        "stages.0.batch": str(batch),
+        "precision": precision,
+        "export.precisions": "[]",
+        "export.sts": "null",
+    }
     with tempfile.TemporaryDirectory() as folder:
         done = train(load_recipe("stsb-regression", changes), Path(folder) / "out", data_folder=data, device=device)
     return done, clock
+
+
+def collating(data: Path, model: str, batches: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """Milliseconds that the host takes to make a batch of an epoch, after an epoch to warm up, on one thread."""
+    import accelerate
+
+    from es_sbert.training.inputs import read_stages
+    from es_sbert.training.load import load_recipe
+    from es_sbert.training.open_task import open_task
+    from es_sbert.training.recipe import Kind
+    from es_sbert.training.stage import batch_sampler
+
+    state = accelerate.PartialState(cpu=True)
+    for kind in Kind:
+        for batch in batches:
+            changes = {"model.base": model, "model.kind": str(kind), "stages.0.batch": str(batch), "export.sts": "null"}
+            recipe = load_recipe("stsb-regression", changes)
+            (its_stage,), (read,) = recipe.stages, read_stages(recipe, data)
+            task = open_task(recipe.model, its_stage, read.examples, read.objectives)
+            sampler = batch_sampler(recipe, its_stage, read, task.lengths, state, click.echo)
+            rows = [[item.row for item in items] for items in sampler]
+            took = []
+            for _ in range(2):
+                began = time.perf_counter()
+                for some in rows:
+                    task.collate(read.examples[0], some)
+                took.append(time.perf_counter() - began)
+            yield {"kind": str(kind), "batch": batch, "milliseconds": 1000 * took[-1] / len(rows)}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from es_sbert.bundle.cross_encoder import CrossEncoderModel, ScoreActivation
 from es_sbert.bundle.reranker import PairFormat
 from es_sbert.encoder.batches import plan_batches
-from es_sbert.encoder.pairs import PairTokenizer
+from es_sbert.encoder.pairs import PairTokenizer, TokenizedPairs
 from es_sbert.networks.pair_scores import check_pairs, pair_scores
 from es_sbert.networks.siamese import evaluating
 
@@ -62,22 +62,20 @@ class CrossEncoder(nn.Module):
             name for name, child in network.named_children() if name != below and any(True for _ in child.parameters())
         ]
 
-    def lengths(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.int64]:
-        """Tokens of each pair as the network reads it, *shape* ``(pairs,)``."""
-        lengths = np.empty(len(first), dtype=np.int64)  # (pairs,)
-        for start in range(0, len(first), _WINDOW):
-            window = slice(start, start + _WINDOW)
-            lengths[window] = self._tokenizer(first[window], second[window]).lengths
-        return lengths
-
-    def inputs(self, first: Sequence[str], second: Sequence[str]) -> dict[str, Tensor]:
-        """One batch of pairs as the network takes it, each tensor ``(pairs, longest)`` int64, on the CPU.
+    def tokenize(self, first: Sequence[str], second: Sequence[str]) -> TokenizedPairs:
+        """Pairs of texts as the network reads them, cut at the model's maximum.
 
         Raises:
             UsageError: a text is not valid Unicode.
         """
-        arrays = self._tokenizer.feed(self._tokenizer(first, second), np.arange(len(first)))
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return self._tokenizer(first, second)
+
+    def inputs(self, pairs: TokenizedPairs) -> dict[str, Tensor]:
+        """One batch of pairs as the network takes it, each tensor ``(pairs, longest)`` int64, on the CPU.
+
+        There is no attention mask where it would hide nothing.
+        """
+        return _unmasked(self._tokenizer.feed(pairs, np.arange(len(pairs.ids))))
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Logits ``(pairs, labels)`` float32 of a batch that `inputs` made."""
@@ -103,8 +101,8 @@ class CrossEncoder(nn.Module):
         """Score one window of pairs; `scores`, *shape* ``(pairs,)``, receives them."""
         tokenized = self._tokenizer(first, second)
         for members in plan_batches(tokenized.lengths, _BUDGET.get(self.device.type, _BUDGET["cuda"])):
-            arrays = self._tokenizer.feed(tokenized, members)
-            logits = self({name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()})
+            inputs = _unmasked(self._tokenizer.feed(tokenized, members))
+            logits = self({name: tensor.to(self.device) for name, tensor in inputs.items()})
             scores[members] = pair_scores(logits, self.model).cpu().numpy()
 
     def with_head(self, labels: tuple[str, ...]) -> CrossEncoder:
@@ -131,6 +129,13 @@ class CrossEncoder(nn.Module):
             transformer.base_model.load_state_dict(encoder.state_dict())
         set_labels(transformer.config, labels)
         return CrossEncoder(model, self.pairs, transformer)
+
+
+def _unmasked(arrays: Mapping[str, NDArray[np.int64]]) -> dict[str, Tensor]:
+    """Arrays as tensors, without an attention mask that hides nothing; on a GPU, seeing that would take a wait."""
+    return {
+        name: torch.from_numpy(array) for name, array in arrays.items() if name != "attention_mask" or not array.all()
+    }
 
 
 def set_labels(config: Any, labels: tuple[str, ...]) -> None:

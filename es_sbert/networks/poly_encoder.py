@@ -49,23 +49,24 @@ class PolyEncoder(nn.Module):
     def device(self) -> torch.device:
         return self.codes.device
 
-    def contexts(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def contexts(self, ids: Tensor, mask: Tensor, padded: bool = True) -> Tensor:
         """The m vectors of each first text.
 
         Args:
             ids, mask: *Shape:* ``(batch, tokens)``.
+            padded: Whether a text is shorter than the longest.
 
         Returns:
             *Shape:* ``(batch, m, width)`` float32.
         """
-        tokens = self.encoder.transformer(input_ids=ids, attention_mask=mask).last_hidden_state
+        tokens = self.encoder.transformer(input_ids=ids, attention_mask=mask if padded else None).last_hidden_state
         # Sums over many tokens lose too much in half precision.
         with torch.autocast(ids.device.type, enabled=False):
             return summarise(tokens.float(), mask, self.codes)
 
-    def candidates(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def candidates(self, ids: Tensor, mask: Tensor, padded: bool = True) -> Tensor:
         """The vector of each second text, ``(batch, width)`` float32, of token ids ``(batch, tokens)``."""
-        vectors: Tensor = self.encoder(ids, mask)
+        vectors: Tensor = self.encoder(ids, mask, padded)
         return vectors
 
     def compare(self, contexts: Tensor, candidates: Tensor) -> Tensor:

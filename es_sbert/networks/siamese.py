@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from es_sbert.bundle.model import Activation, Dense, PromptKind, SentenceModel
-from es_sbert.encoder.batches import pad, plan_batches
+from es_sbert.encoder.batches import plan_batches
+from es_sbert.encoder.packing import pad
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.networks.pooling import pool
 from es_sbert.networks.token_types import TokenTypes
@@ -93,22 +94,28 @@ class SiameseEncoder(nn.Module):
         """
         return self._tokenizer([prompt + text for text in texts] if prompt else texts).ids
 
+    def inputs(self, rows: Sequence[NDArray[np.int64]]) -> dict[str, Tensor | bool]:
+        """Rows of token ids as the arguments of `forward`: `ids` and `mask` on the CPU, and `padded`."""
+        ids, mask = self.pad(rows)
+        return {"ids": ids, "mask": mask, "padded": min(map(len, rows)) < ids.shape[1]}
+
     def pad(self, rows: Sequence[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
         """Rows of token ids as one batch: ids and mask, both ``(rows, longest)`` int64, on the CPU."""
         ids, mask = pad(rows, self._padding)
         return torch.from_numpy(ids), torch.from_numpy(mask)
 
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, mask: Tensor, padded: bool = True) -> Tensor:
         """Sentence vectors of one batch.
 
         Args:
             ids, mask: *Shape:* ``(batch, tokens)``.
+            padded: Whether a text is shorter than the longest. If not, attention needs no mask.
 
         Returns:
             *Shape:* ``(batch, dimensions)`` float32.
         """
         extra = {} if self.token_types is None else {"token_type_ids": self.token_types(mask)}
-        tokens = self.transformer(input_ids=ids, attention_mask=mask, **extra).last_hidden_state
+        tokens = self.transformer(input_ids=ids, attention_mask=mask if padded else None, **extra).last_hidden_state
         # tokens: (batch, tokens, width)
         # Sums over many tokens and squares lose too much in half precision.
         with torch.autocast(ids.device.type, enabled=False):
@@ -133,7 +140,8 @@ class SiameseEncoder(nn.Module):
         with evaluating(self):
             for members in plan_batches(lengths, _BUDGET.get(self.device.type, _BUDGET["cuda"])):
                 ids, mask = self.pad([rows[member] for member in members])
-                vectors[members] = self(ids.to(self.device), mask.to(self.device)).cpu().numpy()
+                padded = bool(lengths[members].min() < ids.shape[1])
+                vectors[members] = self(ids.to(self.device), mask.to(self.device), padded).cpu().numpy()
         return vectors
 
 

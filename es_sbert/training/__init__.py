@@ -6,5 +6,7 @@ siamese.py      the siamese encoder; folder.py opens and writes it as a sentence
 objectives/     what is minimised, one module each
 task.py         what the trainer needs of a network; bi_encoder.py, cross_encoder.py, poly_encoder.py
 trainer.py      transformers' Trainer, made to resume exactly and to count processes as one batch
+precision.py    in which number format a run computes; compiled.py compiles its network
+loss_check.py   stops at a loss that is not a number, without a wait for the GPU at every step
 run.py          a whole run, from the recipe to the exported bundle
 """

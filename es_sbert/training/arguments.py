@@ -7,13 +7,22 @@ from typing import Literal
 
 from transformers import TrainingArguments
 
+from es_sbert.training.precision import Format
 from es_sbert.training.recipe import Stage
 
 # Rows of the log of one run, about.
 _LOG_ROWS = 200
 
+# Steps between two of them at least. A row makes the host wait for a GPU; on a CPU it costs nothing.
+_LOG_STEPS = {"cpu": 1, "cuda": 10}
+
 # When to measure and save is decided by `es_sbert.training.schedule`, which knows where epochs end.
 _NEVER = 10**9
+
+
+def log_interval(steps: float, device: Literal["cpu", "cuda"]) -> int:
+    """Steps between two rows of the log of a run of so many steps."""
+    return max(_LOG_STEPS[device], round(steps / _LOG_ROWS))
 
 
 def training_arguments(
@@ -21,7 +30,7 @@ def training_arguments(
     folder: Path,
     *,
     device: Literal["cpu", "cuda"],
-    precision: Literal["fp32", "bf16", "fp16"],
+    precision: Format,
     seed: int,
     steps_per_epoch: int,
     resuming: bool,
@@ -32,7 +41,7 @@ def training_arguments(
         stage: The stage.
         folder: Where checkpoints go.
         device: What to run on; several CUDA devices only through torchrun.
-        precision: Of the transformer's products.
+        precision: Number format of the transformer's products.
         seed: Of everything random.
         steps_per_epoch: Optimiser steps of one epoch.
         resuming: Whether the run goes on from a checkpoint.
@@ -61,12 +70,14 @@ def training_arguments(
         greater_is_better=True if measured else None,
         # The row of step 0: what training started from.
         eval_on_start=measured and not resuming,
-        logging_steps=max(1, round(steps_per_epoch * stage.epochs / _LOG_ROWS)),
+        logging_steps=log_interval(steps_per_epoch * stage.epochs, device),
         logging_nan_inf_filter=False,
         report_to="none",
         disable_tqdm=True,
         # Only heads that a batch does not use get no gradient, and only where data sets have different objectives.
         ddp_find_unused_parameters=any(data.objective is not None for data in stage.data),
+        # A transformer's buffers are constants, the same in every process.
+        ddp_broadcast_buffers=False,
         remove_unused_columns=False,
         dataloader_pin_memory=device == "cuda",
     )

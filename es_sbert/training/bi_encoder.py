@@ -20,6 +20,9 @@ from es_sbert.training.distributed import gather
 from es_sbert.training.objectives.objective import Objective
 from es_sbert.training.task import Batch, TrainingTask
 
+# Token ids of a text, *shape* ``(tokens,)``.
+Tokens = NDArray[np.int64]
+
 # One pass over all columns has less overhead than one a column, unless it makes short texts as long as long ones.
 _MERGE_BELOW = 1.25
 
@@ -65,43 +68,49 @@ class BiEncoderTask(TrainingTask):
         return self._columns[examples.name]
 
     def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
-        """A batch: `passes`, of all columns together or one a column, each with `ids` and `mask` ``(texts, tokens)``;
-        `columns`, how many there are; `labels`, where the objective wants some.
+        """A batch: `passes`, of all columns together or one a column, each a list of mini-batches as
+        `SiameseEncoder.inputs` gives them; `columns`, how many there are; `labels`, where the objective wants some.
         """
         columns = [[column[row] for row in rows] for column in self._tokenized(examples)]
         longest = [max(map(len, column)) for column in columns]
         merged = max(longest) * len(columns) <= _MERGE_BELOW * sum(longest)
         passes = [[row for column in columns for row in column]] if merged else columns
-        padded = [self.encoder.pad(texts) for texts in passes]
         batch: dict[str, object] = {
-            "passes": [{"ids": ids, "mask": mask} for ids, mask in padded],
+            "passes": [[self.encoder.inputs(part) for part in self._mini_batches(texts)] for texts in passes],
             "columns": len(columns),
         }
         if examples.labels is not None:
             batch["labels"] = torch.from_numpy(np.ascontiguousarray(examples.labels[np.asarray(rows)]))
         return batch
 
+    def _mini_batches(self, texts: Sequence[Tokens]) -> list[Sequence[Tokens]]:
+        """Cut here, where lengths are known: to ask a GPU for the longest text of a part would take a wait."""
+        size = self._mini_batch or len(texts)
+        return [texts[start : start + size] for start in range(0, len(texts), size)]
+
     def forward(self, dataset: str, batch: Batch) -> Tensor:
         objective = self.objectives[self._objective_of[dataset]]
-        parts = [self._encode(part["ids"], part["mask"]) for part in batch["passes"]]  # each (texts, dimensions)
-        if len(parts) == 1:
-            parts = list(parts[0].chunk(batch["columns"]))  # each (examples, dimensions)
-        labels = gather(batch["labels"]) if "labels" in batch else None
-        loss: Tensor = objective([gather(part) for part in parts], labels)
+        columns = [self._encode(mini_batches) for mini_batches in batch["passes"]]  # each (texts, dimensions)
+        if len(columns) == 1:
+            columns = list(columns[0].chunk(batch["columns"]))  # each (examples, dimensions)
+        sizes = batch.get("sizes", ())
+        labels = gather(batch["labels"], sizes) if "labels" in batch else None
+        loss: Tensor = objective([gather(column, sizes) for column in columns], labels)
         return loss
 
-    def _encode(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Vectors of one pass, ``(texts, dimensions)``; in mini-batches, each is computed again for the gradients."""
-        size = self._mini_batch
-        if size is None or len(ids) <= size or not torch.is_grad_enabled():
-            vectors: Tensor = self.encoder(ids, mask)
+    def _encode(self, mini_batches: Sequence[Batch]) -> Tensor:
+        """Vectors of one pass, ``(texts, dimensions)``; of several mini-batches, each is computed again for the
+        gradients.
+        """
+        if len(mini_batches) == 1:
+            vectors: Tensor = self.encoder(**mini_batches[0])
             return vectors
-        parts = []
-        for part_ids, part_mask in zip(ids.split(size), mask.split(size), strict=True):
-            longest = int(part_mask.sum(dim=1).max())
-            inputs = part_ids[:, :longest], part_mask[:, :longest]
-            parts.append(checkpoint(self.encoder, *inputs, use_reentrant=False))
-        return torch.cat(parts)
+        return torch.cat(
+            [
+                checkpoint(self.encoder, part["ids"], part["mask"], part["padded"], use_reentrant=False)
+                for part in mini_batches
+            ]
+        )
 
     def measured(self) -> Embedder:
         return self.encoder

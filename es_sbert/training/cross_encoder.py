@@ -16,6 +16,7 @@ from es_sbert.evaluation.models import PairScorer
 from es_sbert.networks.cross_encoder import ONE_LABEL, CrossEncoder
 from es_sbert.networks.cross_encoder_folder import save_cross_encoder, start_cross_encoder
 from es_sbert.training.data.examples import Examples
+from es_sbert.training.data.tokens import PairColumn
 from es_sbert.training.distributed import joint_mean
 from es_sbert.training.objectives.settings import ObjectiveSpec, Regression, Softmax
 from es_sbert.training.pair_labels import to_unit_interval
@@ -39,6 +40,7 @@ class CrossEncoderTask(TrainingTask):
         super().__init__()
         self.encoder = encoder
         self.objectives = dict(objectives)
+        self._pairs: dict[str, PairColumn] = {}
 
     @classmethod
     def open(cls, spec: ModelSpec, objectives: Mapping[str, ObjectiveSpec]) -> CrossEncoderTask:
@@ -62,8 +64,14 @@ class CrossEncoderTask(TrainingTask):
         return cls(start_cross_encoder(base, labels, name=spec.base, max_tokens=spec.max_tokens), objectives)
 
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        first, second = examples.texts
-        return self.encoder.lengths(first, second)
+        return self._tokenized(examples).lengths
+
+    def _tokenized(self, examples: Examples) -> PairColumn:
+        """Once for all epochs: tokenising costs more than everything else that the host does to make a batch."""
+        if examples.name not in self._pairs:
+            first, second = examples.texts
+            self._pairs[examples.name] = PairColumn(first, second, self.encoder.tokenize)
+        return self._pairs[examples.name]
 
     def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
         """`inputs` as the tokenizer pads them, `labels` ``(batch,)``: float32 in [0, 1], or int64 classes.
@@ -71,13 +79,13 @@ class CrossEncoderTask(TrainingTask):
         Raises:
             RecipeInvalid: a gold score lies outside the objective's range.
         """
-        first, second = ([column[row] for row in rows] for column in examples.texts)
+        inputs = self.encoder.inputs(self._tokenized(examples).pairs(rows))
         objective = self.objectives[examples.name]
         if isinstance(objective, Regression):
             labels = to_unit_interval(examples, rows, objective.range)
         else:
             labels = torch.as_tensor(np.asarray(examples.labels)[list(rows)], dtype=torch.int64)
-        return {"inputs": self.encoder.inputs(first, second), "labels": labels}
+        return {"inputs": inputs, "labels": labels}
 
     def forward(self, dataset: str, batch: Batch) -> Tensor:
         """The mean loss of the joint batch."""
@@ -87,7 +95,7 @@ class CrossEncoderTask(TrainingTask):
             losses = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], gold, reduction="none")
         else:
             losses = nn.functional.cross_entropy(logits, batch["labels"], reduction="none")
-        return joint_mean(losses)
+        return joint_mean(losses, batch.get("sizes", ()))
 
     def measured(self) -> PairScorer:
         return self.encoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ def processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def gather(local: Tensor) -> Tensor:
+def gather(local: Tensor, sizes: Sequence[int] = ()) -> Tensor:
     """Stack the rows of all processes, with gradients.
 
     Every process then has the loss of the joint batch. Its gradient with respect to the local rows is summed over the
@@ -23,51 +24,53 @@ def gather(local: Tensor) -> Tensor:
 
     Args:
         local: *Shape:* ``(batch, …)``; the number of rows may differ between processes.
+        sizes: Rows of every process, as the sampler has dealt them out: to ask the others would take an exchange, and
+            the host would have to wait for the GPU to read its answer. One process needs none.
 
     Returns:
         *Shape:* ``(joint batch, …)``, in the order of the processes; `local` itself where there is one.
+
+    Raises:
+        ValueError: `sizes` is not that of the processes and of `local`.
     """
     if processes() == 1:
         return local
-    joint: Tensor = _Gather.apply(local)
+    if len(sizes) != processes() or sizes[dist.get_rank()] != len(local):
+        raise ValueError(f"parts of {list(sizes)} rows, but process {dist.get_rank()} has {len(local)}")
+    joint: Tensor = _Gather.apply(local, tuple(sizes))
     return joint
 
 
-def joint_mean(losses: Tensor) -> Tensor:
+def joint_mean(losses: Tensor, sizes: Sequence[int] = ()) -> Tensor:
     """The mean over the losses of the joint batch, *shape* ``(batch,)`` in each process, as a scalar."""
-    return gather(losses).mean()
+    return gather(losses, sizes).mean()
 
 
-def rows_before(count: int, device: torch.device) -> int:
-    """How many rows of the joint batch stand in front of this process's own `count`."""
-    if processes() == 1:
-        return 0
-    return sum(_sizes(count, device)[: dist.get_rank()])
-
-
-def _sizes(count: int, device: torch.device) -> list[int]:
-    """Rows of every process."""
-    size = torch.tensor([count], device=device)
-    sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, size)
-    return [int(each) for each in sizes]
+def rows_before(sizes: Sequence[int] = ()) -> int:
+    """How many rows of the joint batch stand in front of this process's own."""
+    return 0 if processes() == 1 else sum(sizes[: dist.get_rank()])
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, local: Tensor) -> Tensor:
-        ctx.sizes = _sizes(len(local), local.device)
-        # Backends gather tensors of one shape only: shorter parts are filled up and cut again.
-        filled = local.new_zeros((max(ctx.sizes), *local.shape[1:]))  # (longest part, …)
-        filled[: len(local)] = local
-        parts = [torch.empty_like(filled) for _ in ctx.sizes]
-        dist.all_gather(parts, filled)
-        return torch.cat([part[:rows] for part, rows in zip(parts, ctx.sizes, strict=True)])
+    def forward(ctx: Any, local: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        ctx.sizes = sizes
+        longest = max(sizes)
+        filled = local.contiguous()
+        if len(local) < longest:
+            # Backends gather tensors of one shape only: shorter parts are filled up and cut again.
+            filled = local.new_zeros((longest, *local.shape[1:]))  # (longest part, …)
+            filled[: len(local)] = local
+        joint = local.new_empty((len(sizes) * longest, *local.shape[1:]))  # (processes · longest part, …)
+        dist.all_gather_into_tensor(joint, filled)
+        if min(sizes) == longest:
+            return joint
+        return torch.cat([part[:rows] for part, rows in zip(joint.split(longest), sizes, strict=True)])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (joint,) = gradients  # (joint batch, …)
         summed = joint.contiguous().clone()
         dist.all_reduce(summed)
         own: Tensor = summed.split(ctx.sizes)[dist.get_rank()]
-        return own
+        return own, None

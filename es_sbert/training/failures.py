@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -27,18 +30,18 @@ _CALMER = (
 _CPU_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
 
 
-def check_finite(loss: Tensor, step: int, examples: Examples, rows: list[int]) -> None:
-    """Stop where a loss is not a number, before it reaches the weights.
+def check_finite(loss: float, step: int, examples: Examples, rows: Sequence[int] | NDArray[np.int64]) -> None:
+    """Stop where a loss is not a number.
 
     Raises:
         TrainingDiverged: with step and batch.
     """
-    if torch.isfinite(loss):
+    if math.isfinite(loss):
         return
     lines = sorted(int(examples.lines[row]) for row in rows)
     named = ", ".join(map(str, lines[:_NAMED])) + (f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else "")
     raise TrainingDiverged(
-        f"the loss of step {step} is {loss.item()}, in the batch of {examples.path}, lines {named}",
+        f"the loss of step {step} is {loss}, in the batch of {examples.path}, lines {named}",
         f"Where it is step 1, look at these lines. {_CALMER}",
     )
 

@@ -9,6 +9,7 @@ from torch import nn
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.errors import RecipeInvalid
 from es_sbert.networks.cross_encoder import CrossEncoder
+from es_sbert.networks.padding_mask import use_given_masks
 from es_sbert.training.bi_encoder import BiEncoderTask
 from es_sbert.training.cross_encoder import CrossEncoderTask
 from es_sbert.training.data.examples import Examples
@@ -110,6 +111,7 @@ def prompts_of(
 def _prepare(encoder: nn.Module, stage: Stage, lora: Lora | None) -> None:
     """Gradient checkpointing and LoRA on the encoder's transformer; the head above it is trained whole."""
     transformer = encoder.transformer
+    use_given_masks(transformer)
     if stage.gradient_checkpointing:
         transformer.gradient_checkpointing_enable({"use_reentrant": False})
     if lora is not None:

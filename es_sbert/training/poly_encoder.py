@@ -96,13 +96,15 @@ class PolyEncoderTask(TrainingTask):
         return self._columns[examples.name]
 
     def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
-        """`columns`, each with `ids` and `mask` ``(batch, tokens)``; `labels` ``(batch,)`` float32 for `regression`.
+        """`columns`, each as `SiameseEncoder.inputs` gives it; `labels` ``(batch,)`` float32 for `regression`.
 
         Raises:
             RecipeInvalid: a gold score lies outside the objective's range.
         """
-        padded = [self.encoder.pad([column[row] for row in rows]) for column in self._tokenized(examples)]
-        batch: dict[str, object] = {"columns": [{"ids": ids, "mask": mask} for ids, mask in padded]}
+        columns = self._tokenized(examples)
+        batch: dict[str, object] = {
+            "columns": [self.encoder.inputs([column[row] for row in rows]) for column in columns]
+        }
         objective = self.objectives[examples.name]
         if isinstance(objective, Regression):
             batch["labels"] = gold_scores(examples, rows, objective.range)
@@ -114,19 +116,19 @@ class PolyEncoderTask(TrainingTask):
         Each process compares its own contexts with the candidates of all processes: what other processes' losses say
         of one's own candidates comes back through `gather`.
         """
-        objective = self.objectives[dataset]
+        objective, sizes = self.objectives[dataset], batch.get("sizes", ())
         first, *others = batch["columns"]
         contexts = self.network.contexts(**first)  # (batch, m, width)
         columns = [self.network.candidates(**column) for column in others]  # each (batch, width)
         if isinstance(objective, InBatch):
-            candidates = torch.cat([gather(column) for column in columns])  # (joint batch · columns, width)
+            candidates = torch.cat([gather(column, sizes) for column in columns])  # (joint batch · columns, width)
             logits = objective.scale * self.network.compare(contexts, candidates.unsqueeze(0))
-            before = rows_before(len(contexts), contexts.device)
+            before = rows_before(sizes)
             # Context i's own candidate: the positives are the first column.
-            own = before + torch.arange(len(contexts), device=contexts.device)  # (batch,)
-            return joint_mean(nn.functional.cross_entropy(logits, own, reduction="none"))
+            own = torch.arange(before, before + len(contexts), device=contexts.device)  # (batch,)
+            return joint_mean(nn.functional.cross_entropy(logits, own, reduction="none"), sizes)
         scores = self.network.compare(contexts, columns[0].unsqueeze(1))[:, 0]  # (batch,)
-        return joint_mean(nn.functional.mse_loss(scores, batch["labels"], reduction="none"))
+        return joint_mean(nn.functional.mse_loss(scores, batch["labels"], reduction="none"), sizes)
 
     def measured(self) -> PairScorer:
         return self.network

@@ -204,6 +204,8 @@ class Recipe(Settings):
         model: What the run starts from.
         stages: In order.
         precision: Number format of the transformer's products while training; weights and optimiser stay float32.
+            `auto`: bf16 on a card that has it, fp32 on a CPU.
+        compile: Compile the transformer with torch.compile before its first step.
         seed: Of everything random.
         test: Data to measure the base model and the trained model on, at the end. No checkpoint is chosen by it.
         export: What is written at the end.
@@ -213,7 +215,8 @@ class Recipe(Settings):
     description: str = ""
     model: ModelSpec
     stages: tuple[Stage, ...] = Field(min_length=1)
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    compile: bool = False
     seed: int = Field(42, ge=0)
     test: DevSpec | None = None
     export: ExportSpec = ExportSpec()

@@ -30,6 +30,7 @@ from es_sbert.training.failures import disk_errors_explained
 from es_sbert.training.inputs import find_models, gold_file, read_stages, read_test
 from es_sbert.training.neighbours import with_neighbours
 from es_sbert.training.open_task import open_task
+from es_sbert.training.precision import TrainingPrecision, card_has_bf16, choose_precision
 from es_sbert.training.recipe import Kind, ModelSpec, Recipe, Stage
 from es_sbert.training.stage import StageData, StageResult, data_names, stage_model, train_stage
 from es_sbert.training.teachers import taught
@@ -62,12 +63,14 @@ class Trained:
         stages: How each stage that was trained by this call went.
         test: Scores on the recipe's test set; None without one, or where an earlier call has trained the model.
         fingerprint: Of the exported model; None where nothing was exported.
+        precision: In which number formats it was trained; None where an earlier call has trained the model.
     """
 
     folder: Path
     stages: tuple[StageResult, ...]
     fingerprint: str | None
     test: FinalScores | None = None
+    precision: str | None = None
 
 
 def train(
@@ -96,33 +99,37 @@ def train(
     Raises:
         EsSbertError: see the tree; after a failure, what was written whole stays, and `resume` goes on from it.
     """
-    place = choose_training_device(device, recipe.precision)
+    place = choose_training_device(device)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     state = accelerate.PartialState(cpu=place == "cpu")
     data, test_data = read_stages(recipe, data_folder), read_test(recipe, data_folder)
     folders = find_models(recipe, all_needed=not resume)
     workspace = Workspace(output)
+    # A run that goes on computes as it began, on another card too.
+    wanted = (workspace.precision() if resume and recipe.precision == "auto" else None) or recipe.precision
+    precision = choose_precision(wanted, place, has_bf16=card_has_bf16())
     hashes = _hashes(recipe, data_folder) if state.is_main_process else {}
     say: Report = report if state.is_main_process else lambda message: None
     with ExitStack() as held:
         if state.is_main_process:
             models = {name: hash_model(folder) for name, folder in folders.items()}
-            held.enter_context(workspace.held(recipe, hashes, models, resume=resume))
+            held.enter_context(workspace.held(recipe, hashes, models, precision.products, resume=resume))
         state.wait_for_everyone()
         if resume and workspace.finished():
             say(f"{output} is finished: there is nothing to go on with")
             return Trained(output, (), _fingerprint(output))
-        results = _train_stages(recipe, data, workspace, place, resume=resume, report=say)
+        results = _train_stages(recipe, data, workspace, place, precision, resume=resume, report=say)
         fingerprint = test = None
         if state.is_main_process:
             if test_data is not None:
                 test = _test_scores(recipe, data, test_data, workspace, state.device)
+            summary = _summary(recipe, workspace, precision, hashes, test)
             fingerprint = _finish(
-                recipe, workspace, data_folder, hashes, test, keep_checkpoints=keep_checkpoints, report=say
+                recipe, workspace, data_folder, summary, keep_checkpoints=keep_checkpoints, report=say
             )
         state.wait_for_everyone()
-    return Trained(output, results, fingerprint, test)
+    return Trained(output, results, fingerprint, test, str(precision))
 
 
 def _train_stages(
@@ -130,6 +137,7 @@ def _train_stages(
     data: Sequence[StageData],
     workspace: Workspace,
     device: Literal["cpu", "cuda"],
+    precision: TrainingPrecision,
     *,
     resume: bool,
     report: Report,
@@ -139,12 +147,11 @@ def _train_stages(
     for stage, read in zip(recipe.stages, data, strict=True):
         folder = workspace.stage(stage.name)
         if stage_model(folder) is None:
-            report(f"Training {stage.name} on {device}: {data_names(read.examples)}")
+            report(f"Training {stage.name} on {device} in {precision}: {data_names(read.examples)}")
             with accelerate.PartialState().main_process_first():
                 read = _prepared(stage, read, folder, device, report)
-            results.append(
-                train_stage(recipe, stage, start, read, workspace, device=device, resume=resume, report=report)
-            )
+            result = train_stage(recipe, stage, start, read, workspace, device, precision, resume=resume, report=report)
+            results.append(result)
         start = next_start(recipe.model, folder / "model")
     return tuple(results)
 
@@ -178,11 +185,11 @@ def next_start(spec: ModelSpec, folder: Path) -> ModelSpec:
     return ModelSpec(base=str(folder), kind=spec.kind, codes=spec.codes, lora=spec.lora)
 
 
-def choose_training_device(name: str, precision: Literal["fp32", "bf16", "fp16"]) -> Literal["cpu", "cuda"]:
+def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
     """What to train on.
 
     Raises:
-        DeviceError: CUDA is asked for and torch cannot use it, or the device cannot train in that precision.
+        DeviceError: CUDA is asked for and torch cannot use it.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(
@@ -193,10 +200,7 @@ def choose_training_device(name: str, precision: Literal["fp32", "bf16", "fp16"]
         raise DeviceError(
             "torch cannot use CUDA here", "Install torch for your CUDA version, or leave --device cuda out."
         )
-    device: Literal["cpu", "cuda"] = "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
-    if device == "cpu" and precision == "fp16":  # transformers would silently train in fp32
-        raise DeviceError("a CPU does not train in fp16", "Set precision: bf16 or fp32, or train on a CUDA device.")
-    return device
+    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _hashes(recipe: Recipe, data_folder: Path) -> dict[str, str]:
@@ -218,8 +222,7 @@ def _finish(
     recipe: Recipe,
     workspace: Workspace,
     data_folder: Path,
-    hashes: dict[str, str],
-    test: FinalScores | None,
+    summary: dict[str, Any],
     *,
     keep_checkpoints: bool,
     report: Report,
@@ -230,7 +233,6 @@ def _finish(
     shutil.rmtree(built, ignore_errors=True)
     with disk_errors_explained(workspace.output):
         fingerprint = _export(recipe, trained, built, data_folder, report)
-        summary = _summary(recipe, workspace, hashes, test)
         note(built / TRAINING_RECORD, summary)
         card = model_card(recipe.name, (), TrainingRecord.model_validate(summary))
         (built / "README.md").write_text(card, encoding="utf-8")
@@ -252,7 +254,13 @@ def _export(recipe: Recipe, trained: Path, built: Path, data_folder: Path, repor
     return export_bundle(model, built, precisions, sts_file=gold, reference="auto", on_progress=report).fingerprint
 
 
-def _summary(recipe: Recipe, workspace: Workspace, hashes: dict[str, str], test: FinalScores | None) -> dict[str, Any]:
+def _summary(
+    recipe: Recipe,
+    workspace: Workspace,
+    precision: TrainingPrecision,
+    hashes: dict[str, str],
+    test: FinalScores | None,
+) -> dict[str, Any]:
     """What the model card says about the training: recipe, data with hashes, course and versions."""
     results = []
     for stage in recipe.stages:
@@ -260,6 +268,7 @@ def _summary(recipe: Recipe, workspace: Workspace, hashes: dict[str, str], test:
     packages = ("es-sbert", "torch", "transformers", "accelerate")
     return {
         "recipe": recipe.model_dump(mode="json", exclude_defaults=True),
+        "precision": str(precision),
         "data": hashes,
         "stages": results,
         "test": None if test is None else asdict(test),

@@ -17,6 +17,7 @@ from es_sbert.errors import SourceError
 from es_sbert.exporters.staging import staged
 from es_sbert.training.arguments import training_arguments
 from es_sbert.training.checkpoints import last_complete, remove_incomplete
+from es_sbert.training.compiled import compile_transformer
 from es_sbert.training.data.batches import batch_count, text_numbers
 from es_sbert.training.data.dev import DevData
 from es_sbert.training.data.examples import Examples
@@ -28,6 +29,7 @@ from es_sbert.training.history import History, course
 from es_sbert.training.objectives.build import objective_shape
 from es_sbert.training.objectives.settings import ObjectiveSpec
 from es_sbert.training.open_task import open_task
+from es_sbert.training.precision import TrainingPrecision, float32_products
 from es_sbert.training.progress import ProgressBar
 from es_sbert.training.recipe import ModelSpec, Recipe, Stage
 from es_sbert.training.schedule import End, Schedule
@@ -84,8 +86,9 @@ def train_stage(
     start: ModelSpec,
     data: StageData,
     workspace: Workspace,
-    *,
     device: Literal["cpu", "cuda"],
+    precision: TrainingPrecision,
+    *,
     resume: bool,
     report: Callable[[str], None],
 ) -> StageResult:
@@ -98,6 +101,7 @@ def train_stage(
         data: Read and checked.
         workspace: Of the run.
         device: What to train on.
+        precision: Number formats of the run.
         resume: Go on from the last whole checkpoint, if there is one.
         report: Told a line for every measurement.
 
@@ -109,14 +113,16 @@ def train_stage(
     state = accelerate.PartialState(cpu=device == "cpu")
     transformers.set_seed(recipe.seed)
     task = open_task(start, stage, data.examples, data.objectives)
-    sampler = _sampler(recipe, stage, data, task.lengths, state, report)
+    if recipe.compile:
+        compile_transformer(task.encoder)
+    sampler = batch_sampler(recipe, stage, data, task.lengths, state, report)
     steps_per_epoch = -(-len(sampler) // stage.accumulation)
     if state.is_main_process:
         remove_incomplete(folder)
     state.wait_for_everyone()
     checkpoint = last_complete(folder) if resume else None
     arguments = training_arguments(
-        stage, folder, device=device, precision=recipe.precision, seed=recipe.seed,
+        stage, folder, device=device, precision=precision.products, seed=recipe.seed,
         steps_per_epoch=steps_per_epoch, resuming=checkpoint is not None,
     )  # fmt: skip
     name = dev_name(stage.dev) if stage.dev else None
@@ -129,11 +135,12 @@ def train_stage(
     ]
     dev, distance = data.dev, triplet_distance(data.objectives)
     measure = None if dev is None else lambda: dev_score(task.measured(), dev, distance)
-    trainer = TaskTrainer(task, data.examples, sampler, stage, arguments, measure, callbacks)
+    trainer = TaskTrainer(task, data.examples, sampler, stage, arguments, measure, callbacks, compiled=recipe.compile)
     began = time.monotonic()
     done_before = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
     try:
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        with float32_products(precision, device):
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
         bar.stop()
     seconds = time.monotonic() - began
@@ -160,7 +167,7 @@ def train_stage(
     return result
 
 
-def _sampler(
+def batch_sampler(
     recipe: Recipe,
     stage: Stage,
     data: StageData,
@@ -168,6 +175,17 @@ def _sampler(
     state: accelerate.PartialState,
     report: Callable[[str], None],
 ) -> MixedBatchSampler:
+    """The batches of a stage, of which each process gets its part.
+
+    Args:
+        recipe, stage, data: What is trained.
+        lengths: Tokens of the examples of a data set (`TrainingTask.lengths`).
+        state: Which process this is.
+        report: Told where repeated texts make batches smaller than asked for.
+
+    Raises:
+        SourceError: every batch of in-batch negatives is one pair.
+    """
     planned = [
         Planned(lengths(examples), text_numbers(examples) if objective_shape(objective).distinct else None)
         for examples, objective in zip(data.examples, data.objectives, strict=True)

@@ -38,7 +38,12 @@ class TrainingTask(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, dataset: str, batch: Batch) -> Tensor:
-        """The loss of one batch of one data set, a scalar, the mean over the joint batch of all processes."""
+        """The loss of one batch of one data set, a scalar, the mean over the joint batch of all processes.
+
+        Args:
+            dataset: Name of the data set.
+            batch: As `collate` made it; with several processes also `sizes`, the examples of each process's part.
+        """
 
     @abstractmethod
     def measured(self) -> Embedder | PairScorer:

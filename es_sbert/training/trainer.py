@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -14,9 +15,11 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from es_sbert.networks.siamese import evaluating
 from es_sbert.training.checkpoints import mark_complete
+from es_sbert.training.compiled import compiler_errors_explained, uncompiled
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.data.sampler import MixedBatchSampler, MixedDataset
-from es_sbert.training.failures import check_finite, check_still_finite, disk_errors_explained, out_of_memory_explained
+from es_sbert.training.data.sampler import Item, MixedBatchSampler, MixedDataset, part_sizes
+from es_sbert.training.failures import check_still_finite, disk_errors_explained, out_of_memory_explained
+from es_sbert.training.loss_check import LossCheck
 from es_sbert.training.recipe import Stage
 from es_sbert.training.task import TrainingTask
 
@@ -38,6 +41,7 @@ class TaskTrainer(Trainer):
         arguments: Of the run.
         measure: Gives the dev score of the network as it is, or None without a dev set.
         callbacks: Of the run.
+        compiled: Whether the task's transformer is compiled.
     """
 
     control: TrainerControl
@@ -51,12 +55,15 @@ class TaskTrainer(Trainer):
         arguments: TrainingArguments,
         measure: Callable[[], float] | None,
         callbacks: Sequence[TrainerCallback],
+        *,
+        compiled: bool = False,
     ) -> None:
         self._task = task
         self._data = data
         self._sampler = sampler
         self._stage = stage
         self._measure = measure
+        self._compiled = compiled
         super().__init__(
             model=task,
             args=arguments,
@@ -67,11 +74,15 @@ class TaskTrainer(Trainer):
         )
         # A batch's loss is its mean: accumulated gradients are averaged, not summed.
         self.loss_is_scaled_for_ga = False
+        self._losses = LossCheck(self.args.device)
         self.remove_callback(PrinterCallback)
 
-    def _collate(self, items: list[tuple[int, int]]) -> dict[str, Any]:
-        number, rows = items[0][0], [row for _, row in items]
-        return {"number": number, "rows": rows, "batch": self._task.collate(self._data[number], rows)}
+    def _collate(self, items: list[Item]) -> dict[str, Any]:
+        number, rows = items[0].dataset, [item.row for item in items]
+        batch = self._task.collate(self._data[number], rows)
+        sizes = part_sizes(items[0].joint, self._sampler.processes)
+        # An array of rows is one value to what moves batches to the device, a list would be as many as it has rows.
+        return {"number": number, "rows": np.array(rows), "batch": {**batch, "sizes": sizes}}
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         # Not prepared by accelerate: the sampler itself gives each process its part, and knows of unequal batches.
@@ -82,18 +93,37 @@ class TaskTrainer(Trainer):
             pin_memory=self.args.dataloader_pin_memory,
         )
 
+    def _prepare_input(self, data: Any) -> Any:
+        """Batches as they are, on the device; the loader has page-locked them, so that the host need not wait."""
+        if isinstance(data, Tensor):
+            return data.to(self.args.device, non_blocking=self.args.dataloader_pin_memory)
+        return super()._prepare_input(data)
+
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         examples = self._data[inputs["number"]]
         loss: Tensor = model(examples.name, inputs["batch"])
-        check_finite(loss, self.state.global_step + 1, examples, inputs["rows"])
+        self._losses.add(loss, self.state.global_step + 1, examples, inputs["rows"])
         return loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        with out_of_memory_explained(self._stage.batch, self._stage.mini_batch):
+        with (
+            compiler_errors_explained(compiled=self._compiled),
+            out_of_memory_explained(self._stage.batch, self._stage.mini_batch),
+        ):
             loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
             return loss
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().train(*args, **kwargs)
+        self._losses.finish()
+        return output
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        if self.control.should_log or self.control.should_evaluate or self.control.should_save:
+            self._losses.finish()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if not self.control.should_training_stop:  # as `End` finds when a run goes on from its very end
@@ -104,16 +134,19 @@ class TaskTrainer(Trainer):
         if self._measure is None:
             return {}
         self._check_still_finite()
-        metrics = {"eval_dev": self._measure()}
+        with uncompiled(compiled=self._compiled):
+            metrics = {"eval_dev": self._measure()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def _check_still_finite(self) -> None:
         examples = self._data[0]
-        with evaluating(self._task):
-            batch = self._prepare_inputs(self._task.collate(examples, range(min(_TRIED, len(examples)))))
-            loss = self._task(examples.name, batch)
+        with evaluating(self._task), uncompiled(compiled=self._compiled):
+            tried = min(_TRIED, len(examples))
+            batch = self._prepare_inputs(self._task.collate(examples, range(tried)))
+            # Every process tries the same ones.
+            loss = self._task(examples.name, {**batch, "sizes": (tried,) * self._sampler.processes})
         check_still_finite(loss, self.state.global_step)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:

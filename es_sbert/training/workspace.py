@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from es_sbert.bundle.manifest import MANIFEST_NAME
 from es_sbert.bundle.store import hash_file
@@ -17,6 +17,7 @@ from es_sbert.evaluation.card import TRAINING_RECORD
 from es_sbert.locks import file_lock
 from es_sbert.training.checkpoints import remove_all
 from es_sbert.training.failures import disk_errors_explained
+from es_sbert.training.precision import Format
 from es_sbert.training.recipe import Recipe
 
 _RUN = "run.json"
@@ -37,7 +38,7 @@ class Workspace:
 
     @contextmanager
     def held(
-        self, recipe: Recipe, data: Mapping[str, str], models: Mapping[str, str], *, resume: bool
+        self, recipe: Recipe, data: Mapping[str, str], models: Mapping[str, str], precision: Format, *, resume: bool
     ) -> Iterator[None]:
         """Begin a run in an empty folder, or go on with the same one, and keep others out of it meanwhile.
 
@@ -46,6 +47,7 @@ class Workspace:
             data: Path → SHA-256 of every file that training reads.
             models: Name → `hash_model` of every model that the recipe names; those that are not there any more are
                 left out where a run goes on.
+            precision: Number format of the run, which `precision` gives when it goes on.
             resume: Go on with a run that ended early.
 
         Raises:
@@ -53,7 +55,12 @@ class Workspace:
             CheckpointInvalid: there is nothing to go on with, or it is another recipe's, other data's or other models'.
             OutputError: the folder cannot be written to.
         """
-        settings = {"recipe": recipe.model_dump(mode="json"), "data": dict(data), "models": dict(models)}
+        settings = {
+            "recipe": recipe.model_dump(mode="json"),
+            "data": dict(data),
+            "models": dict(models),
+            "precision": precision,
+        }
         path, lock = self.folder / _RUN, self.folder / _LOCK
         if resume:
             self._check_same(path, settings)
@@ -92,9 +99,10 @@ class Workspace:
             ) from error
         except (OSError, ValueError) as error:
             raise CheckpointInvalid(f"{path} cannot be read: {error}", "Start anew in another folder.") from error
+        started = {"recipe": _started_recipe(before, settings["recipe"]), "data": before.get("data")}
         for part, what in (("recipe", "another recipe"), ("data", "other training data")):
-            if before.get(part) != settings[part]:
-                changed = ", ".join(_differences(before.get(part), settings[part]))
+            if started[part] != settings[part]:
+                changed = ", ".join(_differences(started[part], settings[part]))
                 raise CheckpointInvalid(
                     f"{self.output} was started with {what}: {changed}",
                     "Run the recipe it was started with (it stands in training/run.json), or start anew in another "
@@ -112,6 +120,15 @@ class Workspace:
                     "Put the model back that it was started with (run the command in the same folder, where the name "
                     "is a relative path), or start anew in another folder.",
                 )
+
+    def precision(self) -> Format | None:
+        """The number format that the run began with; None where there is no run, or none was noted."""
+        try:
+            run = json.loads((self.folder / _RUN).read_text(encoding="utf-8"))
+            noted = run.get("precision", run["recipe"]["precision"])  # older versions noted the recipe's alone
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # `held` says what is wrong
+        return noted if noted in get_args(Format) else None
 
     def stage(self, name: str) -> Path:
         """Folder of a stage: its checkpoints, and `model` when it is through."""
@@ -164,6 +181,20 @@ def note(path: Path, value: object) -> None:
         partial = path.with_name(f"{path.name}.partial")
         partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         partial.replace(path)
+
+
+def _started_recipe(run: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
+    """The recipe that a run was started with, as this version writes it: settings that are newer have their defaults.
+
+    Older versions had a precision where this one has `auto`; a run of theirs goes on in it.
+    """
+    try:
+        recipe = Recipe.model_validate(run["recipe"]).model_dump(mode="json")
+    except (KeyError, ValueError):
+        return run.get("recipe")
+    if "precision" not in run and now["precision"] == "auto":
+        recipe["precision"] = "auto"
+    return recipe
 
 
 def _differences(before: Any, now: Any, place: str = "") -> list[str]:

@@ -18,7 +18,8 @@ from es_sbert.bundle.checkpoint import longest_input
 from es_sbert.bundle.json_files import read_json
 from es_sbert.bundle.model import PromptKind
 from es_sbert.bundle.safetensors import find_weights
-from es_sbert.encoder.batches import pad, plan_batches
+from es_sbert.encoder.batches import plan_batches
+from es_sbert.encoder.packing import pad
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, first_line
 
 # Padded tokens of one batch.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from torch.utils.data import Dataset, Sampler
@@ -10,8 +11,25 @@ from torch.utils.data import Dataset, Sampler
 from es_sbert.errors import UsageError
 from es_sbert.training.data.mixing import EpochPlan
 
-# A data set's number and a row of it, both from 0.
-Item = tuple[int, int]
+
+class Item(NamedTuple):
+    """An example of a batch.
+
+    Attributes:
+        dataset: Number of its data set, from 0.
+        row: Of the data set, from 0.
+        joint: Examples of the joint batch, so that each process knows the parts of the others (`part_sizes`).
+    """
+
+    dataset: int
+    row: int
+    joint: int
+
+
+def part_sizes(joint: int, processes: int) -> tuple[int, ...]:
+    """Examples of each process's part of a joint batch, in the order of the processes."""
+    least, over = divmod(joint, processes)
+    return tuple(least + (process < over) for process in range(processes))
 
 
 class MixedDataset(Dataset[Item]):
@@ -63,7 +81,8 @@ class MixedBatchSampler(Sampler[list[Item]]):
         self.examples = plan.examples
         """Examples of an epoch, over all processes."""
         self._process = process
-        self._processes = processes
+        self.processes = processes
+        """How many processes share each joint batch."""
         self._epoch = 0
 
     def __len__(self) -> int:
@@ -72,8 +91,8 @@ class MixedBatchSampler(Sampler[list[Item]]):
 
     def __iter__(self) -> Iterator[list[Item]]:
         for joint in self._plan.batches(self._epoch):
-            part = np.array_split(joint.rows, self._processes)[self._process]
-            yield [(joint.dataset, row) for row in part.tolist()]
+            part = np.array_split(joint.rows, self.processes)[self._process]
+            yield [Item(joint.dataset, row, len(joint.rows)) for row in part.tolist()]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, from 0, that the next iteration draws."""

@@ -1,4 +1,4 @@
-"""A column of tokenised texts in little memory."""
+"""Tokenised texts, and pairs of them, in little memory."""
 
 from __future__ import annotations
 
@@ -7,33 +7,81 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.encoder.pairs import TokenizedPairs
+
 # Texts tokenised at a time: the tokenizer's own objects are many times as large as their ids.
 _SLICE = 16_384
 
+Rows = list[NDArray[np.int64]]
 
-class TokenColumn:
-    """Token ids of many texts in one flat array.
+
+class TokenRows:
+    """Rows of numbers, one a text or a pair, in one flat array.
+
+    Args:
+        parts: The rows in order; each part as a flat array, *shape* ``(numbers of the part,)``.
+        lengths: *Shape:* ``(rows,)``.
+    """
+
+    def __init__(self, parts: Sequence[NDArray[np.integer]], lengths: Sequence[int]) -> None:
+        self._flat = np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)  # (numbers,)
+        self.lengths = np.array(lengths, dtype=np.int64)
+        """Numbers of each row, *shape* ``(rows,)``."""
+        self._ends = np.cumsum(self.lengths)  # (rows,)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, row: int) -> NDArray[np.int64]:
+        """One row, *shape* ``(numbers,)``."""
+        end = self._ends[row]
+        return self._flat[end - self.lengths[row] : end].astype(np.int64)
+
+
+class TokenColumn(TokenRows):
+    """Token ids of many texts.
 
     Args:
         texts: The texts.
         tokenize: Texts → one int64 array of token ids each.
     """
 
-    def __init__(self, texts: Sequence[str], tokenize: Callable[[Sequence[str]], list[NDArray[np.int64]]]) -> None:
-        flat, lengths = [], []
+    def __init__(self, texts: Sequence[str], tokenize: Callable[[Sequence[str]], Rows]) -> None:
+        parts, lengths = [], []
         for start in range(0, len(texts), _SLICE):
             rows = tokenize(texts[start : start + _SLICE])
-            flat.append(np.concatenate(rows).astype(np.int32))  # (tokens of the slice,)
+            parts.append(np.concatenate(rows).astype(np.int32))  # (tokens of the slice,)
             lengths += [len(row) for row in rows]
-        self._ids = np.concatenate(flat) if flat else np.empty(0, dtype=np.int32)  # (tokens,)
-        self.lengths = np.array(lengths, dtype=np.int64)
-        """Tokens of each text, *shape* ``(texts,)``."""
-        self._ends = np.cumsum(self.lengths)  # (texts,)
+        super().__init__(parts, lengths)
 
-    def __len__(self) -> int:
-        return len(self.lengths)
 
-    def __getitem__(self, text: int) -> NDArray[np.int64]:
-        """Token ids of one text, *shape* ``(tokens,)``."""
-        end = self._ends[text]
-        return self._ids[end - self.lengths[text] : end].astype(np.int64)
+class PairColumn:
+    """Token ids of many pairs of texts, and which text each token belongs to.
+
+    Args:
+        first, second: The texts.
+        tokenize: Pairs of texts, as two columns → their tokens.
+    """
+
+    def __init__(
+        self,
+        first: Sequence[str],
+        second: Sequence[str],
+        tokenize: Callable[[Sequence[str], Sequence[str]], TokenizedPairs],
+    ) -> None:
+        ids, types, lengths = [], [], []
+        for start in range(0, len(first), _SLICE):
+            part = slice(start, start + _SLICE)
+            tokenized = tokenize(first[part], second[part])
+            ids.append(np.concatenate(tokenized.ids).astype(np.int32))  # (tokens of the slice,)
+            types.append(np.concatenate(tokenized.types).astype(np.int8))  # (tokens of the slice,)
+            lengths += tokenized.lengths.tolist()
+        self._ids, self._types = TokenRows(ids, lengths), TokenRows(types, lengths)
+        self.lengths = self._ids.lengths
+        """Tokens of each pair, *shape* ``(pairs,)``."""
+
+    def pairs(self, rows: Sequence[int]) -> TokenizedPairs:
+        """Some pairs; that they were truncated is not known any more."""
+        return TokenizedPairs(
+            [self._ids[row] for row in rows], [self._types[row] for row in rows], np.zeros(len(rows), dtype=np.bool_)
+        )

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from es_sbert.cli.main import main as es_sbert
 from es_sbert.networks.folder import open_siamese
+from es_sbert.networks.padding_mask import use_given_masks
 from es_sbert.training.bi_encoder import BiEncoderTask
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.objectives.build import build_objective
@@ -28,6 +29,7 @@ from es_sbert.training.objectives.settings import (
 from es_sbert.training.poly_encoder import PolyEncoderTask
 from es_sbert.training.recipe import Kind, ModelSpec
 from es_sbert.training.task import TrainingTask
+from tests.unit.training.device_reads import DeviceReads
 
 OBJECTIVES: dict[str, tuple[ObjectiveSpec, int]] = {
     "softmax": (Softmax(kind="softmax", classes=("a", "b", "c")), 2),
@@ -57,15 +59,19 @@ def make_examples(name: str, columns: int) -> Examples:
 def gradients(model: Path, name: str, mini_batch: int | None) -> dict[str, torch.Tensor]:
     """Gradients of the joint batch; each process has its part of it."""
     task = _open(model, name, mini_batch)
+    use_given_masks(task.encoder.transformer)
     task.train()
     examples = make_examples(name, OBJECTIVES[name][1])
-    rows = np.arange(len(examples))
+    parts = [np.arange(len(examples))]
     together = dist.is_initialized()
     if together:
-        rows = np.array_split(rows, dist.get_world_size())[dist.get_rank()]
-    batch = task.collate(examples, rows.tolist())
+        parts = np.array_split(parts[0], dist.get_world_size())
+    own = parts[dist.get_rank()] if together else parts[0]
+    batch = {**task.collate(examples, own.tolist()), "sizes": tuple(map(len, parts))}
     network = DistributedDataParallel(task) if together else task
-    network(name, batch).backward()
+    with DeviceReads() as reads:
+        network(name, batch).backward()
+    assert not reads.found, f"{name} reads from the device: {reads.found}"
     return {key: parameter.grad for key, parameter in task.named_parameters() if parameter.grad is not None}
 
 

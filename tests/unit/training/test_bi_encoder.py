@@ -78,9 +78,9 @@ def test_columns_run_together_only_where_that_pads_little(model: Path) -> None:
     task = BiEncoderTask(open_siamese(model), {"even": regression(), "uneven": regression()})
     even = task.collate(scored("even"), [0, 1, 2])
     uneven = task.collate(scored("uneven", second=LONG), [0, 1, 2])
-    assert [len(part["ids"]) for part in even["passes"]] == [6]
-    assert [len(part["ids"]) for part in uneven["passes"]] == [3, 3]
-    assert uneven["passes"][0]["ids"].shape[1] < uneven["passes"][1]["ids"].shape[1]
+    assert [[len(part["ids"]) for part in parts] for parts in even["passes"]] == [[6]]
+    assert [[len(part["ids"]) for part in parts] for parts in uneven["passes"]] == [[3], [3]]
+    assert uneven["passes"][0][0]["ids"].shape[1] < uneven["passes"][1][0]["ids"].shape[1]
 
 
 @pytest.mark.parametrize("second", ["a cat sleeps", LONG])
@@ -107,9 +107,9 @@ def test_prompts_stand_in_front_of_their_column(model: Path) -> None:
     data = examples(second=LONG)
     by_hand = Examples("pairs", data.path, ([f"query: {text}" for text in data.texts[0]], data.texts[1]), None,
                        data.lines)  # fmt: skip
-    for part, expected in zip(prompted.collate(data, [0, 1])["passes"], plain.collate(by_hand, [0, 1])["passes"],
-                              strict=True):  # fmt: skip
-        assert torch.equal(part["ids"], expected["ids"])
+    passes, expected = (task.collate(texts, [0, 1])["passes"] for task, texts in ((prompted, data), (plain, by_hand)))
+    for (part,), (other,) in zip(passes, expected, strict=True):
+        assert torch.equal(part["ids"], other["ids"])
 
 
 def test_data_sets_that_share_an_objective_share_its_head(model: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from es_sbert.training.distributed import gather, processes
+from es_sbert.training.distributed import gather, processes, rows_before
 from tests.unit.training import gradients
 from tests.unit.training.support import STILL, recipe, train_here, write_model, write_pairs, write_recipe
 
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, data and a recipe, what two processes made of it (`two`) and their gradients (`found.pt`).
 
-    Each of them fails the run by its exit code, which torchrun hands on.
+    Each of them fails the run by its exit code, which torchrun hands on: where a step reads from the device, too.
     """
     folder = tmp_path_factory.mktemp("distributed")
     model = write_model(folder / "model", config=STILL)
@@ -41,6 +42,22 @@ def test_one_process_has_its_own_rows_only() -> None:
     local = torch.ones(3, 2)
     assert processes() == 1
     assert gather(local) is local
+    assert rows_before() == 0
+
+
+@pytest.mark.parametrize("sizes", [(), (3,), (2, 3), (3, 3, 3)])
+def test_sizes_that_are_not_those_of_the_processes_are_refused(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    """Gathered by them, rows of other processes would be taken for padding, or the processes would wait forever."""
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    with pytest.raises(ValueError, match="process 0 has 3"):
+        gather(torch.ones(3, 2), sizes)
+    assert rows_before((4, 3)) == 0
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    assert rows_before((4, 3)) == 4
 
 
 @pytest.mark.slow

@@ -16,15 +16,15 @@ EXAMPLES = Examples("pairs", Path("pairs.tsv"), (["a"] * 30, ["b"] * 30), None, 
 
 
 def test_a_finite_loss_passes() -> None:
-    check_finite(torch.tensor(1.5), 3, EXAMPLES, [0, 1])
+    check_finite(1.5, 3, EXAMPLES, [0, 1])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_names_step_and_lines(value: float) -> None:
     with pytest.raises(TrainingDiverged, match=rf"step 17 is {value}.*pairs\.tsv, lines 2, 5, 9\n"):
-        check_finite(torch.tensor(value), 17, EXAMPLES, [7, 0, 3])
+        check_finite(value, 17, EXAMPLES, [7, 0, 3])
     with pytest.raises(TrainingDiverged, match=r"lines 2, 3, 4, 5, 6, 7, 8, 9 and 4 more\n"):
-        check_finite(torch.tensor(value), 17, EXAMPLES, list(range(12)))
+        check_finite(value, 17, EXAMPLES, list(range(12)))
 
 
 def test_a_batch_that_does_not_fit_names_the_setting_to_lower() -> None:

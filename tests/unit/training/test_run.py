@@ -210,7 +210,7 @@ def test_a_batch_that_does_not_fit_says_which_setting_to_lower(
     forward = BiEncoderTask.forward
 
     def hungry(task: BiEncoderTask, name: str, batch: Any) -> Tensor:
-        torch.empty(len(batch["passes"][0]["ids"]) << 45, dtype=torch.uint8)
+        torch.empty(len(batch["passes"][0][0]["ids"]) << 45, dtype=torch.uint8)
         return forward(task, name, batch)
 
     monkeypatch.setattr(BiEncoderTask, "forward", hungry)

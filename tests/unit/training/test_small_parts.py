@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from es_sbert.cli.train import train_summary
 from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.similarity import Similarity
+from es_sbert.training.arguments import log_interval
 from es_sbert.training.checkpoints import last_complete, mark_complete, remove_all, remove_incomplete
 from es_sbert.training.data.dev import DevData
 from es_sbert.training.data.tokens import TokenColumn
@@ -34,6 +35,12 @@ def test_every_epoch_ends_with_a_checkpoint(steps: int, per_epoch: int) -> None:
     assert max(found) == steps
     assert len(found) == min(steps, per_epoch)
     assert min(found) >= 1
+
+
+def test_a_short_run_on_a_card_is_not_logged_at_every_step() -> None:
+    """Each row of the log makes the host wait for the card."""
+    assert [log_interval(steps, "cpu") for steps in (20, 90, 2000, 40_000)] == [1, 1, 10, 200]
+    assert [log_interval(steps, "cuda") for steps in (20, 90, 2000, 40_000)] == [10, 10, 10, 200]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The folder of a run knows what the run was started with, and lets nothing else go on."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,23 @@ def distilling(tmp_path: Path) -> Recipe:
 
 def hold(output: Path, its: Recipe, *, resume: bool) -> None:
     models = {name: hash_model(folder) for name, folder in find_models(its, all_needed=not resume).items()}
-    with Workspace(output).held(its, {}, models, resume=resume):
+    with Workspace(output).held(its, {}, models, "fp32", resume=resume):
         pass
+
+
+def test_a_run_of_an_older_version_goes_on(tmp_path: Path, distilling: Recipe) -> None:
+    """It noted no precision but its recipe's, and knew neither `auto` nor `compile`."""
+    hold(tmp_path / "out", distilling, resume=False)
+    path = tmp_path / "out/training/run.json"
+    noted = json.loads(path.read_text())
+    del noted["precision"], noted["recipe"]["compile"]
+    path.write_text(json.dumps(noted | {"recipe": noted["recipe"] | {"precision": "bf16"}}))
+    assert Workspace(tmp_path / "out").precision() == "bf16"
+    hold(tmp_path / "out", distilling, resume=True)
+    hold(tmp_path / "out", distilling.model_copy(update={"precision": "bf16"}), resume=True)
+    for changes in ({"precision": "fp32"}, {"compile": True}, {"seed": 7}):
+        with pytest.raises(CheckpointInvalid, match=f"another recipe: {next(iter(changes))}"):
+            hold(tmp_path / "out", distilling.model_copy(update=changes), resume=True)
 
 
 @pytest.mark.parametrize("name", ["base", "teacher"])

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from es_sbert.errors import UsageError
 from es_sbert.training.data.mixing import EpochPlan, Planned
-from es_sbert.training.data.sampler import Item, MixedBatchSampler, MixedDataset
+from es_sbert.training.data.sampler import Item, MixedBatchSampler, MixedDataset, part_sizes
 
 SIZES = (37, 21)
 PLAN = EpochPlan(
@@ -20,7 +20,7 @@ PLAN = EpochPlan(
 
 
 def joint(epoch: int) -> list[list[Item]]:
-    return [[(batch.dataset, row) for row in batch.rows.tolist()] for batch in PLAN.batches(epoch)]
+    return [[Item(batch.dataset, row, len(batch.rows)) for row in batch.rows.tolist()] for batch in PLAN.batches(epoch)]
 
 
 def loader(sampler: MixedBatchSampler, workers: int = 0) -> DataLoader[Any]:
@@ -44,6 +44,10 @@ def test_the_parts_of_all_processes_are_the_joint_batch(processes: int) -> None:
     batches = list(zip(*map(loader, samplers), strict=True))
     assert [[item for part in parts for item in part] for parts in batches] == joint(1)
     assert all(max(map(len, parts)) - min(map(len, parts)) <= 1 for parts in batches)
+    # Every process knows the parts of the others from its own.
+    for parts in batches:
+        for part in parts:
+            assert part_sizes(part[0].joint, processes) == tuple(map(len, parts))
     assert all(all(parts) for parts in batches)
 
 

@@ -50,6 +50,22 @@ def test_the_regression_loss_is_the_binary_cross_entropy_of_the_sigmoid(base: Pa
     assert loss.item() == pytest.approx(by_hand, abs=1e-6)
 
 
+@pytest.mark.parametrize("rows", [[4, 1, 0], [2]])
+def test_pairs_are_tokenised_once_and_padded_batch_by_batch(
+    base: Path, rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = open_task(base)
+    expected = task.encoder.inputs(task.encoder.tokenize([FIRST[row] for row in rows], [SECOND[row] for row in rows]))
+    task.lengths(examples())
+    monkeypatch.setattr(task.encoder, "tokenize", None)
+    found = task.collate(examples(), rows)["inputs"]
+    assert found.keys() == expected.keys()
+    # A batch without padding has no mask, which the network would have to read to see that it hides nothing.
+    assert ("attention_mask" in found) is (len(rows) > 1)
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor)
+
+
 def test_the_losses_are_those_of_sentence_transformers(base: Path, tmp_path: Path) -> None:
     for objective, labels, kind in (
         (REGRESSION, SCORES, BinaryCrossEntropyLoss),
@@ -106,7 +122,7 @@ def test_a_folder_of_sentence_transformers_gives_its_scores(base: Path, tmp_path
 
 def test_bert_is_told_which_text_a_token_belongs_to(base: Path) -> None:
     network = open_task(base).encoder.eval()
-    inputs = network.inputs(FIRST[:1], SECOND[:1])
+    inputs = network.inputs(network.tokenize(FIRST[:1], SECOND[:1]))
     assert set(inputs["token_type_ids"][0].tolist()) == {0, 1}
     with torch.no_grad():
         blind = network({**inputs, "token_type_ids": torch.zeros_like(inputs["input_ids"])})

@@ -1,0 +1,136 @@
+"""torch.compile changes nothing but the speed: not the gradients, not the names of weights, not the measurements."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from es_sbert.errors import TrainingError
+from es_sbert.training import stage
+from es_sbert.training.compiled import compile_transformer, compiler_errors_explained, uncompiled
+from es_sbert.training.recipe import Kind
+from tests.unit.checkpoints import write_checkpoint
+from tests.unit.training.support import STILL, cut_at, recipe, train_here, write_model, write_recipe
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_pictures")]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "model", config=STILL)
+
+
+@pytest.fixture(autouse=True)
+def traced_only(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Graphs of forward and backward are traced and run by torch's own kernels: new ones would take a minute to make.
+
+    Returns:
+        The graphs that torch has traced, counted.
+    """
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    counters.clear()
+    monkeypatch.setattr(stage, "compile_transformer", partial(compile_transformer, backend="aot_eager"))
+    return counters["stats"]
+
+
+def settings(model: Path, **stage: Any) -> dict[str, Any]:
+    return recipe(model, epochs=0.5, **stage) | {"compile": True, "export": {"precisions": []}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (Kind.BI_ENCODER, {}),
+        (Kind.CROSS_ENCODER, {}),
+        (Kind.POLY_ENCODER, {}),
+        (Kind.BI_ENCODER, {"mini_batch": 3}),
+        (Kind.BI_ENCODER, {"gradient_checkpointing": True}),
+    ],
+    ids=["bi-encoder", "cross-encoder", "poly-encoder", "mini-batches", "gradient checkpointing"],
+)
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+def test_a_compiled_run_ends_where_another_ends(
+    folder: Path, model: Path, kind: Kind, changes: dict[str, Any], traced_only: Any
+) -> None:
+    its = settings(model, **changes)
+    its["model"]["kind"] = str(kind)
+    path = write_recipe(folder, its)
+    compiled = train_here(path, folder / "compiled", keep_checkpoints=True)
+    # Neither sizes nor lengths, which differ from batch to batch, were compiled into the graphs.
+    assert 1 <= traced_only["unique_graphs"] <= 4
+    plain = train_here(write_recipe(folder, its | {"compile": False}), folder / "plain", keep_checkpoints=True)
+    losses = [[row["loss"] for row in run.stages[0].course if "loss" in row] for run in (compiled, plain)]
+    assert len(losses[0]) == 8
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    for place in (".", "training/pairs/checkpoint-8"):
+        names = [set(load_file(folder / run / place / "model.safetensors")) for run in ("compiled", "plain")]
+        assert names[0] == names[1]
+
+
+# peft asks transformers in a way that transformers 5 deprecates.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_low_rank_updates_of_a_compiled_network_are_merged(folder: Path, model: Path, traced_only: Any) -> None:
+    its = settings(model)
+    its["model"]["lora"] = {"rank": 4}
+    train_here(write_recipe(folder, its), folder / "out")
+    assert traced_only["unique_graphs"] >= 1
+    before, after = load_file(model / "model.safetensors"), load_file(folder / "out/model.safetensors")
+    assert before.keys() == after.keys()
+    name = "encoder.layer.0.attention.self.query.weight"
+    assert not torch.equal(before[name], after[name])
+
+
+def test_a_compiled_run_goes_on_where_it_ended(folder: Path, model: Path) -> None:
+    path = write_recipe(folder, settings(model, checkpoints_per_epoch=4))
+    train_here(path, folder / "whole")
+    with cut_at(6):
+        train_here(path, folder / "cut")
+    train_here(path, folder / "cut", resume=True)
+    whole, cut = (load_file(folder / name / "model.safetensors") for name in ("whole", "cut"))
+    for name, tensor in whole.items():
+        torch.testing.assert_close(cut[name], tensor, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_torchs_own_compiler_takes_the_network(folder: Path, monkeypatch: pytest.MonkeyPatch, traced_only: Any) -> None:
+    monkeypatch.setattr(stage, "compile_transformer", compile_transformer)
+    small = write_checkpoint(folder / "small", hidden=16, heads=2, layers=1, max_tokens=32, config=STILL)
+    path = write_recipe(folder, settings(small, dev=None))
+    compiled = train_here(path, folder / "compiled")
+    assert traced_only["unique_graphs"] >= 1
+    plain = train_here(write_recipe(folder, settings(small, dev=None) | {"compile": False}), folder / "plain")
+    losses = [[row["loss"] for row in run.stages[0].course if "loss" in row] for run in (compiled, plain)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
+def test_measurements_compile_nothing(traced_only: Any) -> None:
+    network = torch.nn.Linear(2, 2)
+    network.compile(backend="aot_eager")
+    with torch.inference_mode(), uncompiled(compiled=True):
+        network(torch.ones(3, 2))
+    assert traced_only["unique_graphs"] == 0
+    network(torch.ones(3, 2))
+    assert traced_only["unique_graphs"] == 1
+
+
+def test_a_machine_without_a_compiler_says_what_to_do(
+    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(graph: object, inputs: object) -> None:
+        raise FileNotFoundError("no g++ here")
+
+    monkeypatch.setattr(stage, "compile_transformer", partial(compile_transformer, backend=broken))
+    with pytest.raises(
+        TrainingError, match="torch.compile cannot compile the network here: .*no g\\+\\+ here"
+    ) as caught:
+        train_here(write_recipe(folder, settings(model)), folder / "out")
+    assert "g++" in caught.value.remedy
+    assert "compile: false" in caught.value.remedy
+    with pytest.raises(RuntimeError, match="shapes"), compiler_errors_explained(compiled=True):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

@@ -1,0 +1,197 @@
+"""A training step copies nothing back to the host: it would wait for the GPU, and the GPU then for the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from es_sbert.training import stage, trainer
+from es_sbert.training.data.examples import Examples
+from es_sbert.training.load import load_recipe
+from es_sbert.training.loss_check import LossCheck
+from es_sbert.training.objectives.settings import (
+    CoSent,
+    Distance,
+    InBatch,
+    MarginDistillation,
+    Matryoshka,
+    ObjectiveSpec,
+    Regression,
+    Softmax,
+    Triplet,
+    VectorDistillation,
+)
+from es_sbert.training.open_task import open_task
+from es_sbert.training.recipe import DataSpec, Kind, ModelSpec, Stage
+from es_sbert.training.run import train
+from es_sbert.training.trainer import TaskTrainer
+from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint
+from tests.unit.training.device_reads import CardWaits, DeviceReads, StepReads
+from tests.unit.training.support import recipe, write_model, write_recipe
+
+FIRST = ["a man plays a guitar", "the cat sleeps", "rain", "two dogs run in the park", "x"]
+SECOND = ["someone makes music", "a cat is asleep on the mat", "it is raining hard today", "stocks fell", "a b"]
+THIRD = ["nothing", "at all", "of the kind", "has ever been said", "here"]
+SCORES = np.linspace(0, 1, 5, dtype=np.float32)
+CLASSES = np.array([0, 1, 0, 1, 1])
+VECTORS = np.random.default_rng(1).standard_normal((5, 32)).astype(np.float32)
+
+# Objective, text columns, labels.
+OBJECTIVES: dict[str, tuple[ObjectiveSpec, int, Any]] = {
+    "softmax": (Softmax(kind="softmax", classes=("a", "b")), 2, CLASSES),
+    "regression": (Regression(kind="regression"), 2, SCORES),
+    "cosent": (CoSent(kind="cosent"), 2, SCORES),
+    "in-batch": (InBatch(kind="in-batch", symmetric=True), 3, None),
+    "vector-distillation": (VectorDistillation(kind="vector-distillation", teacher="t"), 2, VECTORS),
+    "margin-distillation": (MarginDistillation(kind="margin-distillation"), 3, SCORES),
+    "matryoshka": (InBatch(kind="in-batch", matryoshka=Matryoshka(dimensions=(8, 32))), 2, None),
+    **{
+        f"triplet, {distance}": (Triplet(kind="triplet", distance=distance), 3, None)
+        for distance in (Distance.EUCLIDEAN, Distance.MANHATTAN, Distance.COSINE)
+    },
+}
+
+
+def reads_of_a_step(
+    base: Path, objective: ObjectiveSpec, columns: int, labels: Any, rows: range = range(5), **changes: Any
+) -> list[str]:
+    """What forward and backward of one batch read."""
+    examples = Examples("some", Path("some.tsv"), (FIRST, SECOND, THIRD)[:columns], labels, np.arange(5))
+    its_stage = Stage(
+        data=(DataSpec(path="some.tsv", columns={}),), objective=objective, mini_batch=changes.pop("mini_batch", None)
+    )
+    task = open_task(ModelSpec(base=str(base), **changes), its_stage, [examples], [objective]).train()
+    batch = task.collate(examples, rows)
+    with DeviceReads() as reads:
+        task("some", batch).backward()
+    assert any(parameter.grad is not None and parameter.grad.any() for parameter in task.parameters())
+    return reads.found
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.mark.parametrize("mini_batch", [None, 2])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_no_objective_of_sentence_vectors_reads_from_the_device(
+    model: Path, objective: str, mini_batch: int | None
+) -> None:
+    assert reads_of_a_step(model, *OBJECTIVES[objective], mini_batch=mini_batch) == []
+
+
+@pytest.mark.parametrize("objective", ["softmax", "regression"])
+def test_a_cross_encoder_reads_nothing_from_the_device(model: Path, objective: str) -> None:
+    assert reads_of_a_step(model, *OBJECTIVES[objective], kind=Kind.CROSS_ENCODER) == []
+
+
+@pytest.mark.parametrize("objective", ["regression", "in-batch"])
+def test_a_poly_encoder_reads_nothing_from_the_device(model: Path, objective: str) -> None:
+    spec, *rest = OBJECTIVES[objective]
+    spec = InBatch(kind="in-batch") if isinstance(spec, InBatch) else spec
+    assert reads_of_a_step(model, spec, *rest, kind=Kind.POLY_ENCODER, codes=4) == []
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
+@pytest.mark.parametrize("pooling", ["mean", "lasttoken"])
+def test_no_transformer_reads_its_padding_mask(tmp_path: Path, architecture: str, pooling: str) -> None:
+    base = write_checkpoint(tmp_path / "model", architecture, hidden=32, pooling=pooling)
+    # A batch with padding and one of a single text, which has none.
+    for rows in (range(5), range(1)):
+        found = reads_of_a_step(base, *OBJECTIVES["regression"], rows)
+        # `one_hot` checks its input on a CPU only.
+        assert [read for read in found if "modeling_xlnet" not in read] == []
+
+
+@pytest.mark.parametrize("architecture", ["bert", "mpnet"])
+@pytest.mark.parametrize("kind", Kind)
+def test_a_saved_model_knows_nothing_of_how_its_masks_were_made(tmp_path: Path, architecture: str, kind: Kind) -> None:
+    base = write_checkpoint(tmp_path / "model", architecture, hidden=32)
+    spec, columns, labels = OBJECTIVES["regression"]
+    examples = Examples("some", Path("some.tsv"), (FIRST, SECOND)[:columns], labels, np.arange(5))
+    its_stage = Stage(data=(DataSpec(path="some.tsv", columns={}),), objective=spec)
+    task = open_task(ModelSpec(base=str(base), kind=kind), its_stage, [examples], [spec])
+    task.save(tmp_path / "saved", name="saved")
+    assert "given_mask" in task.encoder.transformer.config._attn_implementation
+    assert "given_mask" not in (tmp_path / "saved/config.json").read_text()
+
+
+MASK = torch.tensor([True, False])
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: bool(MASK.all()),
+        lambda: int(MASK.sum()),
+        lambda: float(MASK.sum()),
+        lambda: MASK.sum().item(),
+        lambda: MASK.tolist(),
+        lambda: MASK.cpu(),
+        lambda: MASK[MASK],
+        lambda: MASK.nonzero(),
+        lambda: torch.masked_select(MASK, MASK),
+        lambda: torch.tensor([1, 2]),
+    ],
+)
+def test_a_read_is_seen(read: Callable[[], object]) -> None:
+    """What the other tests rely on."""
+    with DeviceReads() as reads:
+        read()
+    assert reads.found
+
+
+def test_what_stays_on_the_device_is_no_read() -> None:
+    values = torch.ones(2, requires_grad=True)
+    with DeviceReads() as reads:
+        torch.where(MASK, 1.0, values).masked_fill(MASK, 0).softmax(dim=0)[torch.arange(2)].sum().backward()
+    assert reads.found == []
+
+
+def watched_run(folder: Path, model: Path, kind: Kind, device: str, watch: TrainerCallback) -> None:
+    """A run of 16 steps whose gradients are accumulated and clipped, with a callback."""
+
+    class Watched(TaskTrainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.add_callback(watch)
+
+    settings = recipe(model, epochs=2, accumulation=2, dev=None)
+    settings["model"]["kind"] = str(kind)
+    settings["export"] = {"precisions": []}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage, "TaskTrainer", Watched)
+        path = write_recipe(folder, settings)
+        train(load_recipe(str(path)), folder / "out", data_folder=folder, device=device)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("kind", Kind)
+def test_no_step_of_a_run_reads_from_the_device(
+    folder: Path, model: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss is looked at as on a GPU; the optimiser and the learning rate step on."""
+    monkeypatch.setattr(trainer, "LossCheck", lambda device: LossCheck(device, delay=8))
+    with StepReads() as reads:
+        watched_run(folder, model, kind, "cpu", reads)
+    assert reads.steps == 16
+    assert reads.found == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_no_step_of_a_run_waits_for_the_card(folder: Path, model: Path, kind: Kind) -> None:
+    """torch itself raises at what synchronises."""
+    with CardWaits() as waits:
+        watched_run(folder, model, kind, "cuda", waits)
+    assert waits.steps == 16

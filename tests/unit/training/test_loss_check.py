@@ -1,0 +1,70 @@
+"""A loss that is not a number stops the run, whether it is looked at at once or, as on a GPU, some batches later."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from es_sbert.errors import TrainingDiverged
+from es_sbert.training import trainer
+from es_sbert.training.checkpoints import last_complete
+from es_sbert.training.data.examples import Examples
+from es_sbert.training.loss_check import DELAY, LossCheck
+from tests.unit.training.support import recipe, train_here, write_recipe
+
+EXAMPLES = Examples("pairs", Path("pairs.tsv"), (["a"] * 90, ["b"] * 90), None, np.arange(2, 92))
+CPU = torch.device("cpu")
+
+
+def batch(step: int) -> np.ndarray:
+    return np.array([step, step + 1])
+
+
+def test_on_a_cpu_a_loss_is_looked_at_at_once() -> None:
+    losses = LossCheck(CPU)
+    losses.add(torch.tensor(0.5), 1, EXAMPLES, batch(1))
+    with pytest.raises(TrainingDiverged, match=r"step 2 is nan.*pairs\.tsv, lines 4, 5\n"):
+        losses.add(torch.tensor(float("nan")), 2, EXAMPLES, batch(2))
+
+
+@pytest.mark.parametrize("delay", [1, 3, DELAY])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_late_look_names_the_step_and_the_batch_of_the_loss(delay: int, value: float) -> None:
+    losses = LossCheck(CPU, delay)
+    # More steps than there are places for losses on their way: places are used again.
+    for step in range(1, 40):
+        losses.add(torch.tensor(1 / step), step, EXAMPLES, batch(step))
+    losses.add(torch.tensor(value), 40, EXAMPLES, batch(40))
+    for step in range(41, 40 + delay):
+        losses.add(torch.tensor(float("nan")), step, EXAMPLES, batch(step))
+    with pytest.raises(TrainingDiverged, match=rf"step 40 is {value}, .*lines 42, 43\n"):
+        losses.add(torch.tensor(1.0), 40 + delay, EXAMPLES, batch(0))
+
+
+def test_what_has_not_been_looked_at_is_looked_at_in_the_end() -> None:
+    losses = LossCheck(CPU, 8)
+    losses.add(torch.tensor(1.0), 1, EXAMPLES, batch(1))
+    losses.finish()
+    losses.add(torch.tensor(float("nan")), 2, EXAMPLES, batch(2))
+    with pytest.raises(TrainingDiverged, match="step 2 is nan"):
+        losses.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [{}, {"dev": None}, {"dev": None, "batch": 64}], ids=["dev", "no dev", "two steps"])
+def test_a_run_whose_loss_is_looked_at_late_leaves_no_checkpoint_and_no_model(
+    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch, stage: dict[str, object]
+) -> None:
+    """A run may log, be measured and end before the look would come: each of them looks first."""
+    monkeypatch.setattr(trainer, "LossCheck", lambda device: LossCheck(device, delay=100))
+    settings = recipe(model, learning_rate=1e30, warmup=0, max_grad_norm=1e30, **stage)
+    output = folder / "out"
+    with pytest.raises(TrainingDiverged, match=r"the loss of step 2 is nan.*train\.tsv, lines ") as caught:
+        train_here(write_recipe(folder, settings), output)
+    assert "Lower learning_rate" in caught.value.remedy
+    assert last_complete(output / "training/pairs") is None
+    assert not (output / "training/pairs/model").exists()
+    assert not (output / "modules.json").exists()
+    log = output / "training/pairs-log.csv"
+    assert not log.exists() or "nan" not in log.read_text()
