@@ -1,11 +1,11 @@
 # The command line in an image: `docker build --target cpu .` or `--target gpu`.
 #
-# Written and checked by its structure on a machine without a Docker engine; neither image has been built
-# there. The gpu target rests on what onnxruntime-gpu's own extras declare and was not run on a GPU.
+# Written and checked by its structure on a machine without a Docker engine and without a GPU: neither image has been
+# built or run there.
 
 FROM python:3.11-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md constraints.txt requirements-cpu.txt ./
+COPY pyproject.toml setup.py README.md LICENSE constraints.txt requirements-cpu.txt ./
 COPY es_sbert ./es_sbert
 COPY exporters ./exporters
 COPY mappings ./mappings
@@ -19,9 +19,9 @@ RUN /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt -r requireme
     && /opt/es-sbert/bin/pip install --no-cache-dir --no-deps .
 
 FROM build AS build-gpu
-# CUDA and cuDNN as pip packages: onnxruntime.preload_dlls() finds them there, so the base image needs
-# nothing of NVIDIA's. The driver comes from the host through the NVIDIA Container Toolkit.
-RUN /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt ".[serve]" "onnxruntime-gpu[cuda,cudnn]"
+# The extra `cuda` brings the libraries of CUDA 13 that onnxruntime-gpu loads, as pip packages, so that the base image
+# needs nothing of NVIDIA's. The driver comes from the host, through the NVIDIA Container Toolkit.
+RUN /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt ".[serve,cuda]"
 
 FROM python:3.11-slim AS base
 RUN useradd --create-home --uid 1000 es-sbert \
@@ -34,8 +34,10 @@ ENTRYPOINT ["es-sbert"]
 CMD ["--help"]
 
 FROM base AS gpu
+# The toolkit refuses to start a container on a driver that is too old for these libraries.
 ENV NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    NVIDIA_REQUIRE_CUDA=cuda>=13.0
 COPY --from=build-gpu /opt/es-sbert /opt/es-sbert
 
 # Last, so that a build without --target makes the image that runs everywhere.

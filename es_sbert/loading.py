@@ -12,14 +12,23 @@ from es_sbert.bundle.model import Precision, SentenceModel
 from es_sbert.bundle.resolve import resolve_model
 from es_sbert.bundle.store import Bundle, cached_bundle_folder, is_bundle, open_bundle
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.device import Device, choose_device, choose_precision, choose_variant, open_or_fall_back
-from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.hardware import available_cores, cuda_devices, has_int8_products
+from es_sbert.encoder.device import (
+    Device,
+    choose_device,
+    choose_precision,
+    choose_variant,
+    missing_cards,
+    open_or_fall_back,
+    unused_cards,
+)
+from es_sbert.encoder.encoder import Encoder, worker_count
+from es_sbert.encoder.hardware import cuda_devices, has_int8_products
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.encoder.session import available_providers
 from es_sbert.errors import BundleInvalid, ModelError, OutputError, ParityFailed, UnsupportedArchitecture
 
 Report = Callable[[str], None]
+_reported: set[str] = set()  # what is said once per process
 
 
 class LoadOptions(TypedDict, total=False):
@@ -52,10 +61,11 @@ def load_encoder(
         model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default.
         called: Name to show in place of the model's own, in `info.model` and in messages.
         device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails rather than run elsewhere; `auto` takes the
-            CPU where CUDA does not run, and says so in `info.warnings`.
+            CPU where CUDA does not run, and says so in `info.warnings`; where there is no GPU, it tells `report`,
+            once per process.
         precision: `auto`, `fp32`, `int8` or `fp16`.
-        threads: CPU threads; the physical cores by default.
-        budget: Padded tokens of one batch; by default what was measured best for the device.
+        threads: CPU threads, the physical cores by default; on CUDA the batches that run side by side, 2 by default.
+        budget: Tokens of one batch, with padding on a CPU, without on CUDA; by default what is best for the device.
         report: Told what takes long.
 
     Raises:
@@ -66,13 +76,26 @@ def load_encoder(
     name = DEFAULT_MODEL if model is None else model
 
     def open_on(chosen: Device, warnings: Sequence[str] = ()) -> Encoder:
+        unused = unused_cards(device, providers, cards)
+        warnings = warnings if unused is None else (unused, *warnings)
         wanted = choose_precision(precision, chosen, has_int8_products())
         prepared = _prepare(name, chosen, wanted, called=called, may_fall_back=precision == "auto", report=report)
-        return Encoder(prepared.bundle, prepared.variant, chosen, threads=threads or available_cores(), budget=budget,
+        return Encoder(prepared.bundle, prepared.variant, chosen, threads=worker_count(chosen, threads), budget=budget,
                        warnings=[*warnings, *prepared.warnings])  # fmt: skip
 
-    chosen = choose_device(device, available_providers(), cuda_devices())
+    providers, cards = available_providers(), cuda_devices()
+    chosen = choose_device(device, providers, cards)
+    note = missing_cards(device, providers, cards)
+    if note is not None and note not in _reported:
+        _reported.add(note)
+        report(note)
     return open_or_fall_back(device, chosen, open_on)
+
+
+def report_warnings(encoder: Encoder, report: Report) -> None:
+    """Tell what an encoder wants said, for commands without a summary that holds it."""
+    for warning in encoder.info.warnings:
+        report(f"Warning: {warning}")
 
 
 def load_index_encoder(
@@ -105,17 +128,16 @@ def load_reranker(model: str, *, device: str = "auto", precision: str = "auto", 
     Args:
         model: Reranker's folder, hub id, installed or registered name.
         device: As for `load_encoder`.
-        precision: As for `load_encoder`; fp16, which cross-encoders lack, counts as `auto`, so that one setting serves
-            the encoder and the reranker of a search.
-        threads: CPU threads; the physical cores by default.
+        precision: As for `load_encoder`. A precision that the folder lacks is an error; under `auto` fp32 runs in its
+            place, and `warnings` says so on CUDA.
+        threads: As for `load_encoder`.
 
     Raises:
         ModelError: not found, broken, or not exported yet.
         DeviceError: the device asked for is not the one that would run.
         UsageError: a device and precision that do not go together.
     """
-    wanted = "auto" if precision == Precision.FP16 else precision
-    return Reranker.open(resolve_model(model), device, wanted, threads)
+    return Reranker.open(resolve_model(model), device, precision, threads)
 
 
 @dataclass(frozen=True)

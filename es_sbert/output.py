@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+# As everywhere on command lines: the name for stdout.
+STDOUT = Path("-")
+
 
 def is_stream(path: Path) -> bool:
-    """Whether a pipe or a device stands there, which is written to as it is."""
-    return path.exists() and not path.is_file()
+    """Whether a path is stdout (`-`), a pipe or a device, which is written to as it is."""
+    return path == STDOUT or (path.exists() and not path.is_file())
 
 
 def written(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
@@ -21,9 +25,17 @@ def written(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
     Raises:
         OSError: it cannot be written; of the file nothing is left.
     """
+    if path == STDOUT:
+        return _flushed(sys.stdout.buffer)
     if is_stream(path):
         return path.open("wb")
     return _replace_when_complete(path.resolve())  # of a link, what it points to is written, and the link stays
+
+
+@contextlib.contextmanager
+def _flushed(stream: BinaryIO) -> Iterator[BinaryIO]:
+    yield stream
+    stream.flush()
 
 
 @contextlib.contextmanager

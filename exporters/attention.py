@@ -1,4 +1,4 @@
-"""Self-attention as ONNX nodes, in three forms; shapes as in `layers`."""
+"""Self-attention as ONNX nodes, in two forms; shapes as in `layers`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from enum import StrEnum
 
 import numpy as np
 
-from es_sbert.exporters.graph import CONTRIB, INT32, Graph
+from es_sbert.encoder.packing import round_up
+from es_sbert.exporters.graph import CONTRIB
 from es_sbert.exporters.layers import Writer
 from es_sbert.exporters.positions import relative_bias_by_distance
-from es_sbert.exporters.transformer import Layer, Linear, Transformer
+from es_sbert.exporters.transformer import Floats, Layer, Linear, Transformer
 
 # Added to the scores of padding. Finite, so that a row of nothing but padding gives no NaN.
 _MASKED = float(np.finfo(np.float32).min)
@@ -22,8 +23,7 @@ class Attention(StrEnum):
     """How attention is written."""
 
     PLAIN = "plain"  # MatMul, Softmax, MatMul: fastest on a CPU
-    FUSED = "fused"  # com.microsoft::Attention, for CUDA
-    PACKED = "packed"  # com.microsoft::PackedAttention over tokens without padding, for CUDA
+    PACKED = "packed"  # com.microsoft::PackedMultiHeadAttention over tokens without padding, for CUDA
     TRACED = "traced"  # as torch's exporter writes the model's own code
 
 
@@ -32,13 +32,13 @@ Attend = Callable[[str, str, Layer], str]
 
 
 @dataclass(frozen=True)
-class Encoder:
-    """What goes around the layers for one form of attention.
+class Form:
+    """One form of attention, and what goes around the layers for it.
 
     Attributes:
         enter: Done to the hidden state before the first layer.
         attend: Attention of one layer.
-        leave: Done to the hidden state behind the last layer, giving (B, S, D).
+        leave: Done to the hidden state behind the last layer, giving (B, S, D), or (T, D) without padding.
         fold: Rewriting of a layer's weights that `attend` counts on, without effect on the result.
     """
 
@@ -74,30 +74,34 @@ def fold_key_and_value_bias(layer: Layer) -> Layer:
     )
 
 
-def relative_bias(writer: Writer, transformer: Transformer, max_tokens: int) -> str:
-    """Bias on attention scores by relative position, computed once for all layers: (1, H, S, S), or no input."""
-    if transformer.relative_bias is None:
-        return ""
+def relative_bias(writer: Writer, table: Floats, max_tokens: int, longest: str) -> str:
+    """Bias on attention scores by relative position, computed once for all layers: (1, H, S, S).
+
+    Args:
+        table: *Shape:* ``(buckets, heads)``.
+        max_tokens: Largest S.
+        longest: Value of shape (1,), the number S.
+    """
     graph = writer.graph
-    table = relative_bias_by_distance(transformer.relative_bias, max_tokens).T  # (H, 2 max_tokens - 1)
-    tokens = graph.add("Squeeze", graph.add("Shape", "input_ids", start=1, end=2))
+    by_distance = relative_bias_by_distance(table, max_tokens).T  # (H, 2 max_tokens - 1)
+    tokens = graph.add("Squeeze", longest)
     place = graph.add("Range", graph.integer(0), tokens, graph.integer(1))  # (S,)
     key = graph.add("Add", place, graph.integer(max_tokens - 1))
     offset = graph.add("Sub", key, graph.add("Unsqueeze", place, graph.integers(1)))  # (S, S): key - query, from 0
-    bias = graph.add("Gather", writer.weight("relative_bias", table), offset, axis=1)  # (H, S, S)
+    bias = graph.add("Gather", writer.weight("relative_bias", by_distance), offset, axis=1)  # (H, S, S)
     return graph.add("Unsqueeze", bias, graph.integers(0))
 
 
-def plain(writer: Writer, transformer: Transformer, max_tokens: int) -> Encoder:
+def plain(writer: Writer, transformer: Transformer, max_tokens: int) -> Form:
     """MatMul, Softmax, MatMul, on layers whose key and value biases are folded away."""
     graph = writer.graph
     hidden, heads, size = transformer.hidden, transformer.heads, transformer.head_size
     keep = graph.add("Cast", "attention_mask", to=1)
     masked = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(_MASKED))
     bias = graph.add("Unsqueeze", masked, graph.integers(1, 2))  # (B, 1, 1, S)
-    relative = relative_bias(writer, transformer, max_tokens)
-    if relative:
-        bias = graph.add("Add", bias, relative)  # (B, H, S, S)
+    if transformer.relative_bias is not None:
+        longest = graph.add("Shape", "input_ids", start=1, end=2)
+        bias = graph.add("Add", bias, relative_bias(writer, transformer.relative_bias, max_tokens, longest))
 
     # One row a token, (T, D), the first tokens of all texts in front, then the second tokens, …: products need no
     # shapes, int8 scales are by token, and attention takes heads out of that order by strides, without copying.
@@ -124,7 +128,7 @@ def plain(writer: Writer, transformer: Transformer, max_tokens: int) -> Encoder:
         mixed = graph.add("FusedMatMul", weights, value, domain=CONTRIB, transBatchB=1)  # (B H, S, d)
         return graph.add("Reshape", graph.add("Transpose", mixed, perm=[1, 0, 2]), graph.integers(-1, hidden))
 
-    return Encoder(
+    return Form(
         lambda x: graph.add("Reshape", graph.add("Transpose", x, perm=[1, 0, 2]), graph.integers(-1, hidden)),
         attend,
         lambda x: graph.add("Transpose", graph.add("Reshape", x, by_token), perm=[1, 0, 2]),
@@ -132,59 +136,33 @@ def plain(writer: Writer, transformer: Transformer, max_tokens: int) -> Encoder:
     )
 
 
-def _text_lengths(graph: Graph) -> str:
-    """Tokens of each text without padding, (B,) int32; the fused operators take padding to be on the right."""
-    return graph.add("Cast", graph.add("ReduceSum", "attention_mask", graph.integers(1), keepdims=0), to=INT32)
+def packed(writer: Writer, transformer: Transformer, max_tokens: int) -> Form:
+    """com.microsoft::PackedMultiHeadAttention over tokens without padding.
 
-
-def fused(writer: Writer, transformer: Transformer, max_tokens: int) -> Encoder:
-    """com.microsoft::Attention: one operator with its own kernels, over padded texts."""
-    graph = writer.graph
-    lengths = _text_lengths(graph)
-    bias = relative_bias(writer, transformer, max_tokens)
-
-    def attend(x: str, name: str, layer: Layer) -> str:
-        qkv = merge_qkv(layer)
-        weight, offset = writer.weight(f"{name}.qkv.weight", qkv.weight), writer.weight(f"{name}.qkv.bias", qkv.bias)
-        optional = ["", bias] if bias else []
-        return graph.add(
-            "Attention", x, weight, offset, lengths, *optional, domain=CONTRIB, num_heads=transformer.heads
-        )
-
-    return Encoder(lambda x: x, attend, lambda x: x)
-
-
-def packed(writer: Writer, transformer: Transformer, max_tokens: int) -> Encoder:
-    """com.microsoft::PackedAttention: padding is taken out in front of the first layer and put back behind the last.
-
-    Everything between runs on (T, D): no product is computed for padding.
+    Padding is left out on the host, so that everything runs on (T, D) and the card waits for nothing. With query, key
+    and value apart, onnxruntime's FlashAttention-2 and its CUTLASS kernel both read them where they are: neither needs
+    the transposed copy that the joint product of PackedAttention asks for.
     """
     graph = writer.graph
-    bias = relative_bias(writer, transformer, max_tokens)
-    layout: list[str] = []  # token offsets (B, S) and cumulated lengths (B + 1,), known once padding is out
-
-    def enter(x: str) -> str:
-        # The fourth output, the longest length, lies on the CPU and nobody needs it; the operator insists on it.
-        tokens, *rest = graph.add_many("RemovePadding", x, _text_lengths(graph), outputs=4, domain=CONTRIB)
-        layout.extend(rest[:2])
-        return tokens  # (T, D)
+    bias: list[str] = []
+    if transformer.relative_bias is not None:
+        # S is a multiple of LENGTH_MULTIPLE, with which the CUTLASS kernel takes a bias; FlashAttention-2 takes none.
+        longest = graph.add("Shape", "token_offset", start=1, end=2)
+        bias = [relative_bias(writer, transformer.relative_bias, round_up(max_tokens), longest)]
 
     def attend(x: str, name: str, layer: Layer) -> str:
-        qkv = merge_qkv(layer)
-        weight, offset = writer.weight(f"{name}.qkv.weight", qkv.weight), writer.weight(f"{name}.qkv.bias", qkv.bias)
-        optional = [bias] if bias else []
+        query = writer.product(x, f"{name}.query", layer.query)
+        key = writer.multiply(x, f"{name}.key", layer.key)
+        value = writer.multiply(x, f"{name}.value", layer.value)
         return graph.add(
-            "PackedAttention", x, weight, offset, *layout, *optional, domain=CONTRIB, num_heads=transformer.heads
-        )
+            "PackedMultiHeadAttention", query, key, value, "", "token_offset", "cumulated_lengths", *bias,
+            domain=CONTRIB, num_heads=transformer.heads,
+        )  # (T, D)  # fmt: skip
 
-    def leave(x: str) -> str:
-        return graph.add("RestorePadding", x, layout[0], domain=CONTRIB)  # (B, S, D), zeros for padding
-
-    return Encoder(enter, attend, leave)
+    return Form(lambda x: x, attend, lambda x: x, fold=fold_key_and_value_bias)
 
 
-FORMS: dict[Attention, Callable[[Writer, Transformer, int], Encoder]] = {
+FORMS: dict[Attention, Callable[[Writer, Transformer, int], Form]] = {
     Attention.PLAIN: plain,
-    Attention.FUSED: fused,
     Attention.PACKED: packed,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import numpy as np
 
 from es_sbert.bundle.manifest import ParityReport
 from es_sbert.bundle.model import SentenceModel
-from es_sbert.encoder.batches import pad, plan_batches
-from es_sbert.encoder.device import choose_device
+from es_sbert.encoder.batches import plan_batches
+from es_sbert.encoder.device import Device, choose_device
 from es_sbert.encoder.hardware import cuda_devices
-from es_sbert.encoder.session import available_providers, open_session, run
+from es_sbert.encoder.packing import BatchInputs
+from es_sbert.encoder.session import SHORT_TEXT, available_providers, run
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.errors import DeviceError, EsSbertError, ModelError, SourceError
+from es_sbert.encoder.workers import Workers
+from es_sbert.errors import EsSbertError, ModelError, SourceError
 from es_sbert.exporters.attention import Attention
 from es_sbert.exporters.build import Recipe
 from es_sbert.exporters.parity import GoldPairs, compare, padded_batches, sts_spearman
@@ -71,18 +74,20 @@ class ParityCheck:
             return name, vectors, None
         return name, vectors, sts_spearman(encode(self._gold.first), encode(self._gold.second), self._gold)
 
-    def __call__(self, path: Path, recipe: Recipe) -> ParityReport | None:
-        """Check one ONNX file; None where this machine lacks the device it is meant for.
+    def __call__(self, path: Path, recipe: Recipe) -> ParityReport:
+        """Check one ONNX file.
 
         Raises:
+            DeviceError: this machine lacks the device it is meant for, or it does not run there.
             BundleInvalid: onnxruntime does not take the file.
         """
-        try:
-            device = choose_device(recipe.device, available_providers(), cuda_devices())
-            session = open_session(path, device)
-        except DeviceError:
-            # A driver alone is not enough (CUDA, cuDNN): only opening a session shows what is there.
-            return None
+        device = choose_device(recipe.device, available_providers(), cuda_devices())
+        with closing(Workers(path, device, threads=1)) as workers:
+            return self._compare(workers, device, recipe)
+
+    def _compare(self, workers: Workers, device: Device, recipe: Recipe) -> ParityReport:
+        with workers.session() as session:
+            inputs = BatchInputs(session)
 
         def encode(texts: Sequence[str]) -> Floats:
             rows = self._tokenizer(texts).ids
@@ -92,7 +97,11 @@ class ParityCheck:
             batches = padded_batches(lengths) if traced else plan_batches(lengths, _BATCH_TOKENS[device.kind])
             vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
             for batch in batches:
-                vectors[batch] = run(session, *pad([rows[number] for number in batch]))
+                into = np.empty((len(batch), self._model.dimensions), dtype=np.float32)
+                # As the encoder does: short texts have an attention kernel of their own.
+                with workers.session(short=inputs.packed and lengths[batch].max() <= SHORT_TEXT) as session:
+                    run(session, inputs([rows[number] for number in batch]), into)
+                vectors[batch] = into
             return vectors
 
         name, reference, sts_reference = self._reference

@@ -8,7 +8,7 @@ from pathlib import Path
 from es_sbert.bundle.manifest import MANIFEST_NAME, Manifest, ParityReport, Variant
 from es_sbert.bundle.model import Precision, SentenceModel
 from es_sbert.bundle.store import open_bundle
-from es_sbert.errors import ParityFailed, UsageError
+from es_sbert.errors import DeviceError, ParityFailed, UsageError
 from es_sbert.exporters.build import Recipe
 from es_sbert.exporters.check import ParityCheck, read_gold_pairs
 from es_sbert.exporters.files import describe_file, save_graph, versions
@@ -71,8 +71,12 @@ def export_bundle(
             path = folder / "onnx" / f"model_{recipe.name}.onnx"
             save_graph(source.build(recipe), path)
             say(f"Comparing {recipe.name} with the reference")
-            report = check(path, recipe)
-            say(f"{recipe.name}: {describe(report) if report else 'not checked, this machine has no CUDA'}")
+            try:
+                report = check(path, recipe)
+                say(f"{recipe.name}: {describe(report)}")
+            except DeviceError as error:
+                report = None
+                say(f"{recipe.name}: not compared with the reference: {error.message}")
             if report is not None and not report.passed and not force:
                 raise _parity_failed(model, recipe, report, precisions)
             forced = report is not None and not report.passed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,10 @@ class Graph:
         """An int64 constant without dimensions."""
         return self.constant(f"integer_{value}", np.array(value, dtype=np.int64))
 
+    def int32(self, value: int) -> str:
+        """An int32 constant without dimensions."""
+        return self.constant(f"int32_{value}", np.array(value, dtype=np.int32))
+
     def add(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output and return that output's name. An input left out is the empty name."""
         return self.add_many(operator, *inputs, outputs=1, domain=domain, **attributes)[0]
@@ -76,13 +80,14 @@ class Graph:
 
     def model(
         self, name: str, inputs: Sequence[tuple[str, int, Sequence[str | int]]],
-        outputs: Sequence[tuple[str, int, Sequence[str | int]]],
+        outputs: Sequence[tuple[str, int, Sequence[str | int]]], metadata: Mapping[str, str] | None = None,
     ) -> onnx.ModelProto:  # fmt: skip
         """The finished model.
 
         Args:
             name: Name of the graph.
             inputs, outputs: (name, element type, shape) with names for dimensions that vary.
+            metadata: Properties of the model.
         """
         graph = helper.make_graph(
             self._nodes,
@@ -94,9 +99,11 @@ class Graph:
         )  # fmt: skip
         opsets = [helper.make_opsetid("", OPSET)]
         opsets += [helper.make_opsetid(domain, 1) for domain in sorted(self._domains - {""})]
-        return helper.make_model(
+        model = helper.make_model(
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="es-sbert", producer_version=__version__
         )
+        helper.set_model_props(model, dict(metadata or {}))
+        return model
 
 
 INT64: int = TensorProto.INT64

@@ -74,10 +74,8 @@ class Writer:
 def embed(writer: Writer, embeddings: Embeddings) -> str:
     """Token ids to the first hidden state, (B, S) → (B, S, D)."""
     graph = writer.graph
-    words = graph.add("Gather", writer.weight("embeddings.words", embeddings.words), "input_ids")  # (B, S, D)
-    # Every token is of type 0, so that type's vector is added to all positions beforehand.
-    table = embeddings.positions + (0 if embeddings.token_type is None else embeddings.token_type)
-    positions = writer.weight("embeddings.positions", table)
+    words, positions = _tables(writer, embeddings)
+    vectors = graph.add("Gather", words, "input_ids")  # (B, S, D)
     if embeddings.padding_id is None:
         tokens = graph.add("Shape", "input_ids", start=1, end=2)
         rows = graph.add("Slice", positions, graph.integers(0), tokens, graph.integers(0))  # (S, D)
@@ -87,7 +85,28 @@ def embed(writer: Writer, embeddings: Embeddings) -> str:
         real = graph.add("Sub", graph.integer(1), real)  # (B, S), 1 where not padding
         rank = graph.add("Mul", graph.add("CumSum", real, graph.integer(1)), real)
         rows = graph.add("Gather", positions, graph.add("Add", rank, graph.integer(embeddings.padding_id)))  # (B, S, D)
-    return writer.norm(graph.add("Add", words, rows), "embeddings.norm", embeddings.norm)
+    return writer.norm(graph.add("Add", vectors, rows), "embeddings.norm", embeddings.norm)
+
+
+def embed_packed(writer: Writer, embeddings: Embeddings) -> str:
+    """Token ids and their positions to the first hidden state, (T,) → (T, D)."""
+    graph = writer.graph
+    words, positions = _tables(writer, embeddings)
+    return graph.add(
+        "SkipLayerNormalization",
+        graph.add("Gather", words, "input_ids"),
+        graph.add("Gather", positions, "position_ids"),
+        writer.weight("embeddings.norm.weight", embeddings.norm.weight),
+        writer.weight("embeddings.norm.bias", embeddings.norm.bias),
+        domain=CONTRIB,
+        epsilon=embeddings.norm.epsilon,
+    )
+
+
+def _tables(writer: Writer, embeddings: Embeddings) -> tuple[str, str]:
+    """Vectors of words and of positions; every token is of type 0, whose vector is added to all positions."""
+    positions = embeddings.positions + (0 if embeddings.token_type is None else embeddings.token_type)
+    return writer.weight("embeddings.words", embeddings.words), writer.weight("embeddings.positions", positions)
 
 
 # What an activation never goes below, rounded down.
@@ -106,6 +125,8 @@ def activate(writer: Writer, x: str, bias: str, activation: HiddenActivation) ->
     # and one operator adds the bias as well.
     if activation is HiddenActivation.GELU_TANH or (activation is HiddenActivation.GELU and writer.int8):
         return graph.add("FastGelu", x, bias, domain=CONTRIB)
+    if activation is HiddenActivation.GELU and writer.fused:
+        return graph.add("BiasGelu", x, bias, domain=CONTRIB)
     x = graph.add("Add", x, bias)
     match activation:
         case HiddenActivation.GELU:

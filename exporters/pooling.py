@@ -1,9 +1,14 @@
 """From token vectors to the sentence vector, in float32 whatever the layers compute in.
 
 Follows sentence-transformers' Pooling, Dense and Normalize modules, for padding on the right.
+Shapes in comments as in `layers`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
 from es_sbert.bundle.model import Activation, Dense, Pooling, SentenceModel
 from es_sbert.exporters.graph import FLOAT, Graph
@@ -13,47 +18,85 @@ _SMALLEST_COUNT = 1e-9  # sentence-transformers' guard against texts without tok
 _SMALLEST_LENGTH = 1e-12  # torch's guard against the zero vector
 
 
-def sentence_vector(graph: Graph, model: SentenceModel, tokens: str) -> str:
-    """Pool token vectors, apply the Dense modules, normalise.
+@dataclass(frozen=True)
+class TokenVectors:
+    """What the last layer gives, to be pooled.
 
-    Args:
-        tokens: Value of shape (B, S, D), float16 or float32.
+    Attributes:
+        padded: The vectors with padding, (B, S, D) float32; whatever stands in padding is left out.
+        first: The vector of each text's first token, (B, D) float32.
+        mask: 1 for tokens, 0 for padding: (B, S) float32.
+    """
+
+    padded: Callable[[], str]
+    first: Callable[[], str]
+    mask: Callable[[], str]
+
+
+def padded_vectors(graph: Graph, vectors: str) -> TokenVectors:
+    """Of a graph whose hidden state is (B, S, D); `attention_mask` says what is padding."""
+    tokens = graph.add("Cast", vectors, to=FLOAT)
+    return TokenVectors(
+        padded=lambda: tokens,
+        first=lambda: graph.add("Gather", tokens, graph.integer(0), axis=1),
+        mask=cache(lambda: graph.add("Cast", "attention_mask", to=FLOAT)),
+    )
+
+
+def packed_vectors(graph: Graph, vectors: str) -> TokenVectors:
+    """Of a graph whose hidden state is (T, D); `padded_rows`, (B, S), holds each token's row and -1 for padding.
+
+    Row -1 is the last one: padding repeats a vector that is finite, and counts nothing.
+    """
+    mask = cache(lambda: graph.add("Cast", graph.add("GreaterOrEqual", "padded_rows", graph.int32(0)), to=FLOAT))
+    padded = cache(lambda: graph.add("Cast", graph.add("Gather", vectors, "padded_rows"), to=FLOAT))
+
+    def first() -> str:
+        rows = graph.add("Gather", "padded_rows", graph.integer(0), axis=1)  # (B,)
+        return graph.add("Cast", graph.add("Gather", vectors, rows), to=FLOAT)
+
+    return TokenVectors(padded, first, mask)
+
+
+def sentence_vector(graph: Graph, model: SentenceModel, tokens: TokenVectors) -> str:
+    """Pool token vectors, apply the Dense modules, normalise.
 
     Returns:
         Value of shape (B, dimensions), float32.
     """
-    tokens = graph.add("Cast", tokens, to=FLOAT)
-    mask = graph.add("Cast", "attention_mask", to=FLOAT)  # (B, S)
-    pooled = [_pool(graph, mode, tokens, mask) for mode in model.pooling]  # each (B, D)
+    pooled = [_pool(graph, mode, tokens) for mode in model.pooling]  # each (B, D)
     vector = pooled[0] if len(pooled) == 1 else graph.add("Concat", *pooled, axis=1)
     for layer in model.dense:
         vector = _dense(graph, vector, layer, Tensors(model.folder / layer.folder))
     if model.normalize:
-        length = graph.add("ReduceL2", vector, graph.integers(1), keepdims=1)  # (B, 1)
-        vector = graph.add("Div", vector, graph.add("Max", length, graph.scalar(_SMALLEST_LENGTH)))
+        # Not by ReduceL2, for which onnxruntime's CUDA provider would need cuDNN.
+        squares = graph.add("ReduceSum", graph.add("Mul", vector, vector), graph.integers(1), keepdims=1)  # (B, 1)
+        length = graph.add("Max", graph.add("Sqrt", squares), graph.scalar(_SMALLEST_LENGTH))
+        vector = graph.add("Div", vector, length)
     return vector
 
 
-def _pool(graph: Graph, mode: Pooling, tokens: str, mask: str) -> str:
-    """(B, S, D) and (B, S) → (B, D)."""
+def _pool(graph: Graph, mode: Pooling, tokens: TokenVectors) -> str:
+    """(B, S, D) → (B, D)."""
     match mode:
         case Pooling.CLS:
-            return graph.add("Gather", tokens, graph.integer(0), axis=1)
+            return tokens.first()
         case Pooling.MAX:
-            padding = graph.add("Equal", graph.add("Unsqueeze", mask, graph.integers(2)), graph.scalar(0.0))
-            return graph.add(
-                "ReduceMax", graph.add("Where", padding, graph.scalar(float("-inf")), tokens), graph.integers(1),
-                keepdims=0,
-            )  # fmt: skip
+            padding = graph.add("Equal", graph.add("Unsqueeze", tokens.mask(), graph.integers(2)), graph.scalar(0.0))
+            masked = graph.add("Where", padding, graph.scalar(float("-inf")), tokens.padded())
+            return graph.add("ReduceMax", masked, graph.integers(1), keepdims=0)
         case Pooling.MEAN:
-            return graph.add("Div", _weighted_sum(graph, tokens, mask), _total(graph, mask))
+            return graph.add("Div", _weighted_sum(graph, tokens, tokens.mask()), _total(graph, tokens.mask()))
         case Pooling.MEAN_SQRT_LEN:
-            return graph.add("Div", _weighted_sum(graph, tokens, mask), graph.add("Sqrt", _total(graph, mask)))
+            total = graph.add("Sqrt", _total(graph, tokens.mask()))
+            return graph.add("Div", _weighted_sum(graph, tokens, tokens.mask()), total)
         case Pooling.WEIGHTEDMEAN:
+            mask = tokens.mask()
             weights = graph.add("Mul", mask, _ranks(graph, mask))  # (B, S): 1, 2, 3, …, 0 for padding
             return graph.add("Div", _weighted_sum(graph, tokens, weights), _total(graph, weights))
         case Pooling.LASTTOKEN:
             # The last token is the one whose rank is the number of tokens.
+            mask = tokens.mask()
             count = graph.add("ReduceSum", mask, graph.integers(1), keepdims=1)  # (B, 1)
             last = graph.add("Cast", graph.add("Equal", _ranks(graph, mask), count), to=FLOAT)  # (B, S), one-hot
             return _weighted_sum(graph, tokens, last)
@@ -66,10 +109,10 @@ def _ranks(graph: Graph, mask: str) -> str:
     return graph.add("Cast", graph.add("Range", graph.integer(1), after, graph.integer(1)), to=FLOAT)
 
 
-def _weighted_sum(graph: Graph, tokens: str, weights: str) -> str:
+def _weighted_sum(graph: Graph, tokens: TokenVectors, weights: str) -> str:
     """Sum of token vectors times weights as one product: (B, S, D), (B, S) → (B, D)."""
     row = graph.add("Unsqueeze", weights, graph.integers(1))  # (B, 1, S)
-    return graph.add("Squeeze", graph.add("MatMul", row, tokens), graph.integers(1))
+    return graph.add("Squeeze", graph.add("MatMul", row, tokens.padded()), graph.integers(1))
 
 
 def _total(graph: Graph, weights: str) -> str:

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.model import Activation, Pooling, SentenceModel
-from es_sbert.encoder.batches import pad, plan_batches
+from es_sbert.encoder.batches import plan_batches
+from es_sbert.encoder.packing import pad
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.transformer import Floats, HiddenActivation, Linear, Norm, Transformer
 from es_sbert.exporters.weights import Tensors
@@ -26,6 +27,9 @@ ReferenceKind = Literal["auto", "numpy", "sentence-transformers"]
 
 # Texts → vectors of shape (texts, dimensions).
 Encode = Callable[[Sequence[str]], Floats]
+
+# Name of an intermediate value and the value → what the pass goes on with. Names are those in `NumpyReference.forward`.
+Observe = Callable[[str, Floats], Floats]
 
 # Small enough that a feed-forward block stays in a core's cache; the products use all cores.
 _BATCH_TOKENS = 512
@@ -65,11 +69,21 @@ def _torch_encode(model: SentenceModel) -> Encode:
 
 
 class NumpyReference:
-    """The forward pass of a sentence encoder in numpy, float32."""
+    """The forward pass of a sentence encoder in numpy, float32.
 
-    def __init__(self, model: SentenceModel, transformer: Transformer) -> None:
+    Args:
+        model: The model.
+        transformer: Its weights.
+        observe: Is given every intermediate value and returns what takes its place: to measure a model, or to compute
+            as another number format would.
+    """
+
+    def __init__(
+        self, model: SentenceModel, transformer: Transformer, observe: Observe = lambda name, value: value
+    ) -> None:
         self._model = model
         self._transformer = transformer
+        self._observe = observe
         self._tokenize = SentenceTokenizer(model)
         dense = [(layer, Tensors(model.folder / layer.folder)) for layer in model.dense]
         self._dense = [
@@ -89,17 +103,25 @@ class NumpyReference:
 
     def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
         """One batch: two arrays of *shape* ``(batch, tokens)`` → ``(batch, dimensions)``."""
+        observe = self._observe
         x = self._embed(ids)  # (batch, tokens, hidden)
         bias = np.where(mask[:, None, None, :] == 1, np.float32(0), np.float32(-1e30))  # (batch, 1, 1, tokens)
         if self._transformer.relative_bias is not None:
             bias = bias + _relative_bias(self._transformer.relative_bias, ids.shape[1])
+        scale = np.float32(math.sqrt(self._transformer.head_size))
         for layer in self._transformer.layers:
-            query, key, value = (self._heads(_apply(part, x)) for part in (layer.query, layer.key, layer.value))
-            scores = query @ key.swapaxes(-1, -2) / np.float32(math.sqrt(self._transformer.head_size)) + bias
-            mixed = (_softmax(scores) @ value).transpose(0, 2, 1, 3).reshape(x.shape)
-            x = _norm(layer.attention_norm, x + _apply(layer.attention_output, mixed))
-            inner = _ACTIVATIONS[self._transformer.activation](_apply(layer.intermediate, x))
-            x = _norm(layer.output_norm, x + _apply(layer.output, inner))
+            query = self._heads(observe("query", _apply(layer.query, x)))
+            key = self._heads(observe("key", _apply(layer.key, x)))
+            value = self._heads(observe("value", _apply(layer.value, x)))
+            scores = observe("attention scores", query @ key.swapaxes(-1, -2) / scale + bias)
+            weights = observe("attention weights", _softmax(scores))
+            mixed = observe("attention", (weights @ value).transpose(0, 2, 1, 3).reshape(x.shape))
+            product = observe("attention product", _apply(layer.attention_output, mixed))
+            x = observe("attention norm", _norm(layer.attention_norm, observe("attention sum", x + product)))
+            inner = observe("activation input", _apply(layer.intermediate, x))
+            inner = observe("activation", _ACTIVATIONS[self._transformer.activation](inner))
+            product = observe("feed-forward product", _apply(layer.output, inner))
+            x = observe("feed-forward norm", _norm(layer.output_norm, observe("feed-forward sum", x + product)))
         vector = np.concatenate([_pool(mode, x, mask) for mode in self._model.pooling], axis=1)
         for linear, activation in self._dense:
             vector = _DENSE_ACTIVATIONS[activation](_apply(linear, vector))
@@ -115,7 +137,8 @@ class NumpyReference:
             real = ids != embeddings.padding_id
             positions = np.where(real, np.cumsum(real, axis=1), 0) + embeddings.padding_id
         x: Floats = embeddings.words[ids] + embeddings.positions[positions]
-        return _norm(embeddings.norm, x if embeddings.token_type is None else x + embeddings.token_type)
+        x = self._observe("embedding sum", x if embeddings.token_type is None else x + embeddings.token_type)
+        return self._observe("embedding norm", _norm(embeddings.norm, x))
 
     def _heads(self, x: Floats) -> Floats:
         """(batch, tokens, hidden) → (batch, heads, tokens, head size)."""

@@ -17,13 +17,14 @@ from es_sbert.bundle.reranker import (
     RerankerVariant,
     open_reranker,
 )
-from es_sbert.errors import ParityFailed, UnsupportedArchitecture, UsageError
+from es_sbert.errors import ParityFailed, UsageError
 from es_sbert.exporters.files import describe_file, save_graph, versions
 from es_sbert.exporters.pair_parity import describe
 from es_sbert.exporters.staging import check_same_model, copy_files, copy_graphs, is_output, staged, write_manifest
 from es_sbert.extras import require
 
-PRECISIONS = (Precision.FP32, Precision.INT8)
+# The device that a variant is meant for; fp32 runs on CUDA too.
+_DEVICES = {Precision.FP32: "cpu", Precision.INT8: "cpu", Precision.FP16: "cuda"}
 
 
 def export_reranker(
@@ -44,23 +45,18 @@ def export_reranker(
     Args:
         model: The cross-encoder.
         output: Folder to write; new, empty, or an exported reranker of the same model.
-        precisions: fp32, int8 or both; fp32 runs on CUDA too.
+        precisions: fp32 and int8 for a CPU, fp16 for CUDA.
         force: Write variants that miss their bar too, marked as forced.
         on_progress: Told what is being done, a line at a time.
 
     Raises:
         UsageError: the output folder holds something else, no precision is given, or torch is not installed.
-        UnsupportedArchitecture: torch cannot trace the model, or there are no graphs of a precision.
+        UnsupportedArchitecture: torch cannot trace the model, or its graph cannot be written in a precision.
         BundleInvalid: the model's files do not fit each other.
         ParityFailed: a variant misses its bar; nothing was written.
     """
     if not precisions:
-        raise UsageError("no precision to export is given", "Give fp32, int8 or both.")
-    if unknown := [precision for precision in precisions if precision not in PRECISIONS]:
-        raise UnsupportedArchitecture(
-            f"{model.name} is a cross-encoder, and those have no {', '.join(unknown)} variant",
-            f"Export {' or '.join(PRECISIONS)}; fp32 runs on CUDA too.",
-        )
+        raise UsageError("no precision to export is given", "Give at least one of fp32, int8, fp16.")
     require("train", "torch", "sentence_transformers")
     # Imported here: they import torch.
     from es_sbert.exporters.traced_pairs import TracedCrossEncoder
@@ -84,7 +80,9 @@ def export_reranker(
                     f"{model.name}: {precision} misses its bar ({report.bar}): {describe(report)}. Nothing was written",
                     "Export another precision, or write it all the same with --force; it is then marked as forced.",
                 )
-            file = describe_file(path, folder, precision=precision, device="cpu", forced=not report.passed)
+            file = describe_file(
+                path, folder, precision=precision, device=_DEVICES[precision], forced=not report.passed
+            )
             variants[precision] = RerankerVariant(**file.model_dump(), parity=report)
         # Carried over last: another export may have written variants here while these were made.
         previous = _previous_variants(model, output)

@@ -17,7 +17,7 @@ from es_sbert.errors import UnsupportedArchitecture, first_line
 from es_sbert.exporters.adopt import adopt
 from es_sbert.exporters.build import Recipe
 from es_sbert.exporters.graph import FLOAT, INT64
-from es_sbert.exporters.pooling import sentence_vector
+from es_sbert.exporters.pooling import padded_vectors, sentence_vector
 from es_sbert.exporters.trace import example, trace
 from es_sbert.networks.token_types import TokenTypes, takes_token_types
 
@@ -55,7 +55,7 @@ class TracedSentenceModel:
         """
         model = self._model
         graph = adopt(self._token_vectors, int8=recipe.precision is Precision.INT8)
-        graph.rename(sentence_vector(graph, model, _TOKEN_VECTORS), "sentence_embedding")
+        graph.rename(sentence_vector(graph, model, padded_vectors(graph, _TOKEN_VECTORS)), "sentence_embedding")
         return graph.model(
             model.name,
             [(name, INT64, ("batch", "tokens")) for name in _INPUTS],

@@ -5,6 +5,7 @@ Needs torch and sentence-transformers (extra `train`); imported only where a cro
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.metadata import version
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from onnxruntime import InferenceSession
 from sentence_transformers import CrossEncoder
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -21,12 +23,16 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from es_sbert.bundle.cross_encoder import CrossEncoderModel
 from es_sbert.bundle.model import Precision
 from es_sbert.bundle.reranker import PairFormat, ScoreParity
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.pairs import PairTokenizer
-from es_sbert.encoder.session import open_session
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, first_line
+from es_sbert.encoder.device import Device, choose_device
+from es_sbert.encoder.hardware import cuda_devices
+from es_sbert.encoder.pairs import CUDA_MULTIPLE, PairTokenizer
+from es_sbert.encoder.session import available_providers, open_session
+from es_sbert.errors import BundleInvalid, DeviceError, UnsupportedArchitecture, first_line
 from es_sbert.exporters.adopt import adopt
+from es_sbert.exporters.files import save_graph
+from es_sbert.exporters.fused_attention import fuse_attention
 from es_sbert.exporters.graph import FLOAT, INT64
+from es_sbert.exporters.half import emulate_fp16, to_fp16
 from es_sbert.exporters.pair_parity import compare_scores, parity_pairs
 from es_sbert.exporters.parity import padded_batches
 from es_sbert.exporters.trace import example, trace
@@ -36,6 +42,7 @@ from es_sbert.networks.token_types import takes_token_types
 _OUTPUT = "score"
 _TRACED_OUTPUT = "logits"
 _BATCH_TOKENS = 16_384
+_CPU = Device("cpu")
 
 
 class _Logits(nn.Module):
@@ -84,18 +91,24 @@ class TracedCrossEncoder:
         """A graph with this model's inputs and `score`, float32 (batch, labels), before the activation.
 
         Raises:
-            UnsupportedArchitecture: torch cannot trace the model, or nothing in it can be quantised.
+            UnsupportedArchitecture: torch cannot trace the model, or nothing in it can be quantised or halved.
         """
         graph = adopt(self._logits, int8=precision is Precision.INT8)
         graph.rename(_TRACED_OUTPUT, _OUTPUT)
-        return graph.model(
+        model = graph.model(
             self._model.name,
             [(name, INT64, ("batch", "tokens")) for name in self.pairs.inputs],
             [(_OUTPUT, FLOAT, ("batch", len(self._model.labels)))],
         )
+        if precision is Precision.FP16:
+            fuse_attention(model)
+            to_fp16(model)
+        return model
 
     def compare(self, path: Path, precision: Precision) -> ScoreParity:
-        """The parity report of a written graph, run on the CPU with as much padding as there can be.
+        """The parity report of a written graph, run with as much padding as there can be.
+
+        An fp16 graph runs on CUDA, or emulated on the CPU where there is none; the others run on the CPU.
 
         Raises:
             BundleInvalid: onnxruntime does not take the file.
@@ -103,12 +116,13 @@ class TracedCrossEncoder:
         first, second = parity_pairs(self._model.max_tokens)
         tokenizer = PairTokenizer(self._model, self.pairs)
         tokenized = tokenizer(first, second)
-        session = open_session(path, Device("cpu"))
+        session, emulated = _open_fp16(path) if precision is Precision.FP16 else (open_session(path, _CPU), False)
+        multiple = CUDA_MULTIPLE if precision is Precision.FP16 else 1
         scores = np.empty((len(first), len(self._model.labels)), dtype=np.float32)  # (pairs, labels)
         for batch in padded_batches(tokenized.lengths):
-            (scores[batch],) = session.run([_OUTPUT], tokenizer.feed(tokenized, batch))
+            (scores[batch],) = session.run([_OUTPUT], tokenizer.feed(tokenized, batch, multiple=multiple))
         name = f"sentence-transformers {version('sentence-transformers')}"
-        return compare_scores(precision, name, self._reference, scores)
+        return compare_scores(precision, name, self._reference, scores, emulated=emulated)
 
     @cached_property
     def _reference(self) -> Floats:
@@ -131,6 +145,18 @@ class TracedCrossEncoder:
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
         taken = {name: inputs[name] for name in self.pairs.inputs}
         return trace(_Logits(self._network, self.pairs.inputs), taken, _TRACED_OUTPUT, name=self._model.name)
+
+
+def _open_fp16(path: Path) -> tuple[InferenceSession, bool]:
+    """A session of an fp16 graph, and whether it is emulated."""
+    try:
+        return open_session(path, choose_device("cuda", available_providers(), cuda_devices())), False
+    except DeviceError:
+        # A driver alone is not enough (CUDA, cuDNN): only opening a session shows what is there.
+        with tempfile.TemporaryDirectory() as folder:
+            emulated = Path(folder) / "emulated.onnx"
+            save_graph(emulate_fp16(onnx.load(str(path))), emulated)
+            return open_session(emulated, _CPU), True
 
 
 def _open(model: CrossEncoderModel) -> tuple[nn.Module, Any]:

@@ -49,10 +49,16 @@ ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "es9_full", "opensearch_
 }  # fmt: skip
 
 
+_ENGINE_TESTS = Path(__file__).parent / "engine"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever asks for a server is `engine` and `slow`, so that `-m "not slow"` never starts one."""
+    """Whatever asks for a server is `engine` and `slow`, so that `-m "not slow"` never starts one.
+
+    A test may ask for a server while it runs (`getfixturevalue`): all of `tests/engine` counts.
+    """
     for item in items:
-        if ENGINE_FIXTURES & set(getattr(item, "fixturenames", ())):
+        if _ENGINE_TESTS in item.path.parents or ENGINE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
             item.add_marker(pytest.mark.slow)
 

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.common import read_jsonl
 from es_sbert.bundle.resolve import resolve_model
-from es_sbert.encoder.batches import pad
+from es_sbert.encoder.packing import pad
 
 LAYERS, WIDTH, HEADS = 2, 128, 2
 STEPS, BATCH, LONGEST, RATE, SEED = 3_000, 64, 48, 5e-4, 1

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.common import read_tsv, spread, table
 from benchmarks.tables import models, paper
 from benchmarks.tables.lab import Lab, cells
-from es_sbert.encoder.batches import pad
+from es_sbert.encoder.packing import pad
 from es_sbert.evaluation.models import Embedder
 from es_sbert.evaluation.open import close_model, open_model
 

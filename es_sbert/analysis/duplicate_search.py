@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import IO, TypeVar
 
 import numpy as np
 import orjson
@@ -533,7 +533,7 @@ def _sample_pairs(sample: Sequence[SampledDocument], documents: TextCollection, 
     ]  # fmt: skip
 
 
-def _mapped(file: BinaryIO, dimensions: int) -> Vectors:
+def _mapped(file: IO[bytes], dimensions: int) -> Vectors:
     """The vectors of a file, which need not fit into memory. *Shape:* ``(vectors, dimensions)``."""
     size = file.tell()
     file.flush()

@@ -64,7 +64,7 @@ class Variant(GraphFile):
     """One ONNX file of a bundle.
 
     Attributes:
-        attention: `plain`, `fused` or `packed`; `traced` where torch's exporter wrote it.
+        attention: `plain` or `packed`; `traced` where torch's exporter wrote it.
         parity: Its parity report; None where it can only be measured on a device this machine lacks.
     """
 
@@ -78,7 +78,7 @@ class Manifest(BaseModel):
     Attributes:
         format: Version of this file's layout.
         model: The model's settings as exported, `folder` left out.
-        variants: Variant name (`fp32`, `int8`, `fp16-fused`, `fp16-packed`) → variant.
+        variants: Variant name (`fp32`, `int8`, `fp16`) → variant.
         exporter: Versions of es-sbert, onnx and onnxruntime that wrote the bundle.
     """
 

@@ -288,7 +288,7 @@ def _entry(path: Path, entry: Any) -> RegisteredModel:
     keys = ("name", "fingerprint", "folder")
     if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in keys):
         raise _broken(path, f"an entry lacks one of {', '.join(keys)}")
-    if not entry["folder"].startswith("/"):
+    if not os.path.isabs(entry["folder"]):
         raise _broken(path, f"{entry['folder']!r} is no absolute path")
     return RegisteredModel(entry["name"], entry["fingerprint"], Path(entry["folder"]))
 

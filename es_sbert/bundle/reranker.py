@@ -30,6 +30,7 @@ class ScoreParity(BaseModel):
         rank_agreement: Spearman's ρ × 100 between the two orders of the pairs; of several labels the least.
         bar: The condition that was checked, in words.
         passed: Whether the variant meets its bar.
+        emulated: Whether the variant's number format was emulated, for want of the device that it is meant for.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -41,6 +42,7 @@ class ScoreParity(BaseModel):
     rank_agreement: float
     bar: str
     passed: bool
+    emulated: bool = False
 
 
 class RerankerVariant(GraphFile):

@@ -263,11 +263,12 @@ def _of_index(index: str, vector_field: str, filter_text: str | None, fields: Se
 def _of_files(inputs: Sequence[Sequence[str]], reading: dict[str, Any], **loading: Any) -> list[TextCollection]:
     from es_sbert.analysis import read_files
     from es_sbert.ingest.sources.formats import Format
-    from es_sbert.loading import load_encoder
+    from es_sbert.loading import load_encoder, report_warnings
 
     name = reading.pop("format")
     format = None if name == "auto" else Format(name)
     with load_encoder(loading.pop("model"), report=say, **loading) as encoder:
+        report_warnings(encoder, say)
         found = []
         for files in inputs:
             with shown_progress() as show:

@@ -30,9 +30,9 @@ def doctor(index: str | None, as_json: bool, model: str | None, device: str, pre
            **connection: Any) -> int:  # fmt: skip
     """Look at everything that a load or a search needs, and say what to do.
 
-    The model (does it open, and run on the device asked for?), the engine (version, health, licence, room on
-    the disks), and with --index the rights of this user and the index itself: its model, documents without a
-    vector, blocks, and settings that a load which was killed has left behind.
+    The model (does it open, and run on the device asked for?), the GPU and its libraries, the engine (version,
+    health, licence, room on the disks), and with --index the rights of this user and the index itself: its
+    model, documents without a vector, blocks, and settings that a load which was killed has left behind.
 
     Exit codes: 0 everything works, 1 something does not.
 
@@ -66,6 +66,7 @@ def examine(
     """
     from contextlib import closing
 
+    from es_sbert.doctor.cuda import check_cuda
     from es_sbert.doctor.engine import check_engine, check_permissions
     from es_sbert.doctor.findings import Finding
     from es_sbert.doctor.index import check_index, look_at
@@ -77,7 +78,8 @@ def examine(
     try:
         opened = connect(settings)
     except EngineError as error:
-        return [*check_model(model, device, precision, threads)[1], Finding.of("engine", error)]
+        findings = [*check_model(model, device, precision, threads)[1], *check_cuda(device)]
+        return [*findings, Finding.of("engine", error)]
     with closing(opened) as engine:
         looked = None if index is None else look_at(engine, index)
         # What a search of the index would open: that of its vectors, unless another one is asked for.
@@ -85,6 +87,7 @@ def examine(
         needed = list(stored.values()) if model is None and stored else [None]
         checked = [check_model(model, device, precision, threads, field) for field in needed]
         findings = [finding for _, found in checked for finding in found]
+        findings += check_cuda(device)
         findings += check_engine(engine)
         if index is not None and looked is not None:
             findings += check_permissions(engine, index)

@@ -93,7 +93,7 @@ def export(
       es-sbert export ./my-model -o my-bundle --precision fp32,int8,fp16
       es-sbert export my-bundle -o my-bundle --precision fp16
       es-sbert export ./my-model -o my-bundle --sts stsb-test.tsv.gz --json
-      es-sbert export ./my-cross-encoder -o my-reranker
+      es-sbert export ./my-cross-encoder -o my-reranker --precision fp32,int8,fp16
       es-sbert export ./my-model -o for-opensearch --target opensearch-ml
     """
     # Imported here: `es-sbert export --help` should not load onnx.
@@ -149,7 +149,7 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 def _row(name: str, variant: Variant) -> tuple[str, ...]:
     report = variant.parity
     if report is None:
-        return name, variant.device, "–", "–", "–", "–", "NOT CHECKED: no CUDA on this machine"
+        return name, variant.device, "–", "–", "–", "–", "NOT CHECKED on CUDA"
     sts = "–" if report.sts_variant is None else f"{report.sts_variant:.2f} of {report.sts_reference:.2f}"
     figures = (f"{report.min_cosine:.6f}", f"{report.mean_cosine:.6f}", f"{report.rank_agreement:.2f}")
     return name, variant.device, *figures, sts, _verdict(variant.forced, report.bar)
@@ -158,7 +158,10 @@ def _row(name: str, variant: Variant) -> tuple[str, ...]:
 def _score_row(name: str, variant: RerankerVariant) -> tuple[str, ...]:
     report = variant.parity
     figures = (f"{report.mean_difference:.6f} sd", f"{report.max_difference:.6f} sd", f"{report.rank_agreement:.2f}")
-    return name, variant.device, *figures, _verdict(variant.forced, report.bar)
+    verdict = _verdict(variant.forced, report.bar)
+    if report.emulated:
+        verdict += f", {variant.precision} emulated: no CUDA on this machine"
+    return name, variant.device, *figures, verdict
 
 
 def _verdict(forced: bool, bar: str) -> str:

@@ -101,11 +101,14 @@ model_option = click.option(
          "index]",
 )  # fmt: skip
 device_option = click.option(
-    "--device", default="auto", show_default=True,
+    "--device", envvar="ES_SBERT_DEVICE", show_envvar=True, default="auto", show_default=True,
     help="auto, cpu, cuda or cuda:N. cuda fails if CUDA is not available.",
 )  # fmt: skip
 threads_option = click.option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads.  [default: the physical cores]"
+    "--threads",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="CPU threads; on CUDA, parallel batches.  [default: cores; 2]",
 )
 device_options = stacked(
     device_option,

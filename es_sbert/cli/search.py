@@ -137,7 +137,7 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
         semantic = opened.enter_context(
             SemanticIndex(
                 index, settings, model=model, vector_field=vector_field, device=device, precision=precision,
-                threads=threads, report=lambda message: click.echo(message, err=True),
+                threads=threads, report=_report,
             )
         )  # fmt: skip
         if wanted:
@@ -160,6 +160,14 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
                 click.echo(object_bytes(hit.as_json()))
         else:
             _print_hits(result, semantic, wanted, full)
+
+
+def _report(message: str) -> None:
+    from es_sbert.encoder.device import NO_CARD
+
+    # One text is embedded: that the CPU does it is not worth a line at every search.
+    if message != NO_CARD:
+        click.echo(message, err=True)
 
 
 @dataclass(frozen=True)

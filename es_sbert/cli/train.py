@@ -96,6 +96,7 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
     from es_sbert.bundle.registry import register_result
     from es_sbert.training.inputs import find_models, read_stages
     from es_sbert.training.load import load_recipe, parse_overrides
+    from es_sbert.training.precision import card_has_bf16, choose_precision
     from es_sbert.training.run import choose_training_device
     from es_sbert.training.run import train as run
 
@@ -106,7 +107,7 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
     path = Path(recipe)
     folder = data_folder or (path.parent if path.is_file() else Path())
     if check:
-        choose_training_device(device, settings.precision)
+        choose_precision(settings.precision, choose_training_device(device), has_bf16=card_has_bf16())
         find_models(settings)
         for stage, data in zip(settings.stages, read_stages(settings, folder), strict=True):
             click.echo(f"{stage.name}: {sum(map(len, data.examples)):,} examples, {len(data.dev or ()):,} for dev")
@@ -129,6 +130,7 @@ def _as_json(trained: Trained) -> dict[str, Any]:
     return {
         "folder": str(trained.folder),
         "fingerprint": trained.fingerprint,
+        "precision": trained.precision,
         "stages": stages,
         "test": None if trained.test is None else asdict(trained.test),
     }

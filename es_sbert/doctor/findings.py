@@ -21,7 +21,7 @@ class Finding:
 
     Attributes:
         level: How bad.
-        about: What was looked at: `model`, `device`, `engine`, `licence`, `permissions`, `disk`, `index`, ….
+        about: What was looked at: `model`, `device`, `cuda`, `engine`, `licence`, `permissions`, `disk`, `index`, ….
         message: What was found.
         remedy: What to do; empty where there is nothing to do.
     """

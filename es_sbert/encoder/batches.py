@@ -1,8 +1,9 @@
-"""Which texts run together: sorted by true tokens, each batch within a budget of padded tokens."""
+"""Which texts run together: sorted by length, each batch within a budget of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -11,45 +12,44 @@ from numpy.typing import NDArray
 T = TypeVar("T")
 
 
-def plan_batches(lengths: NDArray[np.int64], budget: int) -> list[NDArray[np.int64]]:
+@dataclass(frozen=True)
+class Budget:
+    """How large a batch may be.
+
+    Attributes:
+        padded: Most tokens with padding: longest × texts.
+        tokens: Most tokens without padding; None for no such limit.
+    """
+
+    padded: int
+    tokens: int | None = None
+
+
+def plan_batches(lengths: NDArray[np.int64], budget: int | Budget) -> list[NDArray[np.int64]]:
     """Group texts of similar length (smart batching, Reimers and Gurevych 2019, section 7).
 
     The longest come first: onnxruntime's memory arena then takes its full size once and is never regrown.
 
     Args:
         lengths: *Shape:* ``(texts,)``, tokens of each text.
-        budget: Most tokens of a batch, padding included (longest × texts). A text longer than the budget
-            runs alone.
+        budget: Limits of a batch; a number counts tokens with padding. A text longer than that runs alone.
 
     Returns:
         Index arrays; together they hold every index exactly once.
     """
+    limits = budget if isinstance(budget, Budget) else Budget(budget)
     order = np.argsort(-lengths, kind="stable")
+    ends = np.cumsum(lengths[order])  # (texts,), tokens up to and with each
     batches, start = [], 0
     while start < len(order):
-        size = max(1, budget // max(1, int(lengths[order[start]])))
-        batches.append(order[start : start + size])
-        start += size
+        stop = start + limits.padded // max(1, int(lengths[order[start]]))
+        if limits.tokens is not None:
+            used = int(ends[start - 1]) if start else 0
+            stop = min(stop, int(np.searchsorted(ends, used + limits.tokens, side="right")))
+        stop = max(stop, start + 1)
+        batches.append(order[start:stop])
+        start = stop
     return batches
-
-
-def pad(rows: Sequence[NDArray[np.int64]], padding: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Stack rows of token ids, padded on the right.
-
-    Args:
-        rows: Arrays of *shape* ``(tokens,)``.
-        padding: Id in the padded places; the mask keeps it out of the result.
-
-    Returns:
-        Token ids and attention mask, both of *shape* ``(rows, longest)``.
-    """
-    longest = max(map(len, rows))
-    ids = np.full((len(rows), longest), padding, dtype=np.int64)  # (rows, longest)
-    mask = np.zeros((len(rows), longest), dtype=np.int64)  # (rows, longest)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = row
-        mask[number, : len(row)] = 1
-    return ids, mask
 
 
 def distinct(rows: Sequence[NDArray[np.int64]]) -> tuple[list[int], NDArray[np.int64]]:

@@ -12,11 +12,16 @@ from es_sbert.errors import DeviceError, UsageError
 
 T = TypeVar("T")
 
+# Both packages write the same files, so that the one which stays must be installed after the other is gone.
+INSTALL_PROVIDER = "pip uninstall onnxruntime onnxruntime-gpu; pip install 'es-sbert[cuda]'"
+
+NO_CARD = "No NVIDIA GPU found: texts are embedded on the CPU."
+
 # Variants in order of preference for a device and precision.
 VARIANTS: dict[tuple[str, Precision], tuple[str, ...]] = {
     ("cpu", Precision.FP32): ("fp32",),
     ("cpu", Precision.INT8): ("int8",),
-    ("cuda", Precision.FP16): ("fp16-packed", "fp16-fused"),
+    ("cuda", Precision.FP16): ("fp16", "fp16-packed"),
     ("cuda", Precision.FP32): ("fp32",),
 }
 
@@ -54,7 +59,13 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
     if not built:
         raise DeviceError(
             f"--device {asked}: the installed onnxruntime has no CUDA provider",
-            "Install onnxruntime-gpu in place of onnxruntime (never both: they overwrite each other's files).",
+            f"Install onnxruntime-gpu in place of onnxruntime: {INSTALL_PROVIDER}",
+        )
+    if not cards:
+        raise DeviceError(
+            f"--device {asked}: no NVIDIA driver offers a GPU here",
+            "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES; in a container, that it was started with access to the GPU "
+            "(docker run --gpus all). --device cpu runs without.",
         )
     if number >= cards:
         raise DeviceError(
@@ -62,6 +73,23 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
             "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES; --device cpu runs without.",
         )
     return Device("cuda", number)
+
+
+def unused_cards(asked: str, providers: Collection[str], cards: int) -> str | None:
+    """What every summary says where `auto` leaves a GPU unused, since onnxruntime was built without CUDA; else None."""
+    if asked != "auto" or not cards or "CUDAExecutionProvider" in providers:
+        return None
+    return (
+        "there is an NVIDIA GPU, but the installed onnxruntime has no CUDA provider. To use the GPU: "
+        f"{INSTALL_PROVIDER}"
+    )
+
+
+def missing_cards(asked: str, providers: Collection[str], cards: int) -> str | None:
+    """What is said once where `auto` finds no GPU for an onnxruntime that was built with CUDA; else None."""
+    if asked != "auto" or cards or "CUDAExecutionProvider" not in providers:
+        return None
+    return NO_CARD
 
 
 def open_or_fall_back(asked: str, chosen: Device, open_on: Callable[[Device, Sequence[str]], T]) -> T:
@@ -81,7 +109,7 @@ def open_or_fall_back(asked: str, chosen: Device, open_on: Callable[[Device, Seq
         if asked != "auto" or chosen.kind == "cpu":
             raise
         # A card is there, but its libraries are not: `auto` promises the best that runs, and says what does not.
-        return open_on(Device("cpu"), (f"CUDA does not run here: {error.message}",))
+        return open_on(Device("cpu"), (f"CUDA does not run here: {error.message}. {error.remedy}",))
 
 
 def choose_precision(asked: str, device: Device, int8_products: bool) -> Precision:

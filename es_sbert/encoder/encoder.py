@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import numpy as np
@@ -12,22 +14,45 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.model import PromptKind
 from es_sbert.bundle.store import Bundle
-from es_sbert.encoder.batches import distinct, pad, plan_batches
+from es_sbert.encoder.batches import Budget, distinct, plan_batches
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.embeddings import EmbedsTexts
+from es_sbert.encoder.hardware import available_cores
+from es_sbert.encoder.packing import BatchInputs
 from es_sbert.encoder.passages import PassageSplitter
-from es_sbert.encoder.session import run
+from es_sbert.encoder.session import SHORT_TEXT, run
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.encoder.types import Encoded, EncoderInfo, TokenizedTexts, Vectors
 from es_sbert.encoder.workers import OwnsWorkers, Workers
-from es_sbert.errors import UsageError
+from es_sbert.errors import ModelError, UsageError
 
-# Padded tokens of one batch. On a CPU small batches stay in its caches; a GPU wants to be filled.
-# Measured by benchmarks/encode.py --budgets.
-BUDGET = {"cpu": 512, "cuda": 32_768}
+# Tokens of one batch. On a CPU small batches stay in its caches, and padding is computed too (benchmarks/encode.py
+# --budgets); a GPU wants to be filled, and computes next to nothing for padding.
+BUDGET = {"cpu": 512, "cuda": 65_536}
+# Texts sorted together. Larger windows pad less and delay the first vector; beyond this little is gained on a CPU. On
+# CUDA a window is several batches for each worker.
+WINDOW = {"cpu": 4096, "cuda": 32_768}
+# Sessions that run batches side by side: while one copies and the host prepares the next, the other computes.
+CUDA_WORKERS = 2
 
-# Texts sorted together. Larger windows pad less and delay the first vector; beyond this little is gained.
-WINDOW = 4096
+
+def worker_count(device: Device, threads: int | None = None) -> int:
+    """How many batches run side by side: one for each physical core, or two on CUDA.
+
+    Args:
+        threads: In place of that.
+    """
+    return threads or (available_cores() if device.kind == "cpu" else CUDA_WORKERS)
+
+
+def batch_budget(device: Device, tokens: int | None = None) -> Budget:
+    """The limits of a batch on a device.
+
+    Args:
+        tokens: In place of the device's own.
+    """
+    tokens = tokens or BUDGET[device.kind]
+    return Budget(tokens) if device.kind == "cpu" else Budget(2 * tokens, tokens)
 
 
 class Encoder(EmbedsTexts, OwnsWorkers):
@@ -40,8 +65,8 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         bundle: An opened bundle.
         variant: Name of the variant to run.
         device: Where to run it.
-        threads: CPU threads; CUDA takes one.
-        budget: Padded tokens of one batch; by default what was measured best for the device.
+        threads: CPU threads, or the sessions that run batches side by side on CUDA.
+        budget: Tokens of one batch, with padding on a CPU, without on CUDA; by default what is best for the device.
         warnings: What every summary must repeat.
 
     Raises:
@@ -60,9 +85,12 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         warnings: Sequence[str] = (),
     ) -> None:
         self._workers = Workers(bundle.variant_file(variant), device, threads)
+        with self._workers.session() as session:
+            self._inputs = BatchInputs(session)
         self._tokenizer = SentenceTokenizer(bundle.model)
         self._prompt = bundle.model.prompt
-        self._budget = budget or BUDGET[device.kind]
+        self._budget = batch_budget(device, budget)
+        self._window = WINDOW[device.kind]
         self._dimensions = bundle.model.dimensions
         self.info = EncoderInfo(
             model=bundle.model.name,
@@ -87,8 +115,13 @@ class Encoder(EmbedsTexts, OwnsWorkers):
 
     @property
     def batch_tokens(self) -> int:
-        """Most padded tokens of a batch."""
-        return self._budget
+        """Most tokens of a batch; with padding on a CPU."""
+        return self._budget.tokens or self._budget.padded
+
+    @property
+    def window(self) -> int:
+        """How many texts are best sorted by length and embedded together."""
+        return self._window
 
     @property
     def parallel_batches(self) -> int:
@@ -116,6 +149,9 @@ class Encoder(EmbedsTexts, OwnsWorkers):
 
         Returns:
             *Shape:* ``(texts, dimensions)`` float32, in the order of the texts.
+
+        Raises:
+            ModelError: a vector is not finite.
         """
         return self.embed_until(tokenized, threading.Event())[0]
 
@@ -131,23 +167,41 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         Returns:
             Vectors of *shape* ``(texts, dimensions)`` float32, and which of them were made, of *shape* ``(texts,)``
             bool; the other rows hold no vector.
+
+        Raises:
+            ModelError: a vector is not finite.
         """
         if not len(tokenized):
             return np.empty((0, self._dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
         firsts, where = distinct(tokenized.ids)
         rows = [tokenized.ids[first] for first in firsts]
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (distinct texts,)
-        kinds = np.empty((len(rows), self._dimensions), dtype=np.float32)  # (distinct texts, dimensions)
-        made = np.zeros(len(rows), dtype=np.bool_)  # (distinct texts,)
         total = max(1, int(lengths.sum()))
+        batches = plan_batches(lengths, self._budget)
+        # In the order of the batches, so that each is written where it belongs without a copy.
+        vectors = np.empty((len(rows), self._dimensions), dtype=np.float32)  # (distinct texts, dimensions)
+        made = np.zeros(len(rows), dtype=np.bool_)  # (distinct texts,)
+        ends = np.cumsum([len(batch) for batch in batches])  # (batches,)
 
-        def run_batch(session: onnxruntime.InferenceSession, members: NDArray[np.int64]) -> None:
-            kinds[members] = run(session, *pad([rows[member] for member in members]))
-            made[members] = True
+        def run_batch(session: onnxruntime.InferenceSession, number: int) -> None:
+            members, place = batches[number], slice(ends[number] - len(batches[number]), ends[number])
+            run(session, self._inputs([rows[member] for member in members]), vectors[place])
+            # One sum instead of a look at every number: it is finite only if all of them are.
+            if not math.isfinite(vectors[place].sum()):
+                raise ModelError(
+                    f"{self.info.model} gave a vector with infinite or undefined numbers (variant {self.info.variant})",
+                    "Numbers of fp16 end at 65,504: use --precision fp32, and report the model.",
+                )
+            made[place] = True
             progress(int(lengths[members].sum()) / total)
 
-        self._workers.run(plan_batches(lengths, self._budget), run_batch, stop)
-        return kinds[where], made[where]
+        def is_short(number: int) -> bool:
+            return self._inputs.packed and int(lengths[batches[number][0]]) <= SHORT_TEXT  # the first is the longest
+
+        self._workers.run(range(len(batches)), run_batch, stop, is_short)
+        places = np.empty(len(rows), dtype=np.int64)  # (distinct texts,)
+        places[np.concatenate(batches)] = np.arange(len(rows))
+        return vectors[places[where]], made[places[where]]
 
     def encode(self, texts: Sequence[str], kind: PromptKind | None = None) -> Encoded:
         """Sentence vectors of texts.
@@ -162,10 +216,10 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         if isinstance(texts, str):
             # A string is a sequence of strings: it would be encoded letter by letter.
             raise UsageError("encode takes a sequence of texts, not one string", "Write encode([text]).")
+        if len(texts) <= self._window:
+            tokenized = self.tokenize(texts, kind)
+            return Encoded(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
         parts = list(self.encode_stream(texts, kind))
-        if not parts:
-            none = np.empty(0, dtype=np.int64)  # (0,)
-            return Encoded(np.empty((0, self._dimensions), dtype=np.float32), none, none.astype(np.bool_))
         return Encoded(
             np.concatenate([part.vectors for part in parts]),
             np.concatenate([part.tokens for part in parts]),
@@ -173,10 +227,33 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         )
 
     def encode_stream(
-        self, texts: Iterable[str], kind: PromptKind | None = None, *, window: int = WINDOW
+        self, texts: Iterable[str], kind: PromptKind | None = None, *, window: int | None = None
     ) -> Iterator[Encoded]:
-        """Vectors of any number of texts in bounded memory, `window` texts at a time, in order."""
+        """Vectors of any number of texts in bounded memory, `window` texts at a time, in order.
+
+        While a window is embedded, the next one is read and tokenised.
+        """
         stream = iter(texts)
-        while chunk := list(islice(stream, window)):
-            tokenized = self.tokenize(chunk, kind)
+        windows = iter(lambda: list(islice(stream, window or self._window)), [])
+        for tokenized in self.tokenize_ahead(windows, kind):
             yield Encoded(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
+
+    def tokenize_ahead(
+        self, windows: Iterable[Sequence[str]], kind: PromptKind | None = None
+    ) -> Iterator[TokenizedTexts]:
+        """Tokenise windows of texts; each while the one before it is embedded.
+
+        Raises:
+            UsageError: a text is not valid Unicode.
+        """
+        source = iter(windows)
+
+        def following() -> TokenizedTexts | None:
+            texts = next(source, None)
+            return None if texts is None else self.tokenize(texts, kind)
+
+        with ThreadPoolExecutor(1, thread_name_prefix="tokenize") as thread:
+            ahead = thread.submit(following)
+            while (tokenized := ahead.result()) is not None:
+                ahead = thread.submit(following)
+                yield tokenized

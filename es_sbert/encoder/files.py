@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -15,7 +16,7 @@ import numpy as np
 import orjson
 
 from es_sbert.bundle.model import PromptKind
-from es_sbert.encoder.encoder import WINDOW, Encoder
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.types import Encoded, EncoderInfo
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.output import is_stream, written
@@ -95,8 +96,15 @@ def encode_file(
 
     def encoded() -> Iterator[tuple[list[_Record], Encoded]]:
         nonlocal texts, truncated, lost
-        while window := list(islice(records, WINDOW)):
-            tokenized = encoder.tokenize([record.text for record in window], kind)
+        ahead: deque[list[_Record]] = deque()  # read and tokenised, but not embedded yet
+
+        def windows() -> Iterator[list[str]]:
+            while window := list(islice(records, encoder.window)):
+                ahead.append(window)
+                yield [record.text for record in window]
+
+        for tokenized in encoder.tokenize_ahead(windows(), kind):
+            window = ahead.popleft()
             result = Encoded(encoder.embed(tokenized), tokenized.tokens, tokenized.truncated)
             texts += len(window)
             truncated += int(result.truncated.sum())

@@ -1,4 +1,4 @@
-"""What this machine has: cores this process may use, and int8 instructions."""
+"""What this machine has: cores this process may use, int8 instructions, and NVIDIA cards."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import ctypes
 import os
 import platform
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
 
 
 def available_cores() -> int:
@@ -53,20 +55,91 @@ def has_int8_products(cpuinfo: str | None = None, machine: str | None = None) ->
     return bool(flags & {"avx512_vnni", "avx_vnni"})
 
 
-def cuda_devices() -> int:
-    """NVIDIA cards that the driver offers this process (CUDA_VISIBLE_DEVICES respected); 0 without a driver.
+@dataclass(frozen=True)
+class Card:
+    """An NVIDIA card as its driver describes it.
 
-    onnxruntime-gpu lists its CUDA provider on every machine, so the driver itself is asked (cuInit,
-    cuDeviceGetCount).
+    Attributes:
+        name: Of the product; empty where the driver does not tell.
+        capability: Compute capability, such as (9, 0); None where the driver does not tell.
+    """
+
+    name: str
+    capability: tuple[int, int] | None
+
+    def __str__(self) -> str:
+        capability = "" if self.capability is None else "compute capability {}.{}".format(*self.capability)
+        return f"{self.name} ({capability})" if self.name and capability else self.name or capability or "a card"
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The NVIDIA driver.
+
+    Attributes:
+        cards: Those that it offers this process (CUDA_VISIBLE_DEVICES respected).
+        cuda: The newest CUDA that it runs, such as (13, 2); None where it does not tell.
+        problem: Why it offers no cards, where it says so.
+    """
+
+    cards: tuple[Card, ...]
+    cuda: tuple[int, int] | None = None
+    problem: str = ""
+
+
+def cuda_driver() -> Driver | None:
+    """Ask the NVIDIA driver what it offers; None without a driver.
+
+    onnxruntime-gpu lists its CUDA provider on every machine, so that the driver itself is asked.
     """
     try:
         driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
     except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
+        return None
+    status = driver.cuInit(0)
+    version = _ask_driver(driver, "cuDriverGetVersion")
+    cuda = None if version is None else (version // 1000, version % 1000 // 10)
+    if status != 0:
+        return Driver((), cuda, f"cuInit gives the error {status}")
+    cards = _ask_driver(driver, "cuDeviceGetCount") or 0
+    return Driver(tuple(_card(driver, number) for number in range(cards)), cuda)
+
+
+def cuda_devices() -> int:
+    """How many NVIDIA cards the driver offers this process; 0 without a driver."""
+    driver = cuda_driver()
+    return 0 if driver is None else len(driver.cards)
+
+
+def compute_capability(number: int) -> tuple[int, int] | None:
+    """Compute capability of a card, such as (9, 0); None where the driver does not tell."""
+    driver = cuda_driver()
+    return None if driver is None or number >= len(driver.cards) else driver.cards[number].capability
+
+
+def _card(driver: ctypes.CDLL, number: int) -> Card:
+    device = _ask_driver(driver, "cuDeviceGet", number)
+    if device is None:
+        return Card("", None)
+    major = _ask_driver(driver, "cuDeviceGetAttribute", _CAPABILITY_MAJOR, device)
+    minor = _ask_driver(driver, "cuDeviceGetAttribute", _CAPABILITY_MINOR, device)
+    name = ctypes.create_string_buffer(256)
+    try:
+        if driver.cuDeviceGetName(name, len(name), device) != 0:
+            name.value = b""
+    except AttributeError:
+        pass
+    return Card(name.value.decode(errors="replace"), None if major is None or minor is None else (major, minor))
+
+
+def _ask_driver(driver: ctypes.CDLL, function: str, *arguments: int) -> int | None:
+    """The number that a function of the driver stores at its first argument; None where it fails or is not there."""
+    number = ctypes.c_int(0)
+    try:
+        status: int = getattr(driver, function)(ctypes.byref(number), *arguments)
+    except AttributeError:
+        return None
+    return number.value if status == 0 else None
 
 
 def _affinity() -> set[int]:

@@ -10,11 +10,15 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.cross_encoder import CrossEncoderModel
 from es_sbert.bundle.reranker import PairFormat
-from es_sbert.encoder.batches import pad
+from es_sbert.encoder.packing import pad
 from es_sbert.encoder.tokenizer import load_tokenizer
 from es_sbert.errors import BundleInvalid, UsageError
 
 Ids = NDArray[np.int64]
+
+# CUDA's memory-efficient attention takes masks of rows whose length is a multiple of this, and leaves others to slower
+# kernels.
+CUDA_MULTIPLE = 8
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class PairTokenizer:
 
     def __init__(self, model: CrossEncoderModel, pairs: PairFormat) -> None:
         self._pairs = pairs
+        self._max_tokens = model.max_tokens
         self._tokenizer = load_tokenizer(model.tokenizer_file, lowercase=model.lowercase)
         if model.max_tokens <= self._tokenizer.num_special_tokens_to_add(is_pair=True):
             raise BundleInvalid(
@@ -78,15 +83,25 @@ class PairTokenizer:
             np.fromiter((bool(encoding.overflowing) for encoding in encodings), dtype=np.bool_, count=len(pairs)),
         )
 
-    def feed(self, tokenized: TokenizedPairs, members: Ids) -> dict[str, Ids]:
-        """The graph's inputs for some pairs, each of *shape* ``(members, longest)``."""
-        ids, mask = self._pad([tokenized.ids[member] for member in members], self._pairs.padding_id)
-        types, _ = self._pad([tokenized.types[member] for member in members], 0)
+    def feed(self, tokenized: TokenizedPairs, members: Ids, *, multiple: int = 1) -> dict[str, Ids]:
+        """The graph's inputs for some pairs, each of *shape* ``(members, length)``.
+
+        Args:
+            multiple: The length is a multiple of this, or the most that the model reads.
+        """
+        longest = max(len(tokenized.ids[member]) for member in members)
+        length = min(-(-longest // multiple) * multiple, max(longest, self._max_tokens))
+        ids, mask = self._pad([tokenized.ids[member] for member in members], length, self._pairs.padding_id)
+        types, _ = self._pad([tokenized.types[member] for member in members], length, 0)
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
         return {name: inputs[name] for name in self._pairs.inputs}
 
-    def _pad(self, rows: list[Ids], padding: int) -> tuple[Ids, Ids]:
-        if self._pairs.padding_side == "right":
-            return pad(rows, padding)
-        values, mask = pad([row[::-1] for row in rows], padding)
-        return np.ascontiguousarray(values[:, ::-1]), np.ascontiguousarray(mask[:, ::-1])
+    def _pad(self, rows: list[Ids], length: int, padding: int) -> tuple[Ids, Ids]:
+        if self._pairs.padding_side == "left":
+            rows = [row[::-1] for row in rows]
+        values, mask = pad(rows, padding)
+        more = ((0, 0), (0, length - values.shape[1]))
+        values, mask = np.pad(values, more, constant_values=padding), np.pad(mask, more)
+        if self._pairs.padding_side == "left":
+            values, mask = np.ascontiguousarray(values[:, ::-1]), np.ascontiguousarray(mask[:, ::-1])
+        return values, mask

@@ -15,14 +15,18 @@ from es_sbert.bundle.model import Precision
 from es_sbert.bundle.reranker import RerankerBundle, open_reranker
 from es_sbert.encoder.batches import plan_batches
 from es_sbert.encoder.device import Device, choose_device, open_or_fall_back
-from es_sbert.encoder.encoder import BUDGET, WINDOW
-from es_sbert.encoder.hardware import available_cores, cuda_devices, has_int8_products
-from es_sbert.encoder.pairs import PairTokenizer, TokenizedPairs
+from es_sbert.encoder.encoder import BUDGET, WINDOW, worker_count
+from es_sbert.encoder.hardware import cuda_devices, has_int8_products
+from es_sbert.encoder.pairs import CUDA_MULTIPLE, PairTokenizer, TokenizedPairs
 from es_sbert.encoder.session import available_providers
 from es_sbert.encoder.workers import OwnsWorkers, Workers
 from es_sbert.errors import ModelError, UsageError
 
 Scores = NDArray[np.float32]
+
+# Padded tokens of one batch. On CUDA fewer than for the sentence encoder: a traced graph holds a mask for every two
+# tokens of a pair and, where its attention is not fused, a score for each head as well.
+_BUDGET = {"cpu": BUDGET["cpu"], "cuda": 32_768}
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,10 @@ class Reranker(OwnsWorkers):
 
     Args:
         bundle: An opened reranker.
-        variant: `fp32` or `int8`.
+        variant: `fp32`, `int8` or `fp16`.
         device: Where to run it.
-        threads: CPU threads; CUDA takes one.
-        budget: Padded tokens of one batch; by default that of the sentence encoder.
+        threads: CPU threads, or the sessions that run batches side by side on CUDA.
+        budget: Padded tokens of one batch; by default as many as suit the device.
         warnings: What every summary must repeat.
 
     Attributes:
@@ -84,7 +88,9 @@ class Reranker(OwnsWorkers):
     ) -> None:
         self._workers = Workers(bundle.variant_file(variant), device, threads)
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)
-        self._budget = budget or BUDGET[device.kind]
+        self._budget = budget or _BUDGET[device.kind]
+        self._multiple = CUDA_MULTIPLE if device.kind == "cuda" else 1
+        self._window = WINDOW[device.kind]
         self._activation = _ACTIVATIONS[bundle.model.activation]
         self.labels = bundle.model.labels
         self.name = f"{bundle.model.name} ({variant})"
@@ -100,9 +106,9 @@ class Reranker(OwnsWorkers):
             folder: The folder.
             device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails rather than run elsewhere; `auto` takes the CPU
                 where CUDA does not run.
-            precision: `fp32`, `int8` (CPU only), or `auto`: int8 on a CPU that multiplies it natively, where the
-                folder has it; else fp32.
-            threads: CPU threads; the physical cores by default.
+            precision: `fp32`, `int8` (CPU only), `fp16` (CUDA only), or `auto`: fp16 on CUDA, int8 on a CPU that
+                multiplies it natively, where the folder has it; else fp32. On CUDA `warnings` then says so.
+            threads: As for `worker_count`.
 
         Raises:
             ModelError: no reranker, broken, edited, or without that variant.
@@ -113,8 +119,8 @@ class Reranker(OwnsWorkers):
         chosen = choose_device(device, available_providers(), cuda_devices())
 
         def open_on(where: Device, warnings: Sequence[str] = ()) -> Reranker:
-            variant = _choose_variant(bundle, where, precision)
-            return cls(bundle, variant, where, threads=threads or available_cores(), warnings=warnings)
+            variant, fallback = _choose_variant(bundle, where, precision)
+            return cls(bundle, variant, where, threads=worker_count(where, threads), warnings=(*warnings, *fallback))
 
         return open_or_fall_back(device, chosen, open_on)
 
@@ -124,6 +130,7 @@ class Reranker(OwnsWorkers):
         Raises:
             UsageError: the sides differ in length, a side is a single string, a text is not valid Unicode, or the
                 model has several labels (`outputs` gives them all).
+            ModelError: a score is not finite.
         """
         return self.score_pairs(first, second).scores
 
@@ -141,7 +148,7 @@ class Reranker(OwnsWorkers):
         """All outputs behind the model's activation: *shape* ``(pairs, labels)``, in the order of the pairs.
 
         Raises:
-            UsageError: as `score`, but for the labels.
+            UsageError, ModelError: as `score`, but for the labels.
         """
         return self._outputs(first, second)[0]
 
@@ -153,8 +160,8 @@ class Reranker(OwnsWorkers):
             raise UsageError(f"{len(first)} first texts and {len(second)} second ones are no pairs", "Give as many.")
         scores = np.empty((len(first), len(self.labels)), dtype=np.float32)  # (pairs, labels)
         truncated = np.zeros(len(first), dtype=np.bool_)  # (pairs,)
-        for start in range(0, len(first), WINDOW):
-            part = slice(start, start + WINDOW)
+        for start in range(0, len(first), self._window):
+            part = slice(start, start + self._window)
             tokenized = self._tokenizer(first[part], second[part])
             self._run(tokenized, scores[part])
             truncated[part] = tokenized.truncated
@@ -164,31 +171,38 @@ class Reranker(OwnsWorkers):
         """Run the model on all pairs; `scores`, *shape* ``(pairs, labels)``, receives what it gives."""
 
         def run_batch(session: onnxruntime.InferenceSession, members: NDArray[np.int64]) -> None:
-            (scores[members],) = session.run(["score"], self._tokenizer.feed(tokenized, members))
+            (outputs,) = session.run(["score"], self._tokenizer.feed(tokenized, members, multiple=self._multiple))
+            if not np.isfinite(outputs).all():
+                raise ModelError(
+                    f"{self.name} gave a score that is infinite or undefined",
+                    "Numbers of fp16 end at 65,504: use --precision fp32, and report the model.",
+                )
+            scores[members] = outputs
 
         self._workers.run(plan_batches(tokenized.lengths, self._budget), run_batch)
 
 
-def _choose_variant(bundle: RerankerBundle, device: Device, asked: str) -> str:
-    """The variant to run.
+def _choose_variant(bundle: RerankerBundle, device: Device, asked: str) -> tuple[str, tuple[str, ...]]:
+    """The variant to run, and what every summary must say of that choice.
 
     Raises:
         UsageError: a precision that does not run on the device, or is none.
         ModelError: the bundle lacks it.
     """
     present = bundle.manifest.variants
-    fast = device.kind == "cpu" and has_int8_products()
-    wanted = ("int8", "fp32") if fast else ("fp32", "int8") if device.kind == "cpu" else ("fp32",)
-    if asked != "auto":
-        runs = (Precision.FP32, Precision.INT8) if device.kind == "cpu" else (Precision.FP32,)
-        if asked not in runs:
-            raise UsageError(
-                f"--precision {asked}: a reranker does not run so on {device.kind}", f"Use {' or '.join(runs)}."
-            )
-        wanted = (asked,)
+    if device.kind == "cuda":
+        best_first = (Precision.FP16, Precision.FP32)
+    else:
+        best_first = (Precision.INT8, Precision.FP32) if has_int8_products() else (Precision.FP32, Precision.INT8)
+    if asked not in ("auto", *best_first):
+        raise UsageError(
+            f"--precision {asked}: a reranker does not run so on {device.kind}", f"Use {' or '.join(best_first)}."
+        )
+    wanted = best_first if asked == "auto" else (Precision(asked),)
     for name in wanted:
         if name in present:
-            return name
+            slower = device.kind == "cuda" and name != wanted[0]
+            return name, ((f"the reranker has no {wanted[0]} variant: {name} runs instead",) if slower else ())
     raise ModelError(
         f"{bundle.folder} has no {' or '.join(wanted)} variant for {device.kind}, only {', '.join(present) or 'none'}",
         f"Add it: es-sbert export {bundle.folder} -o {bundle.folder} --precision {wanted[0]}",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,11 +14,14 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from es_sbert.encoder.cuda_session import open_on_cuda
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.types import Vectors
 from es_sbert.errors import BundleInvalid, DeviceError, first_line
 
-_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+# Tokens of a text up to which `short` sessions are faster: the width of their tiles.
+SHORT_TEXT = 64
+
 _ERRORS_ONLY = 3
 _MEMORY = 2_000_000_000  # bytes of weights that the sessions of one encoder hold together
 
@@ -40,39 +44,36 @@ def session_options() -> onnxruntime.SessionOptions:
     return options
 
 
-def open_session(path: Path, device: Device) -> onnxruntime.InferenceSession:
+def open_session(path: Path, device: Device, *, short: bool = False) -> onnxruntime.InferenceSession:
     """Open an ONNX file on a device.
 
     A CPU session computes on the thread that calls it, so that several threads run several batches side by
     side: on short texts that beats one batch spread over the cores. Memory patterns are off because every
     batch has another shape, for which patterns would be kept for ever.
 
+    Args:
+        short: On CUDA, for texts of at most `SHORT_TEXT` tokens: attention by onnxruntime's memory-efficient kernel,
+            whose tiles are 64 tokens wide, in place of FlashAttention-2 with tiles of 128. A tile is computed whole,
+            whatever of it a text fills.
+
     Raises:
-        DeviceError: the session would run elsewhere than asked.
+        DeviceError: the session would run elsewhere than asked, in whole or in part, or does not run there.
         BundleInvalid: onnxruntime does not take the file.
     """
     options = session_options()
-    wanted = _PROVIDERS[device.kind]
-    providers: list[Any] = [wanted]
-    if device.kind == "cuda":
-        _load_cuda_libraries()
-        # The CPU provider takes the few nodes that belong there (shapes); the check below is on the first one.
-        # Strict: residuals are summed in fp32, which fp16 models need to stay near their originals.
-        cuda = {"device_id": device.number, "enable_skip_layer_norm_strict_mode": "1"}
-        providers = [(wanted, cuda), _PROVIDERS["cpu"]]
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
-    except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
         if device.kind == "cuda":
-            raise DeviceError(f"no session on {device}: {first_line(error)}", _CUDA_REMEDY) from error
+            return open_on_cuda(path, device, options, short=short)
+        # onnxruntime's fallback would print to stdout, which belongs to the commands' output.
+        providers = ["CPUExecutionProvider"]
+        return onnxruntime.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
+    except DeviceError:
+        raise
+    except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
         raise BundleInvalid(
             f"onnxruntime {onnxruntime.__version__} does not take {path}: {first_line(error)}",
             "Export the model again with this installation: es-sbert export MODEL -o BUNDLE.",
         ) from error
-    # onnxruntime falls back to the CPU with a log line only, so what really runs is read back.
-    if session.get_providers()[0] != wanted:
-        raise DeviceError(f"asked for {device}, but the session runs on {session.get_providers()[0]}", _CUDA_REMEDY)
-    return session
 
 
 class SessionPool:
@@ -86,16 +87,16 @@ class SessionPool:
         path: The ONNX file.
         device: Where it runs.
         threads: How many threads will compute at a time.
+        short: As for `open_session`.
 
     Raises:
         DeviceError, BundleInvalid: as `open_session`.
     """
 
-    def __init__(self, path: Path, device: Device, threads: int) -> None:
-        self._path = path
-        self._device = device
+    def __init__(self, path: Path, device: Device, threads: int, *, short: bool = False) -> None:
+        self._open = partial(open_session, path, device, short=short)
         self._lock = threading.Lock()
-        first = open_session(path, device)
+        first = self._open()
         self.provider: str = first.get_providers()[0]
         self._sessions = [first]
         self._free: queue.SimpleQueue[onnxruntime.InferenceSession] = queue.SimpleQueue()
@@ -120,7 +121,7 @@ class SessionPool:
             return self._free.get_nowait()
         with self._lock:
             if len(self._sessions) < self._limit:
-                opened = open_session(self._path, self._device)
+                opened = self._open()
                 for _ in range(self._lent[len(self._sessions)] - 1):
                     self._free.put(opened)
                 self._sessions.append(opened)
@@ -133,28 +134,19 @@ def sessions_to_hold(size: int, threads: int) -> int:
     return max(1, min(threads, _MEMORY // max(1, size)))
 
 
-_CUDA_REMEDY = (
-    "Check `nvidia-smi`, and that CUDA and cuDNN of the versions this onnxruntime-gpu was built for are installed "
-    "(pip install 'onnxruntime-gpu[cuda,cudnn]'); --device cpu runs without."
-)
-
-
-def _load_cuda_libraries() -> None:
-    # Finds CUDA and cuDNN in pip packages or in torch's. Where it fails, opening the session says so.
-    if hasattr(onnxruntime, "preload_dlls"):
-        with contextlib.suppress(OSError):
-            onnxruntime.preload_dlls()
-
-
-def run(session: onnxruntime.InferenceSession, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Vectors:
-    """Sentence vectors of one batch.
+def run(session: onnxruntime.InferenceSession, feed: Mapping[str, NDArray[Any]], into: Vectors) -> None:
+    """Sentence vectors of one batch, written where the caller wants them.
 
     Args:
-        ids, mask: *Shape:* ``(batch, tokens)`` int64.
-
-    Returns:
-        *Shape:* ``(batch, dimensions)`` float32.
+        feed: The graph's inputs, as `packing.BatchInputs` makes them.
+        into: *Shape:* ``(batch, dimensions)`` float32, one piece of memory.
     """
-    feed = {"input_ids": ids, "attention_mask": mask}
-    outputs = session.run(["sentence_embedding"], feed)
-    return cast(Vectors, outputs[0])
+    if session.get_providers()[0] == "CPUExecutionProvider":
+        # Binding a single text's memory takes longer than copying its vector.
+        into[:] = session.run(["sentence_embedding"], dict(feed))[0]
+        return
+    binding = session.io_binding()
+    for name, values in feed.items():
+        binding.bind_cpu_input(name, values)
+    binding.bind_output("sentence_embedding", "cpu", 0, np.float32, into.shape, into.ctypes.data)
+    session.run_with_iobinding(binding)

@@ -62,7 +62,7 @@ class EncoderInfo:
 
     Attributes:
         model, fingerprint, dimensions, max_tokens: Of the model.
-        variant: ONNX variant that was loaded (`int8`, `fp16-packed`, …).
+        variant: ONNX variant that was loaded (`int8`, `fp16`, …).
         precision: Its number format.
         provider: onnxruntime's execution provider as the session reports it.
         device: `cpu` or `cuda:N`, with the device's name where known.

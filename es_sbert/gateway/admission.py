@@ -17,6 +17,11 @@ from es_sbert.errors import Overloaded
 from es_sbert.gateway.failures import RequestTimeout
 from es_sbert.gateway.settings import Limits
 
+try:
+    import resource
+except ImportError:  # Windows, which has no limit of open files
+    resource = None  # type: ignore[assignment]
+
 _AGAIN = "Send the request again in a moment."
 # Of addresses of IPv6 a household has at least 2^64.
 _CLIENT_PREFIX_V6 = 64
@@ -250,25 +255,19 @@ def client_of(address: str) -> str:
 
 def allowed_connections() -> int:
     """How many connections the limit of open files allows: each may need one to the engine."""
-    if sys.platform == "win32":
-        return _MOST_CONNECTIONS
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _MOST_CONNECTIONS
-    return max(1, min(_MOST_CONNECTIONS, (soft - _OTHER_FILES) // 2))
+    if sys.platform != "win32" and resource is not None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            return max(1, min(_MOST_CONNECTIONS, (soft - _OTHER_FILES) // 2))
+    return _MOST_CONNECTIONS
 
 
 def raise_open_files() -> None:
     """Raise this process's limit of open files to what many connections need, as far as the system lets it."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * _MOST_CONNECTIONS + _OTHER_FILES
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if sys.platform != "win32" and resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * _MOST_CONNECTIONS + _OTHER_FILES
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(wanted, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

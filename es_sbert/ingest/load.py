@@ -40,9 +40,8 @@ WRITERS = 4
 WINDOW_BYTES = 16 << 20
 # Documents that are cut, or texts that are tokenised, at a time, and characters of them: a load that is halted waits
 # for one group, of about a second. The libraries spread each over the processors.
-_GROUP = 256
-_CUT_SIZE = 1 << 17
-_TOKENIZED_SIZE = 1 << 20
+_CUT_GROUP, _CUT_SIZE = 256, 1 << 17
+_TOKENIZED_GROUP, _TOKENIZED_SIZE = 4096, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +174,7 @@ class Loader:
         tasks: list[Task] = []
         pieces: list[list[Piece]] = []
         refused: list[tuple[Document, str]] = []
-        for some in slices_within(window.embed, lambda task: task.document.size, _CUT_SIZE, _GROUP):
+        for some in slices_within(window.embed, lambda task: task.document.size, _CUT_SIZE, _CUT_GROUP):
             self._control.check()
             for task, own in zip(some, self._cut([(task.document, task.wanted) for task in some]), strict=True):
                 problem = too_many_passages(own, task.kept, self._nested_limit)
@@ -186,7 +185,7 @@ class Loader:
                     refused.append((task.document, problem))
         texts = [text for own in pieces for piece in own for text in piece.texts]
         parts: list[TokenizedTexts] = []
-        for part in slices_within(texts, len, _TOKENIZED_SIZE, _GROUP):
+        for part in slices_within(texts, len, _TOKENIZED_SIZE, _TOKENIZED_GROUP):
             self._control.check()
             parts.append(self._encoder.tokenize(part, "document"))
         for document, problem in refused:

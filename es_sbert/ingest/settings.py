@@ -38,7 +38,7 @@ class IngestSettings(BaseModel):
         passages: Cut texts into passages: `TOKENS` for every vector field, or `NAME=TOKENS`.
         passage_overlap: Tokens that neighbouring passages share; None takes an eighth of a passage.
         index_type: Index type of a field that does not exist yet.
-        batch_window: Texts that are sorted by length and embedded together.
+        batch_window: Texts that are sorted by length and embedded together; by default what suits the device.
         bulk_bytes: Largest body of a bulk request.
         retry_seconds: How long an engine that refuses or does not answer is waited for.
         max_document_bytes: Longest document.
@@ -72,7 +72,7 @@ class IngestSettings(BaseModel):
     passages: tuple[str, ...] = ()
     passage_overlap: int | None = Field(default=None, ge=0)
     index_type: str | None = None
-    batch_window: int = Field(default=2048, ge=1)
+    batch_window: int | None = Field(default=None, ge=1)
     bulk_bytes: int = Field(default=5 * MIB, ge=1024)
     retry_seconds: float = Field(default=300.0, ge=0)
     max_document_bytes: int = Field(default=16 * MIB, ge=1024)

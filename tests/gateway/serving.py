@@ -47,7 +47,7 @@ def gateway(upstream: str, model: Path | str, *, head_seconds: float | None = No
     """
     settings = GatewaySettings(
         upstream=EngineSettings(url=upstream), limits=Limits(**limits),
-        models=ModelSettings(models=(str(model),), threads=1),
+        models=ModelSettings(models=(str(model),), precision="fp32", threads=1),
     )  # fmt: skip
     server = gateway_server(settings)
     if head_seconds is not None:

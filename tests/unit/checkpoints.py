@@ -108,7 +108,7 @@ def write_cross_encoder(
     tokenizer = _tokenizer(architecture, max_tokens)
     tokenizer.save_pretrained(folder)
     settings = _settings(architecture, len(tokenizer), "gelu", 48, 4, layers, max_tokens)
-    made = _CONFIGS[architecture](**settings, num_labels=labels, **(config or {}))
+    made = _CONFIGS[architecture](**{**settings, "num_labels": labels, **(config or {})})
     network = transformers.AutoModelForSequenceClassification.from_config(made)
     _randomise(network, seed)
     network.save_pretrained(folder)

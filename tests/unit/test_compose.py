@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from es_sbert.cli.options import device_option
 from es_sbert.engines.local import ENGINES
 from es_sbert.gateway.settings import DEFAULT_PORT
 
@@ -58,6 +60,7 @@ def test_what_starts_with_which_profile(services: dict[str, dict[str, Any]]) -> 
         "kibana": [],
         "es-sbert": [],
         "es-sbert-gpu": ["gpu"],
+        "gpu-gateway": ["gpu"],
         "opensearch": ["opensearch"],
         "opensearch-gateway": ["opensearch"],
         "opensearch-dashboards": ["opensearch"],
@@ -77,19 +80,19 @@ def test_waiting_means_waiting_for_health(services: dict[str, dict[str, Any]]) -
             waited_for += 1
             assert how == {"condition": "service_healthy"}
             assert services[needed]["healthcheck"]["test"][0] == "CMD"
-    assert waited_for == 6
+    assert waited_for == 7
 
 
 def test_all_ports_are_on_the_loopback_interface_and_none_twice(services: dict[str, dict[str, Any]]) -> None:
     published = [port for service in services.values() for port in service.get("ports", [])]
     hosts = [re.fullmatch(r"127\.0\.0\.1:(\d+):\d+", port) for port in published]
     assert all(hosts), published
-    assert sorted(int(host[1]) for host in hosts if host) == [5601, 5602, 9200, 9210, 9280, 9281]
+    assert sorted(int(host[1]) for host in hosts if host) == [5601, 5602, 9200, 9210, 9280, 9281, 9282]
 
 
 def test_every_server_has_a_health_check_and_engines_keep_their_data(services: dict[str, dict[str, Any]]) -> None:
     servers = {name for name, service in services.items() if "ports" in service}
-    engines, gateways = {"elasticsearch", "opensearch"}, {"gateway", "opensearch-gateway"}
+    engines, gateways = {"elasticsearch", "opensearch"}, {"gateway", "opensearch-gateway", "gpu-gateway"}
     assert servers == engines | gateways | {"kibana", "opensearch-dashboards"}
     # The image of es-sbert has no curl.
     for name in servers:
@@ -139,17 +142,48 @@ def test_opensearch_dashboards_ask_a_gateway_of_their_own(services: dict[str, di
     assert hosts == '["http://opensearch-gateway:9280"]'
 
 
-def test_only_the_gpu_service_asks_for_a_gpu(services: dict[str, dict[str, Any]]) -> None:
-    asking = [name for name, service in services.items() if "deploy" in service]
-    assert asking == ["es-sbert-gpu"]
-    [device] = services["es-sbert-gpu"]["deploy"]["resources"]["reservations"]["devices"]
-    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+def test_only_services_of_the_profile_gpu_ask_for_a_gpu(services: dict[str, dict[str, Any]]) -> None:
+    asking = {name for name, service in services.items() if "deploy" in service}
+    assert asking == {name for name, service in services.items() if service.get("profiles") == ["gpu"]}
+    assert asking == {"es-sbert-gpu", "gpu-gateway"}
+    for name in asking:
+        [device] = services[name]["deploy"]["resources"]["reservations"]["devices"]
+        assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+        assert services[name]["build"]["target"] == "gpu"
+
+
+def test_services_with_a_gpu_fail_rather_than_run_on_the_cpu(services: dict[str, dict[str, Any]]) -> None:
+    for name, service in services.items():
+        device = service.get("environment", {}).get("ES_SBERT_DEVICE")
+        assert device == ("cuda" if service.get("profiles") == ["gpu"] else None), name
+    gateway = services["gpu-gateway"]
+    assert gateway["command"] == [*services["gateway"]["command"], "--device", "cuda"]
+    assert gateway["healthcheck"] == services["gateway"]["healthcheck"]
+    assert gateway["environment"]["ES_SBERT_URL"] == services["gateway"]["environment"]["ES_SBERT_URL"]
+
+
+def test_commands_take_the_device_from_the_environment() -> None:
+    assert device_option(lambda: None).__click_params__[0].envvar == "ES_SBERT_DEVICE"  # type: ignore[attr-defined]
+
+
+def test_the_gpu_image_has_the_libraries_of_the_extra_and_asks_for_their_driver(dockerfile: str) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    build = dockerfile[dockerfile.index(" AS build-gpu") : dockerfile.index(" AS base")]
+    assert '".[serve,cuda]"' in build
+    [toolkit] = [requirement for requirement in extras["cuda"] if requirement.startswith("cuda-toolkit")]
+    major = re.search(r">=(\d+),<(\d+)", toolkit)
+    assert major is not None
+    assert int(major[2]) == int(major[1]) + 1
+    stage = dockerfile[dockerfile.index("FROM base AS gpu") :]
+    assert f"NVIDIA_REQUIRE_CUDA=cuda>={major[1]}.0" in stage
+    versions = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert re.search(rf"^cuda-toolkit=={major[1]}\.", versions, flags=re.MULTILINE)
 
 
 def test_images_are_built_from_stages_that_exist(services: dict[str, dict[str, Any]], dockerfile: str) -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, flags=re.MULTILINE)
     targets = [service["build"]["target"] for service in services.values() if "build" in service]
-    assert sorted(targets) == ["cpu", "cpu", "cpu", "gpu"]
+    assert sorted(targets) == ["cpu", "cpu", "cpu", "gpu", "gpu"]
     assert set(targets) <= set(stages)
     assert stages[-1] == "cpu"  # what a build without --target makes
     copied_from = re.findall(r"COPY --from=(\S+)", dockerfile)

@@ -48,7 +48,9 @@ def test_no_page_without_a_command() -> None:
     assert {page.stem for page in PAGES.glob("*.md")} == {command.split()[0] for command in _ALL}
 
 
-_ALL_PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
+_ALL_PAGES = [
+    str(page.relative_to(ROOT)) for page in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+]
 _LINK = re.compile(r"\]\((?P<target>[^)#]*)(?:#(?P<anchor>[^)]*))?\)")
 
 
@@ -91,10 +93,29 @@ def test_requests_that_are_shown_hold_json(page: str) -> None:
         assert all(isinstance(json.loads(line), dict) for line in lines), request.path
 
 
-def test_named_files_exist() -> None:
-    text = (ROOT / "docs/architecture.md").read_text()
-    for name in re.findall(r"`((?:es_sbert|exporters|mappings|tests|benchmarks|docs)/[\w/.]*)`", text):
+_NAMED_FILE = re.compile(r"`((?:es_sbert|exporters|mappings|tests|benchmarks|docs|scripts)/[\w/.-]*)`")
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_named_files_exist(page: str) -> None:
+    named = _NAMED_FILE.findall((ROOT / page).read_text())
+    assert len(named) > 20
+    for name in named:
         assert (ROOT / name).exists(), name
+
+
+def test_contributing_names_what_its_files_hold() -> None:
+    """A step names files and, in backticks, what is to be extended there: `Layout`, `_build`, …"""
+    steps = re.findall(r"^\d\. (.*?)(?=^\d\. |^$)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(steps) > 20
+    checked = 0
+    for step in steps:
+        files = [ROOT / name for name in _NAMED_FILE.findall(step)]
+        text = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+        for name in re.findall(r"`([A-Za-z_]\w*)`", step):
+            checked += 1
+            assert re.search(rf"\b{name}\b", text), f"{name}: {step}"
+    assert checked > 20
 
 
 _SOURCES = [

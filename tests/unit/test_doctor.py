@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from es_sbert.doctor.cuda import CudaState, judge_cuda
 from es_sbert.doctor.engine import Disk, judge_disks
 from es_sbert.doctor.findings import Finding, Level
 from es_sbert.doctor.index import judge_field, judge_settings
+from es_sbert.encoder.cuda import CudaLibraries, needed_libraries
+from es_sbert.encoder.hardware import Card, Driver
 from es_sbert.encoder.types import EncoderInfo
 from es_sbert.engines.protocol import IndexState
 from es_sbert.errors import UsageError
@@ -93,3 +96,65 @@ def test_vector_fields() -> None:
 def test_an_error_is_a_finding() -> None:
     finding = Finding.of("engine", UsageError("broken", "Mend it."))
     assert finding.as_json() == {"level": "error", "about": "engine", "message": "broken", "remedy": "Mend it."}
+
+
+GPU_WHEEL = CudaState(("onnxruntime-gpu",), "1.31.1", 13, Driver((Card("H200", (9, 0)),), (13, 2)))
+
+
+def libraries(*missing: str) -> CudaLibraries:
+    needed = needed_libraries(13, "linux")
+    found = tuple((library, f"/lib/{library.name}") for library in needed if library.name not in missing)
+    return CudaLibraries(found, tuple(library for library in needed if library.name in missing))
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_without_a_card_one_line_suffices(device: str) -> None:
+    for driver in (None, Driver(())):
+        [finding] = judge_cuda(replace(GPU_WHEEL, driver=driver), CudaLibraries(), device)
+        assert (finding.level, finding.about) == (Level.OK, "cuda")
+        assert finding.message == "no NVIDIA GPU; onnxruntime-gpu 1.31.1, built for CUDA 13, runs on the CPU"
+
+
+def test_a_complete_installation_lists_every_library() -> None:
+    findings = list(judge_cuda(GPU_WHEEL, libraries(), "auto"))
+    assert {finding.level for finding in findings} == {Level.OK}
+    assert [finding.message for finding in findings][:3] == [
+        "onnxruntime-gpu 1.31.1, built for CUDA 13",
+        "cuda:0 is H200 (compute capability 9.0)",
+        "libcudart.so.13: /lib/libcudart.so.13",
+    ]
+    assert len(findings) == 2 + len(needed_libraries(13, "linux"))
+
+
+@pytest.mark.parametrize(("device", "level"), [("auto", Level.WARNING), ("cuda", Level.ERROR), ("cuda:1", Level.ERROR)])
+def test_a_missing_library_comes_with_its_package(device: str, level: Level) -> None:
+    said = judge_cuda(GPU_WHEEL, libraries("libcurand.so.10", "libcudnn.so.9"), device)
+    curand, cudnn = (finding for finding in said if finding.level is not Level.OK)
+    assert (curand.level, curand.message) == (level, "libcurand.so.10: not found")
+    assert "pip install nvidia-curand;" in curand.remedy
+    # Only some models need cuDNN.
+    assert (cudnn.level, cudnn.message.partition(":")[0]) == (Level.WARNING, "libcudnn.so.9")
+    assert "pip install nvidia-cudnn-cu13;" in cudnn.remedy
+
+
+@pytest.mark.parametrize(
+    ("state", "device", "level", "words"),
+    [
+        (replace(GPU_WHEEL, packages=("onnxruntime",), major=None), "auto", Level.WARNING, "was built without CUDA"),
+        (replace(GPU_WHEEL, packages=("onnxruntime",), major=None), "cuda", Level.ERROR, "was built without CUDA"),
+        (replace(GPU_WHEEL, packages=("onnxruntime", "onnxruntime-gpu")), "auto", Level.WARNING, "both installed"),
+        (replace(GPU_WHEEL, driver=None), "cuda", Level.ERROR, "no NVIDIA driver"),
+        (replace(GPU_WHEEL, driver=Driver((), None, "cuInit 100")), "cuda", Level.ERROR, "offers no GPU (cuInit 100)"),
+        (
+            replace(GPU_WHEEL, driver=Driver((Card("", None),), (12, 4))),
+            "auto",
+            Level.WARNING,
+            "runs CUDA up to 12.4, onnxruntime needs 13",
+        ),
+        (replace(GPU_WHEEL, problem="a symbol is missing"), "cuda", Level.ERROR, "does not load: a symbol is missing"),
+    ],
+)
+def test_what_keeps_a_gpu_from_being_used(state: CudaState, device: str, level: Level, words: str) -> None:
+    [finding] = [finding for finding in judge_cuda(state, libraries(), device) if finding.level is not Level.OK]
+    assert (finding.level, words in finding.message) == (level, True)
+    assert finding.remedy

@@ -4,6 +4,8 @@ import pkgutil
 import subprocess
 import sys
 
+import pytest
+
 import es_sbert
 
 # Modules that need torch (extra `train`); ingest, search and everything below them never do.
@@ -31,7 +33,8 @@ _FOREIGN = ("es_sbert.integrations.haystack",)
 
 _ALL = sorted(
     name
-    for _, name, _ in pkgutil.walk_packages(es_sbert.__path__, "es_sbert.")
+    # Not its whole path, which in a checkout that is not installed holds all top-level folders.
+    for _, name, _ in pkgutil.walk_packages(es_sbert.__path__[:1], "es_sbert.")
     if not name.endswith("__main__") and name not in _FOREIGN
 )
 
@@ -48,6 +51,7 @@ def _imported_by(*statements: str) -> list[set[str]]:
     return [set(line.split()) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.train
 def test_nothing_is_loaded_before_it_is_needed() -> None:
     """Neither by the help, nor by a load, nor by all that is neither training nor tracing."""
     light = [name for name in [*_ALL, "es_sbert.exporters.export"] if not _needs_torch(name)]
@@ -65,6 +69,7 @@ def test_nothing_is_loaded_before_it_is_needed() -> None:
     assert not by_all & {"torch", "transformers", "sentence_transformers"}
 
 
+@pytest.mark.train
 def test_training_and_exporters_know_no_engine() -> None:
     [loaded] = _imported_by("import es_sbert.training.run, es_sbert.exporters.export, es_sbert.exporters.reranker")
     assert "torch" in loaded

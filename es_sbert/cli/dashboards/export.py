@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +36,16 @@ def export(index: str, search_log: str, report_index: str, output: Path | None, 
     """
     from es_sbert.dashboards.saved_objects import ndjson
     from es_sbert.errors import OutputError
+    from es_sbert.output import STDOUT, written
 
     bundle = made(engine_settings(**connection), index, search_log, report_index)
     lines = ndjson(bundle.objects, bundle.product)
-    if output is None:
-        sys.stdout.buffer.write(lines)
-        sys.stdout.buffer.flush()
-        return
     try:
-        output.write_bytes(lines)
+        with written(output or STDOUT) as file:
+            file.write(lines)
     except OSError as error:
         raise OutputError(
             f"{output} cannot be written: {error.strerror}", "Give --output a folder that exists."
         ) from error
-    click.echo(f"{len(bundle.objects)} objects for {bundle.product.label} in {output}", err=True)
+    if output not in (None, STDOUT):
+        click.echo(f"{len(bundle.objects)} objects for {bundle.product.label} in {output}", err=True)

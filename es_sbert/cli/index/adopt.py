@@ -127,7 +127,7 @@ def adopt(name: str, vector_field: str, model: str | None, text_fields: tuple[st
     from es_sbert.engines.connect import connect
     from es_sbert.index.privileges import ADOPT, SEARCH, require
     from es_sbert.index.text_options import check_own_names, read_text_options
-    from es_sbert.loading import load_encoder
+    from es_sbert.loading import load_encoder, report_warnings
 
     def say(message: str) -> None:
         click.echo(message, err=True)
@@ -149,6 +149,7 @@ def adopt(name: str, vector_field: str, model: str | None, text_fields: tuple[st
         read = read_model(resolve_model(model_name), model_name)
         field.check_model(read.fingerprint, read.name, read.dimensions)
         with load_encoder(model_name, device=device, precision=precision, threads=threads, report=say) as encoder:
+            report_warnings(encoder, say)
             report = adopt_vectors(engine, field, encoder, settings, report=say)
     if failed is not None:
         _write_failed(failed, report.check.failing if report.written is None else report.written.failing)

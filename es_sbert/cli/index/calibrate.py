@@ -73,7 +73,7 @@ def calibrate(name: str, queries: Path | None, sample: int, seed: int, keep: flo
     import orjson
 
     from es_sbert.engines.connect import connect
-    from es_sbert.loading import load_index_encoder
+    from es_sbert.loading import load_index_encoder, report_warnings
     from es_sbert.tuning.calibrate_index import CalibratedIndex
     from es_sbert.tuning.calibrate_text import calibration_lines
     from es_sbert.tuning.queries import read_labelled_queries
@@ -89,5 +89,6 @@ def calibrate(name: str, queries: Path | None, sample: int, seed: int, keep: flo
             index.field.index, meta.model, meta.fingerprint, model=model, device=device, precision=precision,
             threads=threads, report=say,
         ) as encoder:  # fmt: skip
+            report_warnings(encoder, say)
             report = index.calibrate(encoder, labelled, sample=sample, seed=seed, k=k, keep=keep, report=say)
     click.echo(orjson.dumps(report.as_json()) if as_json else "\n".join(calibration_lines(report)))

@@ -78,7 +78,7 @@ def recall(name: str, k: int, sample: int, seed: int, queries: Path | None, cand
     from es_sbert.engines.connect import connect
     from es_sbert.index.ensure import check_model, read_vector_field
     from es_sbert.index.types import IndexType
-    from es_sbert.loading import load_index_encoder
+    from es_sbert.loading import load_index_encoder, report_warnings
     from es_sbert.tuning.queries import read_queries
     from es_sbert.tuning.recall import Queries, measure_recall, sample_queries, settings_for
     from es_sbert.tuning.recall_text import recall_lines
@@ -97,6 +97,7 @@ def recall(name: str, k: int, sample: int, seed: int, queries: Path | None, cand
                 field.index, field.meta.model, field.meta.fingerprint, model=model, device=device, precision=precision,
                 threads=threads, report=say,
             ) as encoder:  # fmt: skip
+                report_warnings(encoder, say)
                 check_model(field, encoder.info.fingerprint, encoder.info.model)
                 wanted = Queries(encoder.encode(texts, "query").vectors, [None] * len(texts))
         report = measure_recall(engine, field, wanted, settings, k=k, target=target, report=say)

@@ -159,9 +159,7 @@ _load_options = option_group(
         "--batch-window",
         type=click.IntRange(min=1),
         metavar="N",
-        default=2048,
-        show_default=True,
-        help="Texts that are sorted by length and embedded together.",
+        help="Texts that are sorted by length and embedded together.  [default: 2048, or 32768 on CUDA]",
     ),
     click.option(
         "--bulk-bytes",

@@ -133,6 +133,8 @@ class Models:
         except EsSbertError:
             self._default_failed |= default
             raise
+        for warning in encoder.info.warnings:
+            logger.warning("%s: %s", public_name(model), warning)
         self._default_loaded |= default
         embedder = Embedder(encoder, self._embedding, self._cache, self._metrics)
         self._metrics.model_loaded(public_name(model), embedder.info.fingerprint)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ray.data import ActorPoolStrategy
 
+from es_sbert.encoder.encoder import CUDA_WORKERS
 from es_sbert.errors import ClusterError, UsageError
 
 # Cores of an actor without a GPU: more share one model in memory, and scale a little worse than more actors.
@@ -19,7 +20,7 @@ class Workers:
 
     Attributes:
         count: How many.
-        threads: Threads of each encoder.
+        threads: Threads of each encoder; on CUDA its batches at a time.
         cpus, gpus: What each takes of its machine.
     """
 
@@ -54,7 +55,7 @@ def choose_workers(nodes: list[Mapping[str, float]], device: str, threads: int |
         raise UsageError("which GPU a worker gets is for Ray to say", "Give --device cuda.")
     gpus = sum(int(node.get("GPU", 0)) for node in nodes)
     if device == "cuda" or (device == "auto" and gpus):
-        cores = threads or 1
+        cores = threads or CUDA_WORKERS
         fitting = sum(min(int(node.get("GPU", 0)), int(node.get("CPU", 0) // cores)) for node in nodes)
         return Workers(_checked(count, fitting, f"a GPU and {cores} CPUs"), cores, cores, 1)
     most = max((int(node.get("CPU", 0)) for node in nodes), default=0)

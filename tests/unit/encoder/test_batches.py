@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.encoder.batches import distinct, pad, plan_batches
+from es_sbert.encoder.batches import Budget, distinct, plan_batches
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=200)
 
@@ -33,10 +33,19 @@ def test_batches_are_filled() -> None:
     assert [len(batch) for batch in plan_batches(np.full(10, 8, dtype=np.int64), 32)] == [4, 4, 2]
 
 
-def test_padding_is_on_the_right_and_masked() -> None:
-    ids, mask = pad([np.array([5, 6, 7]), np.array([8])])
-    assert ids.tolist() == [[5, 6, 7], [8, 0, 0]]
-    assert mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+@given(LENGTHS, st.integers(1, 2000), st.integers(1, 2000))
+def test_true_tokens_stay_within_their_own_budget(lengths: list[int], padded: int, tokens: int) -> None:
+    array = np.array(lengths, dtype=np.int64)
+    batches = plan_batches(array, Budget(padded, tokens))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or (array[batch].max() * len(batch) <= padded and array[batch].sum() <= tokens)
+
+
+def test_a_budget_of_true_tokens_fills_batches_whatever_is_padded() -> None:
+    lengths = np.array([20, 4, 4, 4, 4, 4], dtype=np.int64)
+    assert [len(batch) for batch in plan_batches(lengths, Budget(1000, 32))] == [4, 2]
+    assert [len(batch) for batch in plan_batches(lengths, Budget(40, 32))] == [2, 4]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=50))

@@ -1,9 +1,19 @@
 """Which device, precision and variant follow from what was asked and what is there."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from es_sbert.bundle.model import Precision
-from es_sbert.encoder.device import Device, choose_device, choose_precision, choose_variant
+from es_sbert.encoder.device import (
+    Device,
+    choose_device,
+    choose_precision,
+    choose_variant,
+    missing_cards,
+    open_or_fall_back,
+    unused_cards,
+)
 from es_sbert.errors import DeviceError, UsageError
 
 CPU, BOTH = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -36,10 +46,43 @@ def test_cuda_without_the_provider_says_which_package() -> None:
         choose_device("cuda", CPU, 1)
 
 
-@pytest.mark.parametrize(("asked", "cards"), [("cuda", 0), ("cuda:1", 1)])
-def test_a_card_that_is_not_there(asked: str, cards: int) -> None:
-    with pytest.raises(DeviceError, match="NVIDIA driver offers"):
+@pytest.mark.parametrize(
+    ("asked", "cards", "message"),
+    [("cuda", 0, "no NVIDIA driver offers a GPU"), ("cuda:1", 1, "offers 1 device here"), ("cuda:2", 2, "2 devices")],
+)
+def test_a_card_that_is_not_there(asked: str, cards: int, message: str) -> None:
+    with pytest.raises(DeviceError, match=message) as error:
         choose_device(asked, BOTH, cards)
+    assert "--device cpu" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("asked", "providers", "cards", "unused", "missing"),
+    [
+        ("auto", CPU, 1, True, False),  # a GPU that the wrong package leaves unused
+        ("auto", BOTH, 0, False, True),
+        ("auto", CPU, 0, False, False),
+        ("auto", BOTH, 1, False, False),
+        ("cpu", CPU, 1, False, False),
+        ("cpu", BOTH, 0, False, False),
+    ],
+)
+def test_what_auto_says_of_the_cpu(asked: str, providers: list[str], cards: int, unused: bool, missing: bool) -> None:
+    warning, note = unused_cards(asked, providers, cards), missing_cards(asked, providers, cards)
+    assert (warning is not None, note is not None) == (unused, missing)
+    assert warning is None or "pip install 'es-sbert[cuda]'" in warning
+
+
+def test_auto_falls_back_with_the_cause_and_its_remedy() -> None:
+    def open_on(device: Device, warnings: Sequence[str]) -> tuple[str, Sequence[str]]:
+        if device.kind == "cuda":
+            raise DeviceError("no cuBLAS", "Install it.")
+        return device.kind, warnings
+
+    expected = "cpu", ("CUDA does not run here: no cuBLAS. Install it.",)
+    assert open_or_fall_back("auto", Device("cuda"), open_on) == expected
+    with pytest.raises(DeviceError, match="no cuBLAS"):
+        open_or_fall_back("cuda", Device("cuda"), open_on)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +99,8 @@ def test_precisions_without_kernels(device: str, precision: str) -> None:
         choose_precision(precision, Device(device), True)
 
 
-def test_packed_attention_is_preferred() -> None:
+def test_bundles_of_earlier_versions_keep_their_packed_variant() -> None:
+    assert choose_variant(Device("cuda"), Precision.FP16, ["fp16", "fp16-packed"]) == "fp16"
     assert choose_variant(Device("cuda"), Precision.FP16, ["fp16-fused", "fp16-packed"]) == "fp16-packed"
-    assert choose_variant(Device("cuda"), Precision.FP16, ["fp16-fused", "fp32"]) == "fp16-fused"
+    assert choose_variant(Device("cuda"), Precision.FP16, ["fp16-fused", "fp32"]) is None
     assert choose_variant(Device("cpu"), Precision.INT8, ["fp32"]) is None

@@ -3,17 +3,22 @@
 import itertools
 import shutil
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import es_sbert.encoder.encoder as encoder_module
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.packing import Feed
 from es_sbert.encoder.session import run
-from es_sbert.errors import DeviceError, ModelNotFound, UsageError
+from es_sbert.encoder.types import Vectors
+from es_sbert.errors import DeviceError, ModelError, ModelNotFound, UsageError
 from es_sbert.loading import load_encoder
 from tests.tiny import HIDDEN, WORDS, write_tiny_bert
 
@@ -132,11 +137,11 @@ def test_embedding_ends_between_two_batches_and_the_encoder_stays_usable(
         tokenized = encoder.tokenize(TEXTS)
         expected = encoder.embed(tokenized)
 
-        def stopping(session: object, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-            begun.append(len(ids))
+        def stopping(session: onnxruntime.InferenceSession, feed: Feed, into: Vectors) -> None:
+            begun.append(len(into))
             if len(begun) == 3:
                 stop.set()
-            return run(session, ids, mask)  # type: ignore[arg-type]
+            run(session, feed, into)
 
         monkeypatch.setattr(encoder_module, "run", stopping)
         vectors, made = encoder.embed_until(tokenized, stop)
@@ -151,3 +156,46 @@ def test_embedding_ends_between_two_batches_and_the_encoder_stays_usable(
         assert min(parts) > 0
         assert sum(parts) == pytest.approx(1)
         np.testing.assert_array_equal(encoder.embed(tokenized), expected)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_is_not_finite_is_an_error(
+    encoder: Encoder, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overflowing(session: onnxruntime.InferenceSession, feed: Feed, into: Vectors) -> None:
+        run(session, feed, into)
+        into[-1, 3] = value
+
+    monkeypatch.setattr(encoder_module, "run", overflowing)
+    with pytest.raises(ModelError, match="infinite or undefined numbers") as caught:
+        encoder.encode(TEXTS)
+    assert "--precision fp32" in caught.value.remedy
+
+
+def test_the_next_window_is_tokenised_while_one_is_embedded(encoder: Encoder) -> None:
+    read: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for number in range(20):
+            read.append(number)
+            yield f"cat {number}"
+
+    stream = encoder.encode_stream(texts(), window=5)
+    # A window is embedded with the next one in hand, and nothing is read further ahead.
+    for window in range(1, 4):
+        assert len(next(stream).vectors) == 5
+        deadline = time.monotonic() + 60
+        while len(read) < 5 * (window + 1) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert len(read) == 5 * (window + 1)
+
+
+def test_an_error_in_a_stream_of_texts_reaches_the_caller(encoder: Encoder) -> None:
+    def texts() -> Iterator[str]:
+        yield from ["a"] * 5
+        raise OSError("the disk is gone")
+
+    stream = encoder.encode_stream(texts(), window=5)
+    assert len(next(stream).vectors) == 5
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(stream)

@@ -136,6 +136,16 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1 texts were longer than 8 tokens and were cut (14 tokens lost)" in result.stderr
 
 
+def test_a_dash_is_stdout_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    folder = write_tiny_bert(tmp_path / "tiny", max_tokens=8)
+    monkeypatch.chdir(tmp_path)
+    command = ["encode", "--model", str(folder), "--precision", "fp32", "--device", "cpu", "-o", "-"]
+    result = CliRunner().invoke(cli, command, input="a man\n", catch_exceptions=False)
+    assert [list(orjson.loads(line)) for line in result.stdout.splitlines()] == [["text", "embedding"]]
+    assert not (tmp_path / "-").exists()
+
+
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "tiny")
     (tmp_path / "texts").write_text("a man\n" * 20_000)

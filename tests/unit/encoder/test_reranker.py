@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 from sentence_transformers import CrossEncoder
 
 from es_sbert.bundle.cross_encoder import read_cross_encoder
 from es_sbert.bundle.model import Precision
-from es_sbert.bundle.reranker import RERANKER_MANIFEST_NAME, open_reranker
+from es_sbert.bundle.reranker import RERANKER_MANIFEST_NAME, RerankerBundle, open_reranker
+from es_sbert.bundle.store import hash_file
 from es_sbert.encoder import reranker as reranker_module
 from es_sbert.encoder import workers
 from es_sbert.encoder.device import Device
@@ -132,7 +136,7 @@ def test_order(bert: Path, known: np.ndarray, pairs: list[tuple[str, str]]) -> N
 
 
 def test_windows_of_pairs_are_joined(bert: Path, known: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reranker_module, "WINDOW", 7)
+    monkeypatch.setattr(reranker_module, "WINDOW", {"cpu": 7})
     np.testing.assert_allclose(scores(bert, FIRST, SECOND), known, atol=2e-6)
 
 
@@ -191,6 +195,13 @@ def test_a_precision_that_is_not_there(bert: Path) -> None:
         Reranker.open(bert, device="cpu", precision="fp16")
 
 
+def with_variants(folder: Path, names: list[str]) -> RerankerBundle:
+    """An opened reranker that says it has these variants."""
+    opened = open_reranker(folder)
+    variants = dict.fromkeys(names, opened.manifest.variants["fp32"])
+    return replace(opened, manifest=opened.manifest.model_copy(update={"variants": variants}))
+
+
 @pytest.mark.parametrize(
     ("native", "present", "kind", "chosen"),
     [
@@ -199,17 +210,28 @@ def test_a_precision_that_is_not_there(bert: Path) -> None:
         (False, ["int8"], "cpu", "int8"),
         (True, ["fp32"], "cpu", "fp32"),
         (True, ["fp32", "int8"], "cuda", "fp32"),
+        (True, ["fp32", "int8", "fp16"], "cuda", "fp16"),
+        (True, ["fp32", "fp16"], "cpu", "fp32"),
     ],
 )
 def test_auto_takes_what_runs_best(
     native: bool, present: list[str], kind: str, chosen: str, bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reranker_module, "has_int8_products", lambda: native)
-    opened = open_reranker(bert)
-    variant = opened.manifest.variants["fp32"]
-    manifest = opened.manifest.model_copy(update={"variants": dict.fromkeys(present, variant)})
-    bundle = type(opened)(opened.folder, opened.model, manifest)
-    assert reranker_module._choose_variant(bundle, Device(kind), "auto") == chosen
+    variant, warnings = reranker_module._choose_variant(with_variants(bert, present), Device(kind), "auto")
+    assert variant == chosen
+    slower = kind == "cuda" and chosen == "fp32"
+    assert warnings == (("the reranker has no fp16 variant: fp32 runs instead",) if slower else ())
+
+
+def test_fp16_that_is_asked_for_and_not_there(bert: Path) -> None:
+    """As for sentence encoders: a precision that is named is an error where it is missing, `auto` is not."""
+    with pytest.raises(ModelError, match="has no fp16 variant for cuda, only fp32") as raised:
+        reranker_module._choose_variant(with_variants(bert, ["fp32"]), Device("cuda"), "fp16")
+    assert raised.value.remedy == f"Add it: es-sbert export {bert} -o {bert} --precision fp16"
+    assert reranker_module._choose_variant(with_variants(bert, ["fp16"]), Device("cuda"), "fp16") == ("fp16", ())
+    with pytest.raises(UsageError, match="does not run so on cuda"):
+        reranker_module._choose_variant(with_variants(bert, ["int8"]), Device("cuda"), "int8")
 
 
 def test_cuda_that_does_not_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +246,7 @@ def test_cuda_that_does_not_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(workers, "SessionPool", Pool)
     with Reranker.open(bert) as reranker:
-        assert reranker.warnings == ("CUDA does not run here: no cuDNN",)
+        assert reranker.warnings == ("CUDA does not run here: no cuDNN. Install it.",)
         assert reranker.score(["a"], ["b"]).shape == (1,)
     with pytest.raises(DeviceError, match="no cuDNN"):
         Reranker.open(bert, device="cuda")
@@ -279,6 +301,22 @@ def test_edited_folders(bert: Path, tmp_path: Path) -> None:
         (edited / RERANKER_MANIFEST_NAME).write_text(json.dumps({**manifest, **change}))
         with pytest.raises(BundleInvalid, match=message):
             Reranker.open(edited, device="cpu")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_not_finite_is_an_error(bert: Path, tmp_path: Path, value: float) -> None:
+    broken = copy(bert, tmp_path / "broken")
+    path = broken / "onnx/model_fp32.onnx"
+    graph = onnx.load(str(path))
+    [bias] = [tensor for tensor in graph.graph.initializer if tensor.name == "network.classifier.bias"]
+    bias.CopyFrom(numpy_helper.from_array(np.array([value], dtype=np.float32), bias.name))
+    onnx.save(graph, str(path))
+    manifest = json.loads((broken / RERANKER_MANIFEST_NAME).read_text())
+    manifest["variants"]["fp32"]["sha256"] = hash_file(path)
+    (broken / RERANKER_MANIFEST_NAME).write_text(json.dumps(manifest))
+    with Reranker.open(broken, device="cpu") as reranker, pytest.raises(ModelError, match="infinite") as raised:
+        reranker.score(["a"], ["b"])
+    assert "--precision fp32" in raised.value.remedy
 
 
 def test_no_room_for_text(tmp_path: Path, bert: Path) -> None:

@@ -67,3 +67,12 @@ def test_a_file_that_is_no_graph(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(BundleInvalid, match="does not take"):
         open_session(tmp_path / "model.onnx", Device("cpu"))
+
+
+def test_a_file_that_is_no_graph_is_refused_without_a_word_on_stdout(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(BundleInvalid, match="does not take"):
+        open_session(tmp_path / "model.onnx", Device("cpu"))
+    assert capfd.readouterr().out == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision
-from es_sbert.encoder.batches import pad
+from es_sbert.bundle.model import Pooling, Precision
+from es_sbert.encoder.packing import PADDING_ID, PackedBatch, pack
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import ModelError
 from es_sbert.exporters import build
@@ -32,51 +33,64 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_checkpoint(tmp_path_factory.mktemp("models") / request.param, request.param, layers=3)
 
 
-@pytest.mark.parametrize("attention", [Attention.FUSED, Attention.PACKED])
 @pytest.mark.parametrize(("precision", "least"), [(Precision.FP32, 0.999999), (Precision.FP16, 0.9995)])
-def test_vectors_of_fused_and_packed_graphs(
-    folder: Path, attention: Attention, precision: Precision, least: float
-) -> None:
+def test_vectors_of_packed_graphs_are_those_of_the_reference(folder: Path, precision: Precision, least: float) -> None:
     model = read_model(folder)
     transformer = read_transformer(model)
-    graph = build_graph(model, transformer, Recipe("tested", precision, "cuda", attention))
-    ids, mask = pad(SentenceTokenizer(model)(TEXTS).ids)
-    (vectors,) = ReferenceEvaluator(graph, new_ops=OPERATORS).run(None, {"input_ids": ids, "attention_mask": mask})
+    graph = build_graph(model, transformer, Recipe("tested", precision, "cuda", Attention.PACKED))
+    vectors = run_graph(graph, SentenceTokenizer(model)(TEXTS).ids, transformer.embeddings.padding_id)
     expected = NumpyReference(model, transformer).encode(TEXTS)
     assert vectors.dtype == np.float32
     assert np.einsum("td,td->t", unit(vectors), unit(expected)).min() >= least
 
 
-@pytest.mark.parametrize("recipe", RECIPES[Precision.FP16], ids=lambda recipe: recipe.name)
-def test_structure_of_fp16_graphs(folder: Path, recipe: Recipe) -> None:
+@pytest.mark.parametrize("mode", list(Pooling))
+def test_pooling_of_packed_graphs_is_that_of_the_reference(mode: Pooling, tmp_path: Path) -> None:
+    model = read_model(write_checkpoint(tmp_path, "bert", layers=1)).model_copy(update={"pooling": (mode,)})
+    transformer = read_transformer(model)
+    graph = build_graph(model, transformer, Recipe("tested", Precision.FP32, "cuda", Attention.PACKED))
+    vectors = run_graph(graph, SentenceTokenizer(model)(TEXTS).ids, None)
+    np.testing.assert_allclose(vectors, NumpyReference(model, transformer).encode(TEXTS), atol=1e-5)
+
+
+def run_graph(graph: onnx.ModelProto, rows: list[np.ndarray], padding_id: int | None) -> np.ndarray:
+    evaluator = ReferenceEvaluator(graph, new_ops=OPERATORS)
+    (vectors,) = evaluator.run(None, vars(pack(rows, padding_id)))
+    return vectors
+
+
+def test_structure_of_the_fp16_graph(folder: Path) -> None:
     model = read_model(folder)
-    graph = build_graph(model, read_transformer(model), recipe).graph
-    operators = [node.op_type for node in graph.node]
-    packed = recipe.attention is Attention.PACKED
-    assert operators.count("PackedAttention" if packed else "Attention") == 3
-    assert operators.count("RemovePadding") == operators.count("RestorePadding") == int(packed)
+    graph = build_graph(model, read_transformer(model), *RECIPES[Precision.FP16])
+    operators = [node.op_type for node in graph.graph.node]
+    assert operators.count("PackedMultiHeadAttention") == 3
+    assert operators.count("SkipLayerNormalization") == 7
+    assert operators.count("BiasGelu") + operators.count("FastGelu") in (0, 3)
+    assert not {"RemovePadding", "RestorePadding", "ReduceL2"} & set(operators)
     # Weights are float16 throughout, and pooling runs in float32: the cast stands before the first reduction.
-    weights = {tensor.name: tensor.data_type for tensor in graph.initializer if tensor.name.startswith("layer_")}
-    assert set(weights.values()) == {FLOAT16}
-    to_float = [
-        place for place, node in enumerate(graph.node) if node.op_type == "Cast" and node.attribute[0].i == FLOAT
-    ]
-    assert operators.index("ReduceL2") > to_float[0] > operators.index("SkipLayerNormalization")
-    assert graph.output[0].type.tensor_type.elem_type == FLOAT
+    layers = {tensor.data_type for tensor in graph.graph.initializer if tensor.name.startswith("layer_")}
+    assert layers == {FLOAT16}
+    last = max(place for place, name in enumerate(operators) if name == "SkipLayerNormalization")
+    first_sum = min(place for place, name in enumerate(operators) if name in ("ReduceSum", "MatMul") and place > last)
+    assert any(
+        node.op_type == "Cast" and node.attribute[0].i == FLOAT for node in graph.graph.node[last + 1 : first_sum]
+    )
+    assert graph.graph.output[0].type.tensor_type.elem_type == FLOAT
+    assert [value.name for value in graph.graph.input] == [field.name for field in fields(PackedBatch)]
 
 
-def test_padding_is_taken_out_before_the_first_layer_and_put_back_behind_the_last(folder: Path) -> None:
+def test_a_packed_graph_says_how_positions_are_counted(folder: Path) -> None:
     model = read_model(folder)
-    graph = build_graph(model, read_transformer(model), RECIPES[Precision.FP16][1]).graph
-    operators = [node.op_type for node in graph.node]
-    products = [place for place, name in enumerate(operators) if name in ("PackedAttention", "SkipLayerNormalization")]
-    assert operators.index("RemovePadding") < products[0]
-    assert operators.index("RestorePadding") > products[-1]
+    transformer = read_transformer(model)
+    graph = build_graph(model, transformer, *RECIPES[Precision.FP16])
+    properties = {entry.key: entry.value for entry in graph.metadata_props}
+    padding_id = transformer.embeddings.padding_id
+    assert properties == ({} if padding_id is None else {PADDING_ID: str(padding_id)})
 
 
 def test_a_layer_without_its_operator_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other converters do silently: here fused attention where packed attention was asked for."""
-    monkeypatch.setitem(build.FORMS, Attention.PACKED, build.FORMS[Attention.FUSED])
+    """What other converters do silently: here plain attention where packed attention was asked for."""
+    monkeypatch.setitem(build.FORMS, Attention.PACKED, build.FORMS[Attention.PLAIN])
     model = read_model(folder)
-    with pytest.raises(ModelError, match="0 PackedAttention nodes for 3 layers"):
-        build_graph(model, read_transformer(model), RECIPES[Precision.FP16][1])
+    with pytest.raises(ModelError, match="0 PackedMultiHeadAttention nodes for 3 layers"):
+        build_graph(model, read_transformer(model), *RECIPES[Precision.FP16])

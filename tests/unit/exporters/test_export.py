@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
@@ -23,6 +23,8 @@ from es_sbert.bundle.store import open_bundle
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.hardware import cuda_devices
+from es_sbert.encoder.packing import PackedBatch
 from es_sbert.errors import BundleInvalid, ModelError, OutputError, ParityFailed, UsageError
 from es_sbert.exporters import files, quantise
 from es_sbert.exporters.export import export_bundle
@@ -65,7 +67,7 @@ def coarse(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
 
 def test_what_a_bundle_holds(model: SentenceModel, bundle: tuple[Path, Manifest]) -> None:
     folder, manifest = bundle
-    names = {"fp32", "int8", "fp16-fused", "fp16-packed"}
+    names = {"fp32", "int8", "fp16"}
     assert set(manifest.variants) == names
     assert {path.name for path in (folder / "onnx").iterdir()} == {f"model_{name}.onnx" for name in names}
     assert (folder / "model.safetensors").read_bytes() == (model.folder / "model.safetensors").read_bytes()
@@ -89,8 +91,8 @@ def test_parity_reports(bundle: tuple[Path, Manifest]) -> None:
     assert int8.passed
     assert int8.rank_agreement < fp32.rank_agreement
     # Without CUDA nobody has seen these run: the manifest must not claim anything.
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        assert manifest.variants["fp16-packed"].parity is None
+    if not cuda_devices():
+        assert manifest.variants["fp16"].parity is None
     assert not any(variant.forced for variant in manifest.variants.values())
 
 
@@ -109,7 +111,9 @@ def test_graphs_load_in_the_oldest_onnxruntime_we_allow(bundle: tuple[Path, Mani
         graph = onnx.load(str(folder / variant.file))
         assert graph.ir_version <= 10  # onnxruntime 1.22 reads up to 10
         assert {entry.domain: entry.version for entry in graph.opset_import}[""] <= 22
-        assert [value.name for value in graph.graph.input] == ["input_ids", "attention_mask"]
+        packed = [field.name for field in fields(PackedBatch)]
+        wanted = packed if variant.device == "cuda" else ["input_ids", "attention_mask"]
+        assert [value.name for value in graph.graph.input] == wanted
         assert [value.name for value in graph.graph.output] == ["sentence_embedding"]
 
 

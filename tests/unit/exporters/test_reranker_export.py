@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from es_sbert.bundle.model import Precision
 from es_sbert.bundle.reranker import RERANKER_MANIFEST_NAME, RerankerManifest, open_reranker
 from es_sbert.cli.main import main
 from es_sbert.errors import BundleInvalid, ParityFailed, UnsupportedArchitecture, UsageError
-from es_sbert.exporters import quantise
+from es_sbert.exporters import quantise, traced_pairs
 from es_sbert.exporters.pair_parity import compare_scores, parity_pairs
 from es_sbert.exporters.reranker import export_reranker
 from es_sbert.exporters.transformer import Floats
@@ -120,9 +121,41 @@ def test_other_folders_are_left_alone(folder: Path, exported: tuple[Path, Rerank
         export_reranker(read_cross_encoder(folder), tmp_path / "other", BOTH)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
+def test_every_architecture_in_fp16(architecture: str, tmp_path: Path) -> None:
+    model = read_cross_encoder(write_cross_encoder(tmp_path / "model", architecture))
+    variant = export_reranker(model, tmp_path / "out", [Precision.FP16]).variants["fp16"]
+    assert variant.parity.passed
+    assert variant.parity.mean_difference < 0.01
+
+
+def test_fp16_is_emulated_where_there_is_no_cuda(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traced_pairs, "cuda_devices", lambda: 0)
+    lines: list[str] = []
+    model = read_cross_encoder(folder)
+    manifest = export_reranker(model, tmp_path / "out", [Precision.FP16, Precision.FP32], on_progress=lines.append)
+    half, single = manifest.variants["fp16"], manifest.variants["fp32"]
+    assert (half.device, half.parity.emulated) == ("cuda", True)
+    assert (single.device, single.parity.emulated) == ("cpu", False)
+    assert 1e-4 < half.parity.mean_difference < 0.02
+    assert any(line.startswith("fp16: ") and "emulated on the CPU" in line for line in lines)
+    [score] = onnx.load(str(tmp_path / "out/onnx/model_fp16.onnx")).graph.output
+    assert score.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    sizes = {name: (tmp_path / "out" / variant.file).stat().st_size for name, variant in manifest.variants.items()}
+    assert sizes["fp16"] < 0.7 * sizes["fp32"]
+
+
+def test_manifests_from_before_fp16_are_read(exported: tuple[Path, RerankerManifest], tmp_path: Path) -> None:
+    old = shutil.copytree(exported[0], tmp_path / "old")
+    manifest = json.loads((old / RERANKER_MANIFEST_NAME).read_text())
+    for variant in manifest["variants"].values():
+        del variant["parity"]["emulated"]
+    (old / RERANKER_MANIFEST_NAME).write_text(json.dumps(manifest))
+    assert not open_reranker(old).manifest.variants["fp32"].parity.emulated
+
+
 def test_precisions_that_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedArchitecture, match="no fp16 variant"):
-        export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP16])
     with pytest.raises(UsageError, match="no precision"):
         export_reranker(read_cross_encoder(folder), tmp_path / "out", [])
     assert list(tmp_path.iterdir()) == []

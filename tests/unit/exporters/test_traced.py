@@ -21,9 +21,9 @@ from es_sbert.bundle.checkpoint import KNOWN_ARCHITECTURES, longest_input, read_
 from es_sbert.bundle.manifest import Manifest
 from es_sbert.bundle.model import Pooling, Precision
 from es_sbert.bundle.store import open_bundle
-from es_sbert.encoder.batches import pad
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.packing import pad
 from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters import source as source_module

@@ -8,6 +8,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,23 @@ def test_closing_waits_for_what_is_being_loaded(folders: list[Path], monkeypatch
             closed()
 
     run(scenario())
+
+
+def test_what_an_encoder_warns_of_is_logged(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warning(model: str, **options: Any) -> Encoder:
+        encoder = load_encoder(model, **options)
+        encoder.info = replace(encoder.info, warnings=("CUDA does not run here: no cuBLAS",))
+        return encoder
+
+    monkeypatch.setattr(es_sbert.gateway.embedding.models, "load_encoder", warning)
+
+    async def scenario() -> None:
+        served = models(folders[0])
+        await served.get()
+        await served.close()
+
+    run(scenario())
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["model0: CUDA does not run here: no cuBLAS"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from es_sbert.cli.search import search
+from es_sbert.cli.main import cli
 from es_sbert.errors import UsageError
 
 
@@ -25,6 +25,6 @@ from es_sbert.errors import UsageError
     ],
 )
 def test_options_that_do_not_go_together(args: list[str], message: str) -> None:
-    result = CliRunner().invoke(search, ["--index", "docs", *args])
+    result = CliRunner().invoke(cli, ["search", "--index", "docs", *args])
     assert isinstance(result.exception, UsageError)
     assert message in result.exception.message

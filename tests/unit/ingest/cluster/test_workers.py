@@ -25,8 +25,8 @@ CPU = {"CPU": 8.0, "memory": 1e9}
         ([CPU, {"CPU": 2.0}], "cpu", None, None, Workers(2, 4, 4, 0)),
         ([CPU, {"CPU": 2.0}], "cpu", 1, None, Workers(10, 1, 1, 0)),
         ([{"CPU": 2.0}, {"CPU": 0.0}, {}], "auto", None, None, Workers(1, 2, 2, 0)),
-        ([GPU, CPU], "auto", None, None, Workers(4, 1, 1, 1)),
-        ([GPU, GPU, CPU], "cuda", None, 5, Workers(5, 1, 1, 1)),
+        ([GPU, CPU], "auto", None, None, Workers(4, 2, 2, 1)),
+        ([GPU, GPU, CPU], "cuda", None, 5, Workers(5, 2, 2, 1)),
         ([GPU], "cuda", 8, None, Workers(2, 8, 8, 1)),
         ([GPU], "cpu", None, 3, Workers(3, 4, 4, 0)),
     ],
@@ -40,7 +40,7 @@ def test_an_actor_takes_a_gpu_or_a_set_of_cores(
 @pytest.mark.parametrize(
     ("nodes", "device", "threads", "count", "message"),
     [
-        ([CPU], "cuda", None, None, "no machine of the Ray cluster has a GPU and 1 CPUs"),
+        ([CPU], "cuda", None, None, "no machine of the Ray cluster has a GPU and 2 CPUs"),
         ([{"CPU": 2.0}], "cpu", 4, None, "no machine of the Ray cluster has 4 CPUs"),
         ([], "auto", None, None, "no machine of the Ray cluster"),
         ([CPU], "auto", None, 3, "has room for 2 workers of 4 CPUs, not for 3"),

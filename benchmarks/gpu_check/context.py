@@ -1,0 +1,101 @@
+"""What every step is given: models, data, limits, and the time that is left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from es_sbert.bundle.model import Precision
+    from es_sbert.bundle.store import Bundle
+
+DEFAULT_LIMIT = 540.0  # seconds of a step: it ends within ten minutes
+
+
+class OutOfTime(Exception):
+    """A step's time is up; what it has measured is kept."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The settings of a run.
+
+    Attributes:
+        models: Folders of sentence-transformers models; random weights where there is none.
+        data: Folder of data sets, for the steps that can use real ones.
+        scratch: Folder for exported models, kept from step to step.
+        rounds: Repetitions of a measurement.
+        texts: Most texts of a measurement; None for the step's own number.
+        runs: Repetitions of a single operation.
+        cases: Only cases whose name contains one of these; all without any.
+        limit: Seconds of a step.
+        started: `time.monotonic()` at its beginning.
+    """
+
+    models: tuple[Path, ...]
+    data: Path | None
+    scratch: Path
+    rounds: int = 5
+    texts: int | None = None
+    runs: int = 50
+    cases: tuple[str, ...] = ()
+    limit: float = DEFAULT_LIMIT
+    started: float = field(default_factory=time.monotonic)
+
+    def time_left(self) -> float:
+        """Seconds until the step has to end."""
+        return self.limit - (time.monotonic() - self.started)
+
+    def check_time(self, needed: float = 0.0) -> None:
+        """Raise `OutOfTime` where fewer seconds are left than the next part needs."""
+        if self.time_left() < needed:
+            raise OutOfTime
+
+    def at_most(self, texts: int) -> int:
+        """How many texts to measure on."""
+        return min(texts, self.texts or texts)
+
+    def wants(self, case: str) -> bool:
+        """Whether a case is to be run."""
+        return not self.cases or any(part in case for part in self.cases)
+
+    @cached_property
+    def named_models(self) -> dict[str, Path]:
+        """Name → folder of the models that were given, or of one with random weights for each shape."""
+        if self.models:
+            return {folder.resolve().name: folder for folder in self.models}
+        from benchmarks.gpu_check.random_models import SHAPES, write_model
+
+        return {name: write_model(self.scratch / name, shape) for name, shape in SHAPES.items()}
+
+    @property
+    def first_model(self) -> tuple[str, Path]:
+        """The first of them: MiniLM's shape where none was given."""
+        return next(iter(self.named_models.items()))
+
+    def bundle(self, folder: Path, precisions: Sequence[Precision] | None = None) -> Bundle:
+        """A model's bundle in the scratch folder, exported where it is not there yet.
+
+        Variants below their parity bar are written too: the step `parity` measures them.
+        """
+        from es_sbert.bundle.checkpoint import read_model
+        from es_sbert.bundle.model import Precision
+        from es_sbert.bundle.store import is_bundle, open_bundle
+        from es_sbert.exporters.export import export_bundle
+
+        wanted = tuple(precisions or (Precision.FP16,))
+        model = read_model(folder)
+        target = self.scratch / f"bundle-{model.name}-{model.fingerprint[:12]}-{'-'.join(wanted)}"
+        if not is_bundle(target):
+            export_bundle(model, target, wanted, force=True, on_progress=say)
+        return open_bundle(target)
+
+
+def say(line: str) -> None:
+    """Tell the user what is being done."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,117 @@
+"""The step `parity`: vectors from CUDA against the numpy reference, for every architecture, pooling and precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_check.card import load_libraries
+from benchmarks.gpu_check.context import Context, OutOfTime, say
+from benchmarks.gpu_check.results import JSON, goal
+
+# Half of the texts are longer than the 64 tokens at which another attention kernel takes over.
+_MAX_TOKENS = 256
+# Heads of 32 and 64 numbers, as in MiniLM and BERT-base, which the fused kernels take; 12 is left to the plain one.
+_SIZES: dict[str, dict[str, int]] = {
+    "head 32": {"hidden": 128, "heads": 4},
+    "head 64": {"hidden": 128, "heads": 2},
+    "head 12": {"hidden": 48, "heads": 4},
+}
+
+
+def parity(context: Context) -> JSON:
+    """Least cosine between vectors from CUDA and from the numpy reference: fp16 at least 0.999, fp32 0.99999."""
+    load_libraries()
+    cases: JSON = {}
+    for name, settings in _cases(context):
+        if not context.wants(name):
+            continue
+        try:
+            context.check_time(20)
+        except OutOfTime:
+            cases[name] = {"error": "out of time"}
+            continue
+        say(f"parity: {name}")
+        try:
+            cases[name] = _measure(context, name, settings)
+        except Exception as error:  # one model that fails must not hide the others
+            cases[name] = {"error": f"{type(error).__name__}: {error}"}
+    return {"cases": cases}
+
+
+def _cases(context: Context) -> Iterator[tuple[str, dict[str, Any] | Path]]:
+    """Name and either a folder or the settings of one of the tests' checkpoints."""
+    for folder in context.models:
+        yield folder.resolve().name, folder
+    try:
+        from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES
+    except ImportError:  # the checkpoints are written by torch
+        if not context.models:
+            raise
+        return
+    from es_sbert.bundle.model import Pooling
+
+    for architecture in ARCHITECTURES:
+        for size, shape in _SIZES.items():
+            yield f"{architecture}, mean, {size}", {"architecture": architecture, **shape}
+    for architecture in ("bert", "mpnet"):
+        for pooling in Pooling:
+            settings = {"architecture": architecture, "pooling": str(pooling), "normalize": False, **_SIZES["head 32"]}
+            yield f"{architecture}, {pooling}, not normalised", settings
+    for activation in ("gelu_new", "relu", "silu"):
+        yield f"bert, {activation}", {"architecture": "bert", "hidden_act": activation, **_SIZES["head 32"]}
+    for architecture in TRACED_ARCHITECTURES:
+        yield f"{architecture}, traced, fp32 only", {"architecture": architecture, **_SIZES["head 32"]}
+
+
+def _measure(context: Context, name: str, settings: dict[str, Any] | Path) -> JSON:
+    from es_sbert.bundle.checkpoint import read_model
+    from es_sbert.bundle.model import Precision
+
+    if isinstance(settings, Path):
+        folder = settings
+    else:
+        from tests.unit.checkpoints import write_checkpoint
+
+        folder = context.scratch / "checkpoints" / "".join(letter if letter.isalnum() else "-" for letter in name)
+        if not (folder / "modules.json").exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            write_checkpoint(folder, **settings, max_tokens=_MAX_TOKENS)
+    traced = "traced" in name
+    precisions = (Precision.FP32,) if traced else (Precision.FP16, Precision.FP32)
+    bundle = context.bundle(folder, precisions)
+    sections = {str(precision): _compare(bundle, precision) for precision in precisions}
+    goals = [one for section in sections.values() for one in section.pop("goals")]
+    return {"architecture": read_model(folder).architecture, **sections, "goals": goals}
+
+
+def _compare(bundle: Any, precision: Any) -> JSON:
+    """The encoder's vectors on CUDA, as users get them, against the reference."""
+    from es_sbert.encoder.device import Device
+    from es_sbert.encoder.encoder import Encoder
+    from es_sbert.errors import UnsupportedArchitecture
+    from es_sbert.exporters.architectures import read_transformer
+    from es_sbert.exporters.parity import BARS, compare
+    from es_sbert.exporters.reference import choose_reference
+    from es_sbert.exporters.sentences import parity_sentences
+
+    model = bundle.model
+    texts = parity_sentences(model.max_tokens)
+    try:
+        transformer = read_transformer(model)
+    except UnsupportedArchitecture:
+        transformer = None
+    reference, encode = choose_reference(model, transformer, "numpy")
+    with Encoder(bundle, str(precision), Device("cuda"), threads=2) as encoder:
+        report = compare(precision, reference, encode(texts), encoder.encode(texts).vectors)
+        provider = encoder.info.provider
+    bar = BARS[precision].min_cosine
+    return {
+        "provider": provider,
+        **report.model_dump(mode="json"),
+        "goals": [
+            goal(f"least cosine, {precision}", report.min_cosine, at_least=bar),
+            goal(f"the whole bar, {precision} (1 yes, 0 no)", float(report.passed), at_least=1),
+        ],
+    }

@@ -1,0 +1,101 @@
+"""The step `refusals`: without CUDA's libraries `--device cuda` fails, and says what is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.gpu_check.arithmetic import Shape
+from benchmarks.gpu_check.card import load_libraries, loaded_libraries
+from benchmarks.gpu_check.context import Context, say
+from benchmarks.gpu_check.random_models import write_model
+from benchmarks.gpu_check.results import JSON, goal
+
+_CHECKOUT = Path(__file__).parents[2]
+_SMALL = Shape(hidden=64, heads=2, layers=1, intermediate=128)
+_LIBRARY = re.compile(r"(lib\w+\.so\.\d+)")
+_SHOWN = 2_000  # characters of stderr
+
+
+def refusals(context: Context) -> JSON:
+    """`encode --device cuda` in processes that lack libraries: an error, an exit code, and nothing on stdout."""
+    load_libraries()
+    needless = context.bundle(write_model(context.scratch / "small", _SMALL, vocabulary=1_000)).folder
+    folder = write_model(context.scratch / "small-max", _SMALL, vocabulary=1_000, pooling="max")
+    needing = context.bundle(folder).folder
+    _encode_here(needless)  # so that this process has loaded what the card needs
+    libraries = {name: path for path in loaded_libraries() if (name := _short_name(path))}
+    with tempfile.TemporaryDirectory() as name:
+        hidden = _Environment(Path(name), libraries)
+        cases = {
+            "no libraries": _case(hidden, lambda library: library.startswith("libcuda."), needless, refused=True),
+            "no cuDNN, a model that does without": _case(hidden, _is_not_cudnn, needless, refused=False),
+            "no cuDNN, a model that needs it": _case(hidden, _is_not_cudnn, needing, refused=True),
+            "all libraries": _case(hidden, lambda library: True, needless, refused=False),
+        }
+    return {"libraries": libraries, "cases": cases}
+
+
+def _encode_here(bundle: Path) -> None:
+    from es_sbert.bundle.store import open_bundle
+    from es_sbert.encoder.device import Device
+    from es_sbert.encoder.encoder import Encoder
+
+    with Encoder(open_bundle(bundle), "fp16", Device("cuda"), threads=1) as encoder:
+        encoder.encode(["baba bebe"])
+
+
+def _is_not_cudnn(library: str) -> bool:
+    return not library.startswith("libcudnn")
+
+
+def _short_name(path: str) -> str | None:
+    """`libcurand.so.10` of /…/libcurand.so.10.4.2: what the loader looks for."""
+    found = _LIBRARY.match(Path(path).name)
+    return found[1] if found else None
+
+
+class _Environment:
+    """A Python without torch and NVIDIA's packages, and folders with those libraries that a case leaves."""
+
+    def __init__(self, folder: Path, libraries: dict[str, str]) -> None:
+        from tests.cuda.isolation import create_environment
+
+        self._folder = folder
+        self._libraries = libraries
+        self._python = create_environment(folder / "environment")
+
+    def run(self, keep: Callable[[str], bool], arguments: list[str], stdin: str) -> subprocess.CompletedProcess[str]:
+        """Run es-sbert with the libraries that are kept."""
+        left = Path(tempfile.mkdtemp(dir=self._folder))
+        for library, path in self._libraries.items():
+            if keep(library):
+                (left / library).symlink_to(path)
+        environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+        paths = [str(_CHECKOUT), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+        environment |= {"LD_LIBRARY_PATH": str(left), "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+        command = [str(self._python), "-m", "es_sbert", *arguments]
+        return subprocess.run(
+            command, input=stdin, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+
+
+def _case(hidden: _Environment, keep: Callable[[str], bool], bundle: Path, *, refused: bool) -> JSON:
+    arguments = ["encode", "--model", str(bundle), "--device", "cuda"]
+    say(f"refusals: {'refused' if refused else 'runs'}: {bundle.name}")
+    done = hidden.run(keep, arguments, "baba bebe\n")
+    was_refused = done.returncode != 0 and not done.stdout and "Traceback" not in done.stderr
+    ran = done.returncode == 0 and done.stdout.count("\n") == 1
+    wanted = "is refused, with an empty stdout and no traceback" if refused else "runs, with one line on stdout"
+    return {
+        "returncode": done.returncode,
+        "stdout_bytes": len(done.stdout),
+        "stderr": done.stderr[-_SHOWN:],
+        "python": sys.version.split()[0],
+        "goals": [goal(f"{wanted} (1 yes, 0 no)", float(was_refused if refused else ran), at_least=1)],
+    }

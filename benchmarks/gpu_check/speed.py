@@ -1,0 +1,254 @@
+"""The steps `speed`, `sweep` and `pairs`: texts and tokens a second, beside sentence-transformers."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu_check.arithmetic import Shape, flops, peak_tflops
+from benchmarks.gpu_check.card import device, load_libraries, measured_tflops, memory_used_mib
+from benchmarks.gpu_check.context import Context, OutOfTime, say
+from benchmarks.gpu_check.random_models import make_texts, whole_words
+from benchmarks.gpu_check.results import JSON, goal, spread
+
+# Mean tokens a text → texts of a round, ours and sentence-transformers'.
+_ROUND = {15: (200_000, 16_384), 64: (60_000, 8_192), 256: (16_000, 4_096)}
+_DEFAULT_BATCH = 32
+_BATCHES = (_DEFAULT_BATCH, 128, 512, 2048)
+_FASTER = {"minilm": 3.0, "bert-base": 1.6}  # times sentence-transformers at its best batch
+_SHORT_TEXTS_A_SECOND = 150_000
+_PAIRS = 10_000
+_PAIRS_SECONDS = 0.5
+
+_WORKERS, _BUDGETS, _WINDOWS = (1, 2, 3), (16_384, 32_768, 65_536, 131_072), (4_096, 32_768)
+
+
+def speed(context: Context) -> JSON:
+    """Ours and sentence-transformers in turn, in fp16, with new texts in each round."""
+    load_libraries()
+    card = device()
+    peak, measured = peak_tflops(card["name"] or ""), measured_tflops()
+    cases: JSON = {}
+    for model, folder in context.named_models.items():
+        wanted = [tokens for tokens in _ROUND if context.wants(f"{model}/{tokens}")]
+        if not wanted:
+            continue
+        words = whole_words(folder / "tokenizer.json")
+        with contextlib.ExitStack() as stack:
+            before = memory_used_mib()
+            encoder = stack.enter_context(_encoder(context, folder))
+            for tokens in wanted:
+                encoder.encode(make_texts(words, context.at_most(_ROUND[tokens][0]), tokens, seed=0))
+            grown = _grown(before)  # before sentence-transformers takes some, too
+            network = _sentence_transformers(folder)
+            for tokens in wanted:
+                name = f"{model}/{tokens}"
+                say(f"speed: {name}")
+                try:
+                    context.check_time(60)
+                    cases[name] = _side_by_side(context, encoder, network, folder, words, tokens, (peak, measured))
+                    cases[name]["memory_mib"] = grown
+                except OutOfTime:
+                    cases[name] = {"error": "out of time: run --step speed --case " + name}
+                except Exception as error:  # sentence-transformers may run out of memory, and the rest counts
+                    cases[name] = {"error": f"{type(error).__name__}: {error}"}
+    return {"fp16_peak_tflops": peak, "fp16_measured_tflops": measured, "cases": cases}
+
+
+def _side_by_side(
+    context: Context, encoder: Any, network: Any, folder: Path, words: Sequence[str], tokens: int,
+    peaks: tuple[float | None, float | None],
+) -> JSON:  # fmt: skip
+    from es_sbert.bundle.checkpoint import read_model
+
+    count, their_count = (context.at_most(number) for number in _ROUND[tokens])
+    seeds = iter(range(1, 10_000))
+
+    def new_texts(number: int) -> list[str]:
+        return make_texts(words, number, tokens, next(seeds))
+
+    encoder.encode(new_texts(min(count, encoder.window)))
+    best, tried = _best_batch(network, new_texts, their_count)
+    ours, theirs, at_best, token_counts = [], [], [], []
+    model = read_model(folder)
+    shape = Shape.of_config(model.transformer_config)
+    work: list[float] = []
+    for number in range(context.rounds):
+        if number >= 2 and context.time_left() < 0:
+            break
+        texts = new_texts(count)
+        ours.append(rate(lambda batch: encoder.encode(batch).vectors, texts))
+        lengths = np.minimum(encoder.tokenize(texts).tokens, model.max_tokens)
+        token_counts.append(float(lengths.mean()))
+        work.append(flops(shape, lengths) / len(texts))
+        if network is not None:
+            theirs.append(rate(_by(network, _DEFAULT_BATCH), texts[:their_count]))
+            at_best.append(rate(_by(network, best), texts[:their_count]))
+    median = statistics.median(ours)
+    achieved = median * statistics.median(work) / 1e12
+    ratios = [mine / other for mine, other in zip(ours, at_best, strict=True)] if network is not None else []
+    goals = []
+    if tokens == min(_ROUND) and shape.layers == 6 and shape.hidden == 384:
+        goals.append(goal("sentences a second", median, at_least=_SHORT_TEXTS_A_SECOND))
+    wanted = _FASTER["minilm"] if shape.hidden == 384 else _FASTER["bert-base"]
+    if shape.hidden in (384, 768):
+        measured = statistics.median(ratios) if ratios else None
+        goals.append(goal("times sentence-transformers at its best batch", measured, at_least=wanted))
+    return {
+        "texts": count,
+        "mean_tokens": statistics.mean(token_counts),
+        "texts_per_second": spread(ours),
+        "tokens_per_second": median * statistics.mean(token_counts),
+        "tflops": achieved,
+        "share_of_peak": achieved / peaks[0] if peaks[0] else None,
+        "share_of_measured_peak": achieved / peaks[1] if peaks[1] else None,
+        "sentence_transformers": None if network is None else {
+            "texts": their_count,
+            "batch_32": spread(theirs),
+            "best": {"batch": best, **spread(at_best)},
+            "tried": tried,
+        },
+        "ratio_to_best": spread(ratios) if ratios else None,
+        "goals": goals,
+    }  # fmt: skip
+
+
+def _best_batch(network: Any, new_texts: Callable[[int], list[str]], count: int) -> tuple[int, JSON]:
+    """sentence-transformers' fastest batch size on this card, and what each gave."""
+    if network is None:
+        return _DEFAULT_BATCH, {}
+    tried = {}
+    for size in _BATCHES:
+        encode = _by(network, size)
+        encode(new_texts(min(2 * size, count)))
+        tried[size] = rate(encode, new_texts(count))
+    return max(tried, key=lambda size: tried[size]), {str(size): rate for size, rate in tried.items()}
+
+
+def _by(network: Any, size: int) -> Callable[[list[str]], Any]:
+    return lambda texts: network.encode(texts, prompt="", batch_size=size, show_progress_bar=False)
+
+
+def rate(encode: Callable[[list[str]], Any], texts: list[str]) -> float:
+    """Texts a second; vectors are on the host when `encode` returns."""
+    begun = time.perf_counter()
+    encode(texts)
+    return len(texts) / (time.perf_counter() - begun)
+
+
+def _encoder(context: Context, folder: Path, **settings: Any) -> Any:
+    from es_sbert.encoder.device import Device
+    from es_sbert.encoder.encoder import CUDA_WORKERS, Encoder
+
+    settings = {"threads": CUDA_WORKERS, **settings}
+    return Encoder(context.bundle(folder), "fp16", Device("cuda"), **settings)
+
+
+def _sentence_transformers(folder: Path) -> Any:
+    """The same model in sentence-transformers, fp16 on the card; None where it is not installed or sees no card."""
+    try:
+        import torch
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    return SentenceTransformer(str(folder), device="cuda", local_files_only=True).half()
+
+
+def _grown(before: float | None) -> float | None:
+    after = memory_used_mib()
+    return None if before is None or after is None else after - before
+
+
+def sweep(context: Context) -> JSON:
+    """Workers × token budgets × windows on distinct short texts."""
+    load_libraries()
+    model, folder = context.first_model
+    words = whole_words(folder / "tokenizer.json")
+    texts = make_texts(words, context.at_most(200_000), 15, seed=1)
+    warm = make_texts(words, min(len(texts), max(_WINDOWS)), 15, seed=2)
+    cases: JSON = {}
+    for workers in _WORKERS:
+        for budget in _BUDGETS:
+            names = {f"{workers} workers, {budget} tokens, windows of {window}": window for window in _WINDOWS}
+            wanted = {name: window for name, window in names.items() if context.wants(name)}
+            if not wanted:
+                continue
+            try:
+                context.check_time(20)
+            except OutOfTime:
+                cases |= {name: {"error": "out of time"} for name in wanted}
+                continue
+            with _encoder(context, folder, threads=workers, budget=budget) as encoder:
+                for name, window in wanted.items():
+                    for _ in encoder.encode_stream(warm, window=window):
+                        pass
+                    cases[name] = _streamed(encoder, texts, window)
+                    say(f"sweep: {name}: {cases[name]['texts_per_second']:,.0f} texts/s")
+    measured = {name: case["texts_per_second"] for name, case in cases.items() if "error" not in case}
+    return {
+        "model": model,
+        "texts": len(texts),
+        "fastest": max(measured, key=lambda name: measured[name]) if measured else None,
+        "cases": cases,
+    }
+
+
+def _streamed(encoder: Any, texts: Sequence[str], window: int) -> JSON:
+    begun, cpu = time.perf_counter(), time.process_time()
+    for _ in encoder.encode_stream(texts, window=window):
+        pass
+    took, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    return {"texts_per_second": len(texts) / took, "busy_cores": cpu / took}
+
+
+def pairs(context: Context) -> JSON:
+    """Seconds from 10,000 sentences to their most similar pair, embedding and exact search."""
+    load_libraries()
+    from es_sbert.analysis import most_similar_pairs
+
+    cases: JSON = {}
+    for model, folder in context.named_models.items():
+        if not context.wants(model):
+            continue
+        words = whole_words(folder / "tokenizer.json")
+        embedding, comparing, together = [], [], []
+        with _encoder(context, folder) as encoder:
+            for number in range(context.rounds + 1):
+                texts = _sentences(context, words, number)
+                begun = time.perf_counter()
+                vectors = encoder.encode(texts).vectors
+                embedded = time.perf_counter()
+                most_similar_pairs(vectors, 1)
+                ended = time.perf_counter()
+                if number:  # the first round warms up
+                    embedding.append(embedded - begun)
+                    comparing.append(ended - embedded)
+                    together.append(ended - begun)
+        goals = [goal(f"seconds to the most similar pair of {_PAIRS:,}", statistics.median(together),
+                      at_most=_PAIRS_SECONDS)] if len(texts) == _PAIRS else []  # fmt: skip
+        cases[model] = {
+            "sentences": len(texts),
+            "real_sentences": context.data is not None,
+            "seconds": {"embedding": spread(embedding), "comparing": spread(comparing), "together": spread(together)},
+            "goals": goals if "base" not in model else [],
+        }
+    return {"cases": cases}
+
+
+def _sentences(context: Context, words: Sequence[str], number: int) -> list[str]:
+    """Other sentences in each round: real ones where there are data, in another order each time."""
+    count = context.at_most(_PAIRS)
+    if context.data is None:
+        return make_texts(words, count, 15, seed=number)
+    from benchmarks.pairs import sentences
+
+    found = sentences(context.data)[:count]
+    return [found[place] for place in np.random.default_rng(number).permutation(len(found))]

@@ -1,0 +1,113 @@
+"""The encoder on a card: which sessions batches go to, and how many, on stand-ins for the CUDA libraries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import Precision
+from es_sbert.exporters.export import export_bundle
+from tests.cuda.stand_in import Run, StandIns
+from tests.unit.checkpoints import write_checkpoint
+
+LAYERS = 2
+FLASH, EFFICIENT = "flash_fwd_kernel", "attention_kernel_batched_impl"
+
+ENCODE = """
+from pathlib import Path
+from es_sbert.loading import load_encoder
+from tests.cuda.marks import mark
+
+with load_encoder({folder!r}, device="cuda") as encoder:
+    print(encoder.info.provider, encoder.info.variant, encoder.window, encoder.batch_tokens, encoder.parallel_batches)
+    for name, texts in {{"short": ["a cat"] * 3 + ["one", "two"], "long": ["cat " * 200, "a"]}}.items():
+        encoder.encode(texts)
+        mark(name)
+        vectors = encoder.encode(texts).vectors
+        mark("end")
+        print(vectors.shape)
+"""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    model = read_model(write_checkpoint(folder / "model", hidden=128, heads=4, layers=LAYERS, max_tokens=256))
+    export_bundle(model, folder / "bundle", [Precision.FP16])
+    return folder / "bundle"
+
+
+@pytest.fixture(scope="module")
+def encoded(cuda_stand_ins: StandIns, bundle: Path) -> Run:
+    run = cuda_stand_ins.run(ENCODE.format(folder=str(bundle)))
+    assert run.returncode == 0, run.stderr
+    return run
+
+
+def test_fp16_runs_on_cuda_in_large_windows_and_batches(encoded: Run) -> None:
+    assert encoded.stdout.splitlines() == ["CUDAExecutionProvider fp16 32768 65536 2", "(5, 128)", "(2, 128)"]
+
+
+def test_short_texts_go_through_the_attention_kernel_with_small_tiles(encoded: Run) -> None:
+    names = [kernel.name for kernel in encoded.trace.marked("short").kernels]
+    assert names.count(EFFICIENT) == LAYERS
+    assert FLASH not in names
+
+
+def test_longer_texts_go_through_flash_attention(encoded: Run) -> None:
+    names = [kernel.name for kernel in encoded.trace.marked("long").kernels]
+    assert names.count(FLASH) == LAYERS
+    assert EFFICIENT not in names
+
+
+def test_a_batch_is_copied_back_once_and_without_a_second_wait(encoded: Run) -> None:
+    trace = encoded.trace.marked("short")
+    (back,) = trace.d2h
+    assert back.bytes == 3 * 128 * 4  # identical texts run once
+
+
+def test_products_in_fp32_do_not_round_to_tf32(encoded: Run) -> None:
+    assert {gemm.math_mode for part in ("short", "long") for gemm in encoded.trace.marked(part).gemms} == {"DEFAULT"}
+
+
+OVERFULL = """
+import sys
+from es_sbert.errors import DeviceError
+from es_sbert.loading import load_encoder
+
+with load_encoder({folder!r}, device="cuda") as encoder:
+    encoder.encode(["a cat"])
+    try:
+        encoder.encode([f"cat {{number}} " * 100 for number in range(500)])
+    except DeviceError as error:
+        print(error.message)
+        print(error.remedy)
+"""
+
+
+def test_a_batch_for_which_memory_is_too_small_is_a_device_error(cuda_stand_ins: StandIns, bundle: Path) -> None:
+    run = cuda_stand_ins.run(OVERFULL.format(folder=str(bundle)), memory=40 << 20)
+    assert run.returncode == 0, run.stderr
+    message, remedy = run.stdout.splitlines()
+    assert message.startswith("cuda:0 has too little free memory for this model: ")
+    assert "smaller `budget`" in remedy
+
+
+def test_the_parity_check_says_why_it_did_not_run(cuda_stand_ins: StandIns, bundle: Path, tmp_path: Path) -> None:
+    command = [
+        "-m",
+        "es_sbert.cli.main",
+        "export",
+        str(bundle.parent / "model"),
+        "-o",
+        str(tmp_path / "bundle"),
+        "--precision",
+        "fp16",
+    ]
+    run = cuda_stand_ins.run(command, without=("curand",))
+    assert run.returncode == 0, run.stderr
+    assert "fp16: not compared with the reference: no session on cuda:0" in run.stderr
+    assert "libcurand.so.10" in run.stderr
+    assert "NOT CHECKED on CUDA" in run.stdout

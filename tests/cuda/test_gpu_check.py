@@ -1,0 +1,136 @@
+"""Steps of benchmarks.gpu_check run through to JSON on the stand-ins, without torch. Their values mean nothing here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu_check.arithmetic import Shape
+from benchmarks.gpu_check.random_models import write_model
+from tests.cuda.stand_in import Run, StandIns
+
+TINY = Shape(hidden=64, heads=2, layers=1, intermediate=128)
+
+# Kernels compute nothing, so vectors are what lay in memory, and may well be no numbers.
+PROGRAM = """
+import runpy, sys, types
+from es_sbert.encoder import encoder
+encoder.math = types.SimpleNamespace(isfinite=lambda value: True)
+sys.argv[1:] = {arguments!r}
+runpy.run_module("benchmarks.gpu_check", run_name="__main__", alter_sys=True)
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "tiny", TINY, vocabulary=1_000)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scratch")
+
+
+def run_step(stand_ins: StandIns, name: str, folder: Path, model: Path, scratch: Path, *more: str, **settings: Any
+             ) -> tuple[Run, dict[str, Any]]:  # fmt: skip
+    output = folder / "gpu.json"
+    arguments = ["--step", name, "--output", str(output), "--scratch", str(scratch), "--model", str(model), *more]
+    settings = {"timeout": 600.0, **settings}
+    done = stand_ins.run(PROGRAM.format(arguments=arguments), **settings)
+    section = json.loads(output.read_text())["steps"][name] if output.exists() else {}
+    assert "error" not in section, section
+    return done, section
+
+
+def test_environment_names_card_libraries_and_provider(
+    cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
+) -> None:
+    done, section = run_step(cuda_stand_ins, "environment", tmp_path, model, scratch)
+    assert section["provider"] == "CUDAExecutionProvider"
+    assert section["ran_on"]["device"]["name"]
+    assert any("libcudart" in path for path in section["libraries"])
+    assert section["left_out_without"] == ["torch"]
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+
+
+def test_attention_compares_both_kernels(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path) -> None:
+    more = ("--case", "/15", "--case", "/512", "--texts", "1024", "--runs", "2")
+    done, section = run_step(cuda_stand_ins, "attention", tmp_path, model, scratch, *more)
+    assert sorted(section["cases"]) == ["384/15", "384/512", "768/15", "768/512"]
+    for case in section["cases"].values():
+        assert set(case["microseconds_a_layer"]) == {"default", "sdpa_kernel=2"}
+        assert case["faster"] in case["microseconds_a_layer"]
+    names = {kernel.name for kernel in done.trace.kernels}
+    assert any("flash" in name for name in names), names
+    assert any("fmha" in name.lower() or "attention_kernel" in name.lower() for name in names), names
+
+
+def test_stages_add_up(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path) -> None:
+    more = ("--case", "/15", "--case", "/256", "--texts", "300")
+    _, section = run_step(cuda_stand_ins, "stages", tmp_path, model, scratch, *more)
+    assert sorted(section["cases"]) == ["tiny/15", "tiny/256"]
+    for case in section["cases"].values():
+        assert sum(case["share"].values()) == pytest.approx(1)
+        assert set(case["seconds"]) == {"tokenise", "plan", "pack", "copy in", "run", "copy out", "gather"}
+        assert case["cpu_seconds_of_calling_thread"].keys() == case["seconds"].keys()
+
+
+def test_sweep_and_speed_need_no_torch(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path) -> None:
+    _, section = run_step(cuda_stand_ins, "sweep", tmp_path, model, scratch, "--case", "2 workers, 65536",
+                          "--texts", "200")  # fmt: skip
+    assert section["fastest"] in section["cases"]
+    assert len(section["cases"]) == 2
+    _, section = run_step(cuda_stand_ins, "speed", tmp_path, model, scratch, "--case", "/64", "--texts", "100",
+                          "--rounds", "2")  # fmt: skip
+    assert section["cases"]["tiny/64"]["texts_per_second"]["rounds"] == 2
+    assert section["cases"]["tiny/64"]["sentence_transformers"] is None
+
+
+def test_profile_finds_no_operator_that_computes_on_the_cpu(
+    cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
+) -> None:
+    _, section = run_step(cuda_stand_ins, "profile", tmp_path, model, scratch, "--case", "/15", "--texts", "100")
+    case = section["cases"]["tiny/15"]
+    assert case["computing_on_the_cpu"] == []
+    operators = {row["operator"]: row["provider"] for row in case["operators"]}
+    assert operators["PackedMultiHeadAttention"] == "CUDAExecutionProvider"
+
+
+def test_without_a_card_nothing_is_written(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
+                                           ) -> None:  # fmt: skip
+    done, section = run_step(cuda_stand_ins, "environment", tmp_path, model, scratch, cards=0)
+    assert done.returncode == 2
+    assert "the NVIDIA driver offers no card" in done.stderr
+    assert section == {}
+
+
+def test_refusals_are_seen_in_processes_without_libraries(
+    cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
+) -> None:
+    _, section = run_step(cuda_stand_ins, "refusals", tmp_path, model, scratch)
+    cases = section["cases"]
+    assert "libcudart.so.13" in section["libraries"]
+    for name in ("no libraries", "no cuDNN, a model that needs it"):
+        assert [goal["met"] for goal in cases[name]["goals"]] == [True], cases[name]
+    assert "libcublas.so.13" in cases["no libraries"]["stderr"]
+    assert "needs cuDNN" in cases["no cuDNN, a model that needs it"]["stderr"]
+
+
+def test_several_steps_run_in_processes_of_their_own_and_share_a_file(
+    cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
+) -> None:
+    """The second run of the step measures other cases, and the file is named relative to where they are started."""
+    for case in ("384/15", "384/64"):
+        step = ("--step", "attention", "--step", "attention", "--case", case, "--texts", "512", "--runs", "1")
+        paths = ("--output", "gpu.json", "--scratch", str(scratch), "--model", str(model))
+        done = cuda_stand_ins.run(["-m", "benchmarks.gpu_check", *step, *paths], folder=tmp_path, timeout=600.0)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("=== attention") == 2
+    steps = json.loads((tmp_path / "gpu.json").read_text())["steps"]
+    assert sorted(steps["attention"]["cases"]) == ["384/15", "384/64"]

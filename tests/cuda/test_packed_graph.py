@@ -1,0 +1,119 @@
+"""What the fp16 graph does on a card: its kernels, products, copies and waits, on stand-ins for the CUDA libraries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import Pooling, Precision
+from es_sbert.encoder.packing import pack
+from es_sbert.exporters.architectures import read_transformer
+from es_sbert.exporters.build import RECIPES, build_graph
+from es_sbert.exporters.files import save_graph
+from tests.cuda.events import Copy, Gemm, Kernel, Sync
+from tests.cuda.stand_in import GraphRun, StandIns
+from tests.unit.checkpoints import write_checkpoint
+
+# Heads of 32, as in MiniLM: attention's kernels are chosen by their size.
+HIDDEN, HEADS, LAYERS = 128, 4, 2
+FLASH, EFFICIENT = "flash_fwd_kernel", "attention_kernel_batched_impl"
+# onnxruntime's AttentionBackend::EFFICIENT_ATTENTION, as a bit of the option sdpa_kernel.
+EFFICIENT_ONLY = {"sdpa_kernel": "2"}
+LENGTHS = (60, 41, 17, 17, 5, 4, 3)
+
+
+def run_packed(
+    stand_ins: StandIns, folder: Path, architecture: str = "bert", pooling: str = "mean", **options: object
+) -> GraphRun:
+    """Run the fp16 graph of a small model twice on texts of `LENGTHS` tokens; the second run is warm."""
+    checkpoint = write_checkpoint(folder / "model", architecture, hidden=HIDDEN, heads=HEADS, layers=LAYERS)
+    model = read_model(checkpoint).model_copy(update={"pooling": (Pooling(pooling),)})
+    transformer = read_transformer(model)
+    path = folder / "model.onnx"
+    save_graph(build_graph(model, transformer, *RECIPES[Precision.FP16]), path)
+    batch = pack([np.full(length, 7) for length in LENGTHS], transformer.embeddings.padding_id)
+    run = stand_ins.run_graph(path, vars(batch), runs=2, **options)  # type: ignore[arg-type]
+    assert run.error is None
+    assert run.outputs[1] == [((len(LENGTHS), HIDDEN), "float32")]
+    return run
+
+
+@pytest.fixture(scope="module")
+def bert(cuda_stand_ins: StandIns, tmp_path_factory: pytest.TempPathFactory) -> GraphRun:
+    return run_packed(cuda_stand_ins, tmp_path_factory.mktemp("bert"))
+
+
+def kernels(run: GraphRun) -> list[str]:
+    return [kernel.name for kernel in run.runs[1].kernels]
+
+
+def test_every_computing_node_runs_on_cuda(bert: GraphRun) -> None:
+    assert set(bert.nodes_of("CPUExecutionProvider")) <= {"Shape", "Concat", "Gather", "Unsqueeze", "Squeeze"}
+
+
+def test_inputs_are_copied_before_the_first_kernel_and_the_vectors_after_the_last(bert: GraphRun) -> None:
+    trace = bert.runs[1]
+    assert len(trace.h2d) == 5
+    (back,) = trace.d2h
+    assert back.bytes == len(LENGTHS) * HIDDEN * 4
+    order = [event for event in trace.events if isinstance(event, (Copy, Kernel, Gemm))]
+    assert all(isinstance(event, Copy) for event in order[:5])
+    assert order[-1] is back
+    assert not any(isinstance(event, Copy) for event in order[5:-1])
+
+
+def test_the_host_waits_only_for_the_vectors(bert: GraphRun) -> None:
+    events = bert.runs[1].events
+    last = max(place for place, event in enumerate(events) if isinstance(event, (Kernel, Gemm)))
+    assert not [event for event in events[:last] if isinstance(event, Sync)]
+    assert [event for event in events[last:] if isinstance(event, Sync)]
+
+
+def test_no_kernel_runs_on_a_single_thread(bert: GraphRun) -> None:
+    assert min(kernel.threads for kernel in bert.runs[1].kernels) >= 32
+
+
+def test_no_kernel_packs_unpacks_or_transposes(bert: GraphRun) -> None:
+    assert not [name for name in kernels(bert) if any(word in name for word in ("Padding", "Offset", "Transpose"))]
+
+
+def test_a_layer_is_six_products_and_its_fused_kernels(bert: GraphRun) -> None:
+    trace, tokens = bert.runs[1], sum(LENGTHS)
+    shapes = [gemm.shape for gemm in trace.gemms if gemm.types == ("16F", "16F", "16F")]
+    square, up, down = (tokens, HIDDEN, HIDDEN), (tokens, HIDDEN, 4 * HIDDEN), (tokens, 4 * HIDDEN, HIDDEN)
+    assert shapes == [square, square, square, square, up, down] * LAYERS, trace.summary()
+    assert {gemm.compute_type for gemm in trace.gemms} == {"32F"}
+    names = kernels(bert)
+    assert names.count(FLASH) == LAYERS
+    assert sum("BiasGelu" in name for name in names) == LAYERS
+    assert sum("SkipLayerNorm" in name for name in names) == 2 * LAYERS + 1
+    # Of attention's three biases only the query's is left; the others are folded into the product behind it.
+    assert sum("BroadcastBias" in name for name in names) == LAYERS
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken", "weightedmean"])
+def test_cudnn_is_not_needed(cuda_stand_ins: StandIns, tmp_path: Path, pooling: str) -> None:
+    run = run_packed(cuda_stand_ins, tmp_path, pooling=pooling, without=("cudnn",))
+    assert not run.runs[1].cudnn
+
+
+def test_the_memory_efficient_kernel_reads_query_key_and_value_where_they_are(
+    cuda_stand_ins: StandIns, tmp_path: Path
+) -> None:
+    run = run_packed(cuda_stand_ins, tmp_path, provider_options=EFFICIENT_ONLY)
+    assert kernels(run).count(EFFICIENT) == LAYERS
+    assert FLASH not in kernels(run)
+    assert not [name for name in kernels(run) if "Transpose" in name]
+
+
+@pytest.mark.parametrize("options", [{}, EFFICIENT_ONLY], ids=["default", "efficient"])
+def test_a_bias_of_relative_positions_keeps_a_fused_kernel(
+    cuda_stand_ins: StandIns, tmp_path: Path, options: dict[str, str]
+) -> None:
+    run = run_packed(cuda_stand_ins, tmp_path, "mpnet", provider_options=options)
+    names = kernels(run)
+    assert names.count(EFFICIENT) == LAYERS
+    assert not [name for name in names if "Softmax" in name or "Transpose" in name]

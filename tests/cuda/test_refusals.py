@@ -1,0 +1,268 @@
+"""What es-sbert says where CUDA does not run, on stand-ins for the CUDA libraries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import orjson
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.model import Precision
+from es_sbert.exporters.architectures import read_transformer
+from es_sbert.exporters.build import RECIPES, build_graph
+from tests.cuda.stand_in import Run, StandIns
+from tests.tiny import write_tiny_bert
+from tests.unit.checkpoints import write_checkpoint
+
+EXTRA = "pip install 'es-sbert[cuda]'"
+OPEN = """
+import sys
+from pathlib import Path
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.session import open_session
+from es_sbert.errors import EsSbertError
+try:
+    session = open_session(Path({path!r}), Device("cuda"))
+except EsSbertError as error:
+    print(type(error).__name__, error, file=sys.stderr)
+else:
+    print("opened", session.get_providers()[0], file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def packed(model: Path) -> Path:
+    """The graph that is preferred on CUDA."""
+    bundle = read_model(model)
+    (recipe,) = RECIPES[Precision.FP16]
+    path = model.parent / "packed.onnx"
+    onnx.save(build_graph(bundle, read_transformer(bundle), recipe), path)
+    return path
+
+
+def write_graph(path: Path, *operators: str) -> Path:
+    """Token embeddings, each of the operators in turn, and the norm over the tokens."""
+    rows = numpy_helper.from_array(np.ones((8, 4), np.float32), "rows")
+    nodes = [helper.make_node("Gather", ["rows", "input_ids"], ["x0"])]
+    nodes += [helper.make_node(name, [f"x{n}"], [f"x{n + 1}"]) for n, name in enumerate(operators)]
+    nodes.append(helper.make_node("ReduceL2", [f"x{len(operators)}"], ["sentence_embedding"], axes=[1], keepdims=0))
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"])
+            for name in ("input_ids", "attention_mask")
+        ],
+        [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", 4])],
+        [rows],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def opened(stand_ins: StandIns, path: Path, **settings: object) -> str:
+    """What opening a graph came to; nothing may be printed to stdout."""
+    done = stand_ins.run(OPEN.format(path=str(path)), **settings)  # type: ignore[arg-type]
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    return done.stderr
+
+
+def encoded(stand_ins: StandIns, model: Path, cache: Path, *options: str, **settings: object) -> Run:
+    program = ["-m", "es_sbert", "encode", "--model", str(model), *options]
+    environment = {"ES_SBERT_CACHE": str(cache)}
+    return stand_ins.run(program, stdin="a man\nthe cat\n", environment=environment, **settings)  # type: ignore[arg-type]
+
+
+def test_a_graph_that_cuda_runs_is_opened_and_says_nothing(cuda_stand_ins: StandIns, packed: Path) -> None:
+    assert opened(cuda_stand_ins, packed) == "opened CUDAExecutionProvider\n"
+
+
+@pytest.mark.parametrize("architecture", ["mpnet", "roberta"])
+def test_graphs_with_relative_positions_and_with_a_padding_token_are_opened(
+    cuda_stand_ins: StandIns, tmp_path: Path, architecture: str
+) -> None:
+    bundle = read_model(write_checkpoint(tmp_path / "model", architecture))
+    (recipe,) = RECIPES[Precision.FP16]
+    onnx.save(build_graph(bundle, read_transformer(bundle), recipe), tmp_path / "model.onnx")
+    assert opened(cuda_stand_ins, tmp_path / "model.onnx") == "opened CUDAExecutionProvider\n"
+
+
+@pytest.mark.parametrize(
+    ("library", "file", "package"),
+    [
+        ("cublas", "libcublas.so.13", "nvidia-cublas"),
+        ("cublaslt", "libcublasLt.so.13", "nvidia-cublas"),
+        ("curand", "libcurand.so.10", "nvidia-curand"),
+        ("cudart", "libcudart.so.13", "nvidia-cuda-runtime"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_package(
+    cuda_stand_ins: StandIns, packed: Path, library: str, file: str, package: str
+) -> None:
+    said = opened(cuda_stand_ins, packed, without=(library,))
+    assert said.startswith("DeviceError no session on cuda:0: onnxruntime's CUDA provider does not load: "), said
+    assert file in said
+    assert f"pip install {package}" in said
+    assert EXTRA in said
+    assert "[E:onnxruntime" not in said
+
+
+def test_all_missing_libraries_are_named_at_once(cuda_stand_ins: StandIns, packed: Path) -> None:
+    said = opened(cuda_stand_ins, packed, without=("cublas", "cublaslt", "curand", "cudnn"))
+    assert "libcublasLt.so.13, libcublas.so.13, libcurand.so.10 not found" in said
+    assert "pip install nvidia-cublas nvidia-curand;" in said
+
+
+def test_the_preferred_graph_needs_no_cudnn(cuda_stand_ins: StandIns, packed: Path) -> None:
+    assert opened(cuda_stand_ins, packed, without=("cudnn",)) == "opened CUDAExecutionProvider\n"
+
+
+def test_a_graph_that_needs_cudnn_names_it(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
+    graph = write_graph(tmp_path / "graph.onnx")
+    assert "opened CUDA" in opened(cuda_stand_ins, graph)
+    said = opened(cuda_stand_ins, graph, without=("cudnn",))
+    assert said.startswith("DeviceError this model has an operator that needs cuDNN, which does not load: "), said
+    assert "ReduceL2" in said
+    assert "pip install nvidia-cudnn-cu13" in said
+    assert EXTRA in said
+    assert "[E:onnxruntime" not in said
+
+
+def test_a_card_without_memory(cuda_stand_ins: StandIns, packed: Path) -> None:
+    said = opened(cuda_stand_ins, packed, memory=1)
+    assert said.startswith("DeviceError cuda:0 has too little free memory for this model: "), said
+    assert "nvidia-smi" in said
+    assert "--device cuda:N" in said
+
+
+def test_a_card_that_the_wheel_has_no_code_for(cuda_stand_ins: StandIns, packed: Path) -> None:
+    said = opened(cuda_stand_ins, packed, kernels=False)
+    assert "has no code for cuda:0 (compute capability 9.0): " in said, said
+    assert "no kernel image is available" in said
+    assert "pip install --upgrade onnxruntime-gpu" in said
+
+
+def test_a_driver_that_is_too_old(cuda_stand_ins: StandIns, packed: Path) -> None:
+    said = opened(cuda_stand_ins, packed, old_driver=True)
+    assert "the NVIDIA driver does not run the CUDA that onnxruntime-gpu" in said, said
+    assert "CUDA failure 35" in said
+    assert "Update the driver to 580 or newer" in said
+
+
+def test_a_card_that_goes_away_between_two_batches(cuda_stand_ins: StandIns, packed: Path) -> None:
+    """`device_error` turns what a later run raises into an error with a remedy."""
+    code = OPEN.format(path=str(packed)) + (
+        "from es_sbert.encoder.cuda_errors import device_error\n"
+        "from es_sbert.encoder.cuda_session import trial_feed\n"
+        "try:\n"
+        "    for number in range(1000): session.run(None, trial_feed(session))\n"
+        "except Exception as error: print(device_error(Device('cuda'), error), file=sys.stderr)\n"
+    )
+    done = cuda_stand_ins.run(code, fail={"cudaMemcpyAsync": (719, 100)})
+    assert "opened CUDAExecutionProvider" in done.stderr
+    assert "cuda:0 failed: CUDA failure 719" in done.stderr
+    assert done.stdout == ""
+
+
+def test_computing_nodes_on_the_cpu_are_refused(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
+    said = opened(cuda_stand_ins, write_graph(tmp_path / "graph.onnx", "Tan", "Relu", "Sinh"))
+    assert "would run on the CPU in part: CUDA has no kernel for its Sinh, Tan" in said, said
+
+
+def test_shapes_may_be_computed_on_the_cpu(cuda_stand_ins: StandIns, model: Path) -> None:
+    bundle = read_model(model)
+    path = model.parent / "fp32.onnx"
+    onnx.save(build_graph(bundle, read_transformer(bundle), RECIPES[Precision.FP32][0]), path)
+    ids = np.zeros((1, 2), np.int64)
+    run = cuda_stand_ins.run_graph(path, {"input_ids": ids, "attention_mask": ids + 1})
+    assert "Concat" in run.nodes_of("CPUExecutionProvider")
+    assert opened(cuda_stand_ins, path) == "opened CUDAExecutionProvider\n"
+
+
+def test_products_of_fp32_do_not_run_in_tf32(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    weight = numpy_helper.from_array(np.ones((1, 8), np.float32), "w")
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["x"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["x", "last"], ["column"]),
+        helper.make_node("MatMul", ["column", "w"], ["sentence_embedding"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "tokens"])],
+        [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", "tokens", 8])],
+        [weight, numpy_helper.from_array(np.array([2], np.int64), "last")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), model)
+    done = cuda_stand_ins.run(OPEN.format(path=str(model)))
+    assert "opened CUDA" in done.stderr
+    assert [gemm.tf32 for gemm in done.trace.gemms] == [False]
+
+
+def test_encode_on_cuda_without_libraries_writes_nothing(cuda_stand_ins: StandIns, model: Path, tmp_path: Path) -> None:
+    done = encoded(cuda_stand_ins, model, tmp_path, "-o", "-", "--device", "cuda", without=("curand",))
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "Error: no session on cuda:0" in done.stderr
+    assert "pip install nvidia-curand" in done.stderr
+    assert EXTRA in done.stderr
+
+
+def test_encode_on_cuda_without_a_card_writes_nothing(cuda_stand_ins: StandIns, model: Path, tmp_path: Path) -> None:
+    done = encoded(cuda_stand_ins, model, tmp_path, "-o", "-", "--device", "cuda", cards=0)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Error: --device cuda: no NVIDIA driver offers a GPU here" in done.stderr
+    missing = encoded(cuda_stand_ins, model, tmp_path, "--device", "cuda:1")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "the NVIDIA driver offers 1 device here" in missing.stderr
+
+
+def test_auto_takes_the_cpu_where_cuda_does_not_run_and_says_why(
+    cuda_stand_ins: StandIns, model: Path, tmp_path: Path
+) -> None:
+    done = encoded(cuda_stand_ins, model, tmp_path, without=("curand",))
+    assert done.returncode == 0, done.stderr
+    assert [set(orjson.loads(line)) for line in done.stdout.splitlines()] == [{"text", "embedding"}] * 2
+    assert "Warning: CUDA does not run here: no session on cuda:0" in done.stderr
+    assert "pip install nvidia-curand" in done.stderr
+    assert "CPUExecutionProvider, cpu" in done.stderr
+
+
+def test_commands_without_a_summary_warn_too(cuda_stand_ins: StandIns, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a man plays guitar\na man plays guitar\nthe cat sleeps\n")
+    program = ["-m", "es_sbert", "duplicates", str(tmp_path / "texts.txt"), "--model", str(model)]
+    done = cuda_stand_ins.run(program, without=("curand",), environment={"ES_SBERT_CACHE": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert "Warning: CUDA does not run here: no session on cuda:0" in done.stderr
+    assert "CUDA" not in done.stdout
+
+
+def test_auto_without_a_card_says_so_once(cuda_stand_ins: StandIns, model: Path, tmp_path: Path) -> None:
+    done = encoded(cuda_stand_ins, model, tmp_path, cards=0)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
+    assert done.stderr.count("No NVIDIA GPU found") == 1
+    assert "Warning" not in done.stderr
+    on_cpu = encoded(cuda_stand_ins, model, tmp_path, "--device", "cpu", cards=0)
+    assert "NVIDIA" not in on_cpu.stderr
+
+
+def test_the_doctor_lists_libraries_with_path_or_package(cuda_stand_ins: StandIns, model: Path, tmp_path: Path) -> None:
+    program = ["-m", "es_sbert", "doctor", "--model", str(model), "--url", "http://localhost:1", "--json"]
+    done = cuda_stand_ins.run(program, without=("curand",), environment={"ES_SBERT_CACHE": str(tmp_path)})
+    findings = [orjson.loads(line) for line in done.stdout.splitlines()]
+    cuda = [finding for finding in findings if finding["about"] == "cuda"]
+    said = {finding["message"].partition(": ")[0]: finding for finding in cuda}
+    assert said["libcublas.so.13"]["level"] == "ok"
+    assert Path(said["libcublas.so.13"]["message"].partition(": ")[2]).is_file()
+    assert said["libcurand.so.10"]["level"] == "warning"
+    assert "pip install nvidia-curand" in said["libcurand.so.10"]["remedy"]
+    assert any("Stand-in for an H100 (compute capability 9.0)" in finding["message"] for finding in cuda)

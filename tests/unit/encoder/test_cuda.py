@@ -1,0 +1,115 @@
+"""Where CUDA's libraries are looked for, and what is said of those that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from es_sbert.encoder.cuda import (
+    CudaLibraries,
+    Library,
+    find_libraries,
+    install_remedy,
+    missing_names,
+    needed_libraries,
+    package_folders,
+)
+
+RAND, DNN = Library("libcurand.so.10", "nvidia-curand"), Library("libcudnn.so.9", "nvidia-cudnn-cu13", required=False)
+
+
+def test_libraries_of_cuda_13() -> None:
+    needed = needed_libraries(13, "linux")
+    assert {library.name: library.package for library in needed} == {
+        "libcudart.so.13": "nvidia-cuda-runtime",
+        "libcublasLt.so.13": "nvidia-cublas",
+        "libcublas.so.13": "nvidia-cublas",
+        "libcurand.so.10": "nvidia-curand",
+        "libcudnn.so.9": "nvidia-cudnn-cu13",
+    }
+    names = [library.name for library in needed]
+    assert names.index("libcublasLt.so.13") < names.index("libcublas.so.13"), "a library before what it needs"
+    assert [library.name for library in needed if not library.required] == ["libcudnn.so.9"]
+
+
+def test_packages_of_cuda_12_carry_its_number() -> None:
+    packages = {library.package for library in needed_libraries(12, "linux")}
+    assert packages == {f"nvidia-{name}-cu12" for name in ("cuda-runtime", "cublas", "curand", "cudnn", "cufft")}
+
+
+def test_names_on_windows() -> None:
+    names = {library.name for library in needed_libraries(13, "win32")}
+    assert {"cudart64_13.dll", "cublasLt64_13.dll", "curand64_10.dll", "cudnn64_9.dll"} <= names
+
+
+def test_folders_of_packages_old_and_new(tmp_path: Path) -> None:
+    for folder in ("curand/lib", "cu13/lib", "cudnn/lib", "cu13/bin/x86_64", "cu13/include"):
+        (tmp_path / folder).mkdir(parents=True)
+    found = [folder.relative_to(tmp_path).as_posix() for folder in package_folders([tmp_path], 13)]
+    # cuRAND's file has the same name in CUDA 12 and 13: the folder of the right one comes first.
+    assert found[0] == "cu13/lib"
+    assert {"curand/lib", "cudnn/lib", "cu13/bin/x86_64"} < set(found)
+    assert "cu13/include" not in found
+
+
+@pytest.fixture
+def packaged(tmp_path: Path) -> Path:
+    (tmp_path / RAND.name).touch()
+    return tmp_path
+
+
+def loader(*there: str) -> tuple[Callable[[str], str], list[str]]:
+    """A loader that finds these names or paths, and what it was asked for."""
+    asked: list[str] = []
+
+    def load(name: str) -> str:
+        asked.append(name)
+        if name not in there:
+            raise OSError(f"{name}: cannot open shared object file")
+        return f"/system/{name}" if "/" not in name else name
+
+    return load, asked
+
+
+def test_the_system_comes_before_packages(packaged: Path) -> None:
+    load, asked = loader(RAND.name, str(packaged / RAND.name))
+    assert find_libraries([RAND], [packaged], load) == CudaLibraries(((RAND, f"/system/{RAND.name}"),))
+    assert asked == [RAND.name]
+
+
+def test_a_package_brings_what_the_system_lacks(packaged: Path) -> None:
+    load, asked = loader(str(packaged / RAND.name))
+    found = find_libraries([RAND, DNN], [packaged], load)
+    assert found == CudaLibraries(((RAND, str(packaged / RAND.name)),), (DNN,))
+    assert asked == [RAND.name, str(packaged / RAND.name), DNN.name]
+
+
+def test_a_file_that_does_not_load_is_missing(packaged: Path) -> None:
+    load, _ = loader()
+    assert find_libraries([RAND], [packaged], load) == CudaLibraries((), (RAND,))
+
+
+@pytest.mark.parametrize(
+    ("problem", "names"),
+    [
+        ("libcurand.so.10: cannot open shared object file: No such file or directory", ["libcurand.so.10"]),
+        ("libcufft.so.12: cannot open shared object file: No such file", ["libcurand.so.10", "libcufft.so.12"]),
+        ("undefined symbol: cublasLtMatmul", ["libcurand.so.10"]),
+    ],
+)
+def test_names_of_what_the_provider_lacks(problem: str, names: list[str]) -> None:
+    assert missing_names(CudaLibraries((), (RAND, DNN)), problem) == names
+
+
+def test_the_command_that_installs() -> None:
+    twice = [Library("libcublasLt.so.13", "nvidia-cublas"), Library("libcublas.so.13", "nvidia-cublas"), RAND]
+    assert install_remedy(twice, 13) == (
+        "Install what is missing: pip install nvidia-cublas nvidia-curand; "
+        "pip install 'es-sbert[cuda]' brings all that CUDA needs."
+    )
+    # The extra is for CUDA 13.
+    old = [library for library in needed_libraries(12, "linux") if "curand" in library.name]
+    assert install_remedy(old, 12) == "Install what is missing: pip install nvidia-curand-cu12."
+    assert install_remedy([], 12) == ""

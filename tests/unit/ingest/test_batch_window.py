@@ -1,0 +1,26 @@
+"""How many texts a load embeds together."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from es_sbert.cli.ingest.command import ingest
+from es_sbert.encoder.encoder import WINDOW
+from es_sbert.ingest.flows import batch_window
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "expected"),
+    [(None, "cpu", 2048), (None, "cuda:0", 32_768), (500, "cpu", 500), (500, "cuda:0", 500)],
+)
+def test_a_load_on_cuda_takes_the_encoder_s_whole_window(asked: int | None, device: str, expected: int) -> None:
+    context: Any = SimpleNamespace(plan=SimpleNamespace(settings=SimpleNamespace(batch_window=asked)))
+    encoder = SimpleNamespace(window=WINDOW[device.partition(":")[0]], info=SimpleNamespace(device=device))
+    assert batch_window(context, cast(Any, encoder)) == expected
+
+
+def test_the_command_leaves_the_window_to_the_device() -> None:
+    assert ingest.make_context("ingest", ["--index", "docs"]).params["batch_window"] is None

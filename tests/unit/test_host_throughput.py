@@ -1,0 +1,53 @@
+"""benchmarks.host_throughput: what it computes, and that the encoder runs on its instant sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import host_throughput
+from benchmarks.gpu_check.arithmetic import Shape
+from benchmarks.gpu_check.random_models import write_model
+from es_sbert.encoder.packing import PackedBatch
+
+COSTS = {"tokenise": {"cpu_us": 20.0, "lock_us": 2.0}, "pack": {"cpu_us": 2.0, "lock_us": 2.0}}
+
+
+def test_the_lock_or_the_cores_are_the_limit() -> None:
+    found = host_throughput.limits(COSTS, cores=16)
+    assert found["lock_alone"] == found["at_most"] == 250_000
+    assert found["at_least"] == pytest.approx(1e6 / (4 + 18 / 16))
+    assert host_throughput.limits(COSTS, cores=2)["at_most"] == pytest.approx(1e6 / 11)
+
+
+def test_the_encoder_runs_on_instant_sessions(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", Shape(hidden=32, heads=2, layers=1, intermediate=64), vocabulary=200)
+    bundle = host_throughput.exported(str(folder), tmp_path)
+    with host_throughput.instant_encoder(bundle) as encoder:
+        vectors = encoder.encode(["baba", "bebe bibi", "baba"]).vectors
+    np.testing.assert_array_equal(vectors, np.zeros((3, 32)))
+    costs = host_throughput.stage_costs(bundle.model, ["baba", "bebe bibi"], rounds=1)
+    assert list(costs) == list(host_throughput._STAGES)
+    assert all(0 <= cost["lock_us"] <= 1.5 * cost["cpu_us"] + 1 for cost in costs.values())
+
+
+def test_instant_sessions_have_the_inputs_of_packed_graphs() -> None:
+    names = [value.name for value in host_throughput.InstantSession().get_inputs()]
+    assert names == list(PackedBatch.__dataclass_fields__)
+
+
+def test_the_page_says_whether_the_wanted_rate_is_reached() -> None:
+    def shown(costs: dict[str, dict[str, float]]) -> str:
+        whole = {"texts_per_second": [1.0], "busy_cores": [1.0], "cpu_us": [1.0]}
+        result: dict[str, Any] = {
+            "machine": {"cores": 2, "cpu": "a CPU"}, "load_of_other_programs": 0.5, "sentences": 10,
+            "mean_tokens": 15.0, "whole": whole, "stages": costs, "limits": host_throughput.limits(costs, 16),
+        }  # fmt: skip
+        return host_throughput.section(result)
+
+    assert "Enough for 150,000: yes." in shown(COSTS)
+    assert "Enough for 150,000: no." in shown({"pack": {"cpu_us": 8.0, "lock_us": 8.0}})
+    assert "Enough for 150,000: with overlap." in shown({"both": {"cpu_us": 60.0, "lock_us": 5.0}})
