@@ -29,8 +29,8 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
-from es_sbert.index.vectors import read_vector
-from es_sbert.loading import load_encoder
+from es_sbert.index.serialization import read_vector
+from es_sbert.model_loading import load_encoder
 from es_sbert.search.semantic_index import SemanticIndex
 
 QUERIES = (
@@ -118,8 +118,13 @@ def check(url: str, file: Path, documents: list[dict[str, Any]], encoder: Encode
     engine.close()
     total = len(ids)
     if (first["indexed"], row["in the index"], equal, second["indexed"], second["unchanged"], backfill["indexed"]) != (
-        total, total, len(QUERIES), 0, total, total,
-    ) or cosines.min() < 0.99999:  # fmt: skip
+        total,
+        total,
+        len(QUERIES),
+        0,
+        total,
+        total,
+    ) or cosines.min() < 0.99999:
         raise click.ClickException(f"not as it should be: {row}")
     return row
 
@@ -154,11 +159,18 @@ def main(data: Path, urls: tuple[str, ...], documents: int, precision: str) -> N
     """Run every line on every engine."""
     with tempfile.TemporaryDirectory() as folder, load_encoder(precision=precision) as encoder:
         file = Path(folder) / "documents.jsonl.gz"
-        rows = [check(url, file, docs, encoder) for docs in [take(data / "ingest/short-docs.jsonl.gz", documents, file)]
-                for url in urls]  # fmt: skip
+        rows = [
+            check(url, file, docs, encoder)
+            for docs in [take(data / "ingest/short-docs.jsonl.gz", documents, file)]
+            for url in urls
+        ]
         click.echo(f"{documents} documents, {encoder.info.model} {encoder.info.variant}; {json.dumps(machine())}\n")
-        click.echo(table(["", *(row["engine"] for row in rows)],
-                         [[key, *(row[key] for row in rows)] for key in rows[0] if key != "engine"]))  # fmt: skip
+        click.echo(
+            table(
+                ["", *(row["engine"] for row in rows)],
+                [[key, *(row[key] for row in rows)] for key in rows[0] if key != "engine"],
+            )
+        )
 
 
 if __name__ == "__main__":

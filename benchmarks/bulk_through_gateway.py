@@ -38,11 +38,11 @@ import orjson
 from benchmarks.acceptance import delete
 from benchmarks.common import in_own_process, machine, read_jsonl, replaced, seconds, spread, table
 from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
-from es_sbert.encoder.files import encode_file
+from es_sbert.encoder.encode_file import encode_file
 from es_sbert.engines.connect import connect
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.index.schema import index_body
-from es_sbert.loading import load_encoder
+from es_sbert.index.mapping import index_body
+from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.model_loading import load_encoder
 from tests.gateway.process import GatewayProcess, gateway_process
 
 PLAIN, WITH_VECTORS = "bulk-benchmark-plain", "bulk-benchmark-vectors"
@@ -133,8 +133,9 @@ def meta_of_default() -> VectorFieldMeta:
     """A vector field of the default model."""
     with load_encoder() as encoder:
         info = encoder.info
-    return VectorFieldMeta(fingerprint=info.fingerprint, model=info.model, dimensions=info.dimensions,
-                           index_type="flat", text="{text}")  # fmt: skip
+    return VectorFieldMeta(
+        fingerprint=info.fingerprint, model=info.model, dimensions=info.dimensions, index_type="flat", text="{text}"
+    )
 
 
 class Measurements:
@@ -174,8 +175,9 @@ class Measurements:
         bodies = in_own_process(finished, texts)
         make_index(self._url, WITH_VECTORS, self._meta)
         with client_of(self._url) as client:
-            self._note("embedded, engine, s", sum(write(client, WITH_VECTORS, part, part.count(b"\n") // 2)
-                                                  for part in bodies))  # fmt: skip
+            self._note(
+                "embedded, engine, s", sum(write(client, WITH_VECTORS, part, part.count(b"\n") // 2) for part in bodies)
+            )
         make_index(self._url, WITH_VECTORS, self._meta)
         with self._gateway("embedded") as client:
             body = b"".join(map(action, texts))
@@ -250,16 +252,24 @@ def section(runs: Runs, command: str, documents: int, texts: int) -> str:
         ["the engine alone, with finished documents", shown("embedded, engine, s"), "–"],
     ]
     rates = [[shown("rate, gateway, documents/s", 0), shown("rate, encode, texts/s", 0), shown("rate, ratio", 2)]]
-    return "\n".join([
-        f"`{command}`: median (min–max) of the rounds. Memory is the growth of the gateway's peak.",
-        "", f"One request of {runs['large, documents'][0]:,.0f} small documents to an index without vectors:",
-        "", table(["", "seconds", "MB"], large),
-        "", f"One request of {documents:,} documents ({runs['embedded, MB'][0]:.1f} MB) to an index with a flat vector "
-        "field:",
-        "", table(["", "seconds", "MB"], parts),
-        "", f"{texts:,} documents in requests of {PER_REQUEST}, one after another over {CONNECTIONS} connections:",
-        "", table(["documents/s through the gateway", "texts/s of `es-sbert encode`", "ratio"], rates),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"`{command}`: median (min–max) of the rounds. Memory is the growth of the gateway's peak.",
+            "",
+            f"One request of {runs['large, documents'][0]:,.0f} small documents to an index without vectors:",
+            "",
+            table(["", "seconds", "MB"], large),
+            "",
+            f"One request of {documents:,} documents ({runs['embedded, MB'][0]:.1f} MB) to an index with a flat vector "
+            "field:",
+            "",
+            table(["", "seconds", "MB"], parts),
+            "",
+            f"{texts:,} documents in requests of {PER_REQUEST}, one after another over {CONNECTIONS} connections:",
+            "",
+            table(["documents/s through the gateway", "texts/s of `es-sbert encode`", "ratio"], rates),
+        ]
+    )
 
 
 @click.command()

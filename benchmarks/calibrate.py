@@ -24,15 +24,15 @@ import numpy as np
 from benchmarks.common import machine, read_jsonl, read_tsv, replaced, spread, table
 from benchmarks.hybrid import load
 from es_sbert.config import EngineSettings
+from es_sbert.diagnostics.calibration import CosineSample, ThresholdRow, calibrate, row_at
+from es_sbert.diagnostics.index_calibration import IndexCalibrator
+from es_sbert.diagnostics.query_sets import LabelledQuery
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
-from es_sbert.evaluation.beir import read_collection
-from es_sbert.evaluation.data import Collection
-from es_sbert.loading import load_encoder
-from es_sbert.tuning.calibrate import CosineSample, ThresholdRow, calibrate, row_at
-from es_sbert.tuning.calibrate_index import CalibratedIndex
-from es_sbert.tuning.queries import LabelledQuery
+from es_sbert.evaluation.task_data import RetrievalCollection
+from es_sbert.evaluation.task_files import read_beir_folder
+from es_sbert.model_loading import load_encoder
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 KEEP, SPLITS, DOCUMENTS = 0.95, 100, 5000
@@ -41,11 +41,11 @@ SETS = ("short-docs", "qqp", "agentset-msmarco", "cisi")
 Labelled = list[LabelledQuery]
 
 
-def read_set(data: Path, name: str) -> tuple[Collection, Labelled]:
+def read_set(data: Path, name: str) -> tuple[RetrievalCollection, Labelled]:
     """The documents of a set, and its labelled queries where it has any."""
     if name == "short-docs":
         rows = islice(read_jsonl(data / "ingest" / "short-docs.jsonl.gz"), DOCUMENTS)
-        return Collection(name, {str(row["id"]): row["text"] for row in rows}, {}, {}), []
+        return RetrievalCollection(name, {str(row["id"]): row["text"] for row in rows}, {}, {}), []
     if name == "qqp":
         pairs = list(read_tsv(data / "duplicates" / "qqp-sample-test.tsv.gz"))
         ids = {row["question2"]: str(number) for number, row in enumerate(pairs)}
@@ -54,8 +54,10 @@ def read_set(data: Path, name: str) -> tuple[Collection, Labelled]:
             if row["is_duplicate"] == "1":
                 relevant.setdefault(row["question1"], []).append(ids[row["question2"]])
         documents = {own: text for text, own in ids.items()}
-        return Collection(name, documents, {}, {}), [LabelledQuery(text, tuple(own)) for text, own in relevant.items()]
-    collection = read_collection(data / "retrieval" / name)
+        return RetrievalCollection(name, documents, {}, {}), [
+            LabelledQuery(text, tuple(own)) for text, own in relevant.items()
+        ]
+    collection = read_beir_folder(data / "retrieval" / name)
     return collection, [
         LabelledQuery(text, tuple(id for id, grade in collection.judgements[query].items() if grade > 0))
         for query, text in collection.queries.items()
@@ -83,20 +85,26 @@ def cells(name: str, queries: str, sample: CosineSample, labelled: bool) -> list
 
     interval = f"{'' if recommended.low is None else f'{recommended.low:.2f}'}–{recommended.high:.2f}"
     return [
-        name, queries, f"{row.min_cosine:.2f} ({interval})", spread([value for value, _ in others], 2),
-        over(lambda other: other.recall.mean, 1), over(lambda other: other.unrelated.mean, 2), f"{row.hits:.1f}",
+        name,
+        queries,
+        f"{row.min_cosine:.2f} ({interval})",
+        spread([value for value, _ in others], 2),
+        over(lambda other: other.recall.mean, 1),
+        over(lambda other: other.unrelated.mean, 2),
+        f"{row.hits:.1f}",
         over(lambda other: other.precision, 1) if labelled else "",
-    ]  # fmt: skip
+    ]
 
 
-def rows_of(engine: Engine, encoder: Encoder, collection: Collection,
-            queries: Labelled) -> Iterator[tuple[list[object], list[object] | None]]:  # fmt: skip
+def rows_of(
+    engine: Engine, encoder: Encoder, collection: RetrievalCollection, queries: Labelled
+) -> Iterator[tuple[list[object], list[object] | None]]:
     """Rows of both tables."""
     index = f"calibrate-{uuid.uuid4().hex[:12]}"
     name = f"{collection.name} ({len(collection.documents):,})"
     try:
         load(engine, encoder, index, collection)
-        field = CalibratedIndex(engine, index, "embedding")
+        field = IndexCalibrator(engine, index, "embedding")
         pseudo = field.measure(encoder)
         yield cells(name, f"{len(pseudo.queries.queries):,} pseudo", pseudo.cosines, False), None
         if not queries:
@@ -110,9 +118,11 @@ def rows_of(engine: Engine, encoder: Encoder, collection: Collection,
         rows = [row_at(labelled.cosines, value) for value in values]
         yield (
             cells(name, f"{len(labelled.queries.queries):,} labelled", labelled.cosines, True),
-            [name, *(f"{row.min_cosine:.2f}: {100 * row.recall.mean:.1f}, {100 * row.unrelated.mean:.2f}"
-                     for row in rows)],
-        )  # fmt: skip
+            [
+                name,
+                *(f"{row.min_cosine:.2f}: {100 * row.recall.mean:.1f}, {100 * row.unrelated.mean:.2f}" for row in rows),
+            ],
+        )
     finally:
         engine.delete_index(index)
 
@@ -134,15 +144,31 @@ def main(data: Path, url: str, sets: tuple[str, ...], model: str | None, write: 
                 second += [compared] if compared is not None else []
                 click.echo(f"{row} {compared}", err=True)
         click.echo(f"{engine.info.label}; {encoder.info.model} {encoder.info.variant}; {json.dumps(machine())}\n")
-    shown = table(
-        ["index (documents)", "queries", "recommended (95 % interval)", "by half of the queries",
-         "held out: recall, %", "held out: unrelated that pass, %", "hits of 10", "held out: precision of hits, %"],
-        first,
-    ) + "\n\n" + table(
-        ["labelled queries of (documents)", "pseudo-queries and whole documents: value: recall, unrelated, %",
-         "pseudo-queries: value: recall, unrelated, %", "labelled queries: value: recall, unrelated, %"],
-        second,
-    )  # fmt: skip
+    shown = (
+        table(
+            [
+                "index (documents)",
+                "queries",
+                "recommended (95 % interval)",
+                "by half of the queries",
+                "held out: recall, %",
+                "held out: unrelated that pass, %",
+                "hits of 10",
+                "held out: precision of hits, %",
+            ],
+            first,
+        )
+        + "\n\n"
+        + table(
+            [
+                "labelled queries of (documents)",
+                "pseudo-queries and whole documents: value: recall, unrelated, %",
+                "pseudo-queries: value: recall, unrelated, %",
+                "labelled queries: value: recall, unrelated, %",
+            ],
+            second,
+        )
+    )
     click.echo(shown)
     if write:
         PAGE.write_text(replaced(PAGE.read_text(), "calibrate", shown, maker="benchmarks.calibrate"))

@@ -38,7 +38,7 @@ from benchmarks.common import (
 from es_sbert.analysis import cluster_texts
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 # Starts of k-means on tf-idf: as many as of ours.

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from es_sbert.encoder.hardware import available_cores, has_int8_products
+from es_sbert.encoder.device import available_cores, has_int8_products
 
 T = TypeVar("T")
 

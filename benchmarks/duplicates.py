@@ -30,12 +30,13 @@ from sklearn.metrics import average_precision_score, f1_score, precision_recall_
 
 from benchmarks.common import machine, read_jsonl, replaced, seconds, table
 from es_sbert.analysis import duplicate_groups, pairs_above, read_index
-from es_sbert.analysis.duplicate_search import DuplicateSearchSettings, search_duplicates
-from es_sbert.bundle.resolve import resolve_model
+from es_sbert.analysis.duplicate_search import search_duplicates
+from es_sbert.analysis.duplicates import DuplicateSearchSettings
+from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
@@ -112,24 +113,41 @@ def quality(data: Path, model: str) -> list[list[object]]:
         took, groups = seconds(lambda: duplicate_groups(vectors, threshold))
         group_of = {one: number for number, group in enumerate(groups) for one in group.members}
         same = [int(group_of.get(one, -1) == group_of.get(two, -2)) for one, two in test.places.tolist()]
-        rows.append([f"{label}, in one group", "", f"{100 * f1_score(test.labels, same):.2f}", f"{threshold:.3f}",
-                     f"{took:.1f} (comparing alone)"])  # fmt: skip
+        rows.append(
+            [
+                f"{label}, in one group",
+                "",
+                f"{100 * f1_score(test.labels, same):.2f}",
+                f"{threshold:.3f}",
+                f"{took:.1f} (comparing alone)",
+            ]
+        )
     threshold = best_threshold(train.labels, train.scores(mined_by_sentence_transformers(model, train.questions)))
     took, found = seconds(lambda: mined_by_sentence_transformers(model, test.questions))
     rows.append(
         _row("sentence-transformers, `paraphrase_mining` (torch fp32)", test, test.scores(found), threshold, took)
     )
     chance = 100 * test.labels.mean()
-    rows.append([f"all {len(test.labels):,} pairs called duplicates", f"{chance:.2f}",
-                 f"{200 * chance / (100 + chance):.2f}", "", ""])  # fmt: skip
+    rows.append(
+        [
+            f"all {len(test.labels):,} pairs called duplicates",
+            f"{chance:.2f}",
+            f"{200 * chance / (100 + chance):.2f}",
+            "",
+            "",
+        ]
+    )
     return rows
 
 
 def _row(label: str, pairs: LabelledPairs, scores: Scores, threshold: float, took: float) -> list[object]:
     return [
-        label, f"{100 * average_precision_score(pairs.labels, scores):.2f}",
-        f"{100 * f1_score(pairs.labels, scores >= threshold):.2f}", f"{threshold:.3f}", f"{took:.1f}",
-    ]  # fmt: skip
+        label,
+        f"{100 * average_precision_score(pairs.labels, scores):.2f}",
+        f"{100 * f1_score(pairs.labels, scores >= threshold):.2f}",
+        f"{threshold:.3f}",
+        f"{took:.1f}",
+    ]
 
 
 def by_index(url: str, data: Path, model: str, count: int) -> Iterator[list[object]]:
@@ -160,10 +178,12 @@ def _compared(engine: Engine, name: str, folder: Path) -> Iterator[list[object]]
         together = sum(labels.get(one, -1) == labels.get(two, -2) for one, two in exact)
         recall = found.recall
         yield [
-            f"kNN, {candidates} candidates", f"{sum(len(group.members) - 1 for group in found.groups):,}",
-            f"{100 * together / len(exact):.1f}", f"{100 * recall.found / max(1, recall.pairs):.1f} ({recall.pairs:,})",
+            f"kNN, {candidates} candidates",
+            f"{sum(len(group.members) - 1 for group in found.groups):,}",
+            f"{100 * together / len(exact):.1f}",
+            f"{100 * recall.found / max(1, recall.pairs):.1f} ({recall.pairs:,})",
             f"{took:.1f}",
-        ]  # fmt: skip
+        ]
 
 
 @click.command()

@@ -21,9 +21,9 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.common import machine, read_tsv, spread, table
-from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 
 Encode = Callable[[list[str]], Any]
 
@@ -88,15 +88,22 @@ def main(data: Path, model: str, rounds: int, precisions: str, budgets: str, jso
     base = next(iter(speeds.values()))
     ratios = {name: [ours / theirs for ours, theirs in zip(runs, base, strict=True)] for name, runs in speeds.items()}
     click.echo(f"{len(texts)} sentences, {rounds} rounds in turn, median (min–max); {json.dumps(here)}\n")
-    click.echo(table(
-        ["", "sentences/s", "× sentence-transformers", "STSb test ρ × 100"],
-        [(name, spread(runs), spread(ratios[name], 2), f"{correlations[name]:.2f}") for name, runs in speeds.items()],
-    ))  # fmt: skip
+    click.echo(
+        table(
+            ["", "sentences/s", "× sentence-transformers", "STSb test ρ × 100"],
+            [
+                (name, spread(runs), spread(ratios[name], 2), f"{correlations[name]:.2f}")
+                for name, runs in speeds.items()
+            ],
+        )
+    )
     if json_file:
         medians = {name: statistics.median(runs) for name, runs in ratios.items()}
-        json_file.write_text(json.dumps(
-            {"machine": here, "sentences_per_second": speeds, "ratio": medians, "sts": correlations}, indent=2
-        ))  # fmt: skip
+        json_file.write_text(
+            json.dumps(
+                {"machine": here, "sentences_per_second": speeds, "ratio": medians, "sts": correlations}, indent=2
+            )
+        )
     for encoder in encoders:
         encoder.close()
 

@@ -30,16 +30,14 @@ import orjson
 from benchmarks.acceptance import delete
 from benchmarks.common import machine, spread, table
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.types import Vectors
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine, Flavour
-from es_sbert.index.change_type import change_type, force_merge
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.index.vectors import bulk_value
-from es_sbert.loading import load_encoder
-from es_sbert.search.queries import search_body
-from es_sbert.search.scores import Method
-from es_sbert.search.vector_query import VectorQuery
+from es_sbert.engines.protocol import Engine, EngineType
+from es_sbert.index.change_index_type import change_index_type, force_merge
+from es_sbert.index.serialization import bulk_vector_value
+from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.model_loading import load_encoder
+from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
 QUERIES = 200
 K = 10
@@ -67,7 +65,9 @@ def load(engine: Engine, index: str, vectors: Vectors) -> None:
         lines = [
             orjson.dumps({"index": {"_id": str(row)}})
             + b"\n"
-            + orjson.dumps({"embedding": bulk_value(engine.info, vectors[row])}, option=orjson.OPT_SERIALIZE_NUMPY)
+            + orjson.dumps(
+                {"embedding": bulk_vector_value(engine.info, vectors[row])}, option=orjson.OPT_SERIALIZE_NUMPY
+            )
             for row in range(start, min(start + BATCH, len(vectors)))
         ]
         refused = [result for result in engine.bulk(index, b"\n".join(lines) + b"\n") if not result.ok]
@@ -83,7 +83,7 @@ def recall(engine: Engine, index: str, vectors: Vectors, queries: Vectors) -> tu
     found, took = 0, []
     for query in queries:
         best = set(np.argpartition(-(vectors @ query), K)[:K])
-        body = search_body(engine.info.flavour, Method.KNN, VectorQuery("embedding", query, K))
+        body = search_body(engine.info.flavour, SearchMethod.KNN, VectorQuery("embedding", query, K))
         begin = time.perf_counter()
         hits = engine.search(index, body)["hits"]["hits"]
         took.append(1000 * (time.perf_counter() - begin))
@@ -98,15 +98,22 @@ def measure(engine: Engine, way: str, vectors: Vectors, queries: Vectors) -> dic
         delete(engine.info.url, index)
     index_type, merged = WAYS[way]
     ensure_vector_field(
-        engine, index, vector_field="embedding", fingerprint="0" * 32, model_name="benchmark",
-        dimensions=vectors.shape[1], index_type=index_type, shards=1, replicas=0,
-    )  # fmt: skip
+        engine,
+        index,
+        vector_field="embedding",
+        fingerprint="0" * 32,
+        model_name="benchmark",
+        dimensions=vectors.shape[1],
+        index_type=index_type,
+        shards=1,
+        replicas=0,
+    )
     engine.put_settings(index, {"index.refresh_interval": "-1"})
     begin = time.perf_counter()
     load(engine, index, vectors)
     loaded = time.perf_counter() - begin
     if index_type == "flat":
-        change_type(engine, index, "embedding", "hnsw")
+        change_index_type(engine, index, "embedding", "hnsw")
     engine.refresh(index)
     if merged:
         force_merge(engine, index)
@@ -132,7 +139,7 @@ def main(data: Path, urls: tuple[str, ...], count: int, rounds: int, cache: Path
     rows = []
     for url in urls:
         engine = connect(EngineSettings(url=url, timeout=3600))
-        if engine.info.flavour is not Flavour.ELASTICSEARCH:
+        if engine.info.flavour is not EngineType.ELASTICSEARCH:
             raise click.ClickException(f"{engine.info.label} cannot raise a field's index type")
         runs: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
         for _ in range(rounds):
@@ -140,11 +147,16 @@ def main(data: Path, urls: tuple[str, ...], count: int, rounds: int, cache: Path
                 runs[way].append(measure(engine, way, vectors[:count], vectors[count:]))
                 click.echo(f"{engine.info.label} {way}: {runs[way][-1]}", err=True)
         rows += [
-            [engine.info.label, way, *(spread([run[key] for run in of_way]) for key in ("loaded", "total")),
-             spread([run["recall"] for run in of_way], 4), spread([run["took"] for run in of_way], 1),
-             of_way[-1]["segments"]]
+            [
+                engine.info.label,
+                way,
+                *(spread([run[key] for run in of_way]) for key in ("loaded", "total")),
+                spread([run["recall"] for run in of_way], 4),
+                spread([run["took"] for run in of_way], 1),
+                of_way[-1]["segments"],
+            ]
             for way, of_way in runs.items()
-        ]  # fmt: skip
+        ]
         engine.close()
     click.echo(f"{count:,} vectors of {vectors.shape[1]} dimensions; {json.dumps(machine())}\n")
     header = ["engine", "way", "all sent, s", "ready, s", "recall@10", "median search, ms", "segments"]

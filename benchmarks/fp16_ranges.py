@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import machine, read_jsonl, replaced, seconds, table
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.exporters.architectures import read_transformer
-from es_sbert.exporters.parity import unit
-from es_sbert.exporters.reference import NumpyReference, Observe
-from es_sbert.exporters.transformer import Floats
+from es_sbert.exporters.architectures import read_transformer_weights
+from es_sbert.exporters.numpy_reference import NumpyReference, ValueHook
+from es_sbert.exporters.parity import normalize_rows
+from es_sbert.exporters.transformer_weights import Floats
 
 T = TypeVar("T")
 
@@ -127,11 +127,11 @@ def equal_lengths(rows: Sequence[NDArray[np.int64]]) -> Iterator[list[int]]:
 
 def measure(name: str, texts: list[str]) -> dict[str, Any]:
     """The figures of one model."""
-    model = read_model(resolve_model(name), name)
-    transformer = read_transformer(model)
+    model = read_sentence_model(resolve_model(name), name)
+    transformer = read_transformer_weights(model)
     rows = SentenceTokenizer(model)(texts).ids
 
-    def encode(weights: Any, observe: Observe) -> Floats:
+    def encode(weights: Any, observe: ValueHook) -> Floats:
         reference = NumpyReference(model, weights, observe)
         vectors = np.empty((len(rows), model.dimensions), dtype=np.float32)  # (texts, dimensions)
         for batch in equal_lengths(rows):
@@ -142,7 +142,7 @@ def measure(name: str, texts: list[str]) -> dict[str, Any]:
     ranges = Ranges(len(transformer.layers), transformer.head_size)
     took, exact = seconds(lambda: encode(transformer, ranges.observe))
     took_fp16, emulated = seconds(lambda: encode(rounded(transformer), stored))
-    cosines = np.einsum("td,td->t", unit(exact), unit(emulated))
+    cosines = np.einsum("td,td->t", normalize_rows(exact), normalize_rows(emulated))
     worst = np.argsort(cosines)[:_WORST]
     return {
         "model": Path(name).name,
@@ -178,16 +178,27 @@ def section(results: list[dict[str, Any]], command: str) -> str:
             line += [f"{value:,.1f}", shown, f"{LARGEST / value:,.0f}"]
         lines.append(line)
     cosines = [
-        [result["model"], f"{result['min_cosine']:.6f}", f"{result['mean_cosine']:.6f}", f"{result['sentences']:,}",
-         f"{result['tokens']:,}", result["longest"]]
+        [
+            result["model"],
+            f"{result['min_cosine']:.6f}",
+            f"{result['mean_cosine']:.6f}",
+            f"{result['sentences']:,}",
+            f"{result['tokens']:,}",
+            result["longest"],
+        ]
         for result in results
-    ]  # fmt: skip
-    return "\n".join([
-        f"`{command}`: largest magnitude of each value, the layer it is in, and its headroom.",
-        "", table(header, lines), "",
-        "With weights and what the CUDA graph stores rounded to float16, against float32:", "",
-        table(["model", "min cosine", "mean cosine", "sentences", "tokens", "longest"], cosines),
-    ])  # fmt: skip
+    ]
+    return "\n".join(
+        [
+            f"`{command}`: largest magnitude of each value, the layer it is in, and its headroom.",
+            "",
+            table(header, lines),
+            "",
+            "With weights and what the CUDA graph stores rounded to float16, against float32:",
+            "",
+            table(["model", "min cosine", "mean cosine", "sentences", "tokens", "longest"], cosines),
+        ]
+    )
 
 
 @click.command()

@@ -19,7 +19,7 @@ import click
 
 from benchmarks.common import replaced, table
 from benchmarks.memory import PAGE, delete
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.fuzz.run import fuzz
 from tests.tiny import write_tiny_bert
 

@@ -33,7 +33,7 @@ from benchmarks.common import machine, read_jsonl, replaced, spread, table
 from benchmarks.load import Figures, closed_loop, constant_rate
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.gateway.running import serve
 
 INDEX = "gateway-benchmark"
@@ -75,20 +75,26 @@ def measure(direct: str, through: str, folder: Path, texts: list[str], *, rounds
 
     for number in range(rounds):
         for name, url in (("direct", direct), ("gateway", through)):
-            note(f"passed on, closed loop, {name}",
-                 closed_loop(url + search, plain, connections=64, seconds=seconds))  # fmt: skip
-            note(f"passed on, constant rate, {name}",
-                 constant_rate(url + search, plain, connections=64, seconds=seconds, rate=rate))  # fmt: skip
+            note(f"passed on, closed loop, {name}", closed_loop(url + search, plain, connections=64, seconds=seconds))
+            note(
+                f"passed on, constant rate, {name}",
+                constant_rate(url + search, plain, connections=64, seconds=seconds, rate=rate),
+            )
         for connections in CONNECTIONS:
             # Each run has texts that no other has: the cache must not know them.
             part = len(texts) // (rounds * len(CONNECTIONS))
             start = (number * len(CONNECTIONS) + CONNECTIONS.index(connections)) * part
             distinct = write_bodies(folder / "distinct", map(asked, texts[start : start + part]))
             again = write_bodies(folder / "again", map(asked, texts[:REPEATED]))
-            for name, url, bodies in (("distinct", through, distinct), ("cached", through, again),
-                                      ("vector", direct, folder / "vectors")):  # fmt: skip
-                note(f"{name}, {connections}",
-                     closed_loop(url + search, bodies, connections=connections, seconds=seconds))  # fmt: skip
+            for name, url, bodies in (
+                ("distinct", through, distinct),
+                ("cached", through, again),
+                ("vector", direct, folder / "vectors"),
+            ):
+                note(
+                    f"{name}, {connections}",
+                    closed_loop(url + search, bodies, connections=connections, seconds=seconds),
+                )
     return runs
 
 
@@ -109,8 +115,10 @@ def section(runs: Mapping[str, list[Figures]], rounds: int, seconds: int, rate: 
 
     def row(case: str, *names: object) -> list[object]:
         figures = runs[case]
-        shown = [spread([getattr(one, key) for one in figures], digits) for key, digits in
-                 (("rate", 0), ("p50", 2), ("p99", 2))]  # fmt: skip
+        shown = [
+            spread([getattr(one, key) for one in figures], digits)
+            for key, digits in (("rate", 0), ("p50", 2), ("p99", 2))
+        ]
         return [*names, *shown, sum(one.failed for one in figures)]
 
     def added(case: str, key: str) -> float:
@@ -118,20 +126,32 @@ def section(runs: Mapping[str, list[Figures]], rounds: int, seconds: int, rate: 
         return statistics.median(getattr(one, key) - getattr(other, key) for one, other in pairs)
 
     header = ["requests/s", "median, ms", "p99, ms", "failed"]
-    passed = [row(f"passed on, {case}, {name}", case, name) for case in ("constant rate", "closed loop")
-              for name in ("direct", "gateway")]  # fmt: skip
-    by_meaning = [row(f"{kind}, {connections}", kind, connections) for kind in ("distinct", "cached", "vector")
-                  for connections in CONNECTIONS]  # fmt: skip
-    return "\n".join([
-        f"`python -m benchmarks.gateway --data DATA --url … --rounds {rounds} --seconds {seconds} --rate {rate}`: "
-        f"{DOCUMENTS:,} documents; median (min–max) of the rounds. At {rate} requests/s over 64 connections the "
-        f"gateway adds {added('constant rate', 'p50'):.2f} ms at the median and {added('constant rate', 'p99'):.2f} ms "
-        "at p99. The closed loop shows what engine, gateway and load generator do together on two cores.",
-        "", table(["passed on", "", *header], passed),
-        "", "Searches by meaning in a closed loop: `distinct` queries are embedded, `cached` ones come again; `vector` "
-        "is the engine alone with ready vectors.",
-        "", table(["queries", "connections", *header], by_meaning),
-    ])  # fmt: skip
+    passed = [
+        row(f"passed on, {case}, {name}", case, name)
+        for case in ("constant rate", "closed loop")
+        for name in ("direct", "gateway")
+    ]
+    by_meaning = [
+        row(f"{kind}, {connections}", kind, connections)
+        for kind in ("distinct", "cached", "vector")
+        for connections in CONNECTIONS
+    ]
+    return "\n".join(
+        [
+            f"`python -m benchmarks.gateway --data DATA --url … --rounds {rounds} --seconds {seconds} --rate {rate}`: "
+            f"{DOCUMENTS:,} documents; median (min–max) of the rounds. At {rate} requests/s over 64 connections the "
+            f"gateway adds {added('constant rate', 'p50'):.2f} ms at the median and "
+            f"{added('constant rate', 'p99'):.2f} ms "
+            "at p99. The closed loop shows what engine, gateway and load generator do together on two cores.",
+            "",
+            table(["passed on", "", *header], passed),
+            "",
+            "Searches by meaning in a closed loop: `distinct` queries are embedded, `cached` ones come again; `vector` "
+            "is the engine alone with ready vectors.",
+            "",
+            table(["queries", "connections", *header], by_meaning),
+        ]
+    )
 
 
 @click.command()

@@ -93,8 +93,10 @@ def bodies(kind: str, texts: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
         elif kind == "document":
             yield "GET", f"/{INDEX}/_doc/ordinary-{number % 5}", b""
         else:
-            lines = [({"index": {"_id": f"ordinary-{place}"}}, {"text": f"{text[:200]} {number} {place}"})
-                     for place in range(5)]  # fmt: skip
+            lines = [
+                ({"index": {"_id": f"ordinary-{place}"}}, {"text": f"{text[:200]} {number} {place}"})
+                for place in range(5)
+            ]
             yield "POST", f"/{INDEX}/_bulk", b"".join(orjson.dumps(part) + b"\n" for line in lines for part in line)
         number += 1
 
@@ -264,9 +266,12 @@ def figures(
     return {
         "requests": {
             phase: {
-                kind: {"requests": len(those), "failed": sum(bool(one.failed) for one in those),
-                       "p50": statistics.median(one.took for one in those),
-                       "p99": percentile([one.took for one in those], 0.99)}
+                kind: {
+                    "requests": len(those),
+                    "failed": sum(bool(one.failed) for one in those),
+                    "p50": statistics.median(one.took for one in those),
+                    "p99": percentile([one.took for one in those], 0.99),
+                }
                 for kind, those in kinds.items()
             }
             for phase, kinds in requests.items()
@@ -279,7 +284,7 @@ def figures(
             "last third": lowest(end - third, end),
             "most": max(size for _, size in memory) / MB,
         },
-    }  # fmt: skip
+    }
 
 
 def section(found: dict[str, Any], minutes: Mapping[str, float]) -> str:
@@ -294,12 +299,15 @@ def section(found: dict[str, Any], minutes: Mapping[str, float]) -> str:
     sizes = found["memory"]
     thirds = ", ".join(f"{sizes[f'{third} third']:.0f}" for third in ("first", "second", "last"))
     options = f"--minutes {minutes[ATTACKED]:g} --alone {minutes[ALONE]:g}"
-    return "\n".join([
-        f"`python -m benchmarks.gateway_soak --data DATA --url … {options}`: latency in ms, without and with "
-        f"hostile clients. Lowest memory of the gateway: {sizes['alone']:.0f} MB without them, {thirds} MB in each "
-        f"third of the time with them; peak {sizes['most']:.0f} MB.",
-        "", table(["requests", "median", "p99", "median, attacked", "p99, attacked", "p99 ratio", "failed"], rows),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"`python -m benchmarks.gateway_soak --data DATA --url … {options}`: latency in ms, without and with "
+            f"hostile clients. Lowest memory of the gateway: {sizes['alone']:.0f} MB without them, {thirds} MB in each "
+            f"third of the time with them; peak {sizes['most']:.0f} MB.",
+            "",
+            table(["requests", "median", "p99", "median, attacked", "p99, attacked", "p99 ratio", "failed"], rows),
+        ]
+    )
 
 
 @click.command()

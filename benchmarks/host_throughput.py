@@ -34,16 +34,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import machine, read_tsv, replaced, spread, table
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision, SentenceModel
-from es_sbert.bundle.resolve import resolve_model
-from es_sbert.bundle.store import Bundle, open_bundle
+from es_sbert.bundle.bundle import EncoderBundle, open_encoder_bundle
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder import session as sessions
-from es_sbert.encoder.batches import distinct, plan_batches
+from es_sbert.encoder import onnx_session as sessions
+from es_sbert.encoder.batching import WINDOW, InputBuilder, batch_limits, plan_batches, unique_rows
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.encoder import CUDA_WORKERS, WINDOW, Encoder, batch_budget
-from es_sbert.encoder.packing import BatchInputs
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.onnx_session import CUDA_WORKERS
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.export import export_bundle
 
@@ -102,7 +102,7 @@ class InstantBinding:
 
 
 @contextlib.contextmanager
-def instant_encoder(bundle: Bundle) -> Iterator[Encoder]:
+def instant_encoder(bundle: EncoderBundle) -> Iterator[Encoder]:
     """The encoder for CUDA on sessions that return at once."""
     with (
         mock.patch.object(sessions, "open_session", return_value=InstantSession()),
@@ -121,13 +121,13 @@ def sentences(data: Path, count: int) -> list[str]:
     return list(found)[:count]
 
 
-def exported(model: str, folder: Path) -> Bundle:
+def exported(model: str, folder: Path) -> EncoderBundle:
     """The model's fp16 variant; it is not run."""
-    export_bundle(read_model(resolve_model(model), model), folder / "bundle", [Precision.FP16], force=True)
-    return open_bundle(folder / "bundle")
+    export_bundle(read_sentence_model(resolve_model(model), model), folder / "bundle", [Precision.FP16], force=True)
+    return open_encoder_bundle(folder / "bundle")
 
 
-def whole(bundle: Bundle, texts: list[str], rounds: int) -> dict[str, list[float]]:
+def whole(bundle: EncoderBundle, texts: list[str], rounds: int) -> dict[str, list[float]]:
     """Texts a second of the whole encoder, the cores that it keeps busy, and microseconds of CPU for a text."""
     rates, cores, costs = [], [], []
     with instant_encoder(bundle) as encoder:
@@ -152,8 +152,8 @@ class Stages:
         self._texts = texts
         self._encodings = self._raw.encode_batch_fast(texts)
         self._rows = SentenceTokenizer(model)(texts).ids
-        self._inputs = BatchInputs(InstantSession())  # type: ignore[arg-type]
-        self._budget = batch_budget(Device("cuda"))
+        self._inputs = InputBuilder(InstantSession())  # type: ignore[arg-type]
+        self._budget = batch_limits(Device("cuda"))
         self._vectors = np.zeros((len(texts), model.dimensions), np.float32)
 
     def calls(self) -> dict[str, Callable[[], Any]]:
@@ -168,7 +168,7 @@ class Stages:
         return [np.asarray(encoding.ids, dtype=np.int64) for encoding in self._encodings]
 
     def _plan(self) -> list[NDArray[np.int64]]:
-        firsts, _ = distinct(self._rows)
+        firsts, _ = unique_rows(self._rows)
         lengths = np.fromiter((len(self._rows[first]) for first in firsts), dtype=np.int64, count=len(firsts))
         return plan_batches(lengths, self._budget)
 
@@ -182,7 +182,7 @@ class Stages:
     def _bind(self) -> Any:
         session = InstantSession()
         feed = {"input_ids": self._vectors}
-        sessions.run(session, feed, self._vectors)  # type: ignore[arg-type]
+        sessions.run_session(session, feed, self._vectors)  # type: ignore[arg-type]
         return self._vectors[np.arange(len(self._texts))]
 
 
@@ -274,8 +274,9 @@ def main(data: Path, model: str, count: int, rounds: int, json_file: Path | None
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n")
     if page is not None:
-        page.write_text(replaced(page.read_text(), "host throughput", section(result),
-                                 maker="benchmarks.host_throughput"))  # fmt: skip
+        page.write_text(
+            replaced(page.read_text(), "host throughput", section(result), maker="benchmarks.host_throughput")
+        )
 
 
 if __name__ == "__main__":

@@ -22,25 +22,28 @@ import orjson
 
 from benchmarks.common import machine, table
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine, Flavour
-from es_sbert.evaluation.beir import read_collection
-from es_sbert.evaluation.data import Collection
-from es_sbert.evaluation.retrieval import Run, measure
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.local import LocalRunner
-from es_sbert.ingest.plan import plan
-from es_sbert.ingest.progress import Silent
-from es_sbert.ingest.run import run
+from es_sbert.engines.protocol import Engine, EngineType
+from es_sbert.evaluation.retrieval_metrics import Run, measure_run
+from es_sbert.evaluation.task_data import RetrievalCollection
+from es_sbert.evaluation.task_files import read_beir_folder
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.settings import IngestSettings
-from es_sbert.loading import load_encoder
-from es_sbert.search.hybrid import lexical_clause, words_query
-from es_sbert.search.hybrid_requests import HybridOptions, hybrid_request, read_blend
-from es_sbert.search.options import Asked
-from es_sbert.search.requests import Request, search_request
-from es_sbert.search.searched import Searched, read_searched
+from es_sbert.model_loading import load_encoder
+from es_sbert.search.hybrid_search import (
+    HybridOptions,
+    hybrid_request,
+    keyword_query,
+    lexical_clause,
+    read_hybrid_params,
+)
+from es_sbert.search.search_request import SearchParams, SearchRequest, search_request
+from es_sbert.search.search_scope import SearchScope, read_search_scope
 
 K = 20  # nDCG looks at 10 of them, of which one may be the query itself
 RRF = [(1, 2), (1, 1), (2, 1), (3, 1), (4, 1)]
@@ -50,7 +53,7 @@ NORMALIZED = [(0.3, 0.7), (0.5, 0.5), (0.7, 0.3), (0.8, 0.2), (0.9, 0.1)]
 Ranker = Callable[[str, Vectors], list[str]]  # text, vector → ids, best first
 
 
-def send(engine: Engine, request: Request[Any]) -> list[str]:
+def send(engine: Engine, request: SearchRequest[Any]) -> list[str]:
     """Ids of the hits, best first."""
     if len(request.bodies) > 1:
         answers = engine.multi_search(request.indices, request.bodies)
@@ -59,13 +62,13 @@ def send(engine: Engine, request: Request[Any]) -> list[str]:
     return [hit.id for hit in request.read(answers)]
 
 
-def rankers(engine: Engine, searched: Searched) -> Iterator[tuple[str, str, Ranker]]:
+def rankers(engine: Engine, searched: SearchScope) -> Iterator[tuple[str, str, Ranker]]:
     """Kind, weights of meaning and words, and what ranks so."""
     flavour, index = engine.info.flavour, searched.indices[0]
-    asked = Asked.of(K, {"source": False})
+    asked = SearchParams.of(K, {"source": False})
 
     def lexical(text: str, vector: Vectors) -> list[str]:
-        body = {"query": lexical_clause(words_query(text, ["text"]), None), "size": K, "_source": False}
+        body = {"query": lexical_clause(keyword_query(text, ["text"]), None), "size": K, "_source": False}
         return [hit["_id"] for hit in engine.search(index, body)["hits"]["hits"]]
 
     def semantic(text: str, vector: Vectors) -> list[str]:
@@ -74,7 +77,7 @@ def rankers(engine: Engine, searched: Searched) -> Iterator[tuple[str, str, Rank
     def hybrid(fusion: str, weights: tuple[float, float]) -> Ranker:
         def rank(text: str, vector: Vectors) -> list[str]:
             options: HybridOptions = {"fusion": fusion, "weights": weights, "lexical_fields": ["text"]}
-            blend = read_blend(flavour, searched, text, K, options)
+            blend = read_hybrid_params(flavour, searched, text, K, options)
             return send(engine, hybrid_request(flavour, searched, {"embedding": vector}, asked, blend, text))
 
         return rank
@@ -82,33 +85,39 @@ def rankers(engine: Engine, searched: Searched) -> Iterator[tuple[str, str, Rank
     yield "words", "", lexical
     yield "meaning", "", semantic
     fusions = [("rrf", RRF), ("weighted", WEIGHTED)]
-    if flavour is Flavour.OPENSEARCH:
+    if flavour is EngineType.OPENSEARCH:
         fusions.append(("normalized", NORMALIZED))
     for fusion, pairs in fusions:
         for weights in pairs:
             yield fusion, f"{weights[0]:g} : {weights[1]:g}", hybrid(fusion, weights)
 
 
-def load(engine: Engine, encoder: Encoder, index: str, data: Collection) -> None:
+def load(engine: Engine, encoder: Encoder, index: str, data: RetrievalCollection) -> None:
     """Fill a new index by the ingest pipeline."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "corpus.jsonl"
         rows = ({"id": identifier, "text": text} for identifier, text in data.documents.items())
         file.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-        wanted = IngestSettings(index=index, files=(str(file),), id_field="id", text_fields=("text",),
-                                index_type="flat", dead_letters=Path(folder) / "dead.jsonl")  # fmt: skip
-        summary = run(engine, LocalRunner(encoder), plan(engine, wanted), Control(), Silent())
+        wanted = IngestSettings(
+            index=index,
+            files=(str(file),),
+            id_field="id",
+            text_fields=("text",),
+            index_type="flat",
+            dead_letters=Path(folder) / "dead.jsonl",
+        )
+        summary = run_load(engine, LocalRunner(encoder), plan_load(engine, wanted), LoadControl(), SilentMeter())
     if summary.indexed != len(data.documents):
         raise click.ClickException(f"{index} took {summary.indexed:,} of {len(data.documents):,} documents")
     engine.refresh(index)
 
 
-def rows_of(engine: Engine, encoder: Encoder, data: Collection) -> Iterator[tuple[str, str, float]]:
+def rows_of(engine: Engine, encoder: Encoder, data: RetrievalCollection) -> Iterator[tuple[str, str, float]]:
     """Kind, weights, nDCG@10 × 100."""
     index = f"hybrid-{uuid.uuid4().hex[:12]}"
     try:
         load(engine, encoder, index, data)
-        searched = read_searched(engine, [index], ["embedding"])
+        searched = read_search_scope(engine, [index], ["embedding"])
         vectors = encoder.encode(list(data.queries.values()), "query").vectors  # (queries, dimensions)
         for kind, weights, rank in rankers(engine, searched):
             found: Run = {}
@@ -116,7 +125,7 @@ def rows_of(engine: Engine, encoder: Encoder, data: Collection) -> Iterator[tupl
                 own = data.own(query)
                 ids = [id for id in rank(text, vector) if id != own]
                 found[query] = {id: 1.0 / place for place, id in enumerate(ids, start=1)}
-            yield kind, weights, measure(found, data.judgements).ndcg
+            yield kind, weights, measure_run(found, data.judgements).ndcg
     finally:
         engine.delete_index(index)
 
@@ -124,8 +133,9 @@ def rows_of(engine: Engine, encoder: Encoder, data: Collection) -> Iterator[tupl
 @click.command()
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
 @click.option("--url", required=True)
-@click.option("--set", "sets", multiple=True, default=("cisi", "agentset-msmarco", "arguana-rebuilt"),
-              show_default=True)  # fmt: skip
+@click.option(
+    "--set", "sets", multiple=True, default=("cisi", "agentset-msmarco", "arguana-rebuilt"), show_default=True
+)
 @click.option("--limit", type=int, default=200, show_default=True, help="Queries of a set, drawn by a fixed seed.")
 @click.option("--model", help="As for every command.")
 @click.option("--precision", default="auto", show_default=True)
@@ -135,7 +145,7 @@ def main(data: Path, url: str, sets: tuple[str, ...], limit: int, model: str | N
     header = ["ranking", "meaning : words"]
     with load_encoder(model, precision=precision) as encoder, closing(connect(EngineSettings(url=url))) as engine:
         for name in sets:
-            collection = read_collection(data / "retrieval" / name, limit=limit)
+            collection = read_beir_folder(data / "retrieval" / name, limit=limit)
             header.append(f"{name} ({len(collection.queries):,} queries)")
             for kind, weights, ndcg in rows_of(engine, encoder, collection):
                 figures.setdefault((kind, weights), {})[name] = ndcg

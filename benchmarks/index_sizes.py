@@ -19,14 +19,14 @@ from benchmarks.acceptance import delete
 from benchmarks.common import machine, table
 from benchmarks.flat_then_graph import embedded, load
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.types import Vectors
+from es_sbert.diagnostics.index_size import size_report
+from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine, Flavour
-from es_sbert.index.change_type import force_merge
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.index.types import OPENSEARCH_TYPES, OVERSAMPLE, IndexType
-from es_sbert.tuning.recall import Setting, measure_recall, sample_queries
-from es_sbert.tuning.size_report import size_report
+from es_sbert.engines.protocol import Engine, EngineType
+from es_sbert.index.change_index_type import force_merge
+from es_sbert.index.mapping import OPENSEARCH_TYPES, OVERSAMPLE, IndexType
+from es_sbert.index.vector_field import ensure_vector_field
 
 INDEX = "index-sizes"
 
@@ -36,9 +36,16 @@ def measure(engine: Engine, kind: str, index_type: IndexType, vectors: Vectors) 
     if engine.get_index(INDEX) is not None:
         delete(engine.info.url, INDEX)
     field = ensure_vector_field(
-        engine, INDEX, vector_field="embedding", fingerprint="0" * 32, model_name="benchmark",
-        dimensions=vectors.shape[1], index_type=index_type, shards=1, replicas=0,
-    )  # fmt: skip
+        engine,
+        INDEX,
+        vector_field="embedding",
+        fingerprint="0" * 32,
+        model_name="benchmark",
+        dimensions=vectors.shape[1],
+        index_type=index_type,
+        shards=1,
+        replicas=0,
+    )
     load(engine, INDEX, vectors)
     force_merge(engine, INDEX)
     engine.refresh(INDEX)
@@ -47,17 +54,23 @@ def measure(engine: Engine, kind: str, index_type: IndexType, vectors: Vectors) 
     real = None if report.real is None else report.real.vectors
     recall = took = "exact"
     if index_type is not IndexType.FLAT:
-        setting = Setting(100, OVERSAMPLE.get(index_type))
+        setting = SearchSetting(100, OVERSAMPLE.get(index_type))
         queries = sample_queries(engine, field, 100, seed=0)
         [row] = measure_recall(engine, field, queries, [setting], k=10, target=0.95).rows
         recall = f"{row.recall.mean:.3f} ({row.recall.low:.3f}–{row.recall.high:.3f})"
         took = f"{row.median_ms:.1f}"
     delete(engine.info.url, INDEX)
     return [
-        engine.info.label, index_type, kind, f"{expected.index / 1e6:.2f}",
+        engine.info.label,
+        index_type,
+        kind,
+        f"{expected.index / 1e6:.2f}",
         "not told" if real is None else f"{real / 1e6:.2f}",
-        "–" if report.error is None else f"{100 * report.error:+.1f} %", f"{expected.memory / 1e6:.2f}", recall, took,
-    ]  # fmt: skip
+        "–" if report.error is None else f"{100 * report.error:+.1f} %",
+        f"{expected.memory / 1e6:.2f}",
+        recall,
+        took,
+    ]
 
 
 @click.command()
@@ -72,7 +85,7 @@ def main(data: Path, urls: tuple[str, ...], count: int, cache: Path) -> None:
     rows = []
     for url in urls:
         engine = connect(EngineSettings(url=url, timeout=3600))
-        types = IndexType if engine.info.flavour is Flavour.ELASTICSEARCH else OPENSEARCH_TYPES
+        types = IndexType if engine.info.flavour is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
         for index_type in types:
             for kind, vectors in (("sentences", sentences), ("random", random)):
                 rows.append(measure(engine, kind, index_type, vectors))

@@ -47,8 +47,13 @@ def closed_loop(url: str, bodies: Path, *, connections: int, seconds: int) -> Fi
 def constant_rate(url: str, bodies: Path, *, connections: int, seconds: int, rate: int) -> Figures:
     """k6: so many requests a second over at most so many connections; waiting for a slow server is counted, too."""
     command = [_program("k6", "go install go.k6.io/k6@latest"), "run", "--quiet", "--no-usage-report"]
-    settings = {"URL": url, "BODIES": str(bodies.resolve()), "RATE": rate, "DURATION": f"{seconds}s",
-                "CONNECTIONS": connections}  # fmt: skip
+    settings = {
+        "URL": url,
+        "BODIES": str(bodies.resolve()),
+        "RATE": rate,
+        "DURATION": f"{seconds}s",
+        "CONNECTIONS": connections,
+    }
     options = [part for name, value in settings.items() for part in ("-e", f"{name}={value}")]
     return _figures(_output([*command, *options, str(_HERE / "load.js")]))
 

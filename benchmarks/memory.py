@@ -121,8 +121,9 @@ def main(url: str, few: int, many: int, letters: int, write: bool) -> None:
         growth = runs[1][1].peak / runs[0][1].peak
         if letters:
             runs += [("--retry", retry(url, model, folder, count)) for count in (letters // 10, letters)]
-    rows = [[kind, f"{one.documents:,}", f"{one.peak:,.0f}", f"{one.documents / one.seconds:,.0f}"]
-            for kind, one in runs]  # fmt: skip
+    rows = [
+        [kind, f"{one.documents:,}", f"{one.peak:,.0f}", f"{one.documents / one.seconds:,.0f}"] for kind, one in runs
+    ]
     shown = table(["", "documents", "peak, MiB", "documents/s"], rows)
     click.echo(f"{shown}\n\n{many:,} documents take {growth:.3f} times the memory of {few:,}; {machine()}")
     if write:

@@ -23,7 +23,7 @@ import click
 
 from benchmarks.common import machine, replaced, table
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.migration.ending import drop
+from es_sbert.migration.rollback import drop
 from tests.engine.ingest_support import open_engine
 from tests.engine.migration.support import document, make_place, two_encoders
 from tests.random_writer import RandomWriters, differences, shared_documents
@@ -72,8 +72,9 @@ class MigrationRun:
         return not self.differences and not self.not_found and self.migrations == len(self.held)
 
 
-def run(name: str, url: str, encoders: tuple[Encoder, Encoder], *, migrations: int, documents: int, threads: int,
-        seed: int) -> MigrationRun:  # fmt: skip
+def run(
+    name: str, url: str, encoders: tuple[Encoder, Encoder], *, migrations: int, documents: int, threads: int, seed: int
+) -> MigrationRun:
     """Migrate an index to and fro beside random writers, and compare it."""
     begin = time.monotonic()
     with open_engine(url) as engine, tempfile.TemporaryDirectory() as folder:
@@ -101,9 +102,18 @@ def run(name: str, url: str, encoders: tuple[Encoder, Encoder], *, migrations: i
             next(places, None)
     scripted = counts.acknowledged["script"] + counts.acknowledged["shared script"]
     return MigrationRun(
-        engine.info.label, migrations, len(found), counts.operations, scripted, counts.refused, counts.retried,
-        counts.missing, len(wrong), held, round(time.monotonic() - begin, 1),
-    )  # fmt: skip
+        engine.info.label,
+        migrations,
+        len(found),
+        counts.operations,
+        scripted,
+        counts.refused,
+        counts.retried,
+        counts.missing,
+        len(wrong),
+        held,
+        round(time.monotonic() - begin, 1),
+    )
 
 
 def kept() -> dict[str, MigrationRun]:
@@ -124,11 +134,21 @@ def section() -> str:
               "writes sent again", "not found after a write", "differences", "hold, median s",
               "hold, longest s"]  # fmt: skip
     rows = [
-        [name, one.migrations, f"{one.documents:,}", f"{one.operations:,}", f"{one.scripted:,}", f"{one.refused:,}",
-         f"{one.retried:,}", one.not_found, one.differences, f"{statistics.median(one.held):.2f}",
-         f"{max(one.held):.2f}"]
+        [
+            name,
+            one.migrations,
+            f"{one.documents:,}",
+            f"{one.operations:,}",
+            f"{one.scripted:,}",
+            f"{one.refused:,}",
+            f"{one.retried:,}",
+            one.not_found,
+            one.differences,
+            f"{statistics.median(one.held):.2f}",
+            f"{max(one.held):.2f}",
+        ]
         for name, one in kept().items()
-    ]  # fmt: skip
+    ]
     return table(header, rows)
 
 
@@ -147,9 +167,7 @@ def main(urls: tuple[str, ...], migrations: int, documents: int, threads: int, s
             name, _, url = given.partition("=")
             if name not in ENGINES:
                 raise click.BadParameter(f"{given} does not begin with one of {', '.join(ENGINES)}")
-            one = run(
-                name, url, encoders, migrations=migrations, documents=documents, threads=threads, seed=seed
-            )  # fmt: skip
+            one = run(name, url, encoders, migrations=migrations, documents=documents, threads=threads, seed=seed)
             click.echo(f"{name}: {'good' if one.good else 'BAD'} {one}")
             bad += not one.good
             keep(name, one, {"documents": documents, "threads": threads, "seed": seed} | machine())

@@ -17,12 +17,12 @@ from pathlib import Path
 import click
 import numpy as np
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.exporters.opensearch_ml import ZIP_NAME, export_opensearch_ml
-from es_sbert.exporters.sentences import parity_sentences
-from es_sbert.loading import load_encoder
+from es_sbert.exporters.parity_texts import parity_sentences
+from es_sbert.model_loading import load_encoder
 
 # Runs where es-sbert is not installed.
 _OLD = """
@@ -49,7 +49,7 @@ print(onnxruntime.__version__)
 @click.option("--texts", "count", default=200, show_default=True)
 def main(runtime: str, model: str, count: int) -> None:
     """Print the largest difference of one coordinate."""
-    source = read_model(resolve_model(model), model)
+    source = read_sentence_model(resolve_model(model), model)
     texts = parity_sentences(source.max_tokens)[:count]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

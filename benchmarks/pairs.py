@@ -24,9 +24,9 @@ import numpy as np
 
 from benchmarks.common import in_own_process, machine, peak_memory, read_tsv, replaced, seconds, spread, table
 from es_sbert.analysis import most_similar_pairs
-from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 SENTENCES, CROSS_PAIRS = 10_000, 1_000
@@ -89,9 +89,14 @@ def compare(data: Path, model: str, rounds: int, kept: Path) -> list[list[object
     return [
         [label, spread(encoded, 2), spread(compared, 2), spread(total, 2), "1"],
         ["sentence-transformers, `paraphrase_mining` (torch fp32)", "", "", spread(mined, 2), f"{ratio:.2f}"],
-        [f"cross-encoder of the same size, {rate:,.0f} pairs/s, scaled", "", "", f"{pairs / rate:,.0f}",
-         f"{pairs / rate / statistics.median(total):,.0f}"],
-    ]  # fmt: skip
+        [
+            f"cross-encoder of the same size, {rate:,.0f} pairs/s, scaled",
+            "",
+            "",
+            f"{pairs / rate:,.0f}",
+            f"{pairs / rate / statistics.median(total):,.0f}",
+        ],
+    ]
 
 
 def _measured(count: int, source: Path) -> tuple[float, float]:

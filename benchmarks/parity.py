@@ -17,9 +17,9 @@ from typing import Any
 import click
 
 from benchmarks.common import machine, table
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision
-from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.exporters.export import export_bundle
 
@@ -31,14 +31,19 @@ HEADER = (
 
 def measure(name: str, sts: Path | None, kind: Any) -> dict[str, Any]:
     """Export one model and collect the figures of its variants."""
-    model = read_model(resolve_model(name), name)
+    model = read_sentence_model(resolve_model(name), name)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "bundle"
         started = time.perf_counter()
         manifest = export_bundle(
-            model, folder, [Precision.FP32, Precision.INT8], force=True, sts_file=sts, reference=kind,
+            model,
+            folder,
+            [Precision.FP32, Precision.INT8],
+            force=True,
+            sts_file=sts,
+            reference=kind,
             on_progress=lambda line: click.echo(line, err=True),
-        )  # fmt: skip
+        )
         seconds = time.perf_counter() - started
         sizes = {name: (folder / variant.file).stat().st_size for name, variant in manifest.variants.items()}
     variants = {
@@ -54,11 +59,19 @@ def rows(result: dict[str, Any]) -> list[list[object]]:
     for name, variant in result["variants"].items():
         report = variant["parity"]
         sts = [f"{report[key]:.2f}" if report[key] is not None else "–" for key in ("sts_reference", "sts_variant")]
-        lines.append([
-            result["model"], name, f"{report['min_cosine']:.7f}", f"{report['mean_cosine']:.7f}",
-            f"{report['max_abs_difference']:.1e}", f"{report['rank_agreement']:.2f}", *sts,
-            f"{variant['bytes'] / 1e6:.0f}", "yes" if report["passed"] else "no",
-        ])  # fmt: skip
+        lines.append(
+            [
+                result["model"],
+                name,
+                f"{report['min_cosine']:.7f}",
+                f"{report['mean_cosine']:.7f}",
+                f"{report['max_abs_difference']:.1e}",
+                f"{report['rank_agreement']:.2f}",
+                *sts,
+                f"{variant['bytes'] / 1e6:.0f}",
+                "yes" if report["passed"] else "no",
+            ]
+        )
     return lines
 
 

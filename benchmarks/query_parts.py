@@ -27,7 +27,7 @@ import click
 from benchmarks.acceptance import delete
 from benchmarks.common import machine, read_jsonl, replaced, seconds, spread, table
 from benchmarks.gateway import DOCUMENTS, INDEX, asked, load
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.gateway.running import serve
 
 RESULT = Path(__file__).parent / "results/query_parts.json"
@@ -85,11 +85,15 @@ def section(runs: list[dict[str, list[float]]], queries: int, rounds: int) -> st
     rows = [[part, spread([one[part] for one in medians], 2)] for part in PARTS]
     rows.insert(3, ["the gateway's own", spread(own, 2)])
     rows.append(["passing on", spread([one[PARTS[4]] - one[PARTS[3]] for one in medians], 2)])
-    return "\n".join([
-        f"`python -m benchmarks.query_parts --data DATA --url … --queries {queries} --rounds {rounds}`: {DOCUMENTS:,} "
-        f"documents, {queries:,} different texts, one client; medians of a round, median (min–max) of the rounds.",
-        "", table(["part", "ms"], rows),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"`python -m benchmarks.query_parts --data DATA --url … --queries {queries} --rounds {rounds}`: "
+            f"{DOCUMENTS:,} "
+            f"documents, {queries:,} different texts, one client; medians of a round, median (min–max) of the rounds.",
+            "",
+            table(["part", "ms"], rows),
+        ]
+    )
 
 
 @click.command()

@@ -29,24 +29,23 @@ from numpy.typing import NDArray
 
 from benchmarks.acceptance import delete
 from benchmarks.common import machine, read_jsonl, table
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import TokenizedTexts, Vectors
+from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
-from es_sbert.ingest.cluster.runner import RayRunner
-from es_sbert.ingest.cluster.worker import PartLoader
-from es_sbert.ingest.cluster.workers import Workers
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.local import LocalRunner
-from es_sbert.ingest.plan import plan
-from es_sbert.ingest.progress import Snapshot
-from es_sbert.ingest.run import run
-from es_sbert.ingest.runner import Runner
+from es_sbert.ingest.distributed.ray_cluster import RayWorkerPool
+from es_sbert.ingest.distributed.ray_runner import RayRunner
+from es_sbert.ingest.distributed.ray_worker import PartitionLoader
+from es_sbert.ingest.load import LoadRunner, LocalRunner, run_load
+from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import ProgressSnapshot
 from es_sbert.ingest.settings import IngestSettings
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 
 PARTS = 32  # of the source, so that the last one is short beside the whole
 
@@ -73,7 +72,7 @@ class Accelerator:
         return vectors.astype(np.float32), np.ones(len(texts), np.bool_)
 
 
-class SimulatedLoader(PartLoader):
+class SimulatedLoader(PartitionLoader):
     """A worker with such an encoder; its rate stands in the name of the model's device."""
 
     rate = 1000.0
@@ -87,10 +86,10 @@ class SimulatedLoader(PartLoader):
 class Pace:
     """Meter that notes when the first documents were in."""
 
-    first: Snapshot | None = None
-    last: Snapshot | None = field(default=None)
+    first: ProgressSnapshot | None = None
+    last: ProgressSnapshot | None = field(default=None)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: ProgressSnapshot) -> None:
         if snapshot.done and self.first is None:
             self.first = snapshot
         self.last = snapshot
@@ -98,7 +97,7 @@ class Pace:
     def close(self) -> None: ...
 
 
-def measured(url: str, source: Path, count: int, runner: Runner) -> tuple[float, float]:
+def measured(url: str, source: Path, count: int, runner: LoadRunner) -> tuple[float, float]:
     """Documents a second after the first were in, and seconds of the whole load."""
     index = f"benchmark-ray-{uuid.uuid4().hex[:8]}"
     pace = Pace()
@@ -107,12 +106,12 @@ def measured(url: str, source: Path, count: int, runner: Runner) -> tuple[float,
             index=index, files=(str(source),), id_field="id", index_type="flat", dead_letters=Path(folder) / "dead"
         )
         begin = time.monotonic()
-        summary = run(engine, runner, plan(engine, settings), Control(), pace)
+        summary = run_load(engine, runner, plan_load(engine, settings), LoadControl(), pace)
         seconds = time.monotonic() - begin
         if summary.indexed != count or engine.count(index) != count:
             raise click.ClickException(f"not all {count:,} documents are in: {summary.lines()}")
     delete(url, index)
-    first = pace.first or Snapshot(0, 0, None, 0.0)
+    first = pace.first or ProgressSnapshot(0, 0, None, 0.0)
     return (count - first.done) / (summary.seconds - first.seconds), seconds
 
 
@@ -124,7 +123,7 @@ def measured(url: str, source: Path, count: int, runner: Runner) -> tuple[float,
 def main(data: Path, url: str, count: int, rate: float) -> None:
     click.echo(json.dumps(machine()), err=True)
     SimulatedLoader.rate = rate
-    model = read_model(resolve_model(DEFAULT_MODEL), DEFAULT_MODEL)
+    model = read_sentence_model(resolve_model(DEFAULT_MODEL), DEFAULT_MODEL)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "docs.jsonl"
@@ -136,15 +135,22 @@ def main(data: Path, url: str, count: int, rate: float) -> None:
                 rate_now, seconds = measured(url, source, count, LocalRunner(encoder))
             rows.append((f"one process, {threads} threads", f"{rate_now:,.0f}", f"{seconds:,.0f}"))
         for workers, loader, name in (
-            (1, PartLoader, "1 worker"), (2, PartLoader, "2 workers"),
+            (1, PartitionLoader, "1 worker"),
+            (2, PartitionLoader, "2 workers"),
             *((n, SimulatedLoader, f"{n} simulated workers of {rate:,.0f}/s") for n in (1, 2, 4, 8, 16)),
-        ):  # fmt: skip
+        ):
             ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
             ray.data.DataContext.get_current().enable_progress_bars = False
             runner = RayRunner(
-                DEFAULT_MODEL, model, EngineSettings(url=url), device="cpu", precision="auto",
-                workers=Workers(workers, 1, 1, 0), part_bytes=source.stat().st_size // PARTS, loader=loader,
-            )  # fmt: skip
+                DEFAULT_MODEL,
+                model,
+                EngineSettings(url=url),
+                device="cpu",
+                precision="auto",
+                workers=RayWorkerPool(workers, 1, 1, 0),
+                part_bytes=source.stat().st_size // PARTS,
+                loader=loader,
+            )
             rate_now, seconds = measured(url, source, count, runner)
             ray.shutdown()
             rows.append((f"Ray, {name}", f"{rate_now:,.0f}", f"{seconds:,.0f}"))

@@ -25,7 +25,7 @@ import orjson
 
 from benchmarks.common import machine, replaced, table
 from benchmarks.memory import delete, documents
-from es_sbert.clock import iso
+from es_sbert.clock import format_timestamp
 from es_sbert.engines.protocol import Engine
 from tests.engine.ingest_support import open_engine
 from tests.tiny import write_tiny_bert
@@ -76,7 +76,7 @@ def kill_half_way(engine: Engine, index: str, command: Command, count: int) -> N
 def first_embedded(engine: Engine, index: str, since: datetime) -> float:
     """Seconds from a moment to the first vector that was made after it."""
     field = "embedding_meta.embedded_at"
-    query = {"range": {field: {"gte": iso(since)}}}
+    query = {"range": {field: {"gte": format_timestamp(since)}}}
     body = {"query": query, "size": 1, "sort": [{field: "asc"}], "_source": False}
     [hit] = engine.search(index, body)["hits"]["hits"]
     return float(hit["sort"][0] / 1000 - since.timestamp())

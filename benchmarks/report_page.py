@@ -23,7 +23,8 @@ import numpy as np
 from playwright.sync_api import Browser, Page
 
 from benchmarks.common import machine, spread, table
-from es_sbert.analysis.report import Report, ReportGroup, ReportKind, map_points, report_bytes
+from es_sbert.analysis.html_report import AnalysisReport, ReportGroup, ReportKind, report_bytes
+from es_sbert.analysis.text_map import map_points
 from es_sbert.config import DEFAULT_MODEL
 from tests.browser import chromium
 
@@ -84,7 +85,7 @@ SEARCH = """
 """
 
 
-def random_report(count: int) -> Report:
+def random_report(count: int) -> AnalysisReport:
     """Clusters of random texts; a tenth is in none."""
     random = np.random.default_rng(0)
     vocabulary = np.array([f"word{number}" for number in range(5000)])
@@ -101,7 +102,7 @@ def random_report(count: int) -> Report:
         )
     ids = [f"text-{number}" for number in range(count)]
     facts = [("texts", f"{count:,}"), ("method", "random")]
-    return Report(ReportKind.CLUSTERS, "Benchmark", facts, ids, texts, groups, points.astype(np.float32), "PCA")
+    return AnalysisReport(ReportKind.CLUSTERS, "Benchmark", facts, ids, texts, groups, points.astype(np.float32), "PCA")
 
 
 def opened(browser: Browser, file: Path) -> tuple[Page, float]:
@@ -136,21 +137,24 @@ def measure(count: int, rounds: int, frames: int) -> str:
     head = ["texts", "size, MB", "usable after, ms", "first search, ms"]
     row = [f"{count:,}", f"{len(content) / 1e6:.1f}", spread(usable), spread(finds)]
     rows = [
-        [kind, *(f"{np.percentile(between[kind], part):.1f}" for part in (50, 95, 100)),
-         *(f"{np.percentile(drawing[kind], part):.1f}" for part in (50, 95, 100))]
+        [
+            kind,
+            *(f"{np.percentile(between[kind], part):.1f}" for part in (50, 95, 100)),
+            *(f"{np.percentile(drawing[kind], part):.1f}" for part in (50, 95, 100)),
+        ]
         for kind in between
-    ]  # fmt: skip
+    ]
     frames_head = ["map", "frame, ms: median", "95 %", "longest", "drawing, ms: median", "95 %", "longest"]
     return f"{table(head, [row])}\n\n{table(frames_head, rows)}"
 
 
-def sentences_report(data: Path) -> Report:
+def sentences_report(data: Path) -> AnalysisReport:
     """Sentences in clusters that are named by their words."""
     from sklearn.cluster import KMeans
     from sklearn.feature_extraction.text import CountVectorizer
 
     from benchmarks.pairs import sentences
-    from es_sbert.loading import load_encoder
+    from es_sbert.model_loading import load_encoder
 
     texts = sentences(data)[:SENTENCES]
     with load_encoder(DEFAULT_MODEL, device="cpu") as encoder:
@@ -173,10 +177,12 @@ def sentences_report(data: Path) -> Report:
     groups.sort(key=lambda group: -len(group.members))
     facts = [("texts", f"{len(texts):,}"), ("model", DEFAULT_MODEL), ("method", f"k-means, {SHOWN_CLUSTERS} clusters")]
     ids = [f"sts.tsv:{number}" for number in range(1, len(texts) + 1)]
-    return Report(ReportKind.CLUSTERS, "Clusters of 6,000 sentences", facts, ids, texts, groups, points, projection)
+    return AnalysisReport(
+        ReportKind.CLUSTERS, "Clusters of 6,000 sentences", facts, ids, texts, groups, points, projection
+    )
 
 
-def picture(report: Report, output: Path) -> None:
+def picture(report: AnalysisReport, output: Path) -> None:
     """The page with a pointer on the map, as a browser shows it."""
     from PIL import Image
 

@@ -23,10 +23,10 @@ from benchmarks.retrieval import DEPTH, Collection, evaluate, load_collection, r
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.loading import load_encoder, load_reranker
-from es_sbert.search.rerank import embedded_text, rerank
-from es_sbert.search.results import SearchResult
+from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.model_loading import load_encoder, load_reranker
+from es_sbert.search.rerank import hit_text_reader, rerank
+from es_sbert.search.search_result import SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
 
 
@@ -41,10 +41,11 @@ def search_all(index: SemanticIndex, encoder: Encoder, collection: Collection) -
     return found
 
 
-def rerank_all(collection: Collection, found: dict[str, SearchResult], reranker: Reranker, meta: VectorFieldMeta,
-               window: int) -> dict[str, SearchResult]:  # fmt: skip
+def rerank_all(
+    collection: Collection, found: dict[str, SearchResult], reranker: Reranker, meta: VectorFieldMeta, window: int
+) -> dict[str, SearchResult]:
     """The same hits in the cross-encoder's order."""
-    text_of = embedded_text(meta)
+    text_of = hit_text_reader(meta)
     first = next(iter(found))
     rerank(collection.queries[first], found[first], reranker, text_of, k=DEPTH, window=window)
     return {
@@ -66,8 +67,9 @@ def ndcg(collection: Collection, results: dict[str, Any]) -> str:
 @click.option("--set", "name", default="cisi", show_default=True)
 @click.option("--window", "windows", type=int, multiple=True, default=(10, 50, 100), show_default=True)
 @click.option("--precision", "precisions", multiple=True, default=("fp32", "int8"), show_default=True)
-def main(data: Path, url: str, reranker_name: str, name: str, windows: tuple[int, ...],
-         precisions: tuple[str, ...]) -> None:  # fmt: skip
+def main(
+    data: Path, url: str, reranker_name: str, name: str, windows: tuple[int, ...], precisions: tuple[str, ...]
+) -> None:
     """Load, search, rerank, measure."""
     collection, index_name = read_collection(data / "retrieval" / name), f"rerank-{name}"
     with load_encoder() as encoder:

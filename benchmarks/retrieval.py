@@ -26,7 +26,7 @@ from benchmarks.common import machine, read_jsonl, read_tsv, table
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from es_sbert.search.semantic_index import SemanticIndex
 
 DEPTH = 100

@@ -33,8 +33,9 @@ WAYS = {"batches of similar length": "true", "random batches": "false"}
 @click.option("--way", type=click.Choice(list(WAYS)), help="Train once in this process (what the others call).")
 @click.option("--seed", type=int, default=1, help="With --way.")
 @click.option("--page", is_flag=True, help="Write the table into docs/results.md.")
-def main(data: Path, steps: int, batch: int, seeds: int, precision: str, device: str, way: str | None, seed: int,
-         page: bool) -> None:  # fmt: skip
+def main(
+    data: Path, steps: int, batch: int, seeds: int, precision: str, device: str, way: str | None, seed: int, page: bool
+) -> None:
     """Print examples a second and dev scores of both ways."""
     if way is not None:
         click.echo(json.dumps(_train(data, steps, batch, precision, device, WAYS[way], seed)))
@@ -50,8 +51,10 @@ def main(data: Path, steps: int, batch: int, seeds: int, precision: str, device:
     similar, random = seen.values()
     ratios = [one["rate"] / other["rate"] for one, other in zip(similar, random, strict=True)]
     gaps = [one["dev"] - other["dev"] for one, other in zip(similar, random, strict=True)]
-    rows = [[name, spread([run["rate"] for run in runs]), f"{mean(run['dev'] for run in runs):.2f}"]
-            for name, runs in seen.items()]  # fmt: skip
+    rows = [
+        [name, spread([run["rate"] for run in runs]), f"{mean(run['dev'] for run in runs):.2f}"]
+        for name, runs in seen.items()
+    ]
     rows.append(["similar to random", f"× {spread(ratios, 2)}", ", ".join(f"{gap:+.2f}" for gap in gaps)])
     text = (
         f"`python -m benchmarks.smart_batching --data DATA --steps {steps} --seeds {seeds}`: {steps} steps of the "

@@ -193,7 +193,7 @@ def _theirs(
     )
     from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 
-    from es_sbert.bundle.resolve import resolve_model
+    from es_sbert.bundle.model_lookup import resolve_model
 
     if device == "cuda" and precision != "fp32":
         torch.set_float32_matmul_precision("high")  # TF32, as es-sbert sets it
@@ -241,12 +241,12 @@ def train_timed(
     """Train by the recipe `stsb-regression`, cut after so many steps, without exporting anything.
 
     Returns:
-        The finished run (`es_sbert.training.run.Trained`), and the time of its steps.
+        The finished run (`es_sbert.training.training_run.TrainingResult`), and the time of its steps.
     """
-    from es_sbert.training import stage
-    from es_sbert.training.load import load_recipe
-    from es_sbert.training.run import train
+    from es_sbert.training import training_stage
+    from es_sbert.training.recipe import load_recipe
     from es_sbert.training.trainer import TaskTrainer
+    from es_sbert.training.training_run import train
 
     clock = StepClock(_WARM_UP_COMPILED if changes.get("compile") == "true" else _WARM_UP)
 
@@ -255,7 +255,7 @@ def train_timed(
             super().__init__(*args, **kwargs)
             self.add_callback(_clock_callback(clock))
 
-    stage.TaskTrainer = Timed  # type: ignore[misc]
+    training_stage.TaskTrainer = Timed  # type: ignore[misc]
     changes = changes | {
         "stages.0.epochs": str(steps / -(-_EXAMPLES // batch)),
         "stages.0.batch": str(batch),
@@ -272,20 +272,19 @@ def collating(data: Path, model: str, batches: tuple[int, ...]) -> Iterator[dict
     """Milliseconds that the host takes to make a batch of an epoch, after an epoch to warm up, on one thread."""
     import accelerate
 
-    from es_sbert.training.inputs import read_stages
-    from es_sbert.training.load import load_recipe
     from es_sbert.training.open_task import open_task
-    from es_sbert.training.recipe import Kind
-    from es_sbert.training.stage import batch_sampler
+    from es_sbert.training.recipe import ModelKind, load_recipe
+    from es_sbert.training.training_run import read_stages
+    from es_sbert.training.training_stage import build_batch_sampler
 
     state = accelerate.PartialState(cpu=True)
-    for kind in Kind:
+    for kind in ModelKind:
         for batch in batches:
             changes = {"model.base": model, "model.kind": str(kind), "stages.0.batch": str(batch), "export.sts": "null"}
             recipe = load_recipe("stsb-regression", changes)
             (its_stage,), (read,) = recipe.stages, read_stages(recipe, data)
             task = open_task(recipe.model, its_stage, read.examples, read.objectives)
-            sampler = batch_sampler(recipe, its_stage, read, task.lengths, state, click.echo)
+            sampler = build_batch_sampler(recipe, its_stage, read, task.lengths, state, click.echo)
             rows = [[item.row for item in items] for items in sampler]
             took = []
             for _ in range(2):

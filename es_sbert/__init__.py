@@ -1,4 +1,4 @@
-"""Search an Elasticsearch or OpenSearch index by meaning, with Sentence-BERT (arXiv 1908.10084)."""
+"""Semantic search over an Elasticsearch or OpenSearch index, with Sentence-BERT models (arXiv 1908.10084)."""
 
 import os as _os
 

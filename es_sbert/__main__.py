@@ -1,4 +1,4 @@
-"""`python -m es_sbert` is the same as `es-sbert`."""
+"""`python -m es_sbert` runs the `es-sbert` command."""
 
 from es_sbert.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Times that order what a load writes, however often somebody sets the machine's clock back."""
+"""Timestamps that never go backwards, even if the machine's clock is set back."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-_TICK = timedelta(milliseconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
-def now() -> str:
+def current_timestamp() -> str:
     """UTC in ISO 8601, to the millisecond."""
-    return iso(datetime.now(UTC))
+    return format_timestamp(datetime.now(UTC))
 
 
-def iso(time: datetime) -> str:
+def format_timestamp(time: datetime) -> str:
     """`2026-01-31T12:00:00.000Z`; such times sort as text."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -39,7 +39,7 @@ class Clock:
         """UTC in ISO 8601, to the millisecond."""
         with self._lock:
             self._earliest = max(self._earliest, self._wall())
-            return iso(self._earliest)
+            return format_timestamp(self._earliest)
 
     def observe(self, time: str) -> None:
         """Give out later times only; what is no time is passed over: letters may have been edited by hand."""
@@ -50,4 +50,4 @@ class Clock:
         if seen.tzinfo is None:
             return
         with self._lock:
-            self._earliest = max(self._earliest, seen + _TICK)
+            self._earliest = max(self._earliest, seen + _MILLISECOND)

@@ -1,12 +1,13 @@
-"""Settings, frozen and validated once at the edge; everything inside takes these objects.
+"""Connection settings, read from options, `ES_SBERT_…` environment variables, secret files and the system keyring.
 
-Connection settings also come from the environment (`ES_SBERT_URL`, `ES_SBERT_API_KEY`, …) so that secrets
-need not stand on a command line, where any user of the machine can read them. A variable that is set to nothing, as
-Compose and CI do with those that are not filled in, is one that is not set.
+Settings are frozen and validated once. An empty environment variable counts as unset. The module also locates the
+user's home folder, which holds caches and profiles.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,91 @@ from typing import Any
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from es_sbert.credentials import API_KEY_ENTRY, read_keyring, read_secret_file
 from es_sbert.errors import UsageError
+
+
+def expand_home(path: str) -> Path:
+    """A path with `~` and `~user` replaced where it is known whose home that is; else as it stands."""
+    return Path(os.path.expanduser(path))
+
+
+def home_folder(variable: str) -> Path:
+    """The home of this user.
+
+    Args:
+        variable: Of the environment: names the folder that is looked for there.
+
+    Raises:
+        UsageError: HOME is not set, and the system does not know the user.
+    """
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise UsageError("this user has no home folder", f"Set HOME, or {variable} to a folder to write to.") from error
+
+
+# A secret is one line; a file that is longer is something else.
+_MAX_SECRET_BYTES = 64 << 10
+KEYRING_API_KEY_ENTRY = "api-key"
+
+
+def read_secret_file(path: Path, what: str) -> str:
+    """The secret that a file holds: its text without the line feed at the end.
+
+    Args:
+        path: The file.
+        what: `password`, `API key` or `token`, for messages.
+
+    Raises:
+        UsageError: the file is missing, empty, too long, or not text.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_SECRET_BYTES + 1)
+    except OSError as error:
+        raise UsageError(
+            f"the file of the {what} {path} cannot be read: {error.strerror}",
+            "Check the path, and that this user may read it.",
+        ) from error
+    # Not by an exception of decode: it would carry the secret along.
+    secret = data.decode(errors="replace").rstrip("\r\n")
+    if "\ufffd" in secret:
+        raise UsageError(f"the file of the {what} {path} is not UTF-8 text", "Write the bare secret into it.")
+    if not secret or "\n" in secret or len(data) > _MAX_SECRET_BYTES:
+        raise UsageError(f"the file of the {what} {path} does not hold one line", "Write the bare secret into it.")
+    return secret
+
+
+def read_keyring(service: str, entry: str) -> str:
+    """A secret from the system's keyring, by the `keyring` package.
+
+    Args:
+        service: Name under which it was stored (`keyring set SERVICE ENTRY`).
+        entry: The user name, or `api-key`.
+
+    Raises:
+        UsageError: the package is missing, there is no keyring, or it has no such entry.
+    """
+    if importlib.util.find_spec("keyring") is None:
+        raise UsageError("the keyring needs the package keyring", "Install it: pip install 'es-sbert[keyring]'")
+    import keyring
+    from keyring.errors import KeyringError
+
+    try:
+        secret = keyring.get_password(service, entry)
+    except KeyringError as error:
+        raise UsageError(
+            f"the keyring cannot be read: {error}", "Unlock it, or keep the secret in a file or the environment."
+        ) from error
+    if not secret:
+        raise UsageError(f"the keyring has no entry {entry} of {service}", f"Add it: keyring set {service} {entry}")
+    return secret
+
 
 DEFAULT_URL = "http://localhost:9200"
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_VECTOR_FIELD = "embedding"
-LONGEST_TIMEOUT = 86_400  # seconds; no system takes any number
+MAX_TIMEOUT = 86_400  # seconds; no system takes any number
 _SECRETS = {"api_key": "API key", "password": "password", "token": "token"}
 
 
@@ -39,8 +118,9 @@ class EngineSettings(BaseSettings):
         timeout: Seconds for one request.
     """
 
-    model_config = SettingsConfigDict(env_prefix="ES_SBERT_", frozen=True, extra="ignore", hide_input_in_errors=True,
-                                      env_ignore_empty=True)  # fmt: skip
+    model_config = SettingsConfigDict(
+        env_prefix="ES_SBERT_", frozen=True, extra="ignore", hide_input_in_errors=True, env_ignore_empty=True
+    )
 
     url: str = DEFAULT_URL
     api_key: SecretStr | None = None
@@ -53,11 +133,11 @@ class EngineSettings(BaseSettings):
     keyring: str | None = None
     ca_certs: Path | None = None
     fingerprint: str | None = None
-    timeout: float = Field(default=60.0, gt=0, le=LONGEST_TIMEOUT)
+    timeout: float = Field(default=60.0, gt=0, le=MAX_TIMEOUT)
 
     @model_validator(mode="before")
     @classmethod
-    def _fetch_secrets(cls, data: dict[str, Any]) -> dict[str, Any]:
+    def _read_secrets(cls, data: dict[str, Any]) -> dict[str, Any]:
         """Secrets that stand in files or the keyring, as if they had been given."""
         data = dict(data)
         for name, what in _SECRETS.items():
@@ -69,13 +149,18 @@ class EngineSettings(BaseSettings):
             data[name] = read_secret_file(Path(file), what)
         if data.get("keyring") is not None and all(data.get(name) is None for name in _SECRETS):
             user = data.get("username")
-            data["api_key" if user is None else "password"] = read_keyring(str(data["keyring"]), user or API_KEY_ENTRY)
+            data["api_key" if user is None else "password"] = read_keyring(
+                str(data["keyring"]), user or KEYRING_API_KEY_ENTRY
+            )
         return data
 
     @model_validator(mode="after")
-    def _one_way_to_sign_in(self) -> EngineSettings:
-        ways = [way for way, given in (("an API key", self.api_key), ("a user name", self.username),
-                                       ("a token", self.token)) if given is not None]  # fmt: skip
+    def _check_authentication(self) -> EngineSettings:
+        ways = [
+            way
+            for way, given in (("an API key", self.api_key), ("a user name", self.username), ("a token", self.token))
+            if given is not None
+        ]
         if len(ways) > 1:
             raise UsageError(f"both {' and '.join(ways)} are given", "Give one of them.")
         if (self.username is None) != (self.password is None):

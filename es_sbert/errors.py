@@ -1,43 +1,45 @@
-"""Every error a user can meet, in one tree.
+"""Every error that es-sbert reports to a user, in one tree.
 
     EsSbertError
-    ├── UsageError                 options that contradict each other or make no sense
-    │   └── RequestTooLarge        a body beyond the gateway's limit
+    ├── UsageError                 contradictory or invalid options, or a missing optional dependency
+    │   └── RequestTooLarge        a request body above the gateway's limit
     ├── ModelError
     │   ├── ModelNotFound          no folder, installed package, registered model or hub repository of that name
-    │   ├── BundleInvalid          a model folder that is broken, unsafe or was edited by hand
+    │   ├── BundleInvalid          a model folder that is incomplete, unsafe or was edited by hand
     │   ├── RegistryInvalid        the file of registered models cannot be read
     │   ├── UnsupportedArchitecture
-    │   └── ParityFailed           an exported graph does not give the model's vectors
-    ├── DeviceError                the device asked for is not the one that would run
+    │   └── ParityFailed           an exported graph does not reproduce the model's vectors
+    ├── DeviceError                the requested device is not available
     ├── EngineError
-    │   ├── EngineUnreachable      nothing answers at the address
-    │   │   ├── HostUnknown        no such host name
-    │   │   └── TlsFailed          a certificate that is not trusted, or no TLS there
+    │   ├── EngineUnreachable      no answer at the URL
+    │   │   ├── HostUnknown        the host name cannot be resolved
+    │   │   └── TlsFailed          an untrusted certificate, or a server without TLS
     │   ├── AccessDenied           401 or 403
-    │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch, or a version too old
-    │   │   └── FeatureMissing     a build without a module that the request needs (also a RequestFailed)
+    │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch, or a version that is too old
+    │   │   └── FeatureMissing     the engine lacks a module that the request needs (also a RequestFailed)
     │   ├── RequestFailed          the engine answered with an error
-    │   └── LocalEngineError       `es-sbert engine` cannot fetch, start or stop a server
+    │   └── LocalEngineError       `es-sbert engine` cannot download, start or stop a server
     ├── VectorIndexError
     │   ├── IndexMissing
     │   ├── IndexMismatch          other dimensions, another model, or no vector field
-    │   └── DocumentsAltered       the engine stores something else than it was sent
+    │   └── DocumentsAltered       the engine stores documents that differ from what was sent
     ├── TrainingError
-    │   ├── RecipeInvalid          a recipe with unknown or contradictory settings
-    │   ├── TrainingDiverged       a loss that is not a number
-    │   ├── OutOfMemory            a batch that does not fit
-    │   └── CheckpointInvalid      nothing to go on from, or of another recipe
+    │   ├── RecipeInvalid          unknown or contradictory settings in a recipe
+    │   ├── TrainingDiverged       the loss or a gradient is not a finite number
+    │   ├── OutOfMemory            a batch does not fit into memory
+    │   └── CheckpointInvalid      no checkpoint to resume from, or one of another recipe
     ├── ClusterError               a Ray cluster cannot be used
-    ├── Overloaded                 more is asked of the gateway at once than it takes
+    ├── Overloaded                 the gateway receives more than it can handle
     ├── SourceError                input that cannot be read at all
-    └── OutputError                a file of ours that cannot be written
+    └── OutputError                an output file that cannot be written
 
-Each carries a `remedy`: what to do next, in one or two sentences. The command line prints both and ends
-with exit code 2; nothing in this tree is ever shown as a traceback.
+Each error carries a `remedy`: what to do next, in one or two sentences. The command line prints message and remedy and
+exits with code 2; these errors are never shown as a traceback.
 """
 
 from __future__ import annotations
+
+import importlib.util
 
 
 class EsSbertError(Exception):
@@ -61,7 +63,7 @@ class EsSbertError(Exception):
         return type(self), (self.message, self.remedy)
 
 
-def first_line(error: Exception) -> str:
+def error_summary(error: Exception) -> str:
     """What another library's exception says, in one line; its type where it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
@@ -212,3 +214,21 @@ class SourceError(EsSbertError):
 
 class OutputError(EsSbertError):
     """A file of ours (dead letters, vectors, temporary data) cannot be written."""
+
+
+def require_extra(extra: str, *modules: str) -> None:
+    """Make sure that the modules of an extra are installed, before a command starts to need them.
+
+    Args:
+        extra: Name of the extra in pyproject.toml.
+        modules: Top-level modules that it brings.
+
+    Raises:
+        UsageError: one of them is missing.
+    """
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UsageError(
+            f"this needs {', '.join(missing)}, which a plain installation leaves out",
+            f"Install it: pip install 'es-sbert[{extra}]'",
+        )

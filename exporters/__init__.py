@@ -1,1 +1,1 @@
-"""ONNX graphs built from a checkpoint's weights or traced, their int8 and fp16 variants, and the parity gate."""
+"""ONNX export: graphs built from weights or traced with torch, int8 and fp16 variants, and the parity check."""

@@ -1,15 +1,20 @@
-"""Which transformers the graph builder knows, and under which names each keeps its weights."""
+"""Architectures that the graph builder supports, and the tensor names each one uses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from es_sbert.bundle.checkpoint import UNUSUAL_CONFIG_KEYS
-from es_sbert.bundle.model import SentenceModel
+from es_sbert.bundle.fingerprint import UNSUPPORTED_CONFIG_KEYS
+from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
-from es_sbert.exporters.transformer import Embeddings, HiddenActivation, Layer, Transformer
-from es_sbert.exporters.weights import Tensors
+from es_sbert.exporters.transformer_weights import (
+    EmbeddingWeights,
+    HiddenActivation,
+    LayerWeights,
+    ModuleWeights,
+    TransformerWeights,
+)
 
 _WORDS = "embeddings.word_embeddings.weight"
 _DISTILBERT_EPSILON = 1e-12  # fixed in its code, absent from its config.json
@@ -28,7 +33,7 @@ _ACTIVATIONS = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArchitectureSpec:
     """Names of tensors and settings of one architecture, and what is peculiar to it.
 
     Attributes:
@@ -68,14 +73,14 @@ class Layout:
     )
 
 
-_ROBERTA = Layout(padding_id=1)
+_ROBERTA = ArchitectureSpec(padding_id=1)
 
-LAYOUTS = {
-    "bert": Layout(),
+ARCHITECTURES = {
+    "bert": ArchitectureSpec(),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
-    "distilbert": Layout(
+    "distilbert": ArchitectureSpec(
         layer="transformer.layer.{}",
         query="attention.q_lin",
         key="attention.k_lin",
@@ -95,7 +100,7 @@ LAYOUTS = {
             "activation": "activation",
         },
     ),
-    "mpnet": Layout(
+    "mpnet": ArchitectureSpec(
         query="attention.attn.q",
         key="attention.attn.k",
         value="attention.attn.v",
@@ -112,40 +117,42 @@ LAYOUTS = {
 def _unsupported(model: SentenceModel, what: str) -> UnsupportedArchitecture:
     return UnsupportedArchitecture(
         f"{model.name}: no graph can be built from the weights of {what}",
-        f"Known are {', '.join(LAYOUTS)}. The train extra can trace others: pip install 'es-sbert[train]'.",
+        f"Known are {', '.join(ARCHITECTURES)}. The train extra can trace others: pip install 'es-sbert[train]'.",
     )
 
 
-def read_transformer(model: SentenceModel) -> Transformer:
+def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
     """Load the weights of a model's transformer.
 
     Raises:
         UnsupportedArchitecture: the architecture, or a setting of its config.json, is none that the builder knows.
         BundleInvalid: a setting or tensor is missing or of the wrong shape.
     """
-    layout, config = _supported(model)
-    sizes = {ours: _size(model, config, theirs) for ours, theirs in layout.settings.items() if ours != "activation"}
+    layout, config = _check_supported(model)
+    sizes = {
+        ours: _read_size(model, config, theirs) for ours, theirs in layout.settings.items() if ours != "activation"
+    }
     if sizes["hidden"] % sizes["heads"]:
         raise BundleInvalid(
             f"{model.name}: {sizes['hidden']} hidden units cannot be shared by {sizes['heads']} heads",
             "config.json was edited or is broken: copy the model folder again.",
         )
-    tensors = Tensors(model.transformer_folder).with_prefix_of(_WORDS)
+    tensors = ModuleWeights(model.transformer_folder).with_prefix_of(_WORDS)
     epsilon = layout.epsilon if layout.epsilon is not None else float(config.get("layer_norm_eps", 1e-12))
-    layers = tuple(_layer(layout, tensors, number, sizes, epsilon) for number in range(sizes["layers"]))
-    return Transformer(
+    layers = tuple(_read_layer(layout, tensors, number, sizes, epsilon) for number in range(sizes["layers"]))
+    return TransformerWeights(
         heads=sizes["heads"],
         activation=_ACTIVATIONS[config.get(layout.settings["activation"], "gelu")],
-        embeddings=_embeddings(model, layout, config, tensors, sizes["hidden"], epsilon),
+        embeddings=_read_embeddings(model, layout, config, tensors, sizes["hidden"], epsilon),
         layers=layers,
         relative_bias=tensors.get(layout.relative_bias) if layout.relative_bias else None,
     )
 
 
-def _supported(model: SentenceModel) -> tuple[Layout, dict[str, Any]]:
+def _check_supported(model: SentenceModel) -> tuple[ArchitectureSpec, dict[str, Any]]:
     """The layout of a model, once nothing in its config.json asks for more than the builder does."""
     config = model.transformer_config
-    layout = LAYOUTS.get(model.architecture)
+    layout = ARCHITECTURES.get(model.architecture)
     if layout is None:
         raise _unsupported(model, f"the architecture {model.architecture!r}")
     if "auto_map" in config:
@@ -156,13 +163,13 @@ def _supported(model: SentenceModel) -> tuple[Layout, dict[str, Any]]:
     activation = config.get(layout.settings["activation"], "gelu")
     if activation not in _ACTIVATIONS:
         raise _unsupported(model, f"a {model.architecture} with the activation {activation!r}")
-    for key in UNUSUAL_CONFIG_KEYS:
+    for key in UNSUPPORTED_CONFIG_KEYS:
         if config.get(key):
             raise _unsupported(model, f"a {model.architecture} with {key}")
     return layout, config
 
 
-def _size(model: SentenceModel, config: dict[str, Any], key: str) -> int:
+def _read_size(model: SentenceModel, config: dict[str, Any], key: str) -> int:
     value = config.get(key)
     if not isinstance(value, int) or value < 1:
         raise BundleInvalid(
@@ -172,9 +179,14 @@ def _size(model: SentenceModel, config: dict[str, Any], key: str) -> int:
     return value
 
 
-def _embeddings(
-    model: SentenceModel, layout: Layout, config: dict[str, Any], tensors: Tensors, hidden: int, epsilon: float
-) -> Embeddings:
+def _read_embeddings(
+    model: SentenceModel,
+    layout: ArchitectureSpec,
+    config: dict[str, Any],
+    tensors: ModuleWeights,
+    hidden: int,
+    epsilon: float,
+) -> EmbeddingWeights:
     padding_id = layout.padding_id
     if padding_id is not None and not layout.padding_id_fixed:
         padding_id = int(config.get("pad_token_id", padding_id))
@@ -185,7 +197,7 @@ def _embeddings(
             f"{model.name} has {room} positions and is said to read {model.max_tokens} tokens",
             f"Set max_seq_length to at most {room} in sentence_bert_config.json.",
         )
-    return Embeddings(
+    return EmbeddingWeights(
         words=tensors.get(_WORDS),
         positions=positions,
         token_type=tensors.get("embeddings.token_type_embeddings.weight")[0] if layout.token_types else None,
@@ -194,10 +206,12 @@ def _embeddings(
     )
 
 
-def _layer(layout: Layout, tensors: Tensors, number: int, sizes: dict[str, int], epsilon: float) -> Layer:
+def _read_layer(
+    layout: ArchitectureSpec, tensors: ModuleWeights, number: int, sizes: dict[str, int], epsilon: float
+) -> LayerWeights:
     name = layout.layer.format(number)
     hidden, intermediate = sizes["hidden"], sizes["intermediate"]
-    return Layer(
+    return LayerWeights(
         query=tensors.linear(f"{name}.{layout.query}", hidden, hidden),
         key=tensors.linear(f"{name}.{layout.key}", hidden, hidden),
         value=tensors.linear(f"{name}.{layout.value}", hidden, hidden),

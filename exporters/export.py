@@ -1,21 +1,109 @@
-"""`export_bundle`: from a sentence-transformers model to a folder with checked ONNX variants."""
+"""Export a sentence encoder or a cross-encoder to a bundle of parity-checked ONNX variants.
+
+Graphs of known sentence-encoder architectures are built from the weights, without torch. Other architectures and all
+cross-encoders are traced with torch (extra `train`). Running a bundle never needs torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from es_sbert.bundle.manifest import MANIFEST_NAME, Manifest, ParityReport, Variant
-from es_sbert.bundle.model import Precision, SentenceModel
-from es_sbert.bundle.store import open_bundle
-from es_sbert.errors import DeviceError, ParityFailed, UsageError
-from es_sbert.exporters.build import Recipe
-from es_sbert.exporters.check import ParityCheck, read_gold_pairs
-from es_sbert.exporters.files import describe_file, save_graph, versions
-from es_sbert.exporters.parity import describe
-from es_sbert.exporters.reference import ReferenceKind
-from es_sbert.exporters.source import choose_source
-from es_sbert.exporters.staging import copy_graphs, copy_model, previous_manifest, staged, write_manifest
+import onnx
+
+from es_sbert.bundle.bundle import open_encoder_bundle, open_reranker_bundle
+from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
+from es_sbert.bundle.manifest import (
+    ENCODER_MANIFEST_NAME,
+    RERANKER_MANIFEST_NAME,
+    EncoderManifest,
+    EncoderVariant,
+    ParityReport,
+    RerankerManifest,
+    RerankerVariant,
+)
+from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.errors import DeviceError, ParityFailed, UnsupportedArchitecture, UsageError, require_extra
+from es_sbert.exporters.architectures import read_transformer_weights
+from es_sbert.exporters.numpy_reference import ReferenceKind
+from es_sbert.exporters.output_folder import (
+    check_same_model,
+    copy_files,
+    copy_graphs,
+    copy_model,
+    describe_graph_file,
+    exporter_versions,
+    is_previous_export,
+    previous_manifest,
+    save_graph,
+    staged_folder,
+    write_manifest,
+)
+from es_sbert.exporters.parity import ParityCheck, describe_parity, describe_score_parity, read_gold_pairs
+from es_sbert.exporters.sentence_graph import GRAPH_SPECS, TRACED_GRAPH_SPECS, GraphSpec, build_sentence_graph
+from es_sbert.exporters.transformer_weights import TransformerWeights
+
+_TRACERS = ("torch", "sentence_transformers")
+
+
+@dataclass(frozen=True)
+class GraphSource:
+    """How the graphs of one model are made.
+
+    Attributes:
+        model: The model.
+        offered: The graphs there are for each precision.
+        build: Makes one.
+        transformer: The weights; None where the graph is traced.
+    """
+
+    model: SentenceModel
+    offered: Mapping[Precision, tuple[GraphSpec, ...]]
+    build: Callable[[GraphSpec], onnx.ModelProto]
+    transformer: TransformerWeights | None
+
+    def recipes(self, precisions: Sequence[Precision]) -> list[GraphSpec]:
+        """The graphs of these precisions, each once.
+
+        Raises:
+            UnsupportedArchitecture: there is none for one of them.
+        """
+        missing = [precision for precision in precisions if precision not in self.offered]
+        if missing:
+            raise UnsupportedArchitecture(
+                f"{self.model.name} ({self.model.architecture}) is traced, and traced graphs have no "
+                f"{', '.join(missing)} variant",
+                f"Export {' or '.join(self.offered)}; fp32 runs on CUDA too.",
+            )
+        return [recipe for precision in dict.fromkeys(precisions) for recipe in self.offered[precision]]
+
+
+def choose_graph_source(model: SentenceModel) -> GraphSource:
+    """Weights where the graph builder knows the architecture, which needs no torch; else a trace.
+
+    Raises:
+        UnsupportedArchitecture: no graph can be built from the weights, and torch is not installed or the model
+            brings code of its own, which is never run.
+        BundleInvalid: weights are missing or of the wrong shape.
+    """
+    try:
+        transformer = read_transformer_weights(model)
+    except UnsupportedArchitecture as error:
+        if "auto_map" in model.transformer_config:
+            raise UnsupportedArchitecture(
+                error.message,
+                "es-sbert runs no code that comes with a model; choose an architecture that transformers itself has.",
+            ) from error
+        if any(importlib.util.find_spec(name) is None for name in _TRACERS):
+            raise
+        # Imported here: only such models need torch.
+        from es_sbert.exporters.tracing import TracedSentenceModel
+
+        return GraphSource(model, TRACED_GRAPH_SPECS, TracedSentenceModel(model).build, None)
+    return GraphSource(model, GRAPH_SPECS, partial(build_sentence_graph, model, transformer), transformer)
 
 
 def export_bundle(
@@ -27,7 +115,7 @@ def export_bundle(
     sts_file: Path | None = None,
     reference: ReferenceKind = "numpy",
     on_progress: Callable[[str], None] | None = None,
-) -> Manifest:
+) -> EncoderManifest:
     """Write a bundle: the model's own files, an ONNX graph for each precision, and `es_sbert.json`.
 
     The folder appears whole, after every variant has passed its parity gate, or not at all. An existing bundle of
@@ -57,15 +145,15 @@ def export_bundle(
     gold = read_gold_pairs(sts_file) if sts_file else None
     previous_manifest(model, output)  # refuses what is not to be written to, before the work
     say(f"Reading the weights of {model.name} ({model.architecture})")
-    source = choose_source(model)
+    source = choose_graph_source(model)
     recipes = source.recipes(precisions)
     check = ParityCheck(model, source.transformer, reference, gold)
     if source.transformer is None:
         say(f"Tracing it with torch: no graph is built from the weights of {model.architecture}")
 
-    with staged(output) as folder:
+    with staged_folder(output) as folder:
         copy_model(model, folder)
-        variants: dict[str, Variant] = {}
+        variants: dict[str, EncoderVariant] = {}
         for recipe in recipes:
             say(f"Building {recipe.name}")
             path = folder / "onnx" / f"model_{recipe.name}.onnx"
@@ -73,33 +161,121 @@ def export_bundle(
             say(f"Comparing {recipe.name} with the reference")
             try:
                 report = check(path, recipe)
-                say(f"{recipe.name}: {describe(report)}")
+                say(f"{recipe.name}: {describe_parity(report)}")
             except DeviceError as error:
                 report = None
                 say(f"{recipe.name}: not compared with the reference: {error.message}")
             if report is not None and not report.passed and not force:
                 raise _parity_failed(model, recipe, report, precisions)
             forced = report is not None and not report.passed
-            file = describe_file(path, folder, precision=recipe.precision, device=recipe.device, forced=forced)
-            variants[recipe.name] = Variant(**file.model_dump(), attention=recipe.attention, parity=report)
+            file = describe_graph_file(path, folder, precision=recipe.precision, device=recipe.device, forced=forced)
+            variants[recipe.name] = EncoderVariant(**file.model_dump(), attention=recipe.attention, parity=report)
         # Carried over last: another export may have written variants here while these were made.
         previous = previous_manifest(model, output)
         if previous is not None:
             kept = {name: variant for name, variant in previous.variants.items() if name not in variants}
             copy_graphs(kept.values(), output, folder)
             variants = kept | variants
-        manifest = Manifest.of(model, variants, versions())
-        write_manifest(manifest, folder / MANIFEST_NAME)
-        open_bundle(folder)  # proves that the copy is the model: same fingerprint, same settings
+        manifest = EncoderManifest.of(model, variants, exporter_versions())
+        write_manifest(manifest, folder / ENCODER_MANIFEST_NAME)
+        open_encoder_bundle(folder)  # proves that the copy is the model: same fingerprint, same settings
     return manifest
 
 
 def _parity_failed(
-    model: SentenceModel, recipe: Recipe, report: ParityReport, precisions: Sequence[Precision]
+    model: SentenceModel, recipe: GraphSpec, report: ParityReport, precisions: Sequence[Precision]
 ) -> ParityFailed:
     others = ",".join(precision for precision in dict.fromkeys(precisions) if precision is not recipe.precision)
     leave = f"Leave it out (--precision {others}), or" if others else "Export another precision, or"
     return ParityFailed(
-        f"{model.name}: variant {recipe.name} misses its bar ({report.bar}): {describe(report)}. Nothing was written",
+        f"{model.name}: variant {recipe.name} misses its bar ({report.bar}): {describe_parity(report)}. "
+        f"Nothing was written",
         f"{leave} write it all the same with --force; every summary will then say so.",
     )
+
+
+# The device that a variant is meant for; fp32 runs on CUDA too.
+_VARIANT_DEVICES = {Precision.FP32: "cpu", Precision.INT8: "cpu", Precision.FP16: "cuda"}
+
+
+def export_reranker(
+    model: CrossEncoderModel,
+    output: Path,
+    precisions: Sequence[Precision],
+    *,
+    force: bool = False,
+    on_progress: Callable[[str], None] | None = None,
+) -> RerankerManifest:
+    """Write the model's own files, an ONNX graph for each precision, and `es_sbert_reranker.json`.
+
+    A graph takes `input_ids`, `attention_mask` and, where the model knows the two texts of a pair apart by it,
+    `token_type_ids`, int64 (batch, tokens); it gives `score`, float32 (batch, labels), before the activation.
+    The folder appears whole, after every variant has passed its parity gate, or not at all. A reranker of the same
+    model keeps the variants that are not exported again.
+
+    Args:
+        model: The cross-encoder.
+        output: Folder to write; new, empty, or an exported reranker of the same model.
+        precisions: fp32 and int8 for a CPU, fp16 for CUDA.
+        force: Write variants that miss their bar too, marked as forced.
+        on_progress: Told what is being done, a line at a time.
+
+    Raises:
+        UsageError: the output folder holds something else, no precision is given, or torch is not installed.
+        UnsupportedArchitecture: torch cannot trace the model, or its graph cannot be written in a precision.
+        BundleInvalid: the model's files do not fit each other.
+        ParityFailed: a variant misses its bar; nothing was written.
+    """
+    if not precisions:
+        raise UsageError("no precision to export is given", "Give at least one of fp32, int8, fp16.")
+    require_extra("train", "torch", "sentence_transformers")
+    # Imported here: they import torch.
+    from es_sbert.exporters.tracing import TracedCrossEncoder
+
+    say = on_progress or (lambda line: None)
+    _previous_reranker_variants(model, output)  # refuses what is not to be written to, before the work
+    variants: dict[str, RerankerVariant] = {}
+    say(f"Tracing {model.name} ({model.architecture}) with torch")
+    traced = TracedCrossEncoder(model)
+
+    with staged_folder(output) as folder:
+        copy_files(model.folder, folder, [""])
+        for precision in dict.fromkeys(precisions):
+            path = folder / "onnx" / f"model_{precision}.onnx"
+            save_graph(traced.build(precision), path)
+            say(f"Comparing {precision} with the reference")
+            report = traced.compare(path, precision)
+            say(f"{precision}: {describe_score_parity(report)}")
+            if not report.passed and not force:
+                raise ParityFailed(
+                    f"{model.name}: {precision} misses its bar ({report.bar}): {describe_score_parity(report)}. "
+                    "Nothing was written",
+                    "Export another precision, or write it all the same with --force; it is then marked as forced.",
+                )
+            file = describe_graph_file(
+                path, folder, precision=precision, device=_VARIANT_DEVICES[precision], forced=not report.passed
+            )
+            variants[precision] = RerankerVariant(**file.model_dump(), parity=report)
+        # Carried over last: another export may have written variants here while these were made.
+        previous = _previous_reranker_variants(model, output)
+        kept = {name: variant for name, variant in previous.items() if name not in variants}
+        copy_graphs(kept.values(), output, folder)
+        variants = kept | variants
+        manifest = RerankerManifest.of(model, traced.pairs, variants, exporter_versions())
+        write_manifest(manifest, folder / RERANKER_MANIFEST_NAME)
+        open_reranker_bundle(folder)  # proves that the copy is the model: same fingerprint, same settings
+    return manifest
+
+
+def _previous_reranker_variants(model: CrossEncoderModel, output: Path) -> dict[str, RerankerVariant]:
+    """The variants that an export adds to; none where it writes a new folder.
+
+    Raises:
+        UsageError: the folder holds something else, or another model's reranker.
+        BundleInvalid: it was edited by hand.
+    """
+    if not is_previous_export(output, RERANKER_MANIFEST_NAME):
+        return {}
+    manifest = open_reranker_bundle(output).manifest
+    check_same_model(output, manifest, model)
+    return manifest.variants

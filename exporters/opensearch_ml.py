@@ -1,34 +1,124 @@
-"""A model as OpenSearch's ml-commons registers it: a zip of graph and tokenizer, and the request that names it.
+"""Export a model for OpenSearch ml-commons: a zip of graph and tokenizer, and the register request.
 
-What ml-commons does with it (3.6.0, ONNXSentenceTransformerTextEmbeddingTranslator): tokenise by tokenizer.json, run
-`input_ids` and `attention_mask` of one text through onnxruntime 1.16.3, pool by `pooling_mode` and normalise by
-`normalize_result`. Pooling and normalisation are in our graph already, so it is told to do neither.
+ml-commons (3.6.0, ONNXSentenceTransformerTextEmbeddingTranslator) tokenizes with tokenizer.json, runs `input_ids` and
+`attention_mask` of one text in onnxruntime 1.16.3, pools by `pooling_mode` and normalizes by `normalize_result`. The
+exported graph already pools and normalizes, so both are disabled.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 from tokenizers import Tokenizer
 
-from es_sbert.bundle.model import Precision, SentenceModel
-from es_sbert.bundle.store import hash_file
+from es_sbert.bundle.bundle import hash_file
+from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.encoder.tokenizer import load_tokenizer
-from es_sbert.errors import ParityFailed, UsageError
-from es_sbert.exporters.check import ParityCheck
-from es_sbert.exporters.files import save_graph
-from es_sbert.exporters.opset import lower_opset
-from es_sbert.exporters.parity import describe
-from es_sbert.exporters.reference import ReferenceKind
-from es_sbert.exporters.source import choose_source
-from es_sbert.exporters.staging import is_output, staged
+from es_sbert.errors import ParityFailed, UnsupportedArchitecture, UsageError
+from es_sbert.exporters.export import choose_graph_source
+from es_sbert.exporters.graph_builder import CONTRIB
+from es_sbert.exporters.numpy_reference import ReferenceKind
+from es_sbert.exporters.output_folder import is_previous_export, save_graph, staged_folder
+from es_sbert.exporters.parity import ParityCheck, describe_parity
 
-OPSET = 19  # the newest that onnxruntime 1.16 reads
+# Operators of onnxruntime that our fp32 graphs for CPUs use, and that onnxruntime 1.16 has as later ones have them.
+_CONTRIB_OPERATORS = frozenset({"FastGelu", "FusedMatMul"})
+
+
+def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """The same graph in an older operator set: Gelu (20) in operators that are older, all else as it is.
+
+    onnx's own converter has no way back from Gelu.
+
+    Args:
+        graph: It is changed.
+        opset: From 17 on, which brought LayerNormalization.
+
+    Raises:
+        UnsupportedArchitecture: it uses an operator that the older set lacks or defines in another way, or one of
+            onnxruntime's own that older ones may lack.
+    """
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.graph.node:
+        nodes += _gelu_nodes(node) if node.op_type == "Gelu" and not node.domain else [node]
+    current = next(entry.version for entry in graph.opset_import if not entry.domain)
+    for node in nodes:
+        if not (_has_same_schema(node.op_type, current, opset) if not node.domain else _is_known_contrib(node)):
+            raise UnsupportedArchitecture(
+                f"the graph of {graph.graph.name} uses {node.op_type}, which opset {opset} has not or has otherwise",
+                "Let the gateway make the vectors of this model: es-sbert serve.",
+            )
+    del graph.graph.node[:]
+    graph.graph.node.extend(nodes)
+    used = {name for node in nodes for name in node.input}
+    graph.graph.initializer.extend(tensor for tensor in _GELU_CONSTANTS if tensor.name in used)
+    for entry in graph.opset_import:
+        if not entry.domain:
+            entry.version = opset
+    return graph
+
+
+def _is_known_contrib(node: onnx.NodeProto) -> bool:
+    return node.domain == CONTRIB and node.op_type in _CONTRIB_OPERATORS
+
+
+def _has_same_schema(operator: str, current: int, older: int) -> bool:
+    """Whether an operator is defined alike in both sets."""
+    try:
+        return bool(
+            onnx.defs.get_schema(operator, older).since_version == onnx.defs.get_schema(operator, current).since_version
+        )
+    except onnx.defs.SchemaError:
+        return False
+
+
+_GELU_CONSTANTS = [
+    numpy_helper.from_array(np.array(value, dtype=np.float32), f"gelu_{name}")
+    for name, value in {
+        "half": 0.5,
+        "one": 1.0,
+        "root_half": math.sqrt(0.5),
+        "cubic": 0.044715,
+        "tanh": math.sqrt(2 / math.pi),
+    }.items()
+]
+
+
+def _gelu_nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """x Φ(x), by erf or by its approximation with tanh (Hendrycks and Gimpel 2016), as ONNX defines Gelu."""
+    x, name = node.input[0], node.output[0]
+    step = [f"{name}_gelu_{number}" for number in range(5)]
+    make = helper.make_node
+    approximate = next((helper.get_attribute_value(entry) for entry in node.attribute), b"none")
+    if approximate == b"none":
+        nodes = [make("Mul", [x, "gelu_root_half"], [step[0]]), make("Erf", [step[0]], [step[1]])]
+    else:
+        nodes = [
+            make("Mul", [x, x], [f"{name}_gelu_square"]),
+            make("Mul", [f"{name}_gelu_square", x], [f"{name}_gelu_cube"]),
+            make("Mul", [f"{name}_gelu_cube", "gelu_cubic"], [f"{name}_gelu_bend"]),
+            make("Add", [x, f"{name}_gelu_bend"], [f"{name}_gelu_sum"]),
+            make("Mul", [f"{name}_gelu_sum", "gelu_tanh"], [step[0]]),
+            make("Tanh", [step[0]], [step[1]]),
+        ]
+    return [
+        *nodes,
+        make("Add", [step[1], "gelu_one"], [step[2]]),
+        make("Mul", [x, step[2]], [step[3]]),
+        make("Mul", [step[3], "gelu_half"], [name]),
+    ]
+
+
+ML_COMMONS_OPSET = 19  # the newest that onnxruntime 1.16 reads
 ZIP_NAME = "model.zip"
 REQUEST_NAME = "register.json"
 
@@ -36,7 +126,7 @@ REQUEST_NAME = "register.json"
 _MODEL_TYPE = "sentence-bert"
 
 # ml-commons takes letters, digits, spaces and little else in a name.
-_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9 .,!?():@\-_'/]")
+_DISALLOWED_CHARACTERS = re.compile(r"[^A-Za-z0-9 .,!?():@\-_'/]")
 
 
 def export_opensearch_ml(
@@ -64,19 +154,19 @@ def export_opensearch_ml(
         UnsupportedArchitecture: there is no graph, or it needs a newer runtime.
         ParityFailed: the graph misses its bar.
     """
-    is_output(output, REQUEST_NAME)
+    is_previous_export(output, REQUEST_NAME)
     if model.lowercase:
         raise UsageError(
             f"{model.name} lower-cases texts before its tokenizer sees them, which ml-commons does not",
             "Let the gateway make its vectors: es-sbert serve.",
         )
     say = on_progress or (lambda line: None)
-    source = choose_source(model)
+    source = choose_graph_source(model)
     [recipe] = source.recipes([Precision.FP32])
-    with staged(output) as folder:
+    with staged_folder(output) as folder:
         graph = folder / "model.onnx"
-        say(f"Building the graph of {model.name}, opset {OPSET}")
-        save_graph(lower_opset(source.build(recipe), OPSET), graph)
+        say(f"Building the graph of {model.name}, opset {ML_COMMONS_OPSET}")
+        save_graph(lower_opset(source.build(recipe), ML_COMMONS_OPSET), graph)
         if graph.with_name(f"{graph.name}.data").exists():
             raise UsageError(
                 f"the weights of {model.name} do not fit into one file, and ml-commons takes one",
@@ -86,21 +176,21 @@ def export_opensearch_ml(
         report = ParityCheck(model, source.transformer, reference, None)(graph, recipe)
         if report is None or not report.passed:
             raise ParityFailed(
-                f"{model.name}: the graph of opset {OPSET} misses its bar: "
-                f"{describe(report) if report else 'not checked'}. Nothing was written",
+                f"{model.name}: the graph of opset {ML_COMMONS_OPSET} misses its bar: "
+                f"{describe_parity(report) if report else 'not checked'}. Nothing was written",
                 "Report this: it is a bug of es-sbert.",
             )
-        say(f"fp32: {describe(report)}")
+        say(f"fp32: {describe_parity(report)}")
         package = folder / ZIP_NAME
-        _pack(package, {"model.onnx": graph.read_bytes(), "tokenizer.json": _tokenizer(model).encode()})
+        _write_zip(package, {"model.onnx": graph.read_bytes(), "tokenizer.json": _truncating_tokenizer(model).encode()})
         graph.unlink()
-        request = registration(model, hash_file(package), (output.resolve() / ZIP_NAME).as_uri())
+        request = registration_request(model, hash_file(package), (output.resolve() / ZIP_NAME).as_uri())
         text = json.dumps(request, indent=2, ensure_ascii=False)
         (folder / REQUEST_NAME).write_text(text + "\n", encoding="utf-8")
     return output / REQUEST_NAME
 
 
-def registration(model: SentenceModel, sha256: str, url: str) -> dict[str, Any]:
+def registration_request(model: SentenceModel, sha256: str, url: str) -> dict[str, Any]:
     """The body of `POST /_plugins/_ml/models/_register`.
 
     Args:
@@ -119,7 +209,7 @@ def registration(model: SentenceModel, sha256: str, url: str) -> dict[str, Any]:
     if query or document:
         config |= {"query_prefix": query, "passage_prefix": document}
     return {
-        "name": _NOT_ALLOWED.sub("-", model.name),
+        "name": _DISALLOWED_CHARACTERS.sub("-", model.name),
         # ml-commons compares nothing by it, but people can: it is the beginning of the fingerprint.
         "version": model.fingerprint[:12],
         "description": f"Exported by es-sbert, fingerprint {model.fingerprint}",
@@ -131,7 +221,7 @@ def registration(model: SentenceModel, sha256: str, url: str) -> dict[str, Any]:
     }
 
 
-def _tokenizer(model: SentenceModel) -> str:
+def _truncating_tokenizer(model: SentenceModel) -> str:
     """tokenizer.json that cuts by itself at the model's maximum, which ml-commons is not told."""
     tokenizer: Tokenizer = load_tokenizer(model.tokenizer_file)
     tokenizer.no_padding()
@@ -139,7 +229,7 @@ def _tokenizer(model: SentenceModel) -> str:
     return tokenizer.to_str()
 
 
-def _pack(package: Path, files: dict[str, bytes]) -> None:
+def _write_zip(package: Path, files: dict[str, bytes]) -> None:
     """A zip that depends on nothing but its files, so that the same model has the same hash."""
     with zipfile.ZipFile(package, "w") as archive:
         for name, content in files.items():

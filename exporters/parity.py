@@ -1,19 +1,33 @@
-"""The parity gate: does an exported graph give the vectors of the reference, and rank texts as they do?"""
+"""The parity check: compare an exported variant with the reference implementation, and report the differences."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.manifest import ParityReport
-from es_sbert.bundle.model import Precision
-from es_sbert.exporters.transformer import Floats
+from es_sbert.bundle.manifest import ParityReport, ScoreParityReport
+from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.encoder.batching import InputBuilder, plan_batches
+from es_sbert.encoder.device import Device, choose_device, cuda_devices
+from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, available_providers, run_session
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.errors import EsSbertError, ModelError, SourceError
+from es_sbert.exporters.numpy_reference import ReferenceKind, choose_reference
+from es_sbert.exporters.parity_texts import parity_sentences
+from es_sbert.exporters.sentence_graph import GraphSpec
+from es_sbert.exporters.transformer_layers import AttentionKind
+from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
+from es_sbert.io.tables import read_table
 
 
 @dataclass(frozen=True)
-class Bar:
+class ParityThresholds:
     """What a variant must reach.
 
     Attributes:
@@ -41,10 +55,10 @@ class Bar:
 # catches a sentence that went astray.
 #
 # fp16 rounds activations to 11 bits; the bar leaves room for CUDA kernels that sum in fp16.
-BARS = {
-    Precision.FP32: Bar(min_cosine=0.99999, rank_agreement=99.99, sts_loss=0.05),
-    Precision.INT8: Bar(min_cosine=0.9, rank_agreement=99.0, sts_loss=0.5),
-    Precision.FP16: Bar(min_cosine=0.999, rank_agreement=99.8, sts_loss=0.1),
+PARITY_THRESHOLDS = {
+    Precision.FP32: ParityThresholds(min_cosine=0.99999, rank_agreement=99.99, sts_loss=0.05),
+    Precision.INT8: ParityThresholds(min_cosine=0.9, rank_agreement=99.0, sts_loss=0.5),
+    Precision.FP16: ParityThresholds(min_cosine=0.999, rank_agreement=99.8, sts_loss=0.1),
 }
 
 
@@ -62,7 +76,7 @@ class GoldPairs:
     scores: NDArray[np.float64]
 
 
-def ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
+def average_ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
     """Ranks from 1, equal values sharing their mean rank. *Shape:* that of ``values``, one-dimensional."""
     _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
@@ -72,13 +86,13 @@ def ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
     """Spearman's ρ × 100 of two sequences of equal length; 0 where one of them is constant."""
-    first, second = ranks(a), ranks(b)
+    first, second = average_ranks(a), average_ranks(b)
     if first.std() == 0 or second.std() == 0:
         return 0.0
     return float(100 * np.corrcoef(first, second)[0, 1])
 
 
-def unit(vectors: Floats) -> NDArray[np.float64]:
+def normalize_rows(vectors: Floats) -> NDArray[np.float64]:
     """Vectors scaled to length 1 in float64; a zero vector stays zero. *Shape:* ``(texts, dimensions)``."""
     wide = vectors.astype(np.float64)
     scaled: NDArray[np.float64] = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
@@ -90,17 +104,17 @@ def pairwise_cosines(vectors: Floats) -> NDArray[np.float64]:
 
     Many pairs tie exactly where a model cuts texts short; rounding in float32 must not put them in an order.
     """
-    normed = unit(vectors)
+    normed = normalize_rows(vectors)
     upper: NDArray[np.float64] = np.round((normed @ normed.T)[np.triu_indices(len(normed), k=1)], 5)
     return upper
 
 
 def sts_spearman(first: Floats, second: Floats, gold: GoldPairs) -> float:
     """Spearman's ρ × 100 between the cosines of pairs and their gold scores."""
-    return spearman(np.einsum("pd,pd->p", unit(first), unit(second)), gold.scores)
+    return spearman(np.einsum("pd,pd->p", normalize_rows(first), normalize_rows(second)), gold.scores)
 
 
-def padded_batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def max_padding_batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Batches of two, the longest text beside the shortest and so on inwards: as much padding as there can be.
 
     Args:
@@ -115,7 +129,7 @@ def padded_batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [*pairs, *([order[half : half + 1]] if len(order) % 2 else [])]
 
 
-def compare(
+def compare_vectors(
     precision: Precision,
     reference_name: str,
     reference: Floats,
@@ -132,8 +146,8 @@ def compare(
         reference, variant: *Shape:* ``(sentences, dimensions)``, of the same sentences.
         sts_reference, sts_variant: Spearman's ρ × 100 on gold pairs, both or none.
     """
-    bar = BARS[precision]
-    cosines = np.einsum("sd,sd->s", unit(reference), unit(variant))
+    bar = PARITY_THRESHOLDS[precision]
+    cosines = np.einsum("sd,sd->s", normalize_rows(reference), normalize_rows(variant))
     agreement = spearman(pairwise_cosines(reference), pairwise_cosines(variant))
     finite = bool(np.isfinite(variant).all())
     loss = 0.0 if sts_reference is None or sts_variant is None else sts_reference - sts_variant
@@ -154,10 +168,194 @@ def compare(
     )
 
 
-def describe(report: ParityReport) -> str:
+def describe_parity(report: ParityReport) -> str:
     """The figures of a report in one line."""
     sts = "" if report.sts_variant is None else f", STS {report.sts_variant:.2f} (reference {report.sts_reference:.2f})"
     return (
         f"cosine mean {report.mean_cosine:.6f}, min {report.min_cosine:.6f}, "
         f"rank agreement {report.rank_agreement:.2f}{sts}; against {report.reference} on {report.sentences} sentences"
     )
+
+
+@dataclass(frozen=True)
+class ScoreParityThresholds:
+    """What a variant must reach.
+
+    Attributes:
+        mean_difference, max_difference: Most that an output may differ on average and once, in standard deviations of
+            the reference's outputs.
+        rank_agreement: Least Spearman's ρ × 100 between the two orders of the pairs.
+    """
+
+    mean_difference: float
+    max_difference: float
+    rank_agreement: float
+
+    def __str__(self) -> str:
+        return (
+            f"difference ≤ {self.mean_difference:g} sd on average, ≤ {self.max_difference:g} sd at most, "
+            f"rank agreement ≥ {self.rank_agreement:g}"
+        )
+
+
+# fp32 differs from its reference by rounding only. Of int8 the differences are held, less so the ranks: training
+# drives most pairs to one of two ends, and an order within an end turns over with the smallest change.
+#
+# fp16 rounds weights and activations to 11 bits. A MiniLM of real weights moved by 0.006 sd at most, networks
+# of random weights by 0.17.
+SCORE_PARITY_THRESHOLDS = {
+    Precision.FP32: ScoreParityThresholds(mean_difference=0.0001, max_difference=0.001, rank_agreement=99.9),
+    Precision.INT8: ScoreParityThresholds(mean_difference=0.1, max_difference=1.0, rank_agreement=95.0),
+    Precision.FP16: ScoreParityThresholds(mean_difference=0.02, max_difference=0.2, rank_agreement=99.5),
+}
+
+
+def compare_scores(
+    precision: Precision, reference_name: str, reference: Floats, variant: Floats, *, emulated: bool = False
+) -> ScoreParityReport:
+    """Hold a variant's outputs against the reference's and both against the bar of its precision.
+
+    Args:
+        precision: Of the variant; decides the bar.
+        reference_name: What made the reference's outputs, with version.
+        reference, variant: *Shape:* ``(pairs, labels)``, of the same pairs, before any activation.
+        emulated: Whether the variant's outputs come from a processor that only emulates the variant's number format.
+    """
+    bar = SCORE_PARITY_THRESHOLDS[precision]
+    spread = np.maximum(reference.std(axis=0), 1e-12)  # (labels,)
+    differences = np.abs(variant - reference) / spread  # (pairs, labels)
+    # Pairs that are cut to the same tokens tie; rounding in float32 must not put them in an order.
+    expected, actual = (np.round(scores.astype(np.float64) / spread, 5) for scores in (reference, variant))
+    agreement = min(spearman(expected[:, label], actual[:, label]) for label in range(expected.shape[1]))
+    finite = bool(np.isfinite(variant).all())
+    figures = np.nan_to_num([differences.mean(), differences.max(), agreement], nan=0.0, posinf=0.0)
+    close = differences.mean() <= bar.mean_difference and differences.max() <= bar.max_difference
+    passed = finite and close and agreement >= bar.rank_agreement
+    return ScoreParityReport(
+        reference=reference_name,
+        pairs=len(reference),
+        mean_difference=float(figures[0]),
+        max_difference=float(figures[1]),
+        rank_agreement=float(figures[2]),
+        bar=str(bar) if finite else f"{bar}; scores must be finite",
+        passed=bool(passed),
+        emulated=emulated,
+    )
+
+
+def describe_score_parity(report: ScoreParityReport) -> str:
+    """The figures of a report in one line."""
+    how = " (fp16 emulated on the CPU)" if report.emulated else ""
+    return (
+        f"difference mean {report.mean_difference:.6f}, max {report.max_difference:.6f} sd, "
+        f"rank agreement {report.rank_agreement:.2f}; against {report.reference} on {report.pairs} pairs{how}"
+    )
+
+
+_CHECK_BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
+
+
+class ParityCheck:
+    """The parity gate of one model; reference vectors are made once, when the first variant needs them.
+
+    Args:
+        model: The model.
+        transformer: Its weights; None where graphs are traced, whose reference is always sentence-transformers.
+        reference: Which reference implementation.
+        gold: Sentence pairs with scores, where given.
+    """
+
+    def __init__(
+        self,
+        model: SentenceModel,
+        transformer: TransformerWeights | None,
+        reference: ReferenceKind,
+        gold: GoldPairs | None,
+    ) -> None:
+        self._model = model
+        self._transformer = transformer
+        self._kind: ReferenceKind = reference if transformer is not None else "sentence-transformers"
+        self._gold = gold
+        self._sentences = parity_sentences(model.max_tokens)
+        self._tokenizer = SentenceTokenizer(model)
+
+    @cached_property
+    def _reference(self) -> tuple[str, Floats, float | None]:
+        """Name of the reference, its vectors of the parity sentences, its ρ × 100 on the gold pairs."""
+        try:
+            return self._encode_by(self._kind)
+        except EsSbertError:
+            raise
+        except Exception as error:  # whatever another library raises on a folder that it does not understand
+            reason = f"sentence-transformers fails on it: {type(error).__name__}: {error}"
+            if self._kind != "auto":
+                raise ModelError(
+                    f"{self._model.folder} cannot be compared with its reference: {reason}",
+                    "Open the folder with SentenceTransformer(...) and mend what it names.",
+                ) from error
+            name, vectors, gold = self._encode_by("numpy")
+            return f"{name} ({reason})", vectors, gold
+
+    def _encode_by(self, kind: ReferenceKind) -> tuple[str, Floats, float | None]:
+        name, encode = choose_reference(self._model, self._transformer, kind)
+        vectors = encode(self._sentences)
+        if self._gold is None:
+            return name, vectors, None
+        return name, vectors, sts_spearman(encode(self._gold.first), encode(self._gold.second), self._gold)
+
+    def __call__(self, path: Path, recipe: GraphSpec) -> ParityReport:
+        """Check one ONNX file.
+
+        Raises:
+            DeviceError: this machine lacks the device it is meant for, or it does not run there.
+            BundleInvalid: onnxruntime does not take the file.
+        """
+        device = choose_device(recipe.device, available_providers(), cuda_devices())
+        with closing(InferencePool(path, device, threads=1)) as workers:
+            return self._compare(workers, device, recipe)
+
+    def _compare(self, workers: InferencePool, device: Device, recipe: GraphSpec) -> ParityReport:
+        with workers.session() as session:
+            inputs = InputBuilder(session)
+
+        def encode(texts: Sequence[str]) -> Floats:
+            rows = self._tokenizer(texts).ids
+            lengths = np.array([len(row) for row in rows])  # (texts,)
+            # Nobody wrote a traced graph with padding in mind, so it has to show that padding changes nothing.
+            traced = recipe.attention is AttentionKind.TRACED
+            batches = (
+                max_padding_batches(lengths) if traced else plan_batches(lengths, _CHECK_BATCH_TOKENS[device.kind])
+            )
+            vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
+            for batch in batches:
+                into = np.empty((len(batch), self._model.dimensions), dtype=np.float32)
+                # As the encoder does: short texts have an attention kernel of their own.
+                with workers.session(short=inputs.packed and lengths[batch].max() <= SHORT_TEXT_TOKENS) as session:
+                    run_session(session, inputs([rows[number] for number in batch]), into)
+                vectors[batch] = into
+            return vectors
+
+        name, reference, sts_reference = self._reference
+        gold = self._gold
+        return compare_vectors(
+            recipe.precision,
+            name,
+            reference,
+            encode(self._sentences),
+            sts_reference=sts_reference,
+            sts_variant=None if gold is None else sts_spearman(encode(gold.first), encode(gold.second), gold),
+        )
+
+
+def read_gold_pairs(path: Path) -> GoldPairs:
+    """Read sentence pairs with scores from a table with the columns `sentence1`, `sentence2` and `score`.
+
+    Raises:
+        SourceError: the file cannot be read, lacks a column, has an empty sentence or a score that is no number, or
+            holds fewer than two pairs.
+    """
+    table = read_table(path, ("sentence1", "sentence2", "score"))
+    pairs = GoldPairs(table.texts("sentence1"), table.texts("sentence2"), table.floats("score"))
+    if len(table) < 2:
+        raise SourceError(f"{path} holds {len(table)} pairs, too few to rank", "Give a file with more pairs.")
+    return pairs

@@ -1,7 +1,7 @@
-"""From token vectors to the sentence vector, in float32 whatever the layers compute in.
+"""Pool token vectors into the sentence vector as ONNX nodes, always in float32.
 
-Follows sentence-transformers' Pooling, Dense and Normalize modules, for padding on the right.
-Shapes in comments as in `layers`.
+Follows sentence-transformers' Pooling, Dense and Normalize modules, for padding on the right. Shapes in comments as in
+`transformer_layers`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from es_sbert.bundle.model import Activation, Dense, Pooling, SentenceModel
-from es_sbert.exporters.graph import FLOAT, Graph
-from es_sbert.exporters.weights import Tensors
+from es_sbert.bundle.sentence_model import Activation, Dense, Pooling, SentenceModel
+from es_sbert.exporters.graph_builder import FLOAT, GraphBuilder
+from es_sbert.exporters.transformer_weights import ModuleWeights
 
-_SMALLEST_COUNT = 1e-9  # sentence-transformers' guard against texts without tokens
-_SMALLEST_LENGTH = 1e-12  # torch's guard against the zero vector
+_MIN_COUNT = 1e-9  # sentence-transformers' guard against texts without tokens
+_MIN_NORM = 1e-12  # torch's guard against the zero vector
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TokenVectors:
     mask: Callable[[], str]
 
 
-def padded_vectors(graph: Graph, vectors: str) -> TokenVectors:
+def padded_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
     """Of a graph whose hidden state is (B, S, D); `attention_mask` says what is padding."""
     tokens = graph.add("Cast", vectors, to=FLOAT)
     return TokenVectors(
@@ -43,7 +43,7 @@ def padded_vectors(graph: Graph, vectors: str) -> TokenVectors:
     )
 
 
-def packed_vectors(graph: Graph, vectors: str) -> TokenVectors:
+def packed_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
     """Of a graph whose hidden state is (T, D); `padded_rows`, (B, S), holds each token's row and -1 for padding.
 
     Row -1 is the last one: padding repeats a vector that is finite, and counts nothing.
@@ -58,25 +58,25 @@ def packed_vectors(graph: Graph, vectors: str) -> TokenVectors:
     return TokenVectors(padded, first, mask)
 
 
-def sentence_vector(graph: Graph, model: SentenceModel, tokens: TokenVectors) -> str:
+def add_sentence_vector(graph: GraphBuilder, model: SentenceModel, tokens: TokenVectors) -> str:
     """Pool token vectors, apply the Dense modules, normalise.
 
     Returns:
         Value of shape (B, dimensions), float32.
     """
-    pooled = [_pool(graph, mode, tokens) for mode in model.pooling]  # each (B, D)
+    pooled = [_add_pooling(graph, mode, tokens) for mode in model.pooling]  # each (B, D)
     vector = pooled[0] if len(pooled) == 1 else graph.add("Concat", *pooled, axis=1)
     for layer in model.dense:
-        vector = _dense(graph, vector, layer, Tensors(model.folder / layer.folder))
+        vector = _add_dense(graph, vector, layer, ModuleWeights(model.folder / layer.folder))
     if model.normalize:
         # Not by ReduceL2, for which onnxruntime's CUDA provider would need cuDNN.
         squares = graph.add("ReduceSum", graph.add("Mul", vector, vector), graph.integers(1), keepdims=1)  # (B, 1)
-        length = graph.add("Max", graph.add("Sqrt", squares), graph.scalar(_SMALLEST_LENGTH))
+        length = graph.add("Max", graph.add("Sqrt", squares), graph.scalar(_MIN_NORM))
         vector = graph.add("Div", vector, length)
     return vector
 
 
-def _pool(graph: Graph, mode: Pooling, tokens: TokenVectors) -> str:
+def _add_pooling(graph: GraphBuilder, mode: Pooling, tokens: TokenVectors) -> str:
     """(B, S, D) → (B, D)."""
     match mode:
         case Pooling.CLS:
@@ -86,42 +86,42 @@ def _pool(graph: Graph, mode: Pooling, tokens: TokenVectors) -> str:
             masked = graph.add("Where", padding, graph.scalar(float("-inf")), tokens.padded())
             return graph.add("ReduceMax", masked, graph.integers(1), keepdims=0)
         case Pooling.MEAN:
-            return graph.add("Div", _weighted_sum(graph, tokens, tokens.mask()), _total(graph, tokens.mask()))
+            return graph.add("Div", _weighted_sum(graph, tokens, tokens.mask()), _weight_sum(graph, tokens.mask()))
         case Pooling.MEAN_SQRT_LEN:
-            total = graph.add("Sqrt", _total(graph, tokens.mask()))
+            total = graph.add("Sqrt", _weight_sum(graph, tokens.mask()))
             return graph.add("Div", _weighted_sum(graph, tokens, tokens.mask()), total)
         case Pooling.WEIGHTEDMEAN:
             mask = tokens.mask()
-            weights = graph.add("Mul", mask, _ranks(graph, mask))  # (B, S): 1, 2, 3, …, 0 for padding
-            return graph.add("Div", _weighted_sum(graph, tokens, weights), _total(graph, weights))
+            weights = graph.add("Mul", mask, _token_ranks(graph, mask))  # (B, S): 1, 2, 3, …, 0 for padding
+            return graph.add("Div", _weighted_sum(graph, tokens, weights), _weight_sum(graph, weights))
         case Pooling.LASTTOKEN:
             # The last token is the one whose rank is the number of tokens.
             mask = tokens.mask()
             count = graph.add("ReduceSum", mask, graph.integers(1), keepdims=1)  # (B, 1)
-            last = graph.add("Cast", graph.add("Equal", _ranks(graph, mask), count), to=FLOAT)  # (B, S), one-hot
+            last = graph.add("Cast", graph.add("Equal", _token_ranks(graph, mask), count), to=FLOAT)  # (B, S), one-hot
             return _weighted_sum(graph, tokens, last)
 
 
-def _ranks(graph: Graph, mask: str) -> str:
+def _token_ranks(graph: GraphBuilder, mask: str) -> str:
     """1, 2, 3, … over the tokens: (S,) float32."""
     count = graph.add("Squeeze", graph.add("Shape", mask, start=1, end=2))
     after = graph.add("Add", count, graph.integer(1))
     return graph.add("Cast", graph.add("Range", graph.integer(1), after, graph.integer(1)), to=FLOAT)
 
 
-def _weighted_sum(graph: Graph, tokens: TokenVectors, weights: str) -> str:
+def _weighted_sum(graph: GraphBuilder, tokens: TokenVectors, weights: str) -> str:
     """Sum of token vectors times weights as one product: (B, S, D), (B, S) → (B, D)."""
     row = graph.add("Unsqueeze", weights, graph.integers(1))  # (B, 1, S)
     return graph.add("Squeeze", graph.add("MatMul", row, tokens.padded()), graph.integers(1))
 
 
-def _total(graph: Graph, weights: str) -> str:
+def _weight_sum(graph: GraphBuilder, weights: str) -> str:
     """Sum of the weights of a text, never 0: (B, S) → (B, 1)."""
     total = graph.add("ReduceSum", weights, graph.integers(1), keepdims=1)
-    return graph.add("Max", total, graph.scalar(_SMALLEST_COUNT))
+    return graph.add("Max", total, graph.scalar(_MIN_COUNT))
 
 
-def _dense(graph: Graph, vector: str, layer: Dense, tensors: Tensors) -> str:
+def _add_dense(graph: GraphBuilder, vector: str, layer: Dense, tensors: ModuleWeights) -> str:
     """(B, in_features) → (B, out_features)."""
     linear = tensors.linear("linear", layer.in_features, layer.out_features, bias=layer.bias)
     weight = graph.constant(f"{layer.folder}.weight", linear.weight)

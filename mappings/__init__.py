@@ -1,4 +1,4 @@
-"""Bodies of indices as JSON: one folder an engine, `common` for what both take as it stands."""
+"""Index and search bodies as JSON: one folder per engine, `common` for bodies that both engines accept."""
 
 from __future__ import annotations
 

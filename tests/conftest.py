@@ -45,8 +45,11 @@ hypothesis.settings.load_profile("steady")
 
 ENGINES = ("es9", "es8", "opensearch")
 ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "es9_full", "opensearch_ml")} | {
-    "elastic", "engine_url", "secured_es9", "secured_es8",
-}  # fmt: skip
+    "elastic",
+    "engine_url",
+    "secured_es9",
+    "secured_es8",
+}
 
 
 _ENGINE_TESTS = Path(__file__).parent / "engine"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from es_sbert.engines.local.account import server_account
+from es_sbert.engines.local.server_process import server_account
 
 _MEMORY = Path("/dev/shm")
 # Containers often have a few megabytes of it, which is too little for anything.

@@ -43,8 +43,13 @@ def program(name: str, *other_names: str) -> str:
     raise ProgramMissing(f"{name} is not on PATH; these tests need it. Install it ({_PACKAGES[name]}).")
 
 
-def run(command: Sequence[str], *, folder: Path | None = None, environment: Mapping[str, str] | None = None,
-        limit: float = 600.0) -> str:  # fmt: skip
+def run(
+    command: Sequence[str],
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    limit: float = 600.0,
+) -> str:
     """Run a program to its end.
 
     Args:
@@ -65,8 +70,9 @@ def run(command: Sequence[str], *, folder: Path | None = None, environment: Mapp
 
 
 @contextmanager
-def server(command: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path,
-           limit: float = 120.0) -> Iterator[str]:  # fmt: skip
+def server(
+    command: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path, limit: float = 120.0
+) -> Iterator[str]:
     """Run a server that prints its address, and end it afterwards.
 
     Args:
@@ -78,9 +84,13 @@ def server(command: Sequence[str], *, folder: Path, environment: Mapping[str, st
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=output,
+            command,
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
             stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        )
     try:
         yield _address(process, log, limit)
     finally:

@@ -191,9 +191,11 @@ class RandomWriters:
         """Of all threads."""
         every = [writer.counts for writer in self.writers]
         return Counts(
-            sum((one.acknowledged for one in every), Counter()), sum(one.refused for one in every),
-            sum(one.retried for one in every), sum(one.missing for one in every),
-        )  # fmt: skip
+            sum((one.acknowledged for one in every), Counter()),
+            sum(one.refused for one in every),
+            sum(one.retried for one in every),
+            sum(one.missing for one in every),
+        )
 
     def expected(self) -> dict[str, Json]:
         """What the index holds of these writers' documents, by id."""

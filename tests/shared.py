@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from es_sbert.locks import file_lock
+from es_sbert.filesystem import file_lock
 
 Json = dict[str, Any]
 

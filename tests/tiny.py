@@ -37,18 +37,23 @@ def write_tiny_bert(
         "vocab_size": tokenizer.get_vocab_size(),
     }  # fmt: skip
     modules = [("Transformer", ""), ("Pooling", "1_Pooling")] + ([("Normalize", "2_Normalize")] if normalize else [])
-    _write(folder / "modules.json", [
-        {"idx": idx, "name": str(idx), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for idx, (kind, path) in enumerate(modules)
-    ])  # fmt: skip
+    _write(
+        folder / "modules.json",
+        [
+            {"idx": idx, "name": str(idx), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for idx, (kind, path) in enumerate(modules)
+        ],
+    )
     _write(folder / "config.json", config)
     _write(folder / "1_Pooling/config.json", {"embedding_dimension": HIDDEN, "pooling_mode": pooling})
     _write(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})
     _write(folder / "config_sentence_transformers.json", {"prompts": prompts or {}, "default_prompt_name": None})
     tokenizer.save(str(folder / "tokenizer.json"))
     # Without it transformers guesses a tokenizer by the model's type, with other ids.
-    _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]",
-                                              "unk_token": "[UNK]"})  # fmt: skip
+    _write(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "unk_token": "[UNK]"},
+    )
     save_file(_weights(config["vocab_size"], seed), folder / "model.safetensors", {"format": "pt"})
     return folder
 

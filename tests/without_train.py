@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from es_sbert import extras
+from es_sbert import errors
 
 _MODULES = (
     "accelerate",
@@ -65,7 +65,7 @@ def _skipped() -> Iterator[None]:
         raise
 
 
-_require = extras.require
+_require = errors.require_extra
 
 
 def _require_or_skip(extra: str, *modules: str) -> None:
@@ -75,4 +75,4 @@ def _require_or_skip(extra: str, *modules: str) -> None:
     _require(extra, *modules)
 
 
-extras.require = _require_or_skip  # before anything imports it by its name
+errors.require_extra = _require_or_skip  # before anything imports it by its name

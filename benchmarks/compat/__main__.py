@@ -29,7 +29,7 @@ from benchmarks.compat.kept import MAKER, NAME, PAGE, keep, kept, section, skips
 from benchmarks.compat.outcomes import Outcome, SuiteResult
 from benchmarks.compat.servers import gateway, given_cluster, own_cluster
 from benchmarks.compat.suites import NO_TESTS, SUITES, Suite, YamlSuiteSource, run_package, run_yaml
-from es_sbert.engines.local.maven import find_maven
+from es_sbert.engines.local.engine_install import find_maven
 from es_sbert.errors import EsSbertError
 
 _NAMES = [suite.name for suite in SUITES]
@@ -66,9 +66,15 @@ class _Progress:
 @click.option("--verbose", is_flag=True, help="List tests that fail both ways alike too.")
 @click.option("--write", is_flag=True, help="Put the table of all kept results into docs/clients.md.")
 def main(
-    names: tuple[str, ...], only: str, opensearch: str | None, elasticsearch: str | None, wipe: bool,
-    options: tuple[str, ...], verbose: bool, write: bool,
-) -> None:  # fmt: skip
+    names: tuple[str, ...],
+    only: str,
+    opensearch: str | None,
+    elasticsearch: str | None,
+    wipe: bool,
+    options: tuple[str, ...],
+    verbose: bool,
+    write: bool,
+) -> None:
     """Run the suites and compare."""
     given = {"opensearch": opensearch, "es8": elasticsearch, "es9": elasticsearch}
     chosen = sorted((suite for suite in SUITES if suite.name in names), key=lambda suite: suite.engine)

@@ -15,8 +15,17 @@ RESULTS = Path(__file__).parents[1] / "results" / "compat"
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
 NAME = "other projects' suites"
 MAKER = "benchmarks.compat"
-_HEADER = ("suite", "tests from", "engine", "tests", "passed both ways", "failed both ways alike", "skipped", "flaky",
-           "differences")  # fmt: skip
+_HEADER = (
+    "suite",
+    "tests from",
+    "engine",
+    "tests",
+    "passed both ways",
+    "failed both ways alike",
+    "skipped",
+    "flaky",
+    "differences",
+)
 
 
 def keep(result: SuiteResult, about: dict[str, Any]) -> None:
@@ -36,10 +45,19 @@ def section(results: list[SuiteResult]) -> str:
     """The table of results."""
     titles = {suite.name: suite.title for suite in SUITES}
     rows = [
-        (titles[one.suite], f"`{one.source}`", one.engine, f"{one.tests:,}", f"{one.passed:,}", f"{one.failed:,}",
-         f"{one.skipped.total():,}", len(one.flaky), len(one.differences))
+        (
+            titles[one.suite],
+            f"`{one.source}`",
+            one.engine,
+            f"{one.tests:,}",
+            f"{one.passed:,}",
+            f"{one.failed:,}",
+            f"{one.skipped.total():,}",
+            len(one.flaky),
+            len(one.differences),
+        )
         for one in results
-    ]  # fmt: skip
+    ]
     return table(_HEADER, rows)
 
 

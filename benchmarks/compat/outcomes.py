@@ -99,12 +99,14 @@ class SuiteResult:
     @classmethod
     def from_json(cls, kept: dict[str, Any]) -> Self:
         """From a file."""
-        return cls(**{
-            **kept,
-            "skipped": Counter(kept["skipped"]),
-            "flaky": [Difference(**each) for each in kept["flaky"]],
-            "differences": [Difference(**each) for each in kept["differences"]],
-        })  # fmt: skip
+        return cls(
+            **{
+                **kept,
+                "skipped": Counter(kept["skipped"]),
+                "flaky": [Difference(**each) for each in kept["flaky"]],
+                "differences": [Difference(**each) for each in kept["differences"]],
+            }
+        )
 
 
 def compare(

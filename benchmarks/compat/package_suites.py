@@ -89,8 +89,19 @@ class PytestTests(PackageTests):
             target.write_text(source.read_text(encoding="utf-8").replace(self._address, url), encoding="utf-8")
         report = copy / "report.xml"
         report.unlink(missing_ok=True)
-        command = [str(self._python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *self._chosen,
-                   "--rootdir", str(copy), f"--junitxml={report}", str(copy)]  # fmt: skip
+        command = [
+            str(self._python),
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *self._chosen,
+            "--rootdir",
+            str(copy),
+            f"--junitxml={report}",
+            str(copy),
+        ]
         done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=_LIMIT, check=False)
         if not report.exists():
             raise UsageError(f"pytest ended without a report:\n{done.stdout}{done.stderr}", f"Look into {copy}.")
@@ -107,8 +118,9 @@ class GoTests(PackageTests):
         environment: Variables that they read; `{url}` is the address.
     """
 
-    def __init__(self, folder: Path, module: str, packages: tuple[str, ...], tags: str,
-                 environment: Mapping[str, str]) -> None:  # fmt: skip
+    def __init__(
+        self, folder: Path, module: str, packages: tuple[str, ...], tags: str, environment: Mapping[str, str]
+    ) -> None:
         super().__init__(folder)
         self._module = module
         self._packages = packages
@@ -130,9 +142,14 @@ class GoTests(PackageTests):
     def _go_test(self, options: list[str], environment: Mapping[str, str]) -> str:
         command = [program("go"), "test", f"-tags={self._tags}", *options, *self._packages]
         done = subprocess.run(
-            command, cwd=self._source, env={**os.environ, **environment}, capture_output=True, text=True,
-            timeout=_LIMIT, check=False,
-        )  # fmt: skip
+            command,
+            cwd=self._source,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT,
+            check=False,
+        )
         if done.returncode not in (0, 1):
             raise UsageError(f"go test cannot run {self._module}:\n{done.stdout}{done.stderr}", "Look at its output.")
         return done.stdout

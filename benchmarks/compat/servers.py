@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.compat.cluster import Cluster
 from es_sbert.engines.local import start_engine, stop_engine
-from es_sbert.engines.local.layout import Layout
+from es_sbert.engines.local.engine_home import EngineHome
 from tests.conftest import build_of, free_port
 from tests.gateway.running import serve
 
@@ -28,7 +28,7 @@ def own_cluster(engine: str) -> Iterator[Cluster]:
         engine: `es9`, `es8` or `opensearch`; the build is that of the tests.
     """
     build, port = build_of(engine), free_port()
-    layout = Layout.from_environment(os.environ, root=os.geteuid() == 0)
+    layout = EngineHome.from_environment(os.environ, root=os.geteuid() == 0)
     settings = _OPENSEARCH_SETTINGS if engine == "opensearch" else {}
     settings = _SETTINGS | settings | {"path.repo": str(layout.work(build, port) / "tmp")}
     server = start_engine(build, port=port, timeout=_STARTED_WITHIN, settings=settings)

@@ -12,8 +12,8 @@ from benchmarks.compat.outcomes import Outcome, SuiteResult, compare
 from benchmarks.compat.package_suites import GoTests, PackageTests, PytestTests
 from benchmarks.compat.yaml_runner import YamlRunner
 from benchmarks.compat.yaml_suite import YamlTest, read_suite, skip_reason
-from es_sbert.engines.local.catalogue import Artifact
-from es_sbert.engines.local.maven import Maven
+from es_sbert.engines.local.engine_builds import Artifact
+from es_sbert.engines.local.engine_install import Maven
 
 # Said with every result, so that nobody takes the suites for those of the clients themselves.
 NO_TESTS = (
@@ -108,9 +108,16 @@ SUITES = (
 
 
 def run_yaml(
-    suite: Suite, source: YamlSuiteSource, cluster: Cluster, gateway: str, maven: Maven, folder: Path, *,
-    only: str, seen: Callable[[str, Outcome, Outcome], None],
-) -> SuiteResult:  # fmt: skip
+    suite: Suite,
+    source: YamlSuiteSource,
+    cluster: Cluster,
+    gateway: str,
+    maven: Maven,
+    folder: Path,
+    *,
+    only: str,
+    seen: Callable[[str, Outcome, Outcome], None],
+) -> SuiteResult:
     """Run a YAML suite, each test directly and then through the gateway.
 
     Args:
@@ -124,8 +131,9 @@ def run_yaml(
 
     @contextmanager
     def runner(url: str) -> Iterator[YamlRunner]:
-        one = YamlRunner(url, read.apis, product=cluster.product, version=cluster.version,
-                         check_warnings=source.check_warnings)  # fmt: skip
+        one = YamlRunner(
+            url, read.apis, product=cluster.product, version=cluster.version, check_warnings=source.check_warnings
+        )
         with closing(one):
             yield one
 
@@ -150,9 +158,15 @@ def _run_one(runner: YamlRunner, test: YamlTest, cluster: Cluster) -> Outcome:
 
 
 def run_package(
-    suite: Suite, source: PackageSource, cluster: Cluster, gateway: str, folder: Path, *,
-    only: str, seen: Callable[[str, Outcome, Outcome], None],
-) -> SuiteResult:  # fmt: skip
+    suite: Suite,
+    source: PackageSource,
+    cluster: Cluster,
+    gateway: str,
+    folder: Path,
+    *,
+    only: str,
+    seen: Callable[[str, Outcome, Outcome], None],
+) -> SuiteResult:
     """Run a library's tests, all directly and then all through the gateway.
 
     If any test ends differently, all are run both ways once more.

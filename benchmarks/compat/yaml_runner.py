@@ -61,8 +61,9 @@ class YamlRunner:
             return Outcome("passed", answers=tuple(one.answers))
         return Outcome("failed", *failure, answers=tuple(one.answers))
 
-    def send(self, api: Api, arguments: Mapping[str, Any], headers: Mapping[str, str],
-             choose: random.Random) -> httpx.Response:  # fmt: skip
+    def send(
+        self, api: Api, arguments: Mapping[str, Any], headers: Mapping[str, str], choose: random.Random
+    ) -> httpx.Response:
         """Call an API.
 
         Raises:
@@ -196,9 +197,8 @@ def _check_warnings(warnings: list[str], options: Mapping[str, Any]) -> None:
     allowed = expected | set(options.get("allowed_warnings") or ())
     allowed_expressions = [*expressions, *(options.get("allowed_warnings_regex") or ())]
     unexpected = [
-        text for text in warnings
-        if text not in allowed and not any(holds(each, text) for each in allowed_expressions)
-    ]  # fmt: skip
+        text for text in warnings if text not in allowed and not any(holds(each, text) for each in allowed_expressions)
+    ]
     if unexpected:
         raise AssertionFailed(f"unexpected warnings: {unexpected}")
     missing = [each for each in expected if each not in warnings]

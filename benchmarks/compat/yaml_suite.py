@@ -43,10 +43,11 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|null|Nul
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     """An object, whose keys are always text."""
     return {
-        key.value if isinstance(key, yaml.ScalarNode) else str(loader.construct_object(key, deep=True)):
-            loader.construct_object(value, deep=True)
+        key.value
+        if isinstance(key, yaml.ScalarNode)
+        else str(loader.construct_object(key, deep=True)): loader.construct_object(value, deep=True)
         for key, value in node.value
-    }  # fmt: skip
+    }
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)

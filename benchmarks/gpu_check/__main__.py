@@ -76,9 +76,16 @@ def _run(step: Step, arguments: argparse.Namespace) -> int:
         return 2
     arguments.scratch.mkdir(parents=True, exist_ok=True)
     context = Context(
-        models=tuple(arguments.model), data=arguments.data, scratch=arguments.scratch, rounds=arguments.rounds,
-        texts=arguments.texts, runs=arguments.runs, cases=tuple(arguments.case), limit=arguments.limit, started=started,
-    )  # fmt: skip
+        models=tuple(arguments.model),
+        data=arguments.data,
+        scratch=arguments.scratch,
+        rounds=arguments.rounds,
+        texts=arguments.texts,
+        runs=arguments.runs,
+        cases=tuple(arguments.case),
+        limit=arguments.limit,
+        started=started,
+    )
     try:
         section = step.run(context)
     except Exception as error:  # the other steps run all the same, and the file says what this one met
@@ -125,8 +132,13 @@ def _listed() -> str:
 class _Only(argparse.Action):
     """`--only NAME` after all other arguments: this step in place of those that were named."""
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object,
-                 option_string: str | None = None) -> None:  # fmt: skip
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
         namespace.step = [values]
 
 
@@ -144,22 +156,38 @@ def _parser() -> argparse.ArgumentParser:
     names = [step.name for step in STEPS]
     add = parser.add_argument
     add("--list", action="store_true", help="list the steps, and what is not installed for each")
-    add("--requirements", nargs="?", const="steps", choices=["steps", "training"],
+    add(
+        "--requirements",
+        nargs="?",
+        const="steps",
+        choices=["steps", "training"],
         help="list the packages to bring to a machine that has torch and sentence-transformers; 'training' adds those "
-        "of the step training")  # fmt: skip
+        "of the step training",
+    )
     add("--step", action="append", choices=names, metavar="NAME", help="run this step; several times for several")
     add("--only", action=_Only, choices=names, metavar="NAME", help=argparse.SUPPRESS)
     add("--case", action="append", default=[], metavar="PART", help="run only cases whose name holds PART")
     add("--output", type=_path, default=Path("gpu.json"), help="the JSON file that sections are added to (gpu.json)")
-    add("--model", type=_path, action="append", default=[], metavar="FOLDER",
-        help="sentence-transformers folder in place of random weights; several times for several")  # fmt: skip
+    add(
+        "--model",
+        type=_path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="sentence-transformers folder in place of random weights; several times for several",
+    )
     add("--data", type=_path, metavar="FOLDER", help="data sets; without it sentences are made up")
     add("--scratch", type=_path, default=_SCRATCH, metavar="FOLDER", help=f"keep exported models here ({_SCRATCH})")
     add("--rounds", type=int, default=5, help="repetitions of a measurement (5)")
     add("--runs", type=int, default=50, help="repetitions of a single operation (50)")
     add("--texts", type=int, metavar="N", help="at most so many texts (or tokens, for attention) in a measurement")
-    add("--limit", type=float, default=DEFAULT_LIMIT, metavar="SECONDS",
-        help=f"begin nothing new in a step that runs longer ({DEFAULT_LIMIT:.0f})")  # fmt: skip
+    add(
+        "--limit",
+        type=float,
+        default=DEFAULT_LIMIT,
+        metavar="SECONDS",
+        help=f"begin nothing new in a step that runs longer ({DEFAULT_LIMIT:.0f})",
+    )
     return parser
 
 

@@ -25,7 +25,7 @@ _LAYERS = 8  # in one graph, so that starting a run weighs little
 def attention(context: Context) -> JSON:
     """PackedMultiHeadAttention by each kernel at several lengths, with as many true tokens in each batch."""
     load_libraries()
-    from es_sbert.encoder.session import SHORT_TEXT
+    from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS
 
     cases: JSON = {}
     for hidden in HIDDEN:
@@ -43,7 +43,7 @@ def attention(context: Context) -> JSON:
             cases[name] = _measure(graph, hidden, length, min(TRUE_TOKENS, context.texts or TRUE_TOKENS), context.runs)
     return {
         "heads": HEADS,
-        "encoder_takes_sdpa_kernel_2_up_to": SHORT_TEXT,
+        "encoder_takes_sdpa_kernel_2_up_to": SHORT_TEXT_TOKENS,
         "default_is_faster_from": {str(hidden): crossover(cases, hidden) for hidden in HIDDEN},
         "cases": cases,
     }
@@ -72,11 +72,14 @@ def write_graph(path: Path, hidden: int) -> Path:
     names = ["query", *(f"attended_{layer}" for layer in range(_LAYERS - 1)), "output"]
     nodes = [
         helper.make_node(
-            "PackedMultiHeadAttention", [names[layer], "key", "value", "", "token_offset", "cumulated_lengths"],
-            [names[layer + 1]], domain="com.microsoft", num_heads=HEADS,
+            "PackedMultiHeadAttention",
+            [names[layer], "key", "value", "", "token_offset", "cumulated_lengths"],
+            [names[layer + 1]],
+            domain="com.microsoft",
+            num_heads=HEADS,
         )
         for layer in range(_LAYERS)
-    ]  # fmt: skip
+    ]
     output = helper.make_tensor_value_info("output", TensorProto.FLOAT16, rows[1])
     graph = helper.make_graph(nodes, "attention", inputs, [output])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
@@ -87,8 +90,8 @@ def write_graph(path: Path, hidden: int) -> Path:
 def _measure(graph: Path, hidden: int, length: int, tokens: int, runs: int) -> JSON:
     import onnxruntime
 
-    from es_sbert.encoder.packing import pack
-    from es_sbert.encoder.session import session_options
+    from es_sbert.encoder.batching import pack
+    from es_sbert.encoder.onnx_session import session_options
 
     texts = max(1, tokens // length)
     batch = pack([np.zeros(length, np.int64)] * texts)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from es_sbert.bundle.model import Precision
-    from es_sbert.bundle.store import Bundle
+    from es_sbert.bundle.bundle import EncoderBundle
+    from es_sbert.bundle.sentence_model import Precision
 
 DEFAULT_LIMIT = 540.0  # seconds of a step: it ends within ten minutes
 
@@ -78,22 +78,22 @@ class Context:
         """The first of them: MiniLM's shape where none was given."""
         return next(iter(self.named_models.items()))
 
-    def bundle(self, folder: Path, precisions: Sequence[Precision] | None = None) -> Bundle:
+    def bundle(self, folder: Path, precisions: Sequence[Precision] | None = None) -> EncoderBundle:
         """A model's bundle in the scratch folder, exported where it is not there yet.
 
         Variants below their parity bar are written too: the step `parity` measures them.
         """
-        from es_sbert.bundle.checkpoint import read_model
-        from es_sbert.bundle.model import Precision
-        from es_sbert.bundle.store import is_bundle, open_bundle
+        from es_sbert.bundle.bundle import is_encoder_bundle, open_encoder_bundle
+        from es_sbert.bundle.sentence_model import Precision
+        from es_sbert.bundle.sentence_model_reader import read_sentence_model
         from es_sbert.exporters.export import export_bundle
 
         wanted = tuple(precisions or (Precision.FP16,))
-        model = read_model(folder)
+        model = read_sentence_model(folder)
         target = self.scratch / f"bundle-{model.name}-{model.fingerprint[:12]}-{'-'.join(wanted)}"
-        if not is_bundle(target):
+        if not is_encoder_bundle(target):
             export_bundle(model, target, wanted, force=True, on_progress=say)
-        return open_bundle(target)
+        return open_encoder_bundle(target)
 
 
 def say(line: str) -> None:

@@ -50,7 +50,7 @@ def _cases(context: Context) -> Iterator[tuple[str, dict[str, Any] | Path]]:
         if not context.models:
             raise
         return
-    from es_sbert.bundle.model import Pooling
+    from es_sbert.bundle.sentence_model import Pooling
 
     for architecture in ARCHITECTURES:
         for size, shape in _SIZES.items():
@@ -66,8 +66,8 @@ def _cases(context: Context) -> Iterator[tuple[str, dict[str, Any] | Path]]:
 
 
 def _measure(context: Context, name: str, settings: dict[str, Any] | Path) -> JSON:
-    from es_sbert.bundle.checkpoint import read_model
-    from es_sbert.bundle.model import Precision
+    from es_sbert.bundle.sentence_model import Precision
+    from es_sbert.bundle.sentence_model_reader import read_sentence_model
 
     if isinstance(settings, Path):
         folder = settings
@@ -83,7 +83,7 @@ def _measure(context: Context, name: str, settings: dict[str, Any] | Path) -> JS
     bundle = context.bundle(folder, precisions)
     sections = {str(precision): _compare(bundle, precision) for precision in precisions}
     goals = [one for section in sections.values() for one in section.pop("goals")]
-    return {"architecture": read_model(folder).architecture, **sections, "goals": goals}
+    return {"architecture": read_sentence_model(folder).architecture, **sections, "goals": goals}
 
 
 def _compare(bundle: Any, precision: Any) -> JSON:
@@ -91,22 +91,22 @@ def _compare(bundle: Any, precision: Any) -> JSON:
     from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.errors import UnsupportedArchitecture
-    from es_sbert.exporters.architectures import read_transformer
-    from es_sbert.exporters.parity import BARS, compare
-    from es_sbert.exporters.reference import choose_reference
-    from es_sbert.exporters.sentences import parity_sentences
+    from es_sbert.exporters.architectures import read_transformer_weights
+    from es_sbert.exporters.numpy_reference import choose_reference
+    from es_sbert.exporters.parity import PARITY_THRESHOLDS, compare_vectors
+    from es_sbert.exporters.parity_texts import parity_sentences
 
     model = bundle.model
     texts = parity_sentences(model.max_tokens)
     try:
-        transformer = read_transformer(model)
+        transformer = read_transformer_weights(model)
     except UnsupportedArchitecture:
         transformer = None
     reference, encode = choose_reference(model, transformer, "numpy")
     with Encoder(bundle, str(precision), Device("cuda"), threads=2) as encoder:
-        report = compare(precision, reference, encode(texts), encoder.encode(texts).vectors)
+        report = compare_vectors(precision, reference, encode(texts), encoder.encode(texts).vectors)
         provider = encoder.info.provider
-    bar = BARS[precision].min_cosine
+    bar = PARITY_THRESHOLDS[precision].min_cosine
     return {
         "provider": provider,
         **report.model_dump(mode="json"),

@@ -41,8 +41,10 @@ def write_model(
     if not (folder / "modules.json").exists():
         _write_transformer(folder, shape, vocabulary, seed, "BertModel", {})
         (folder / "1_Pooling").mkdir()
-        _write(folder / "1_Pooling/config.json", {"word_embedding_dimension": shape.hidden,
-                                                  f"pooling_mode_{pooling}_tokens": True})  # fmt: skip
+        _write(
+            folder / "1_Pooling/config.json",
+            {"word_embedding_dimension": shape.hidden, f"pooling_mode_{pooling}_tokens": True},
+        )
         _write(folder / "sentence_bert_config.json", {"max_seq_length": MAX_TOKENS, "do_lower_case": False})
         modules = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
         described = [
@@ -72,11 +74,15 @@ def _write_transformer(
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     _tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
     names = dict(zip(("pad", "unk", "cls", "sep", "mask"), _SPECIAL, strict=True))
-    _write(folder / "tokenizer_config.json", {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": MAX_TOKENS,
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-        **{f"{name}_token": token for name, token in names.items()},
-    })  # fmt: skip
+    _write(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": MAX_TOKENS,
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            **{f"{name}_token": token for name, token in names.items()},
+        },
+    )
     labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}} if head else {}
     config = {
         "model_type": "bert", "architectures": [kind], "hidden_size": shape.hidden,

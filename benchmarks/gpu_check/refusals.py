@@ -42,11 +42,11 @@ def refusals(context: Context) -> JSON:
 
 
 def _encode_here(bundle: Path) -> None:
-    from es_sbert.bundle.store import open_bundle
+    from es_sbert.bundle.bundle import open_encoder_bundle
     from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
 
-    with Encoder(open_bundle(bundle), "fp16", Device("cuda"), threads=1) as encoder:
+    with Encoder(open_encoder_bundle(bundle), "fp16", Device("cuda"), threads=1) as encoder:
         encoder.encode(["baba bebe"])
 
 

@@ -62,10 +62,15 @@ def speed(context: Context) -> JSON:
 
 
 def _side_by_side(
-    context: Context, encoder: Any, network: Any, folder: Path, words: Sequence[str], tokens: int,
+    context: Context,
+    encoder: Any,
+    network: Any,
+    folder: Path,
+    words: Sequence[str],
+    tokens: int,
     peaks: tuple[float | None, float | None],
-) -> JSON:  # fmt: skip
-    from es_sbert.bundle.checkpoint import read_model
+) -> JSON:
+    from es_sbert.bundle.sentence_model_reader import read_sentence_model
 
     count, their_count = (context.at_most(number) for number in _ROUND[tokens])
     seeds = iter(range(1, 10_000))
@@ -76,7 +81,7 @@ def _side_by_side(
     encoder.encode(new_texts(min(count, encoder.window)))
     best, tried = _best_batch(network, new_texts, their_count)
     ours, theirs, at_best, token_counts = [], [], [], []
-    model = read_model(folder)
+    model = read_sentence_model(folder)
     shape = Shape.of_config(model.transformer_config)
     work: list[float] = []
     for number in range(context.rounds):
@@ -108,7 +113,9 @@ def _side_by_side(
         "tflops": achieved,
         "share_of_peak": achieved / peaks[0] if peaks[0] else None,
         "share_of_measured_peak": achieved / peaks[1] if peaks[1] else None,
-        "sentence_transformers": None if network is None else {
+        "sentence_transformers": None
+        if network is None
+        else {
             "texts": their_count,
             "batch_32": spread(theirs),
             "best": {"batch": best, **spread(at_best)},
@@ -116,7 +123,7 @@ def _side_by_side(
         },
         "ratio_to_best": spread(ratios) if ratios else None,
         "goals": goals,
-    }  # fmt: skip
+    }
 
 
 def _best_batch(network: Any, new_texts: Callable[[int], list[str]], count: int) -> tuple[int, JSON]:
@@ -144,7 +151,8 @@ def rate(encode: Callable[[list[str]], Any], texts: list[str]) -> float:
 
 def _encoder(context: Context, folder: Path, **settings: Any) -> Any:
     from es_sbert.encoder.device import Device
-    from es_sbert.encoder.encoder import CUDA_WORKERS, Encoder
+    from es_sbert.encoder.encoder import Encoder
+    from es_sbert.encoder.onnx_session import CUDA_WORKERS
 
     settings = {"threads": CUDA_WORKERS, **settings}
     return Encoder(context.bundle(folder), "fp16", Device("cuda"), **settings)
@@ -232,8 +240,17 @@ def pairs(context: Context) -> JSON:
                     embedding.append(embedded - begun)
                     comparing.append(ended - embedded)
                     together.append(ended - begun)
-        goals = [goal(f"seconds to the most similar pair of {_PAIRS:,}", statistics.median(together),
-                      at_most=_PAIRS_SECONDS)] if len(texts) == _PAIRS else []  # fmt: skip
+        goals = (
+            [
+                goal(
+                    f"seconds to the most similar pair of {_PAIRS:,}",
+                    statistics.median(together),
+                    at_most=_PAIRS_SECONDS,
+                )
+            ]
+            if len(texts) == _PAIRS
+            else []
+        )
         cases[model] = {
             "sentences": len(texts),
             "real_sentences": context.data is not None,

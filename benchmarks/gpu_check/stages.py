@@ -43,7 +43,8 @@ def stages(context: Context) -> JSON:
 
 def _measure(context: Context, folder: Path, tokens: int, count: int) -> JSON:
     from es_sbert.encoder.device import Device
-    from es_sbert.encoder.encoder import CUDA_WORKERS, Encoder
+    from es_sbert.encoder.encoder import Encoder
+    from es_sbert.encoder.onnx_session import CUDA_WORKERS
 
     words = whole_words(folder / "tokenizer.json")
     bundle = context.bundle(folder)
@@ -70,15 +71,13 @@ def _one_after_another(bundle: Any, warm: list[str], texts: list[str]) -> JSON:
 
     The calling thread's are the upper bound of what holds the interpreter's lock: tokenising happens in other threads.
     """
-    from es_sbert.encoder.batches import distinct, plan_batches
+    from es_sbert.encoder.batching import InputBuilder, batch_limits, plan_batches, unique_rows
     from es_sbert.encoder.device import Device
-    from es_sbert.encoder.encoder import batch_budget
-    from es_sbert.encoder.packing import BatchInputs
     from es_sbert.encoder.tokenizer import SentenceTokenizer
 
     tokenizer, device = SentenceTokenizer(bundle.model), Device("cuda")
     sessions = {short: _open(bundle.variant_file("fp16"), short) for short in (True, False)}
-    inputs = BatchInputs(sessions[False])
+    inputs = InputBuilder(sessions[False])
     spent: defaultdict[str, float] = defaultdict(float)
     process: defaultdict[str, float] = defaultdict(float)
     thread: defaultdict[str, float] = defaultdict(float)
@@ -98,10 +97,10 @@ def _one_after_another(bundle: Any, warm: list[str], texts: list[str]) -> JSON:
         with stage("tokenise"):
             rows = tokenizer(given).ids
         with stage("plan"):
-            firsts, where = distinct(rows)
+            firsts, where = unique_rows(rows)
             rows = [rows[first] for first in firsts]
             lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-            batches = plan_batches(lengths, batch_budget(device))
+            batches = plan_batches(lengths, batch_limits(device))
         vectors = np.empty((len(rows), bundle.model.dimensions), np.float32)
         for members in batches:
             with stage("pack"):
@@ -166,14 +165,14 @@ def _overlapped(encoder: Any, texts: list[str]) -> JSON:
 
 
 def _short_text() -> int:
-    from es_sbert.encoder.session import SHORT_TEXT
+    from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS
 
-    return SHORT_TEXT
+    return SHORT_TEXT_TOKENS
 
 
 def _open(path: Path, short: bool) -> Any:
     from es_sbert.encoder.device import Device
-    from es_sbert.encoder.session import open_session
+    from es_sbert.encoder.onnx_session import open_session
 
     return open_session(path, Device("cuda"), short=short)
 
@@ -203,7 +202,8 @@ def profile(context: Context) -> JSON:
 def _kernels(bundle: Any, texts: list[str]) -> JSON | None:
     """Time on the card by kernel, from torch's profiler, which sees those of every library; None without it."""
     from es_sbert.encoder.device import Device
-    from es_sbert.encoder.encoder import CUDA_WORKERS, Encoder
+    from es_sbert.encoder.encoder import Encoder
+    from es_sbert.encoder.onnx_session import CUDA_WORKERS
 
     try:
         import torch
@@ -227,29 +227,33 @@ def _kernels(bundle: Any, texts: list[str]) -> JSON | None:
         "seconds": took,
         "seconds_on_the_card": total / 1e6,
         "table": [
-            {"kernel": event.key, "calls": event.count, "milliseconds": event.self_device_time_total / 1e3,
-             "share": event.self_device_time_total / total}
+            {
+                "kernel": event.key,
+                "calls": event.count,
+                "milliseconds": event.self_device_time_total / 1e3,
+                "share": event.self_device_time_total / total,
+            }
             for event in found[:_KERNELS_SHOWN]
         ],
-    }  # fmt: skip
+    }
 
 
 def _operators(bundle: Any, texts: list[str], scratch: Path) -> tuple[list[JSON], list[str]]:
     """Operators by provider with the time that the host spends on them, from onnxruntime's own profile."""
     import onnxruntime
 
-    from es_sbert.encoder.cuda_session import computing_operators, cuda_options
+    from es_sbert.encoder.batching import InputBuilder
+    from es_sbert.encoder.cuda_session import cuda_provider_options, non_shape_operators
     from es_sbert.encoder.device import Device
-    from es_sbert.encoder.packing import BatchInputs
-    from es_sbert.encoder.session import session_options
+    from es_sbert.encoder.onnx_session import session_options
     from es_sbert.encoder.tokenizer import SentenceTokenizer
 
     options = session_options()
     options.enable_profiling = True
     options.profile_file_prefix = str(scratch / "profile")
-    providers = [(CUDA, cuda_options(Device("cuda"))), "CPUExecutionProvider"]
+    providers = [(CUDA, cuda_provider_options(Device("cuda"))), "CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(str(bundle.variant_file("fp16")), options, providers=providers)
-    feed = BatchInputs(session)(SentenceTokenizer(bundle.model)(texts).ids)
+    feed = InputBuilder(session)(SentenceTokenizer(bundle.model)(texts).ids)
     for _ in range(3):
         session.run(None, feed)
     events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
@@ -265,4 +269,4 @@ def _operators(bundle: Any, texts: list[str], scratch: Path) -> tuple[list[JSON]
         {"operator": operator, "provider": provider, "calls": calls[operator, provider], "microseconds": micro}
         for (operator, provider), micro in spent.most_common()
     ]
-    return table, computing_operators(operator for operator, provider in calls if provider == "CPUExecutionProvider")
+    return table, non_shape_operators(operator for operator, provider in calls if provider == "CPUExecutionProvider")

@@ -106,10 +106,10 @@ def _made_up_data(context: Context, folder: Path) -> Path:
 def reranker(context: Context) -> JSON:
     """Pairs a second of a cross-encoder in fp16, beside sentence-transformers' CrossEncoder in fp16."""
     load_libraries()
-    from es_sbert.bundle.cross_encoder import read_cross_encoder
-    from es_sbert.bundle.model import Precision
+    from es_sbert.bundle.cross_encoder_model import read_cross_encoder
+    from es_sbert.bundle.sentence_model import Precision
     from es_sbert.encoder.reranker import Reranker
-    from es_sbert.exporters.reranker import export_reranker
+    from es_sbert.exporters.export import export_reranker
 
     name = "minilm"
     folder = write_cross_encoder(context.scratch / f"cross-{name}", SHAPES[name])

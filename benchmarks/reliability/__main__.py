@@ -23,7 +23,7 @@ import click
 from benchmarks.common import machine, replaced
 from benchmarks.reliability.kept import MAKER, NAME, PAGE, FaultRun, keep, section
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.faults.bench import Bench, FaultNotFelt
 from tests.faults.catalogue import FAULTS
 from tests.faults.compare import compare
@@ -36,8 +36,9 @@ from tests.tiny import write_tiny_bert
 _TRIES = 5
 
 
-def run_once(fault: Fault, server: OwnServer, engine: str, encoder: Encoder, model: Path, *, documents: int,
-             outage: float) -> FaultRun:  # fmt: skip
+def run_once(
+    fault: Fault, server: OwnServer, engine: str, encoder: Encoder, model: Path, *, documents: int, outage: float
+) -> FaultRun:
     """One run of a fault.
 
     Raises:
@@ -55,10 +56,18 @@ def run_once(fault: Fault, server: OwnServer, engine: str, encoder: Encoder, mod
     if end.settings:
         raise click.ClickException(f"{fault.name}: the load has left its own settings behind: {end.settings}")
     return FaultRun(
-        bench.commands, *(summary[name] for name in ("read", "indexed", "updated", "unchanged")),
-        sum(summary["skipped"].values()), summary["dead"], summary["left"], summary["retries"],
-        end.documents, end.doubled, end.lost, round(time.monotonic() - begin, 1), end.stale,
-    )  # fmt: skip
+        bench.commands,
+        *(summary[name] for name in ("read", "indexed", "updated", "unchanged")),
+        sum(summary["skipped"].values()),
+        summary["dead"],
+        summary["left"],
+        summary["retries"],
+        end.documents,
+        end.doubled,
+        end.lost,
+        round(time.monotonic() - begin, 1),
+        end.stale,
+    )
 
 
 def felt(fault: Fault, *arguments: object, **options: object) -> FaultRun:
@@ -79,8 +88,9 @@ def felt(fault: Fault, *arguments: object, **options: object) -> FaultRun:
 @click.option("--outage", default=120.0, show_default=True, help="Seconds that the engine is stopped.")
 @click.option("--kept", is_flag=True, help="Run nothing; with --write, the table of what is kept.")
 @click.option("--write", is_flag=True, help="Put the table into docs/reliability.md.")
-def main(engines: tuple[str, ...], words: tuple[str, ...], runs: int, documents: int, outage: float, kept: bool,
-         write: bool) -> None:  # fmt: skip
+def main(
+    engines: tuple[str, ...], words: tuple[str, ...], runs: int, documents: int, outage: float, kept: bool, write: bool
+) -> None:
     """Run the faults and keep what came of them."""
     bad = 0 if kept else _run(engines, words, runs, documents, outage)
     if write:
@@ -95,8 +105,11 @@ def _run(engines: tuple[str, ...], words: tuple[str, ...], runs: int, documents:
         model = write_tiny_bert(Path(folder) / "tiny")
         with load_encoder(str(model), precision="fp32", threads=1) as encoder:
             for engine in engines:
-                chosen = [fault for fault in FAULTS if engine in fault.engines
-                          and (not words or any(word in fault.name for word in words))]  # fmt: skip
+                chosen = [
+                    fault
+                    for fault in FAULTS
+                    if engine in fault.engines and (not words or any(word in fault.name for word in words))
+                ]
                 chosen.sort(key=_configuration)
                 for _, group in groupby(chosen, key=_configuration):
                     bad += _run_group(list(group), engine, encoder, model, runs, documents, outage)
@@ -107,8 +120,9 @@ def _configuration(fault: Fault) -> list[tuple[str, str]]:
     return sorted(fault.settings.items())
 
 
-def _run_group(faults: list[Fault], engine: str, encoder: Encoder, model: Path, runs: int, documents: int,
-               outage: float) -> int:  # fmt: skip
+def _run_group(
+    faults: list[Fault], engine: str, encoder: Encoder, model: Path, runs: int, documents: int, outage: float
+) -> int:
     """Faults on one server; how many runs went wrong."""
     bad = 0
     with ExitStack() as stack:

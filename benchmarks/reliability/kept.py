@@ -49,9 +49,12 @@ class FaultRun:
 
     @property
     def good(self) -> bool:
-        return not self.doubled and not self.lost and not self.stale and self.read == self.skipped + sum(
-            getattr(self, name) for name in _ENDS
-        )  # fmt: skip
+        return (
+            not self.doubled
+            and not self.lost
+            and not self.stale
+            and self.read == self.skipped + sum(getattr(self, name) for name in _ENDS)
+        )
 
 
 def path_of(fault: Fault, engine: str) -> Path:
@@ -75,8 +78,24 @@ def section() -> str:
             if path.exists():
                 runs = [FaultRun(**run) for run in json.loads(path.read_text())["runs"]]
                 rows.append([fault.name, engine, *_row(runs)])
-    header = ["fault", "engine", "passed", "commands", "read", "indexed", "updated", "unchanged", "skipped", "dead",
-              "left", "sent again", "in the index", "doubled", "lost", "stale"]  # fmt: skip
+    header = [
+        "fault",
+        "engine",
+        "passed",
+        "commands",
+        "read",
+        "indexed",
+        "updated",
+        "unchanged",
+        "skipped",
+        "dead",
+        "left",
+        "sent again",
+        "in the index",
+        "doubled",
+        "lost",
+        "stale",
+    ]
     return table(header, rows)
 
 

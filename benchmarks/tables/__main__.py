@@ -30,7 +30,7 @@ TABLES: dict[str, ModuleType] = {
 )
 @click.option("--profile", type=click.Choice(list(PROFILES)), default="cpu", show_default=True)
 @click.option("--kept", is_flag=True, help="Run nothing: show what benchmarks/results holds.")
-@click.option("--write", is_flag=True, help="Put the tables into docs/results.md.")  # fmt: skip
+@click.option("--write", is_flag=True, help="Put the tables into docs/results.md.")
 def main(tables: tuple[str, ...], data: Path, work: Path, profile: str, kept: bool, write: bool) -> None:
     """Print TABLES (all of them by default). A result that benchmarks/results holds is not made again."""
     lab = Lab(data, work, PROFILES[profile], run=not kept)

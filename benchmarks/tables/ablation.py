@@ -20,11 +20,16 @@ def make(lab: Lab) -> str:
     pooling = table(
         ["pooling", "NLI, paper", "NLI, ours", "STSb, paper", "STSb, ours"],
         [
-            [mode, f"{figures[0]:.2f}", *_ours(lab, "nli", mode, ("u", "v", "|u-v|")),
-             f"{figures[1]:.2f}", *_ours(lab, "stsb", mode, ())]
+            [
+                mode,
+                f"{figures[0]:.2f}",
+                *_ours(lab, "nli", mode, ("u", "v", "|u-v|")),
+                f"{figures[1]:.2f}",
+                *_ours(lab, "stsb", mode, ()),
+            ]
             for mode, figures in paper.POOLING.items()
         ],
-    )  # fmt: skip
+    )
     features = table(
         ["features (mean pooling, NLI)", "paper", "ours"],
         [

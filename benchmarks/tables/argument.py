@@ -11,10 +11,18 @@ from numpy.typing import NDArray
 from benchmarks.common import table
 from benchmarks.tables import models, paper
 from benchmarks.tables.lab import Lab, cells
-from es_sbert.evaluation.argument import FOLDS, TOPIC_FOLDS, cross_validate, grades, random_splits, topic_splits
-from es_sbert.evaluation.files import Task, read_folder
-from es_sbert.evaluation.open import close_model, open_model
-from es_sbert.evaluation.similarity import Similarity, paired_similarity
+from es_sbert.evaluation.argument_similarity import (
+    FOLDS,
+    TOPIC_FOLDS,
+    cross_validate,
+    grades,
+    random_splits,
+    topic_splits,
+)
+from es_sbert.evaluation.evaluated_models import close_model, open_model
+from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
+from es_sbert.evaluation.task_data import EvaluationTask
+from es_sbert.evaluation.task_files import read_folder
 
 TITLE = "Argument similarity (the paper's table 3)"
 NOTE = (
@@ -31,10 +39,15 @@ def make(lab: Lab) -> str:
     lines = [[part, f"*{name}*", value] for (part, name), value in paper.ARGUMENT.items()]
     for name, model in _untrained(lab):
         lines += [
-            [part, f"{name}{', SVR on the vectors' if place else ''}",
-             *cells(1, lambda name=name, model=model, place=place: [_row(lab.report("argument", name, model), place)])]
+            [
+                part,
+                f"{name}{', SVR on the vectors' if place else ''}",
+                *cells(
+                    1, lambda name=name, model=model, place=place: [_row(lab.report("argument", name, model), place)]
+                ),
+            ]
             for place, part in enumerate(PARTS if not name.startswith("tf-idf") else ["no training"])
-        ]  # fmt: skip
+        ]
     for kind in ("bi-encoder", "cross-encoder"):
         for part in lab.profile.argument_parts:
             name = f"{lab.profile.base}, {kind}"
@@ -63,7 +76,7 @@ def _tuned(lab: Lab, kind: str, part: str) -> str:
     """Mean correlations of models tuned on the other folds."""
 
     def make() -> dict[str, Any]:
-        (data,) = read_folder(Task.ARGUMENT, lab.data)
+        (data,) = read_folder(EvaluationTask.ARGUMENT, lab.data)
         gold = grades(data.labels)  # (pairs,)
         splits = random_splits(data.labels) if part == "10 folds" else topic_splits(data.topics, folds=TOPIC_FOLDS)
         fold = iter(range(len(splits)))
@@ -78,8 +91,11 @@ def _tuned(lab: Lab, kind: str, part: str) -> str:
             return _scores(lab, model, [data.first[row] for row in test], [data.second[row] for row in test])
 
         found = cross_validate(splits, gold, train_and_score)
-        return {"pearson": found.mean.pearson, "spearman": found.mean.spearman,
-                "folds": [[each.pearson, each.spearman] for each in found.folds]}  # fmt: skip
+        return {
+            "pearson": found.mean.pearson,
+            "spearman": found.mean.spearman,
+            "folds": [[each.pearson, each.spearman] for each in found.folds],
+        }
 
     result = lab.kept(f"argument/{kind}-{part.replace(' ', '-')}", make)["result"]
     return f"{result['pearson']:.2f} / {result['spearman']:.2f}"
@@ -87,11 +103,18 @@ def _tuned(lab: Lab, kind: str, part: str) -> str:
 
 def _tune(lab: Lab, kind: str, source: Path, name: str) -> Path:
     return lab.train(
-        name, "stsb-regression", model__kind=kind, model__base=lab.profile.base, seed=1,
-        stages__0__data__0__path=str(source), stages__0__data__0__score_range=[0, 2], stages__0__dev=None,
-        stages__0__epochs=lab.profile.argument_epochs, stages__0__learning_rate=5e-5,
+        name,
+        "stsb-regression",
+        model__kind=kind,
+        model__base=lab.profile.base,
+        seed=1,
+        stages__0__data__0__path=str(source),
+        stages__0__data__0__score_range=[0, 2],
+        stages__0__dev=None,
+        stages__0__epochs=lab.profile.argument_epochs,
+        stages__0__learning_rate=5e-5,
         stages__0__checkpoints_per_epoch=1,
-    )  # fmt: skip
+    )
 
 
 def _scores(lab: Lab, folder: Path, first: list[str], second: list[str]) -> NDArray[np.floating]:

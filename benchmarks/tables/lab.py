@@ -165,8 +165,12 @@ def _never() -> dict[str, Any]:
 def _training(printed: str, folder: Path) -> dict[str, Any]:
     """What a run printed, and its course."""
     notes = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    return {**json.loads(printed), "folder": folder.name.removeprefix("partial-"), "recipe": notes["recipe"],
-            "course": {stage["name"]: stage["course"] for stage in notes["stages"]}}  # fmt: skip
+    return {
+        **json.loads(printed),
+        "folder": folder.name.removeprefix("partial-"),
+        "recipe": notes["recipe"],
+        "course": {stage["name"]: stage["course"] for stage in notes["stages"]},
+    }
 
 
 def _slug(name: str) -> str:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from benchmarks.common import read_jsonl
-from es_sbert.bundle.resolve import resolve_model
-from es_sbert.encoder.packing import pad
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.encoder.batching import pad
 
 LAYERS, WIDTH, HEADS = 2, 128, 2
 STEPS, BATCH, LONGEST, RATE, SEED = 3_000, 64, 48, 5e-4, 1
@@ -42,9 +42,13 @@ def train_masked_language_model(data: Path, folder: Path, device: str) -> None:
     torch.manual_seed(SEED)
     random = np.random.default_rng(SEED)
     config = transformers.BertConfig(
-        vocab_size=tokenizer.get_vocab_size(), hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
-        intermediate_size=4 * WIDTH, max_position_embeddings=512,
-    )  # fmt: skip
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=4 * WIDTH,
+        max_position_embeddings=512,
+    )
     texts = [document["text"] for document in read_jsonl(data / "ingest/short-docs.jsonl.gz")]
     network = transformers.BertForMaskedLM(config)
     _start_from_word_vectors(network, tokenizer, texts)

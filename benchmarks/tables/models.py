@@ -34,8 +34,21 @@ def infersent(lab: Lab) -> Path:
     train, dev = nli_part(lab, dev=False), nli_part(lab, dev=True)
 
     def make(folder: Path) -> None:
-        lab.es_sbert("baseline", "bilstm", train, "--dev", dev, "--vectors", vectors, "-o", folder, "--hidden", 256,
-                     "--epochs", 4)  # fmt: skip
+        lab.es_sbert(
+            "baseline",
+            "bilstm",
+            train,
+            "--dev",
+            dev,
+            "--vectors",
+            vectors,
+            "-o",
+            folder,
+            "--hidden",
+            256,
+            "--epochs",
+            4,
+        )
 
     return lab.folder("infersent", make)
 
@@ -110,8 +123,13 @@ def teacher(lab: Lab) -> Path:
 
 def augmented(lab: Lab, seed: int) -> Path:
     """Regression on STSb-train and on neighbours that the teacher scores."""
-    return lab.train(f"augmented-{seed}", "stsb-augmented", model__base=lab.profile.base, seed=seed,
-                     stages__0__data__1__objective__teacher=str(teacher(lab)))  # fmt: skip
+    return lab.train(
+        f"augmented-{seed}",
+        "stsb-augmented",
+        model__base=lab.profile.base,
+        seed=seed,
+        stages__0__data__1__objective__teacher=str(teacher(lab)),
+    )
 
 
 def cross_encoder(lab: Lab, seed: int) -> Path:

@@ -38,14 +38,29 @@ class Profile:
 
 PROFILES = {
     "cpu": Profile(
-        name="cpu", device="cpu", precision="bf16", evaluation="fp32", seeds=(1, 2, 3),
-        pair_models=("cross-encoder",), pair_seeds=(1, 2), ablation_seeds=(1, 2), base="all-MiniLM-L6-v2",
-        argument_epochs=1, argument_parts=("across topics",),
+        name="cpu",
+        device="cpu",
+        precision="bf16",
+        evaluation="fp32",
+        seeds=(1, 2, 3),
+        pair_models=("cross-encoder",),
+        pair_seeds=(1, 2),
+        ablation_seeds=(1, 2),
+        base="all-MiniLM-L6-v2",
+        argument_epochs=1,
+        argument_parts=("across topics",),
     ),
     "gpu": Profile(
-        name="gpu", device="cuda", precision="bf16", evaluation="fp16", seeds=tuple(range(1, 11)),
-        pair_models=("cross-encoder", "poly-encoder"), pair_seeds=tuple(range(1, 11)),
-        ablation_seeds=tuple(range(1, 11)), base="all-mpnet-base-v2", argument_epochs=3,
+        name="gpu",
+        device="cuda",
+        precision="bf16",
+        evaluation="fp16",
+        seeds=tuple(range(1, 11)),
+        pair_models=("cross-encoder", "poly-encoder"),
+        pair_seeds=tuple(range(1, 11)),
+        ablation_seeds=tuple(range(1, 11)),
+        base="all-mpnet-base-v2",
+        argument_epochs=3,
         argument_parts=("10 folds", "across topics"),
     ),
-}  # fmt: skip
+}

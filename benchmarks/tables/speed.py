@@ -11,9 +11,8 @@ import numpy as np
 from benchmarks.common import read_tsv, spread, table
 from benchmarks.tables import models, paper
 from benchmarks.tables.lab import Lab, cells
-from es_sbert.encoder.packing import pad
-from es_sbert.evaluation.models import Embedder
-from es_sbert.evaluation.open import close_model, open_model
+from es_sbert.encoder.batching import pad
+from es_sbert.evaluation.evaluated_models import SentenceEmbedder, close_model, open_model
 
 TITLE = "Sentences a second (the paper's table 7)"
 NOTE = (
@@ -47,8 +46,9 @@ def _contenders(lab: Lab) -> dict[str, tuple[Callable[[], Any], bool]]:
     }
     for precision in precisions:
         found[f"{base}, es-sbert {precision}"] = (
-            lambda precision=precision: open_model(base, backend="onnx", device=device, precision=precision), False
-        )  # fmt: skip
+            lambda precision=precision: open_model(base, backend="onnx", device=device, precision=precision),
+            False,
+        )
     return found
 
 
@@ -72,17 +72,17 @@ def _measure(lab: Lab) -> dict[str, str]:
     return {name: spread(values) for name, values in rates.items()}
 
 
-def _embed(model: Embedder, texts: Sequence[str], unsorted: bool) -> None:
+def _embed(model: SentenceEmbedder, texts: Sequence[str], unsorted: bool) -> None:
     if not unsorted:
         model.embed(texts)
         return
     import torch
 
-    from es_sbert.networks.siamese import SiameseEncoder, evaluating
+    from es_sbert.networks.siamese_encoder import SiameseEncoder, eval_mode
 
     assert isinstance(model, SiameseEncoder)
     rows = model.tokenize(texts)
-    with evaluating(model):
+    with eval_mode(model):
         for start in range(0, len(rows), 16):
             ids, mask = (torch.from_numpy(np.asarray(part)) for part in pad(rows[start : start + 16]))
             model(ids.to(model.device), mask.to(model.device)).cpu()

@@ -25,11 +25,10 @@ def rows(lab: Lab) -> models.Rows:
     onnx = lab.onnx()
     return [
         *models.untuned(lab),
-        ("SBERT-NLI from the masked start",
-         lambda: (models.small_nli(lab), onnx)),
+        ("SBERT-NLI from the masked start", lambda: (models.small_nli(lab), onnx)),
         ("all-MiniLM-L6-v2", lambda: ("all-MiniLM-L6-v2", onnx)),
         (f"{lab.profile.base}, SBERT-NLI", lambda: (models.nli(lab), onnx)),
-    ]  # fmt: skip
+    ]
 
 
 def make(lab: Lab) -> str:

@@ -29,8 +29,13 @@ def rows(lab: Lab) -> list[tuple[str, tuple[int, ...], Seeded]]:
     ]
     # A model does not teach itself.
     if lab.profile.name == "cpu":
-        own.append((f"{base}, STSb and neighbours scored by a tuned all-mpnet-base-v2", seeds,
-                    lambda seed: (models.augmented(lab, seed), onnx)))  # fmt: skip
+        own.append(
+            (
+                f"{base}, STSb and neighbours scored by a tuned all-mpnet-base-v2",
+                seeds,
+                lambda seed: (models.augmented(lab, seed), onnx),
+            )
+        )
     make = {"cross-encoder": models.cross_encoder, "poly-encoder": models.poly_encoder}
     pairs: list[tuple[str, tuple[int, ...], Seeded]] = [
         (f"{base}, {kind}, STSb", pair_seeds, lambda seed, kind=kind: (make[kind](lab, seed), ()))

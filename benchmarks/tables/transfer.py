@@ -30,8 +30,10 @@ def rows(lab: Lab) -> models.Rows:
 
 def make(lab: Lab) -> str:
     """The table."""
-    lines = [[f"*{name}*", *_shown([figures[column] for column in _PAPER_COLUMNS])]
-             for name, figures in paper.TRANSFER.items()]  # fmt: skip
+    lines = [
+        [f"*{name}*", *_shown([figures[column] for column in _PAPER_COLUMNS])]
+        for name, figures in paper.TRANSFER.items()
+    ]
     for name, model in rows(lab):
         lines.append([name, *cells(6, lambda name=name, model=model: _figures(lab.report("transfer", name, model)))])
     return table(["", *DATA, "mean of these"], lines)

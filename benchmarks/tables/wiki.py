@@ -29,7 +29,16 @@ def make(lab: Lab) -> str:
     """The table."""
     lines = [[f"*{name}*", f"{value:.2f}", ""] for name, value in paper.WIKI.items()]
     for name, model in rows(lab):
-        lines.append([name, *cells(2, lambda name=name, model=model: [
-            f"{figure(lab.report('triplet', name, model), 'wiki-sections-dev', f'accuracy_{distance}'):.2f}"
-            for distance in ("euclidean", "cosine")])])  # fmt: skip
+        lines.append(
+            [
+                name,
+                *cells(
+                    2,
+                    lambda name=name, model=model: [
+                        f"{figure(lab.report('triplet', name, model), 'wiki-sections-dev', f'accuracy_{distance}'):.2f}"
+                        for distance in ("euclidean", "cosine")
+                    ],
+                ),
+            ]
+        )
     return table(["", "Euclidean", "cosine"], lines)

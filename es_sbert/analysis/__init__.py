@@ -1,32 +1,33 @@
-"""Analysis of a collection by its sentence embeddings: most similar pairs, near-duplicates and clusters.
+"""Analysis of a text collection by its embeddings: similar pairs, near-duplicates, clusters and translation pairs.
 
-Vectors come from files, from the vectors that an index holds, or from arrays.
+Embeddings come from files, from an index that already stores them, or from arrays.
 """
 
 from es_sbert.analysis.bitext import AlignedPair, margin_pairs
 from es_sbert.analysis.cluster_names import cluster_names, display_names
-from es_sbert.analysis.clusters import Cluster, Clustering, ClusterMethod, cluster_texts
-from es_sbert.analysis.collection import SkippedDocuments, TextCollection, read_files, read_index
-from es_sbert.analysis.duplicate_search import (
+from es_sbert.analysis.clusters import Clustering, ClusterMethod, TextCluster, cluster_texts
+from es_sbert.analysis.duplicate_search import search_duplicates
+from es_sbert.analysis.duplicates import (
+    DuplicateGroup,
     DuplicateRecall,
     DuplicateSearchResult,
     DuplicateSearchSettings,
-    search_duplicates,
+    duplicate_groups,
 )
-from es_sbert.analysis.duplicates import DuplicateGroup, duplicate_groups
-from es_sbert.analysis.similarity import Pair, most_similar_between, most_similar_pairs, pairs_above
+from es_sbert.analysis.similarity import SimilarPair, most_similar_between, most_similar_pairs, pairs_above
+from es_sbert.analysis.text_collection import SkippedDocuments, TextCollection, read_files, read_index
 
 __all__ = [
     "AlignedPair",
-    "Cluster",
     "ClusterMethod",
     "Clustering",
     "DuplicateGroup",
     "DuplicateRecall",
     "DuplicateSearchResult",
     "DuplicateSearchSettings",
-    "Pair",
+    "SimilarPair",
     "SkippedDocuments",
+    "TextCluster",
     "TextCollection",
     "cluster_names",
     "cluster_texts",

@@ -1,7 +1,7 @@
-"""Pairs of translations in two collections, by margin scoring (Artetxe and Schwenk 2019, arXiv 1811.01136).
+"""Translation pairs in two collections, by margin scoring (Artetxe and Schwenk 2019, arXiv 1811.01136).
 
-A cosine alone is misled by texts that are near to everything. The margin divides it by the mean cosine of both texts
-with their nearest neighbors in the other collection: above 1, the two are nearer to each other than to the rest.
+The margin is the cosine divided by the mean cosine of both texts with their nearest neighbors in the other
+collection. It corrects for texts that are close to everything.
 """
 
 from __future__ import annotations
@@ -9,19 +9,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from es_sbert.analysis.similarity import DECIMALS, check_cosine, check_dimensions, vector_lengths
-from es_sbert.encoder.types import Vectors
+from es_sbert.analysis.similarity import (
+    DECIMALS,
+    Float64Array,
+    Int64Array,
+    check_cosine,
+    check_dimensions,
+    vector_lengths,
+)
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.errors import UsageError
 
 DEFAULT_NEIGHBORS = 4
 
 # Texts of one collection that are compared with all of a block of the other at a time: 32 MiB of float64 cosines.
 _BLOCK = 2048
-
-Doubles = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class AlignedPair(NamedTuple):
@@ -39,9 +42,16 @@ class AlignedPair(NamedTuple):
     cosine: float
 
 
-def margin_pairs(first: Vectors, second: Vectors, k: int | None = None, *, neighbors: int = DEFAULT_NEIGHBORS,
-                 min_cosine: float = -1.0, min_margin: float = 0.0,
-                 block: int = _BLOCK) -> list[AlignedPair]:  # fmt: skip
+def margin_pairs(
+    first: Vectors,
+    second: Vectors,
+    k: int | None = None,
+    *,
+    neighbors: int = DEFAULT_NEIGHBORS,
+    min_cosine: float = -1.0,
+    min_margin: float = 0.0,
+    block: int = _BLOCK,
+) -> list[AlignedPair]:
     """Align two collections: each text is in one pair at most, the pair with the greatest margin first.
 
     The candidates are each text's best neighbor in the other collection, in both directions (the paper's *max*
@@ -67,8 +77,8 @@ def margin_pairs(first: Vectors, second: Vectors, k: int | None = None, *, neigh
     check_dimensions(first, second)
     if not len(one) or not len(two):
         return []
-    forward, forward_cosines = _nearest(one, two, neighbors, block)
-    backward, backward_cosines = _nearest(two, one, neighbors, block)
+    forward, forward_cosines = _nearest_neighbors(one, two, neighbors, block)
+    backward, backward_cosines = _nearest_neighbors(two, one, neighbors, block)
     one_mean, two_mean = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)  # (texts,) each
     rows = [
         _best_by_margin(forward, forward_cosines, one_mean, two_mean),
@@ -89,7 +99,9 @@ def margin_pairs(first: Vectors, second: Vectors, k: int | None = None, *, neigh
     return pairs
 
 
-def _nearest(texts: Doubles, others: Doubles, count: int, block: int) -> tuple[Integers, Doubles]:
+def _nearest_neighbors(
+    texts: Float64Array, others: Float64Array, count: int, block: int
+) -> tuple[Int64Array, Float64Array]:
     """Each text's nearest of the others, in no order: positions and cosines. *Shape:* ``(texts, count)`` each."""
     count = min(count, len(others))
     places = np.empty((len(texts), count), np.int64)
@@ -101,12 +113,12 @@ def _nearest(texts: Doubles, others: Doubles, count: int, block: int) -> tuple[I
         for first in range(0, len(others), block):
             found = texts[rows] @ others[first : first + block].T  # (rows, columns)
             at = np.broadcast_to(np.arange(first, first + found.shape[1]), found.shape)
-            known, known_at = _greatest(np.hstack([known, found]), np.hstack([known_at, at]), count)
+            known, known_at = _top_k_by_row(np.hstack([known, found]), np.hstack([known_at, at]), count)
         places[rows], cosines[rows] = known_at, known
     return places, cosines
 
 
-def _greatest(cosines: Doubles, places: Integers, count: int) -> tuple[Doubles, Integers]:
+def _top_k_by_row(cosines: Float64Array, places: Int64Array, count: int) -> tuple[Float64Array, Int64Array]:
     """The greatest of each row."""
     if cosines.shape[1] <= count:
         return cosines, places
@@ -114,7 +126,9 @@ def _greatest(cosines: Doubles, places: Integers, count: int) -> tuple[Doubles, 
     return np.take_along_axis(cosines, chosen, axis=1), np.take_along_axis(places, chosen, axis=1)
 
 
-def _best_by_margin(places: Integers, cosines: Doubles, own_mean: Doubles, other_mean: Doubles) -> Doubles:
+def _best_by_margin(
+    places: Int64Array, cosines: Float64Array, own_mean: Float64Array, other_mean: Float64Array
+) -> Float64Array:
     """The neighbor with the greatest margin of each text.
 
     Returns:

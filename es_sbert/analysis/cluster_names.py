@@ -1,7 +1,7 @@
-"""Names of clusters: the words that set a cluster apart, by class-based TF-IDF (Grootendorst 2022, arXiv 2203.05794).
+"""Names for clusters: their most distinctive words, by class-based TF-IDF (Grootendorst 2022, arXiv 2203.05794).
 
-A word of a cluster scores its frequency there times log(1 + A / f), where f is its frequency in all texts and A is the
-mean number of words of a cluster. The noise counts as one more cluster, which gets no name.
+A word scores its frequency in the cluster times log(1 + A / f): f is its frequency in all texts, A the mean number of
+words in a cluster. Noise counts as one more cluster, which gets no name.
 """
 
 from __future__ import annotations
@@ -16,26 +16,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.analysis.clusters import Clustering
-from es_sbert.errors import UsageError
-from es_sbert.extras import require
+from es_sbert.errors import UsageError, require_extra
 
 DEFAULT_WORDS = 4
 
 # A word must be so much more frequent in its cluster than outside, or it comes after all that are.
-_MORE_FREQUENT = 2
+_MIN_FREQUENCY_RATIO = 2
 
 # Beyond it there are only ideographs and characters for private use.
-_LAST_SCRIPT = 0x20000
+_LAST_CODE_POINT = 0x20000
 
 # Missing in scikit-learn's list, with the parts of don't, we'll and the like.
-_MORE_ENGLISH = frozenset([
+_EXTRA_STOP_WORDS = frozenset([
     "did", "does", "doing", "having", "just", "ain", "aren", "couldn", "didn", "doesn", "don", "hadn", "hasn", "haven",
     "isn", "ll", "shouldn", "ve", "wasn", "weren", "won", "wouldn",
 ])  # fmt: skip
 
 
-def cluster_names(texts: Sequence[str], clustering: Clustering, *, words: int = DEFAULT_WORDS,
-                  stop_words: Collection[str] | Literal["english"] = "english") -> list[tuple[str, ...]]:  # fmt: skip
+def cluster_names(
+    texts: Sequence[str],
+    clustering: Clustering,
+    *,
+    words: int = DEFAULT_WORDS,
+    stop_words: Collection[str] | Literal["english"] = "english",
+) -> list[tuple[str, ...]]:
     """Name clusters by their words with the greatest class-based TF-IDF, the greatest first, ties in code point order.
 
     Words are in lower case. They may hold hyphens; an apostrophe separates words. Numbers and single letters are left
@@ -54,7 +58,7 @@ def cluster_names(texts: Sequence[str], clustering: Clustering, *, words: int = 
     Raises:
         UsageError: there is not one text for each position, words is below 1, or scikit-learn is not installed.
     """
-    require("analysis", "sklearn")
+    require_extra("analysis", "sklearn")
     from sklearn.feature_extraction.text import CountVectorizer
 
     if words < 1:
@@ -62,10 +66,10 @@ def cluster_names(texts: Sequence[str], clustering: Clustering, *, words: int = 
     positions = [cluster.members for cluster in clustering.clusters]
     if len(texts) != sum(map(len, positions)) + len(clustering.noise):
         raise UsageError(f"{len(texts):,} texts are given, and others were clustered", "Give the texts of the vectors.")
-    stopped = _english() if stop_words == "english" else frozenset(map(_normalised, stop_words))
+    stopped = _english_stop_words() if stop_words == "english" else frozenset(map(_normalize, stop_words))
 
     def words_of_cluster(members: Iterable[int]) -> list[str]:
-        return [word for member in members for word in words_of(texts[member]) if word not in stopped]
+        return [word for member in members for word in split_words(texts[member]) if word not in stopped]
 
     if not any(words_of_cluster([member]) for members in positions for member in members):
         return [()] * len(positions)
@@ -75,7 +79,7 @@ def cluster_names(texts: Sequence[str], clustering: Clustering, *, words: int = 
     of_all = np.asarray(counts.sum(axis=0)).ravel()  # (words,)
     of_clusters = np.asarray(counts.sum(axis=1)).ravel()  # (clusters,)
     return [
-        tuple(vocabulary[_best_words(counts, of_all, of_clusters, number)[:words]].tolist())
+        tuple(vocabulary[_rank_words(counts, of_all, of_clusters, number)[:words]].tolist())
         for number in range(len(positions))
     ]
 
@@ -93,9 +97,9 @@ def display_names(names: Iterable[Sequence[str]]) -> list[str]:
     return list(shown)
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text, normalised: letters and digits of any script with the marks that they carry."""
-    return [word for word in _pattern().findall(_normalised(text)) if _is_word(word)]
+    return [word for word in _word_pattern().findall(_normalize(text)) if _is_word(word)]
 
 
 def _is_word(word: str) -> bool:
@@ -103,27 +107,28 @@ def _is_word(word: str) -> bool:
     return (len(word) > 1 or word == word.upper()) and any(map(str.isalpha, word))
 
 
-def _normalised(text: str) -> str:
+def _normalize(text: str) -> str:
     return unicodedata.normalize("NFC", text.lower())
 
 
 @cache
-def _pattern() -> re.Pattern[str]:
+def _word_pattern() -> re.Pattern[str]:
     # \w leaves out the combining marks without which Hindi or Thai falls to pieces, and the joiners of Persian.
-    marks = "".join(chr(code) for code in range(_LAST_SCRIPT) if unicodedata.category(chr(code))[0] == "M")
+    marks = "".join(chr(code) for code in range(_LAST_CODE_POINT) if unicodedata.category(chr(code))[0] == "M")
     character = rf"[\w{marks}\u200c\u200d]"
     return re.compile(rf"{character}+(?:[-\u2010\u2011]{character}+)*")
 
 
 @cache
-def _english() -> frozenset[str]:
+def _english_stop_words() -> frozenset[str]:
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-    return _MORE_ENGLISH.union(ENGLISH_STOP_WORDS)
+    return _EXTRA_STOP_WORDS.union(ENGLISH_STOP_WORDS)
 
 
-def _best_words(counts: Any, of_all: NDArray[np.int64], of_clusters: NDArray[np.int64],
-                number: int) -> NDArray[np.int64]:  # fmt: skip
+def _rank_words(
+    counts: Any, of_all: NDArray[np.int64], of_clusters: NDArray[np.int64], number: int
+) -> NDArray[np.int64]:
     """Words of a cluster, the best first.
 
     Args:
@@ -135,6 +140,6 @@ def _best_words(counts: Any, of_all: NDArray[np.int64], of_clusters: NDArray[np.
     own, here = row.indices, row.data  # (words of the cluster,)
     scores = here * np.log1p(of_clusters.mean() / of_all[own])
     outside, words_outside = of_all[own] - here, of_clusters.sum() - of_clusters[number]
-    typical = here * words_outside >= _MORE_FREQUENT * outside * of_clusters[number]
+    typical = here * words_outside >= _MIN_FREQUENCY_RATIO * outside * of_clusters[number]
     best: NDArray[np.int64] = own[np.lexsort((own, -scores, ~typical))]
     return best

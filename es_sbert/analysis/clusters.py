@@ -1,8 +1,8 @@
-"""Clusters of texts by their embeddings: k-means, agglomerative, HDBSCAN, and communities above a cosine.
+"""Clusters of texts by embedding: k-means, agglomerative, HDBSCAN and communities.
 
-All methods compare by cosine: vectors are normalised first. A text with several vectors (chunks) counts once, by the
-normalised mean of its normalised vectors. k-means of up to `KMEANS_TEXTS` texts computes in float64, so that the order
-in which threads add up does not decide where a text goes.
+All methods use the cosine: vectors are normalised first. A text with several vectors (chunks) counts once, by the
+normalised mean of its normalised vectors. k-means of up to `KMEANS_TEXTS` texts computes in float64, so that the
+result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.analysis.similarity import DECIMALS, check_cosine, pairs_above, vector_lengths
-from es_sbert.encoder.types import Vectors
-from es_sbert.errors import UsageError
-from es_sbert.extras import require
+from es_sbert.analysis.similarity import DECIMALS, Float64Array, Int64Array, check_cosine, pairs_above, vector_lengths
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.errors import UsageError, require_extra
 
 DEFAULT_MIN_COSINE = 0.75
 DEFAULT_MIN_SIZE = 5
@@ -38,14 +37,11 @@ AUTO_CANDIDATES = (
 AUTO_TEXTS = 5_000
 
 # Starts of k-means, of which the best is kept.
-_STARTS = 4
-_BATCH = 4096
+_KMEANS_STARTS = 4
+_KMEANS_BATCH = 4096
 # Texts whose cosines with all others are held at a time.
 _ROWS = 256
 _BLOCK = 2048
-
-Integers = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 ClusterCount = int | Literal["auto"]
 
 
@@ -59,14 +55,14 @@ class ClusterMethod(StrEnum):
 
 
 # What k, min_cosine and min_size are called in messages, and the methods that take them.
-_TAKEN_BY = (
+_OPTION_METHODS = (
     ("a number of clusters (k)", (ClusterMethod.KMEANS, ClusterMethod.AGGLOMERATIVE)),
     ("a minimum cosine", (ClusterMethod.COMMUNITIES,)),
     ("a minimum size", (ClusterMethod.HDBSCAN, ClusterMethod.COMMUNITIES)),
 )
 
 
-class Cluster(NamedTuple):
+class TextCluster(NamedTuple):
     """Texts that belong together.
 
     Attributes:
@@ -90,13 +86,13 @@ class Clustering:
         silhouette: Mean silhouette by cosine of all texts in clusters, -1 to 1; None with fewer than two clusters.
     """
 
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[TextCluster, ...]
     noise: tuple[int, ...]
     method: ClusterMethod
     silhouette: float | None
 
     @property
-    def labels(self) -> Integers:
+    def labels(self) -> Int64Array:
         """The cluster of each text by its position in `clusters`; -1 for noise. *Shape:* ``(texts,)``."""
         labels = np.full(sum(len(cluster.members) for cluster in self.clusters) + len(self.noise), -1, np.int64)
         for number, cluster in enumerate(self.clusters):
@@ -104,9 +100,16 @@ class Clustering:
         return labels
 
 
-def cluster_texts(vectors: Vectors, method: str = ClusterMethod.KMEANS, *, k: ClusterCount | None = None,
-                  min_cosine: float | None = None, min_size: int | None = None, starts: Integers | None = None,
-                  seed: int = 0) -> Clustering:  # fmt: skip
+def cluster_texts(
+    vectors: Vectors,
+    method: str = ClusterMethod.KMEANS,
+    *,
+    k: ClusterCount | None = None,
+    min_cosine: float | None = None,
+    min_size: int | None = None,
+    starts: Int64Array | None = None,
+    seed: int = 0,
+) -> Clustering:
     """Cluster the texts of a collection.
 
     | method | clusters | texts |
@@ -133,7 +136,7 @@ def cluster_texts(vectors: Vectors, method: str = ClusterMethod.KMEANS, *, k: Cl
         UsageError: an option is out of range or does not go with the method, there are more texts than the method
             takes or fewer different ones than k, a vector is zero or not finite, or scikit-learn is not installed.
     """
-    require("analysis", "sklearn")
+    require_extra("analysis", "sklearn")
     method = check_options(method, k=k, min_cosine=min_cosine, min_size=min_size)
     if not 0 <= seed < 2**32:
         raise UsageError(f"a seed of {seed}", "Give a number from 0 to 4294967295.")
@@ -143,19 +146,20 @@ def cluster_texts(vectors: Vectors, method: str = ClusterMethod.KMEANS, *, k: Cl
         return Clustering((), (), method, None)
     match method:
         case ClusterMethod.KMEANS:
-            return _clustering(texts, _kmeans(texts, k or "auto", seed), method)
+            return _build_clustering(texts, _kmeans(texts, k or "auto", seed), method)
         case ClusterMethod.AGGLOMERATIVE:
-            return _clustering(texts, _agglomerative(texts, k or "auto"), method)
+            return _build_clustering(texts, _agglomerative(texts, k or "auto"), method)
         case ClusterMethod.HDBSCAN:
-            return _clustering(texts, _hdbscan(texts, least), method)
+            return _build_clustering(texts, _hdbscan(texts, least), method)
         case ClusterMethod.COMMUNITIES:
             threshold = DEFAULT_MIN_COSINE if min_cosine is None else min_cosine
             labels, centers = _communities(texts, threshold, least)
-            return _clustering(texts, labels, method, centers)
+            return _build_clustering(texts, labels, method, centers)
 
 
-def check_options(method: str, *, k: ClusterCount | None = None, min_cosine: float | None = None,
-                  min_size: int | None = None) -> ClusterMethod:  # fmt: skip
+def check_options(
+    method: str, *, k: ClusterCount | None = None, min_cosine: float | None = None, min_size: int | None = None
+) -> ClusterMethod:
     """Make sure that options of `cluster_texts` go with the method and are in range.
 
     Returns:
@@ -167,7 +171,7 @@ def check_options(method: str, *, k: ClusterCount | None = None, min_cosine: flo
     if method not in list(ClusterMethod):
         raise UsageError(f"{method} is not a method", f"Use one of {', '.join(ClusterMethod)}.")
     method = ClusterMethod(method)
-    for value, (name, methods) in zip((k, min_cosine, min_size), _TAKEN_BY, strict=True):
+    for value, (name, methods) in zip((k, min_cosine, min_size), _OPTION_METHODS, strict=True):
         if value is not None and method not in methods:
             raise UsageError(f"{name} does not apply to {method}", f"Leave it out, or use {' or '.join(methods)}.")
     if k is not None and k != "auto" and k < 1:
@@ -179,7 +183,7 @@ def check_options(method: str, *, k: ClusterCount | None = None, min_cosine: flo
     return method
 
 
-def text_vectors(vectors: Vectors, starts: Integers | None = None) -> Vectors:
+def text_vectors(vectors: Vectors, starts: Int64Array | None = None) -> Vectors:
     """One vector of length 1 a text: its vector, or the mean of its vectors, all of which count the same.
 
     Args:
@@ -191,11 +195,11 @@ def text_vectors(vectors: Vectors, starts: Integers | None = None) -> Vectors:
     Raises:
         UsageError: a vector is zero or not finite, the vectors of a text cancel out, or `starts` do not ascend.
     """
-    units, sums = sum_by_text(vectors, starts)
-    return units if sums is None else _of_length_one(sums)
+    units, sums = normalize_and_sum(vectors, starts)
+    return units if sums is None else _normalize(sums)
 
 
-def sum_by_text(vectors: Vectors, starts: Integers | None = None) -> tuple[Vectors, Doubles | None]:
+def normalize_and_sum(vectors: Vectors, starts: Int64Array | None = None) -> tuple[Vectors, Float64Array | None]:
     """The vectors with length 1, and the sum of those of each text.
 
     Returns:
@@ -204,7 +208,7 @@ def sum_by_text(vectors: Vectors, starts: Integers | None = None) -> tuple[Vecto
     Raises:
         UsageError: a vector is zero or not finite, or `starts` do not ascend.
     """
-    units = _of_length_one(np.asarray(vectors))
+    units = _normalize(np.asarray(vectors))
     if starts is None:
         return units, None
     rows = np.append(np.asarray(starts, np.int64), len(units))
@@ -215,7 +219,7 @@ def sum_by_text(vectors: Vectors, starts: Integers | None = None) -> tuple[Vecto
     return units, np.add.reduceat(units, rows[:-1], axis=0, dtype=np.float64)
 
 
-def mean_silhouette(texts: Vectors, labels: Integers) -> float | None:
+def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
     """Mean silhouette by cosine (Rousseeuw 1987) of all texts in clusters, rounded to `DECIMALS` decimals.
 
     The mean cosine distance to a cluster follows from the sum of its vectors, so that all texts count and no n²
@@ -252,7 +256,7 @@ def mean_silhouette(texts: Vectors, labels: Integers) -> float | None:
     return round(total / len(texts), DECIMALS)
 
 
-def _of_length_one(vectors: NDArray[Any]) -> Vectors:
+def _normalize(vectors: NDArray[Any]) -> Vectors:
     return (vectors / vector_lengths(vectors)[:, None]).astype(np.float32)
 
 
@@ -260,7 +264,7 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
     return (slice(first, first + size) for first in range(0, count, size))
 
 
-def _kmeans(texts: Vectors, k: ClusterCount, seed: int) -> Integers:
+def _kmeans(texts: Vectors, k: ClusterCount, seed: int) -> Int64Array:
     """Clusters around means."""
     if k == "auto":
         sample = texts
@@ -268,40 +272,40 @@ def _kmeans(texts: Vectors, k: ClusterCount, seed: int) -> Integers:
             chosen = np.random.default_rng(seed).choice(len(texts), AUTO_TEXTS, replace=False)
             sample = texts[np.sort(chosen)]
         k = _best_k(sample, len(texts), lambda candidate: _kmeans_labels(sample, candidate, seed, starts=1))
-    _check_different(texts, k)
-    return _kmeans_labels(texts, k, seed, starts=_STARTS)
+    _check_distinct(texts, k)
+    return _kmeans_labels(texts, k, seed, starts=_KMEANS_STARTS)
 
 
-def _kmeans_labels(texts: Vectors, k: int, seed: int, *, starts: int) -> Integers:
+def _kmeans_labels(texts: Vectors, k: int, seed: int, *, starts: int) -> Int64Array:
     from sklearn.cluster import KMeans, MiniBatchKMeans
 
     if len(texts) <= KMEANS_TEXTS:
         model = KMeans(k, n_init=starts, random_state=seed)
         texts = texts.astype(np.float64)
     else:
-        model = MiniBatchKMeans(k, n_init=starts, random_state=seed, batch_size=_BATCH)
-    labels: Integers = model.fit(texts).labels_.astype(np.int64)
+        model = MiniBatchKMeans(k, n_init=starts, random_state=seed, batch_size=_KMEANS_BATCH)
+    labels: Int64Array = model.fit(texts).labels_.astype(np.int64)
     return labels
 
 
-def _agglomerative(texts: Vectors, k: ClusterCount) -> Integers:
+def _agglomerative(texts: Vectors, k: ClusterCount) -> Int64Array:
     """Clusters of Ward's linkage."""
     from sklearn.cluster import AgglomerativeClustering
 
     _check_count(texts, AGGLOMERATIVE_TEXTS, ClusterMethod.AGGLOMERATIVE)
     if k != "auto":
-        _check_different(texts, k)
+        _check_distinct(texts, k)
     if len(texts) == 1:
         return np.zeros(1, np.int64)
     # The whole tree, which is cut for each candidate.
     tree = AgglomerativeClustering(n_clusters=None, distance_threshold=0, linkage="ward")
     merges = tree.fit(texts.astype(np.float64)).children_
     if k == "auto":
-        k = _best_k(texts, len(texts), lambda candidate: _cut(merges, candidate))
-    return _cut(merges, k)
+        k = _best_k(texts, len(texts), lambda candidate: _cut_tree(merges, candidate))
+    return _cut_tree(merges, k)
 
 
-def _cut(merges: Integers, k: int) -> Integers:
+def _cut_tree(merges: Int64Array, k: int) -> Int64Array:
     """The k clusters of a tree.
 
     Args:
@@ -317,11 +321,11 @@ def _cut(merges: Integers, k: int) -> Integers:
     above[merges[: len(made)]] = made[:, None]
     while (above != above[above]).any():
         above = above[above]
-    labels: Integers = np.unique(above[:count], return_inverse=True)[1].astype(np.int64)
+    labels: Int64Array = np.unique(above[:count], return_inverse=True)[1].astype(np.int64)
     return labels
 
 
-def _best_k(texts: Vectors, count: int, labels_of: Callable[[int], Integers]) -> int:
+def _best_k(texts: Vectors, count: int, labels_of: Callable[[int], Int64Array]) -> int:
     """The candidate with the greatest mean silhouette, of several the smallest; 1 where no two texts differ.
 
     Args:
@@ -330,12 +334,12 @@ def _best_k(texts: Vectors, count: int, labels_of: Callable[[int], Integers]) ->
         labels_of: Finds so many clusters of them.
     """
     most = min(max(10, int(count**0.5)), len(texts) - 1)
-    most = _different(texts, most) if most > 0 else 0
+    most = _count_distinct(texts, most) if most > 0 else 0
     scores = {k: mean_silhouette(texts, labels_of(k)) for k in AUTO_CANDIDATES if k <= most}
     return max(scores, key=lambda k: (scores[k] or 0.0, -k)) if scores else 1
 
 
-def _different(texts: Vectors, most: int) -> int:
+def _count_distinct(texts: Vectors, most: int) -> int:
     """How many different vectors there are, counted up to `most`. Those that differ by rounding errors are the same."""
     found: set[bytes] = set()
     for rows in _blocks(len(texts), _BLOCK):
@@ -346,10 +350,10 @@ def _different(texts: Vectors, most: int) -> int:
     return len(found)
 
 
-def _check_different(texts: Vectors, k: int) -> None:
+def _check_distinct(texts: Vectors, k: int) -> None:
     if k > len(texts):
         raise UsageError(f"{k:,} clusters of {len(texts):,} texts", "Ask for fewer clusters, or give more texts.")
-    found = _different(texts, k)
+    found = _count_distinct(texts, k)
     if found < k:
         raise UsageError(
             f"{k:,} clusters of {len(texts):,} texts, which have only {found:,} different vectors",
@@ -365,24 +369,24 @@ def _check_count(texts: Vectors, most: int, method: ClusterMethod) -> None:
         )
 
 
-def _hdbscan(texts: Vectors, min_size: int) -> Integers:
+def _hdbscan(texts: Vectors, min_size: int) -> Int64Array:
     """Dense regions."""
     from sklearn.cluster import HDBSCAN
 
     _check_count(texts, HDBSCAN_TEXTS, ClusterMethod.HDBSCAN)
     if len(texts) < min_size:
         return np.full(len(texts), -1, np.int64)
-    if _different(texts, 2) == 1:
+    if _count_distinct(texts, 2) == 1:
         # HDBSCAN never takes the whole collection as one cluster.
         return np.zeros(len(texts), np.int64)
     # scikit-learn's trees take ten times as long with some hundred dimensions. Distances of unit vectors order pairs as
     # cosines do, and take less memory.
     model = HDBSCAN(min_cluster_size=min_size, algorithm="brute", copy=True)
-    labels: Integers = model.fit(texts).labels_.astype(np.int64)
+    labels: Int64Array = model.fit(texts).labels_.astype(np.int64)
     return labels
 
 
-def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Integers, list[int]]:
+def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Int64Array, list[int]]:
     """Texts near a central text, as sentence-transformers' `community_detection` finds them.
 
     Every text is the center of those that are near it. The text with the most comes first, of several the first, and
@@ -401,7 +405,7 @@ def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Inte
     # All pairs above the threshold may be n², so those of a few possible centers are computed again.
     for rows in _blocks(len(order), _ROWS):
         possible = order[rows][labels[order[rows]] < 0]
-        for center, near in zip(possible.tolist(), _near(texts, possible, min_cosine), strict=True):
+        for center, near in zip(possible.tolist(), _neighbor_mask(texts, possible, min_cosine), strict=True):
             members = np.flatnonzero(near & (labels < 0))
             if labels[center] < 0 and len(members) >= min_size:
                 labels[members] = len(centers)
@@ -409,40 +413,42 @@ def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Inte
     return labels, centers
 
 
-def _near(texts: Vectors, some: Integers, min_cosine: float) -> NDArray[np.bool_]:
+def _neighbor_mask(texts: Vectors, some: Int64Array, min_cosine: float) -> NDArray[np.bool_]:
     """Which texts have at least a cosine with some of them. *Shape:* ``(some, texts)``."""
     near = np.empty((len(some), len(texts)), bool)
     wide = texts[some].astype(np.float64)
     for columns in _blocks(len(texts), _BLOCK):
-        near[:, columns] = _rounded(wide @ texts[columns].astype(np.float64).T) >= min_cosine
+        near[:, columns] = _round_cosines(wide @ texts[columns].astype(np.float64).T) >= min_cosine
     near[np.arange(len(some)), some] = True
     return near
 
 
-def _rounded(cosines: Doubles) -> Doubles:
-    rounded: Doubles = cosines.clip(-1, 1).round(DECIMALS) + 0.0
+def _round_cosines(cosines: Float64Array) -> Float64Array:
+    rounded: Float64Array = cosines.clip(-1, 1).round(DECIMALS) + 0.0
     return rounded
 
 
-def _clustering(texts: Vectors, labels: Integers, method: ClusterMethod,
-                centers: Sequence[int] | None = None) -> Clustering:  # fmt: skip
+def _build_clustering(
+    texts: Vectors, labels: Int64Array, method: ClusterMethod, centers: Sequence[int] | None = None
+) -> Clustering:
     """The result from the cluster of each text, and the central text of each cluster where it has one."""
     order = np.argsort(labels, kind="stable")
     numbers, first = np.unique(labels[order], return_index=True)
     groups = dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
     noise = groups.pop(-1, np.empty(0, np.int64))
     clusters = [
-        _cluster(texts, members, None if centers is None else centers[number]) for number, members in groups.items()
+        _build_cluster(texts, members, None if centers is None else centers[number])
+        for number, members in groups.items()
     ]
     clusters.sort(key=lambda cluster: (-len(cluster.members), min(cluster.members)))
     return Clustering(tuple(clusters), tuple(noise.tolist()), method, mean_silhouette(texts, labels))
 
 
-def _cluster(texts: Vectors, members: Integers, central: int | None) -> Cluster:
+def _build_cluster(texts: Vectors, members: Int64Array, central: int | None) -> TextCluster:
     own = texts[members].astype(np.float64)
     center = own.sum(axis=0) if central is None else texts[central].astype(np.float64)
     length = float(np.linalg.norm(center))
     # Vectors that cancel out have no mean direction.
-    cosines = _rounded(own @ center / length) if length > 0 else np.zeros(len(own))
+    cosines = _round_cosines(own @ center / length) if length > 0 else np.zeros(len(own))
     order = np.lexsort((members, -cosines))
-    return Cluster(tuple(members[order].tolist()), tuple(cosines[order].tolist()))
+    return TextCluster(tuple(members[order].tolist()), tuple(cosines[order].tolist()))

@@ -1,12 +1,11 @@
-"""Near-duplicates in an index that is too large to compare all pairs: the index's own kNN search proposes them.
+"""Near-duplicates in an index that is too large to compare all pairs: kNN search proposes candidates.
 
-Each document is searched for by its vector. A pair that the engine proposes is compared again by the float32 vectors,
-so every pair that is reported is one. Pairs that the engine misses are counted on a sample: documents taken at random
-are compared with all others.
+Each document's vector is searched for. Every proposed pair is compared again with the float32 vectors, so each
+reported pair is a real one. The recall is estimated on a random sample that is compared with all documents.
 
-Documents are read in the order of their last writes. So a search that was killed resumes, and what is written while it
-runs is read at the end. Documents with equal vectors need no search of their own: an index full of copies takes no more
-time, and copies do not crowd other near-duplicates out of a search.
+Documents are read in the order of their last writes. So an interrupted search resumes, and documents written during
+the search are read at the end. Documents with equal vectors are searched for once: exact copies cost no searches and
+do not crowd out other near-duplicates.
 """
 
 from __future__ import annotations
@@ -15,135 +14,70 @@ import hashlib
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
-from es_sbert.analysis.collection import (
+from es_sbert.analysis.duplicate_search_state import DuplicateSearchState, KeyPair, RecallSampleDocument
+from es_sbert.analysis.duplicates import (
+    DuplicateGroup,
+    DuplicateRecall,
+    DuplicateSearchResult,
+    DuplicateSearchSettings,
+    groups_of_pairs,
+)
+from es_sbert.analysis.similarity import Int64Array, pair_cosines, pairs_above_between
+from es_sbert.analysis.text_collection import (
     DocumentVersion,
-    HitReader,
     OnProgress,
     SkippedDocuments,
     TextCollection,
+    TextCollectionBuilder,
     no_vector_reason,
     other_model_reason,
-    starts_of,
+    starts_from_counts,
 )
-from es_sbert.analysis.duplicate_search_state import DuplicateSearchState, KeyPair, SampledDocument
-from es_sbert.analysis.duplicates import DuplicateGroup, groups_of_pairs
-from es_sbert.analysis.similarity import check_cosine, pair_cosines, pairs_above_between
-from es_sbert.encoder.types import Vectors
-from es_sbert.engines.hits import Key, key_of
-from es_sbert.engines.look_up import look_up
-from es_sbert.engines.protocol import Engine, IndexState, Json
-from es_sbert.errors import UsageError
-from es_sbert.index.ensure import VectorField, missing_index, read_vector_field, vector_field_of
-from es_sbert.index.layout import both, has_vector, in_random_order
-from es_sbert.index.meta import document_meta_field
-from es_sbert.index.types import OVERSAMPLE, IndexType
-from es_sbert.ingest.retry import RetryPolicy, retrying
-from es_sbert.ingest.triage import chunks
-from es_sbert.search.queries import search_body
-from es_sbert.search.scores import Method
-from es_sbert.search.vector_query import MAX_K, VectorQuery
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.protocol import DocumentKey, Engine, IndexState, Json, document_key
+from es_sbert.engines.retry import RetryPolicy, make_retrier
+from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_query, random_order_query
+from es_sbert.index.vector_field import VectorField, index_not_found, read_vector_field, vector_field_from_state
+from es_sbert.index.vector_meta import document_meta_field
+from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
 
 T = TypeVar("T")
 
 # Vectors up to this size are compared in memory, which takes three times as much: 700,000 of 384 dimensions.
 EXACT_BYTES = 1 << 30
-DEFAULT_NEIGHBORS = 20
-DEFAULT_SAMPLE = 1000
 
 _PAGE = 500
-_SEARCHES = 100  # of one request
+_SEARCHES_PER_REQUEST = 100  # of one request
 # By how much the engine's cosine may lie below that of the float32 vectors.
 _SLACK = 1e-3
 # A document all of whose neighbors are near-duplicates is searched for again with so many times more.
-_WIDEN = 4
+_GROWTH = 4
 # Rounds over what was written while the round before ran, the first one included.
 _ROUNDS = 4
 # Writes that are read once more by the next round: one may become visible after another with a later number.
 _OVERLAP = 2000
-
-Integers = NDArray[np.int64]
 Priority = Callable[[TextCollection], Sequence[float] | None]
 
 
-@dataclass(frozen=True)
-class DuplicateSearchSettings:
-    """What is searched for, and how.
-
-    Attributes:
-        min_cosine: Documents with at least this cosine are near-duplicates.
-        filter: Query that every document must match; None for all documents.
-        neighbors: Nearest documents that a search gives; more where all of them are near-duplicates.
-        num_candidates: Vectors that each shard looks at in a search; None for the default of a search.
-        sample: Documents on which the recall is measured.
-        seed: Of the sample.
-    """
-
-    min_cosine: float
-    filter: Json | None = None
-    neighbors: int = DEFAULT_NEIGHBORS
-    num_candidates: int | None = None
-    sample: int = DEFAULT_SAMPLE
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_cosine(self.min_cosine)
-        if not 1 <= self.neighbors < MAX_K or not 0 <= self.sample <= MAX_K:
-            raise UsageError(
-                f"{self.neighbors:,} neighbors and a sample of {self.sample:,} are asked for",
-                f"Use 1 to {MAX_K - 1:,} neighbors and a sample of 0 to {MAX_K:,}.",
-            )
-
-
-@dataclass(frozen=True)
-class DuplicateRecall:
-    """How many of the exact near-duplicates of some documents the search has put into one group.
-
-    Attributes:
-        sampled: Documents, taken at random, that were compared with all others.
-        pairs: Pairs of one of them and a near-duplicate of it.
-        found: Of these pairs, those whose documents are in one group.
-        shares: Of each sampled document that has a near-duplicate: the part of them that is in its group.
-    """
-
-    sampled: int
-    pairs: int
-    found: int
-    shares: tuple[float, ...] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True)
-class DuplicateSearchResult:
-    """The near-duplicates of an index.
-
-    Attributes:
-        texts: The documents that have a near-duplicate, sorted by id.
-        groups: Positions are those in `texts`.
-        compared: Documents that were compared, those without a near-duplicate included.
-        recall: As measured.
-        resumed: Whether the search went on from an earlier one.
-        unread: Documents that were written at the end of the search and were not compared.
-    """
-
-    texts: TextCollection
-    groups: list[DuplicateGroup]
-    compared: int
-    recall: DuplicateRecall
-    resumed: bool
-    unread: int
-
-
-def search_duplicates(engine: Engine, index: str, vector_field: str, settings: DuplicateSearchSettings, *,
-                      state: Path, retry_seconds: float = 300.0, fields: Sequence[str] = (),
-                      priority: Priority = lambda texts: None) -> DuplicateSearchResult:  # fmt: skip
+def search_duplicates(
+    engine: Engine,
+    index: str,
+    vector_field: str,
+    settings: DuplicateSearchSettings,
+    *,
+    state: Path,
+    retry_seconds: float = 300.0,
+    fields: Sequence[str] = (),
+    priority: Priority = lambda texts: None,
+) -> DuplicateSearchResult:
     """Find the near-duplicates of an index by its kNN search.
 
     A search that was stopped resumes when it is called again with the same settings and state.
@@ -173,7 +107,7 @@ def fits_memory(engine: Engine, index: str, vector_field: str, filter: Json | No
         EngineError: the engine failed.
     """
     vector = read_vector_field(engine, index, vector_field)
-    query = both(has_vector(vector.name, vector.meta), filter)
+    query = and_query(has_vector_query(vector.name, vector.meta), filter)
     if vector.meta.passages is None:
         count = engine.count(index, query)
     else:
@@ -201,22 +135,30 @@ class DuplicateSearch:
         EngineError: the engine failed. So do all methods.
     """
 
-    def __init__(self, engine: Engine, index: str, vector_field: str, settings: DuplicateSearchSettings, *,
-                 policy: RetryPolicy, on_progress: OnProgress = lambda done, total: None,
-                 on_wait: Callable[[str], None] = lambda reason: None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        engine: Engine,
+        index: str,
+        vector_field: str,
+        settings: DuplicateSearchSettings,
+        *,
+        policy: RetryPolicy,
+        on_progress: OnProgress = lambda done, total: None,
+        on_wait: Callable[[str], None] = lambda reason: None,
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self.on_progress = on_progress
-        self._retrying = retrying(policy, on_wait)
+        self._retrying = make_retrier(policy, on_wait)
         state = self._retrying(partial(engine.get_index, index))
         if state is None:
-            raise missing_index(index, engine)
+            raise index_not_found(index, engine)
         self._state: IndexState = state
         # Not the alias: it may be moved during the search, and OpenSearch applies its filter after the search by kNN.
         self._index = state.name
-        own = state.filter_of(index)
-        self._filter = settings.filter if own is None else both(own, settings.filter)
-        self._vector: VectorField = vector_field_of(engine, state, vector_field)
+        own = state.alias_filter(index)
+        self._filter = settings.filter if own is None else and_query(own, settings.filter)
+        self._vector: VectorField = vector_field_from_state(engine, state, vector_field)
         # Ids of a lookup must be fewer than the hits that a search may return.
         self._page = max(1, min(_PAGE, self._state.result_window - 1))
         self._total = 0
@@ -237,8 +179,9 @@ class DuplicateSearch:
         ]  # fmt: skip
         return orjson.dumps(parts).decode()
 
-    def run(self, found: DuplicateSearchState, *, fields: Sequence[str] = (),
-            priority: Priority = lambda texts: None) -> DuplicateSearchResult:  # fmt: skip
+    def run(
+        self, found: DuplicateSearchState, *, fields: Sequence[str] = (), priority: Priority = lambda texts: None
+    ) -> DuplicateSearchResult:
         """Search to the end.
 
         Args:
@@ -253,23 +196,27 @@ class DuplicateSearch:
             found.start([-1] * self._shards, self._sample())
         sample = found.sample(self._vector.meta.dimensions)
         for number in range(_ROUNDS):
-            ends = [self._newest(shard) for shard in range(self._shards)]
+            ends = [self._latest_seq_no(shard) for shard in range(self._shards)]
             # The second round comes always, for the overlap with the first.
             if number > 1 and ends == found.positions:
                 break
             self._total = found.compared + self._count_after(found.positions)
             for shard, end in enumerate(ends):
                 self._compare_shard(shard, end, found, sample)
-        texts, pairs, lost = self._confirmed(found, fields)
+        texts, pairs, lost = self._confirm_pairs(found, fields)
         if lost:
             # Documents that were a copy of one that is gone or another by now have not been searched for themselves.
             self._search_again(lost, found)
-            texts, pairs, _ = self._confirmed(found, fields)
+            texts, pairs, _ = self._confirm_pairs(found, fields)
         groups = groups_of_pairs(texts.vectors, *pairs, starts=texts.starts, priority=priority(texts))
         return DuplicateSearchResult(
-            texts, groups, found.compared, self._recall(texts, groups, found, sample), found.resumed,
+            texts,
+            groups,
+            found.compared,
+            self._recall(texts, groups, found, sample),
+            found.resumed,
             self._count_after(found.positions),
-        )  # fmt: skip
+        )
 
     @property
     def _shards(self) -> int:
@@ -277,38 +224,38 @@ class DuplicateSearch:
 
     def _query(self) -> Json:
         """The documents that have a vector and match the filter."""
-        return both(has_vector(self._vector.name, self._vector.meta), self._filter)
+        return and_query(has_vector_query(self._vector.name, self._vector.meta), self._filter)
 
-    def _sample(self) -> list[SampledDocument]:
+    def _sample(self) -> list[RecallSampleDocument]:
         """Some documents at random."""
         if not self._settings.sample:
             return []
         body: Json = {
-            "query": in_random_order(self._query(), self._settings.seed), "_source": False,
+            "query": random_order_query(self._query(), self._settings.seed), "_source": False,
             "size": min(self._settings.sample, self._state.result_window), "track_total_hits": False,
         }  # fmt: skip
         hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]["hits"]
         return [
-            SampledDocument(key, vectors)
-            for part in chunks([key_of(hit) for hit in hits], self._page)
+            RecallSampleDocument(key, vectors)
+            for part in batched([document_key(hit) for hit in hits], self._page)
             for key, vectors in _vectors_by_key(self._look_up(part))
         ]
 
-    def _left_out(self) -> SkippedDocuments:
+    def _count_skipped(self) -> SkippedDocuments:
         """Documents that are not compared, by the reason."""
         name, meta = self._vector.name, self._vector.meta
         own = f"{document_meta_field(name)}.fingerprint"
         other: Json = {
-            "filter": [has_vector(name, meta), {"exists": {"field": own}}],
+            "filter": [has_vector_query(name, meta), {"exists": {"field": own}}],
             "must_not": [{"term": {own: meta.fingerprint}}],
         }
         reasons: dict[str, Json] = {
-            no_vector_reason(self._vector): {"must_not": [has_vector(name, meta)]},
+            no_vector_reason(self._vector): {"must_not": [has_vector_query(name, meta)]},
             other_model_reason(self._vector): other,
         }
         skipped = SkippedDocuments()
         for reason, clauses in reasons.items():
-            query = both({"bool": clauses}, self._filter)
+            query = and_query({"bool": clauses}, self._filter)
             body: Json = {"query": query, "size": 1, "_source": False, "track_total_hits": True}
             hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]
             if hits["total"]["value"]:
@@ -316,7 +263,7 @@ class DuplicateSearch:
                 skipped.first[reason] = hits["hits"][0]["_id"]
         return skipped
 
-    def _newest(self, shard: int) -> int:
+    def _latest_seq_no(self, shard: int) -> int:
         """The greatest `_seq_no` that a search of the shard sees; -1 where it has no document."""
         body: Json = {
             "query": self._query(), "sort": [{"_seq_no": "desc"}], "size": 1, "_source": False,
@@ -330,21 +277,30 @@ class DuplicateSearch:
         """Documents that were written since."""
         count = 0
         for shard, position in enumerate(positions):
-            query = both({"range": {"_seq_no": {"gt": position}}}, self._query())
+            query = and_query({"range": {"_seq_no": {"gt": position}}}, self._query())
             body: Json = {"query": query, "size": 0, "track_total_hits": True}
             search = partial(self._engine.search, self._index, body, preference=f"_shards:{shard}")
             count += int(self._retrying(search)["hits"]["total"]["value"])
         return count
 
-    def _compare_shard(self, shard: int, end: int, found: DuplicateSearchState, sample: list[SampledDocument]) -> None:
+    def _compare_shard(
+        self, shard: int, end: int, found: DuplicateSearchState, sample: list[RecallSampleDocument]
+    ) -> None:
         """Search for the documents of a shard whose last write lies between the position and `end`."""
         position = max(-1, found.positions[shard] - _OVERLAP)
         while position < end:
-            reader = HitReader(self._vector)
+            reader = TextCollectionBuilder(self._vector)
             read = partial(
-                self._engine.written, self._index, shard, position, end,
-                query=reader.query(self._query()), source_includes=reader.includes, page=self._page, vectors=True,
-            )  # fmt: skip
+                self._engine.written,
+                self._index,
+                shard,
+                position,
+                end,
+                query=reader.query(self._query()),
+                source_includes=reader.includes,
+                page=self._page,
+                vectors=True,
+            )
             hits = self._retrying(read)
             if not hits:
                 # Deleted since, or another copy of the shard was asked that does not show them yet: see `unread`.
@@ -359,8 +315,9 @@ class DuplicateSearch:
             found.add(pairs, exact, positions, found.compared + compared)
             self.on_progress(found.compared, max(self._total, found.compared))
 
-    def _new_candidates(self, documents: TextCollection, found: DuplicateSearchState,
-                        position: int) -> tuple[list[KeyPair], int]:  # fmt: skip
+    def _new_candidates(
+        self, documents: TextCollection, found: DuplicateSearchState, position: int
+    ) -> tuple[list[KeyPair], int]:
         """Near-duplicates of documents that were not compared yet, by the engine's scores or by equal vectors.
 
         Args:
@@ -370,16 +327,16 @@ class DuplicateSearch:
             The pairs, and the number of documents that were compared now.
         """
         owned = list(_vectors_by_key(documents))
-        firsts = found.first_with([_digest(vectors) for _, vectors in owned], [key for key, _ in owned])
+        firsts = found.first_with_vectors([_vectors_digest(vectors) for _, vectors in owned], [key for key, _ in owned])
         pairs = [(first, key) for (first, _), (key, _) in zip(firsts, owned, strict=True) if first != key]
         new = [
             is_new or version.sequence > position
             for (_, is_new), version in zip(firsts, documents.versions, strict=True)
-        ]  # fmt: skip
+        ]
         wanted = [one for (first, _), one, it in zip(firsts, owned, new, strict=True) if it and first == one[0]]
         return pairs + self._candidates(wanted), sum(new)
 
-    def _candidates(self, owned: Sequence[tuple[Key, Vectors]]) -> list[KeyPair]:
+    def _candidates(self, owned: Sequence[tuple[DocumentKey, Vectors]]) -> list[KeyPair]:
         """Near-duplicates of documents, given by their vectors, by the engine's scores."""
         pairs: list[KeyPair] = []
         searches = [(key, vector) for key, vectors in owned for vector in vectors]
@@ -387,39 +344,44 @@ class DuplicateSearch:
         k = min(self._settings.neighbors, most)
         while searches:
             full = []
-            for part in chunks(searches, _SEARCHES):
+            for part in batched(searches, _SEARCHES_PER_REQUEST):
                 for (key, vector), hits in zip(part, self._search([vector for _, vector in part], k), strict=True):
                     others = [other for other in hits if other != key]
                     pairs += [(key, other) for other in others]
                     if len(hits) > k:
                         full.append((key, vector))
             searches = full if k < most else []
-            k = min(most, k * _WIDEN)
+            k = min(most, k * _GROWTH)
         return pairs
 
-    def _search(self, vectors: Sequence[Vectors], k: int) -> list[list[Key]]:
+    def _search(self, vectors: Sequence[Vectors], k: int) -> list[list[DocumentKey]]:
         """Of each vector: its nearest documents that may reach the threshold, itself among them."""
         meta = self._vector.meta
         candidates = self._settings.num_candidates
         bodies = [
             search_body(
                 self._engine.info.flavour,
-                Method.KNN,
+                SearchMethod.KNN,
                 VectorQuery(
-                    self._vector.name, vector, k + 1, filter=self._filter,
+                    self._vector.name,
+                    vector,
+                    k + 1,
+                    filter=self._filter,
                     num_candidates=None if candidates is None else max(k + 1, candidates),
-                    oversample=OVERSAMPLE.get(self.index_type), passages=meta.passages is not None,
+                    oversample=OVERSAMPLE.get(self.index_type),
+                    passages=meta.passages is not None,
                     min_cosine=max(-1.0, self._settings.min_cosine - _SLACK),
                 ),
             )
             | {"_source": False, "track_total_hits": False}
             for vector in vectors
-        ]  # fmt: skip
+        ]
         answers = self._retrying(partial(self._engine.multi_search, self._index, bodies))
-        return [[key_of(hit) for hit in answer["hits"]["hits"]] for answer in answers]
+        return [[document_key(hit) for hit in answer["hits"]["hits"]] for answer in answers]
 
-    def _confirmed(self, found: DuplicateSearchState,
-                   fields: Sequence[str]) -> tuple[TextCollection, tuple[Integers, Integers], set[Key]]:  # fmt: skip
+    def _confirm_pairs(
+        self, found: DuplicateSearchState, fields: Sequence[str]
+    ) -> tuple[TextCollection, tuple[Int64Array, Int64Array], set[DocumentKey]]:
         """The pairs that reach the threshold by the vectors that the documents have now.
 
         Returns:
@@ -434,7 +396,7 @@ class DuplicateSearch:
         counts: list[int] = []
         with tempfile.TemporaryFile(dir=found.path.parent) as file:
             for page in found.documents():
-                for some in chunks(page, self._page):
+                for some in batched(page, self._page):
                     part = self._look_up([key for _, key in some], fields)
                     places = {key: len(ids) + place for place, key in enumerate(part.keys)}
                     positions |= {number: places[key] for number, key in some if key in places}
@@ -444,10 +406,10 @@ class DuplicateSearch:
                     versions += part.versions
                     counts += [len(vectors) for _, vectors in _vectors_by_key(part)]
                     file.write(part.vectors.astype(np.float32).tobytes())
-            vectors = _mapped(file, self._vector.meta.dimensions)
-        starts = starts_of(counts)
+            vectors = _memory_map(file, self._vector.meta.dimensions)
+        starts = starts_from_counts(counts)
         model = self._vector.meta.model
-        documents = TextCollection(ids, texts, vectors, starts, self._left_out(), values, versions, model)
+        documents = TextCollection(ids, texts, vectors, starts, self._count_skipped(), values, versions, model)
         pairs = np.hstack(
             [np.empty((2, 0), np.int64)]
             + [np.array([[positions.get(n, -1) for n in side.tolist()] for side in page]) for page in found.pairs()]
@@ -462,8 +424,13 @@ class DuplicateSearch:
         right = there[:, cosines >= self._settings.min_cosine]
         return documents, (right[0], right[1]), {keys[place] for place in set(lost.tolist()) - {-1}}
 
-    def _recall(self, texts: TextCollection, groups: Sequence[DuplicateGroup], found: DuplicateSearchState,
-                sample: Sequence[SampledDocument]) -> DuplicateRecall:  # fmt: skip
+    def _recall(
+        self,
+        texts: TextCollection,
+        groups: Sequence[DuplicateGroup],
+        found: DuplicateSearchState,
+        sample: Sequence[RecallSampleDocument],
+    ) -> DuplicateRecall:
         """How many of the sample's near-duplicates are in one group."""
         keys = texts.keys
         group_of = {keys[member]: number for number, group in enumerate(groups) for member in group.members}
@@ -472,18 +439,18 @@ class DuplicateSearch:
         }
         # Documents that are gone or changed since they were compared were not missed.
         missed = [pair for pair, hit in together.items() if not hit]
-        still = set(self._near_duplicates(missed))
+        still = set(self._still_near_duplicates(missed))
         together = {pair: hit for pair, hit in together.items() if hit or pair in still}
-        hits: dict[Key, list[bool]] = {one.key: [] for one in sample}
+        hits: dict[DocumentKey, list[bool]] = {one.key: [] for one in sample}
         for pair, hit in together.items():
             for key in pair:
                 hits.get(key, []).append(hit)
         shares = tuple(sum(own) / len(own) for own in hits.values() if own)
         return DuplicateRecall(len(sample), len(together), sum(together.values()), shares)
 
-    def _near_duplicates(self, pairs: Sequence[KeyPair]) -> Iterator[KeyPair]:
+    def _still_near_duplicates(self, pairs: Sequence[KeyPair]) -> Iterator[KeyPair]:
         """Those of some pairs that are near-duplicates by the vectors that the documents have now."""
-        for some in chunks(pairs, max(1, self._page // 2)):
+        for some in batched(pairs, max(1, self._page // 2)):
             documents = self._look_up(list(dict.fromkeys(key for pair in some for key in pair)))
             place = {key: number for number, key in enumerate(documents.keys)}
             there = [pair for pair in some if pair[0] in place and pair[1] in place]
@@ -491,49 +458,58 @@ class DuplicateSearch:
             cosines = pair_cosines(documents.vectors, first, second, documents.starts)
             yield from itertools.compress(there, cosines >= self._settings.min_cosine)
 
-    def _search_again(self, keys: set[Key], found: DuplicateSearchState) -> None:
-        for part in chunks(sorted(keys, key=str), self._page):
+    def _search_again(self, keys: set[DocumentKey], found: DuplicateSearchState) -> None:
+        for part in batched(sorted(keys, key=str), self._page):
             pairs = self._candidates(list(_vectors_by_key(self._look_up(part))))
             found.add(pairs, [], found.positions, found.compared)
 
-    def _look_up(self, keys: Sequence[Key], fields: Sequence[str] = ()) -> TextCollection:
+    def _look_up(self, keys: Sequence[DocumentKey], fields: Sequence[str] = ()) -> TextCollection:
         """Documents in the order of these keys, as they are now; those that are gone or match no more are left out."""
-        reader = HitReader(self._vector, fields)
+        reader = TextCollectionBuilder(self._vector, fields)
         find = partial(
-            look_up, self._engine, self._index, [document_id for document_id, _ in keys],
-            query=reader.query(self._query()), source=self._engine.info.source_with_vectors(reader.includes),
+            multi_get,
+            self._engine,
+            self._index,
+            [document_id for document_id, _ in keys],
+            query=reader.query(self._query()),
+            source=self._engine.info.source_with_vectors(reader.includes),
             result_window=self._state.result_window,
-        )  # fmt: skip
+        )
         hits = self._retrying(find)
         reader.add(hits[key] for key in keys if key in hits)
         return reader.collection()
 
 
-def _vectors_by_key(documents: TextCollection) -> Iterator[tuple[Key, Vectors]]:
+def _vectors_by_key(documents: TextCollection) -> Iterator[tuple[DocumentKey, Vectors]]:
     """Of each document: its vectors."""
     ends = [*documents.starts[1:].tolist(), len(documents.vectors)]
     for key, start, end in zip(documents.keys, documents.starts.tolist(), ends, strict=True):
         yield key, documents.vectors[start:end]
 
 
-def _sample_pairs(sample: Sequence[SampledDocument], documents: TextCollection, min_cosine: float) -> list[KeyPair]:
+def _sample_pairs(
+    sample: Sequence[RecallSampleDocument], documents: TextCollection, min_cosine: float
+) -> list[KeyPair]:
     """The near-duplicates of the sampled documents among others, exactly."""
     if not sample or not len(documents):
         return []
     keys = documents.keys
-    starts = starts_of([len(one.vectors) for one in sample])
+    starts = starts_from_counts([len(one.vectors) for one in sample])
     return [
         (sample[one].key, keys[two])
         for first, second, _ in pairs_above_between(
-            np.concatenate([one.vectors for one in sample]), documents.vectors, min_cosine, first_starts=starts,
+            np.concatenate([one.vectors for one in sample]),
+            documents.vectors,
+            min_cosine,
+            first_starts=starts,
             second_starts=documents.starts,
         )
         for one, two in zip(first.tolist(), second.tolist(), strict=True)
         if sample[one].key != keys[two]
-    ]  # fmt: skip
+    ]
 
 
-def _mapped(file: IO[bytes], dimensions: int) -> Vectors:
+def _memory_map(file: IO[bytes], dimensions: int) -> Vectors:
     """The vectors of a file, which need not fit into memory. *Shape:* ``(vectors, dimensions)``."""
     size = file.tell()
     file.flush()
@@ -542,5 +518,5 @@ def _mapped(file: IO[bytes], dimensions: int) -> Vectors:
     return np.memmap(file, np.float32, "r", shape=(size // (4 * dimensions), dimensions))
 
 
-def _digest(vectors: Vectors) -> bytes:
+def _vectors_digest(vectors: Vectors) -> bytes:
     return hashlib.sha256(vectors.astype("<f4").tobytes()).digest()[:16]

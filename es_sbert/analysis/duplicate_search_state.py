@@ -1,7 +1,6 @@
-"""What a search for near-duplicates by the index's kNN has found so far, in a file that outlives the process.
+"""Checkpoint of a near-duplicate search: candidates and progress, in a SQLite file.
 
-SQLite keeps it. Each page of documents is one transaction, together with how far the search is: a process that is
-killed loses only the page that it was working on.
+Each page of documents is one transaction, so a killed process loses only its last page.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
-from es_sbert.encoder.types import Vectors
-from es_sbert.engines.hits import Key
+from es_sbert.analysis.similarity import Int64Array
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.engines.protocol import DocumentKey
 from es_sbert.errors import OutputError, UsageError
 
 # Tells our files from others of SQLite: "esbd".
@@ -32,12 +31,10 @@ CREATE TABLE sample (number INTEGER PRIMARY KEY, key TEXT NOT NULL, vectors BLOB
 CREATE TABLE sample_pairs (first TEXT, second TEXT, PRIMARY KEY (first, second)) WITHOUT ROWID;
 """
 _PAGE = 100_000
-
-Integers = NDArray[np.int64]
-KeyPair = tuple[Key, Key]
+KeyPair = tuple[DocumentKey, DocumentKey]
 
 
-class SampledDocument(NamedTuple):
+class RecallSampleDocument(NamedTuple):
     """A document whose near-duplicates are also found exactly.
 
     Attributes:
@@ -45,7 +42,7 @@ class SampledDocument(NamedTuple):
         vectors: *Shape:* ``(vectors, dimensions)``.
     """
 
-    key: Key
+    key: DocumentKey
     vectors: Vectors
 
 
@@ -91,7 +88,7 @@ class DuplicateSearchState:
             if isinstance(error, sqlite3.OperationalError):
                 raise self._cannot_write(error) from error
             if isinstance(error, sqlite3.DatabaseError):
-                raise self._foreign() from error
+                raise self._not_our_file() from error
             raise
 
     def __enter__(self) -> DuplicateSearchState:
@@ -105,43 +102,47 @@ class DuplicateSearchState:
         self._db.close()
         self.path.unlink(missing_ok=True)
 
-    def start(self, positions: Sequence[int], sample: Iterable[SampledDocument]) -> None:
+    def start(self, positions: Sequence[int], sample: Iterable[RecallSampleDocument]) -> None:
         """Begin a search: nothing was compared yet."""
         self._write(
             lambda: self._db.executemany(
                 "INSERT INTO sample (key, vectors) VALUES (?, ?)",
-                ((_text(one.key), one.vectors.astype("<f4").tobytes()) for one in sample),
+                ((_encode_key(one.key), one.vectors.astype("<f4").tobytes()) for one in sample),
             ),
             list(positions),
             0,
         )
 
-    def sample(self, dimensions: int) -> list[SampledDocument]:
+    def sample(self, dimensions: int) -> list[RecallSampleDocument]:
         """The sampled documents."""
         with self._errors():
             rows = self._db.execute("SELECT key, vectors FROM sample ORDER BY number").fetchall()
         return [
-            SampledDocument(_key(key), np.frombuffer(vectors, "<f4").reshape(-1, dimensions)) for key, vectors in rows
+            RecallSampleDocument(_decode_key(key), np.frombuffer(vectors, "<f4").reshape(-1, dimensions))
+            for key, vectors in rows
         ]
 
-    def first_with(self, hashes: Sequence[bytes], keys: Sequence[Key]) -> list[tuple[Key, bool]]:
+    def first_with_vectors(
+        self, hashes: Sequence[bytes], keys: Sequence[DocumentKey]
+    ) -> list[tuple[DocumentKey, bool]]:
         """Of each document: the first one that had the same vectors, and whether that is new.
 
         The first one may be the document itself. They are remembered with the next `add`.
         """
-        found: list[tuple[Key, bool]] = []
+        found: list[tuple[DocumentKey, bool]] = []
         with self._errors():
             if not self._db.in_transaction:
                 self._db.execute("BEGIN")
             for digest, key in zip(hashes, keys, strict=True):
-                text = _text(key)
+                text = _encode_key(key)
                 inserted = self._db.execute("INSERT OR IGNORE INTO vectors VALUES (?, ?)", (digest, text)).rowcount
                 [(first,)] = self._db.execute("SELECT key FROM vectors WHERE hash = ?", (digest,))
-                found.append((_key(first), inserted == 1))
+                found.append((_decode_key(first), inserted == 1))
         return found
 
-    def add(self, pairs: Iterable[KeyPair], sample_pairs: Iterable[KeyPair], positions: Sequence[int],
-            compared: int) -> None:  # fmt: skip
+    def add(
+        self, pairs: Iterable[KeyPair], sample_pairs: Iterable[KeyPair], positions: Sequence[int], compared: int
+    ) -> None:
         """Add what a page of documents has brought, and how far the search is now."""
 
         def insert() -> None:
@@ -149,18 +150,18 @@ class DuplicateSearchState:
                 first, second = sorted(map(self._number, pair))
                 self._db.execute("INSERT OR IGNORE INTO pairs VALUES (?, ?)", (first, second))
             for pair in sample_pairs:
-                self._db.execute("INSERT OR IGNORE INTO sample_pairs VALUES (?, ?)", sorted(map(_text, pair)))
+                self._db.execute("INSERT OR IGNORE INTO sample_pairs VALUES (?, ?)", sorted(map(_encode_key, pair)))
 
         self._write(insert, list(positions), compared)
 
-    def documents(self) -> Iterator[list[tuple[int, Key]]]:
+    def documents(self) -> Iterator[list[tuple[int, DocumentKey]]]:
         """Numbers and keys of the documents that are in a pair, sorted by id, in pages."""
         with self._errors():
             cursor = self._db.execute("SELECT number, key FROM documents ORDER BY id, key")
             while rows := cursor.fetchmany(_PAGE):
-                yield [(number, _key(key)) for number, key in rows]
+                yield [(number, _decode_key(key)) for number, key in rows]
 
-    def pairs(self) -> Iterator[tuple[Integers, Integers]]:
+    def pairs(self) -> Iterator[tuple[Int64Array, Int64Array]]:
         """Numbers of the documents of the pairs, in pages."""
         with self._errors():
             cursor = self._db.execute("SELECT first, second FROM pairs")
@@ -171,7 +172,10 @@ class DuplicateSearchState:
     def sample_pairs(self) -> list[KeyPair]:
         """The near-duplicates of the sampled documents, found exactly."""
         with self._errors():
-            return [(_key(first), _key(second)) for first, second in self._db.execute("SELECT * FROM sample_pairs")]
+            return [
+                (_decode_key(first), _decode_key(second))
+                for first, second in self._db.execute("SELECT * FROM sample_pairs")
+            ]
 
     def _write(self, insert: Callable[[], object], positions: list[int], compared: int) -> None:
         with self._errors():
@@ -191,8 +195,8 @@ class DuplicateSearchState:
         except sqlite3.Error as error:
             raise self._cannot_write(error) from error
 
-    def _number(self, key: Key) -> int:
-        text = _text(key)
+    def _number(self, key: DocumentKey) -> int:
+        text = _encode_key(key)
         self._db.execute("INSERT OR IGNORE INTO documents (id, key) VALUES (?, ?)", (key[0], text))
         [(number,)] = self._db.execute("SELECT number FROM documents WHERE key = ?", (text,))
         return int(number)
@@ -203,7 +207,7 @@ class DuplicateSearchState:
         [(version,)] = self._db.execute("PRAGMA user_version")
         tables = [name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         if tables and ours != _APPLICATION_ID:
-            raise self._foreign()
+            raise self._not_our_file()
         if tables and version == _VERSION:
             rows = self._db.execute("SELECT identity, positions, compared FROM search").fetchall()
             if rows and rows[0][0] == identity:
@@ -224,7 +228,7 @@ class DuplicateSearchState:
         self._db.execute("INSERT INTO search VALUES (?, '[]', 0)", (identity,))
         return False
 
-    def _foreign(self) -> UsageError:
+    def _not_our_file(self) -> UsageError:
         return UsageError(f"{self.path} is not the state of a search for near-duplicates", "Give --state another file.")
 
     def _cannot_write(self, error: sqlite3.Error) -> OutputError:
@@ -233,10 +237,10 @@ class DuplicateSearchState:
         )
 
 
-def _text(key: Key) -> str:
+def _encode_key(key: DocumentKey) -> str:
     return orjson.dumps(key).decode()
 
 
-def _key(text: str) -> Key:
+def _decode_key(text: str) -> DocumentKey:
     document_id, routing = orjson.loads(text)
     return document_id, routing

@@ -1,36 +1,108 @@
-"""Groups of near-duplicates: texts that are connected by cosines above a threshold."""
+"""Near-duplicates: groups of texts connected by cosines above a threshold."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from es_sbert.analysis.collection import TextCollection
-from es_sbert.analysis.similarity import pair_cosines, pairs_above
-from es_sbert.encoder.types import Vectors
-from es_sbert.errors import UsageError
-from es_sbert.extras import require
-from es_sbert.printable import printable
+from es_sbert.analysis.similarity import Int64Array, check_cosine, pair_cosines, pairs_above
+from es_sbert.analysis.text_collection import (
+    TextCollection,
+)
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import UsageError, require_extra
+from es_sbert.messages import escape_unprintable
+from es_sbert.search.vector_query import MAX_K
+
+DEFAULT_NEIGHBORS = 20
+DEFAULT_SAMPLE = 1000
+
+
+@dataclass(frozen=True)
+class DuplicateSearchSettings:
+    """What is searched for, and how.
+
+    Attributes:
+        min_cosine: Documents with at least this cosine are near-duplicates.
+        filter: Query that every document must match; None for all documents.
+        neighbors: Nearest documents that a search gives; more where all of them are near-duplicates.
+        num_candidates: Vectors that each shard looks at in a search; None for the default of a search.
+        sample: Documents on which the recall is measured.
+        seed: Of the sample.
+    """
+
+    min_cosine: float
+    filter: Json | None = None
+    neighbors: int = DEFAULT_NEIGHBORS
+    num_candidates: int | None = None
+    sample: int = DEFAULT_SAMPLE
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_cosine(self.min_cosine)
+        if not 1 <= self.neighbors < MAX_K or not 0 <= self.sample <= MAX_K:
+            raise UsageError(
+                f"{self.neighbors:,} neighbors and a sample of {self.sample:,} are asked for",
+                f"Use 1 to {MAX_K - 1:,} neighbors and a sample of 0 to {MAX_K:,}.",
+            )
+
+
+@dataclass(frozen=True)
+class DuplicateRecall:
+    """How many of the exact near-duplicates of some documents the search has put into one group.
+
+    Attributes:
+        sampled: Documents, taken at random, that were compared with all others.
+        pairs: Pairs of one of them and a near-duplicate of it.
+        found: Of these pairs, those whose documents are in one group.
+        shares: Of each sampled document that has a near-duplicate: the part of them that is in its group.
+    """
+
+    sampled: int
+    pairs: int
+    found: int
+    shares: tuple[float, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class DuplicateSearchResult:
+    """The near-duplicates of an index.
+
+    Attributes:
+        texts: The documents that have a near-duplicate, sorted by id.
+        groups: Positions are those in `texts`.
+        compared: Documents that were compared, those without a near-duplicate included.
+        recall: As measured.
+        resumed: Whether the search went on from an earlier one.
+        unread: Documents that were written at the end of the search and were not compared.
+    """
+
+    texts: TextCollection
+    groups: list[DuplicateGroup]
+    compared: int
+    recall: DuplicateRecall
+    resumed: bool
+    unread: int
+
 
 DEFAULT_MIN_COSINE = 0.95
 
 # Pairs between different groups that are held before the groups are joined: 16 bytes each.
-_HELD = 4 << 20
+_MAX_PENDING_PAIRS = 4 << 20
 
 # Compact dates of ISO 8601 (20260131) have eight digits, milliseconds of any date since 1970 more.
 _DATE_DIGITS = 8
 
-Integers = NDArray[np.int64]
 
-
-class Keep(StrEnum):
+class KeepPolicy(StrEnum):
     """Which text of a group is kept; of several, the first."""
 
     FIRST = "first"
@@ -52,8 +124,14 @@ class DuplicateGroup(NamedTuple):
     cosines: tuple[float, ...]
 
 
-def duplicate_groups(vectors: Vectors, min_cosine: float = DEFAULT_MIN_COSINE, *, starts: Integers | None = None,
-                     priority: Sequence[float] | None = None, block: int = 2048) -> list[DuplicateGroup]:  # fmt: skip
+def duplicate_groups(
+    vectors: Vectors,
+    min_cosine: float = DEFAULT_MIN_COSINE,
+    *,
+    starts: Int64Array | None = None,
+    priority: Sequence[float] | None = None,
+    block: int = 2048,
+) -> list[DuplicateGroup]:
     """Group the near-duplicates of a collection, exactly.
 
     Two texts whose cosine is not below the threshold are near-duplicates. A group holds all texts that a chain of
@@ -70,12 +148,12 @@ def duplicate_groups(vectors: Vectors, min_cosine: float = DEFAULT_MIN_COSINE, *
     Raises:
         UsageError: a number is out of range, a vector is zero or not finite, or SciPy is not installed.
     """
-    require("analysis", "scipy")
+    require_extra("analysis", "scipy")
     count = len(vectors) if starts is None else len(starts)
     if priority is not None and len(priority) != count:
         raise UsageError(f"{len(priority)} priorities are given for {count} texts", "Give one a text.")
     labels = np.arange(count)  # (texts,): the group of each text
-    held: list[tuple[Integers, Integers]] = []
+    held: list[tuple[Int64Array, Int64Array]] = []
     size = 0
     for first, second, _ in pairs_above(vectors, min_cosine, starts=starts, block=block):
         # Pairs inside a group add nothing.
@@ -83,24 +161,30 @@ def duplicate_groups(vectors: Vectors, min_cosine: float = DEFAULT_MIN_COSINE, *
         if apart.any():
             held.append((first[apart], second[apart]))
             size += len(held[-1][0])
-        if size >= _HELD:
-            labels, held, size = _joined(labels, held), [], 0
-    return _groups(_joined(labels, held), vectors, starts, priority)
+        if size >= _MAX_PENDING_PAIRS:
+            labels, held, size = _merge_groups(labels, held), [], 0
+    return _build_groups(_merge_groups(labels, held), vectors, starts, priority)
 
 
-def groups_of_pairs(vectors: Vectors, first: Integers, second: Integers, *, starts: Integers | None = None,
-                    priority: Sequence[float] | None = None) -> list[DuplicateGroup]:  # fmt: skip
+def groups_of_pairs(
+    vectors: Vectors,
+    first: Int64Array,
+    second: Int64Array,
+    *,
+    starts: Int64Array | None = None,
+    priority: Sequence[float] | None = None,
+) -> list[DuplicateGroup]:
     """As `duplicate_groups`, of near-duplicates that are known.
 
     Args:
         first, second: Positions of the near-duplicates. *Shape:* ``(pairs,)`` each.
     """
-    require("analysis", "scipy")
+    require_extra("analysis", "scipy")
     count = len(vectors) if starts is None else len(starts)
-    return _groups(_joined(np.arange(count), [(first, second)]), vectors, starts, priority)
+    return _build_groups(_merge_groups(np.arange(count), [(first, second)]), vectors, starts, priority)
 
 
-def priorities(texts: TextCollection, keep: Keep, date_field: str | None = None) -> list[float] | None:
+def keep_priorities(texts: TextCollection, keep: KeepPolicy, date_field: str | None = None) -> list[float] | None:
     """The priority of each text: the one with the greatest is kept. None where the first is kept.
 
     Args:
@@ -110,14 +194,14 @@ def priorities(texts: TextCollection, keep: Keep, date_field: str | None = None)
     Raises:
         UsageError: a date cannot be read, or no text has one.
     """
-    if keep is Keep.FIRST:
+    if keep is KeepPolicy.FIRST:
         return None
-    if keep is Keep.LONGEST:
+    if keep is KeepPolicy.LONGEST:
         return [len(text) for text in texts.texts]
     if date_field is None:
         raise UsageError("--keep newest needs the date of each text", "Name its field with --date-field.")
     dates = [
-        _latest(values[date_field], name, date_field) if date_field in values else -math.inf
+        _latest_timestamp(values[date_field], name, date_field) if date_field in values else -math.inf
         for name, values in zip(texts.ids, texts.values, strict=True)
     ]
     if dates and max(dates) == -math.inf:
@@ -127,12 +211,12 @@ def priorities(texts: TextCollection, keep: Keep, date_field: str | None = None)
     return dates
 
 
-def _latest(value: object, name: str, date_field: str) -> float:
+def _latest_timestamp(value: object, name: str, date_field: str) -> float:
     """Milliseconds since 1970 of a date, of several the latest; minus infinity without one."""
     if value is None or value == "":
         return -math.inf
     if isinstance(value, list):
-        return max((_latest(one, name, date_field) for one in value), default=-math.inf)
+        return max((_latest_timestamp(one, name, date_field) for one in value), default=-math.inf)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str):
@@ -143,15 +227,17 @@ def _latest(value: object, name: str, date_field: str) -> float:
             date = datetime.fromisoformat(value.strip())
             return 1000 * (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     raise UsageError(
-        f"the date of {printable(name)} in {date_field} cannot be read: {printable(repr(value))[:80]}",
+        f"the date of {escape_unprintable(name)} in {date_field} cannot be read: "
+        f"{escape_unprintable(repr(value))[:80]}",
         "Use ISO 8601 (2026-01-31T12:00:00Z) or milliseconds since 1970, or leave the document out with --filter.",
     )
 
 
-def _groups(labels: Integers, vectors: Vectors, starts: Integers | None,
-            priority: Sequence[float] | None) -> list[DuplicateGroup]:  # fmt: skip
+def _build_groups(
+    labels: Int64Array, vectors: Vectors, starts: Int64Array | None, priority: Sequence[float] | None
+) -> list[DuplicateGroup]:
     """The groups of more than one text."""
-    members = _members(labels)
+    members = _group_members(labels)
     if not members:
         return []
     kept = [
@@ -167,7 +253,7 @@ def _groups(labels: Integers, vectors: Vectors, starts: Integers | None,
     ]
 
 
-def _joined(labels: Integers, pairs: Sequence[tuple[Integers, Integers]]) -> Integers:
+def _merge_groups(labels: Int64Array, pairs: Sequence[tuple[Int64Array, Int64Array]]) -> Int64Array:
     """The groups after texts of these pairs were put into one."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -177,11 +263,11 @@ def _joined(labels: Integers, pairs: Sequence[tuple[Integers, Integers]]) -> Int
     first, second = (labels[np.concatenate(side)] for side in zip(*pairs, strict=True))
     graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(len(labels), len(labels)))
     _, groups = connected_components(graph, directed=False)
-    joined: Integers = groups[labels].astype(np.int64)
+    joined: Int64Array = groups[labels].astype(np.int64)
     return joined
 
 
-def _members(labels: Integers) -> list[Integers]:
+def _group_members(labels: Int64Array) -> list[Int64Array]:
     """Positions of each group's texts, of groups with more than one."""
     order = np.argsort(labels, kind="stable")
     borders = np.flatnonzero(np.diff(labels[order])) + 1

@@ -1,7 +1,7 @@
-"""Results written into a field of the documents that they are about, by partial updates.
+"""Writes results of an analysis into a field of the analysed documents, by partial updates.
 
-A document is only updated if it is still the version that was analysed. One that another writer has changed is read
-again, and left alone if its text changed. Every update comes to exactly one end.
+A document is updated only if it is still the analysed version. If another writer has changed it, it is read again,
+and skipped if its text changed. Every update ends in exactly one outcome.
 """
 
 from __future__ import annotations
@@ -13,24 +13,22 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from es_sbert.analysis.collection import DocumentVersion, HitReader, TextCollection, version_of
-from es_sbert.engines.hits import Key, key_of
-from es_sbert.engines.look_up import look_up
-from es_sbert.engines.protocol import Engine, IndexState, ItemResult, Json
+from es_sbert.analysis.text_collection import DocumentVersion, TextCollection, TextCollectionBuilder, document_version
+from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.protocol import BulkItemResult, DocumentKey, Engine, IndexState, Json, document_key
+from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.ensure import VectorField, missing_index, vector_field_of
-from es_sbert.index.layout import both
-from es_sbert.index.meta import META_KEY, document_meta_field, with_entry
-from es_sbert.index.text import MISSING, TextTemplate, find_field
-from es_sbert.ingest.retry import RetryPolicy, retrying
-from es_sbert.ingest.triage import chunks
-from es_sbert.ingest.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
+from es_sbert.index.mapping import and_query
+from es_sbert.index.text_template import MISSING, TextTemplate, find_field
+from es_sbert.index.vector_field import VectorField, index_not_found, vector_field_from_state
+from es_sbert.index.vector_meta import META_KEY, document_meta_field, with_meta_entry
+from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 
 _WRITTEN = "written_fields"  # of `_meta.es_sbert`
 # Documents that are looked at again in one request.
 _PAGE = 500
 # Another writer may be faster this often before a document is given up.
-_ROUNDS = 10
+_MAX_ATTEMPTS = 10
 
 
 class FieldUpdate(NamedTuple):
@@ -49,7 +47,7 @@ class FieldUpdate(NamedTuple):
     value: str | None
 
     @property
-    def key(self) -> Key:
+    def key(self) -> DocumentKey:
         return self.id, self.version.routing
 
 
@@ -69,7 +67,7 @@ class FieldUpdateCounts:
     removed: int = 0
     changed: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
-    refused: dict[Key, str] = field(default_factory=dict)
+    refused: dict[DocumentKey, str] = field(default_factory=dict)
 
     @property
     def completed(self) -> int:
@@ -111,18 +109,26 @@ class FieldWriter:
         EngineError: the engine failed.
     """
 
-    def __init__(self, engine: Engine, index: str, vector_field: str, name: str, *, policy: RetryPolicy,
-                 on_wait: Callable[[str], None] = lambda reason: None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        engine: Engine,
+        index: str,
+        vector_field: str,
+        name: str,
+        *,
+        policy: RetryPolicy,
+        on_wait: Callable[[str], None] = lambda reason: None,
+    ) -> None:
         self._engine = engine
-        self._retrying = retrying(policy, on_wait)
+        self._retrying = make_retrier(policy, on_wait)
         self.name = name
         state = self._retrying(partial(engine.get_index, index))
         if state is None:
-            raise missing_index(index, engine)
+            raise index_not_found(index, engine)
         self._state: IndexState = state
         self._updates = VersionedUpdates(engine, state, policy, on_wait)
-        self._alias_filter = state.filter_of(index)
-        self._vector = vector_field_of(engine, state, vector_field)
+        self._alias_filter = state.alias_filter(index)
+        self._vector = vector_field_from_state(engine, state, vector_field)
         self._missing = _check_field(state, self._vector, name)
 
     def check_owner(self) -> None:
@@ -158,11 +164,11 @@ class FieldWriter:
         # As it is now: an update replaces `_meta` whole.
         state = self._retrying(partial(self._engine.get_index, self._state.name))
         meta: Json = {} if state is None else state.mappings.get("_meta", {})
-        body["_meta"] = with_entry(meta, _WRITTEN, sorted({*written, self.name}))
+        body["_meta"] = with_meta_entry(meta, _WRITTEN, sorted({*written, self.name}))
         self._retrying(partial(self._engine.put_mapping, self._state.name, body))
         self._missing = False
 
-    def removals(self, assigned: Collection[Key], filter: Json | None = None) -> list[FieldUpdate]:
+    def plan_removals(self, assigned: Collection[DocumentKey], filter: Json | None = None) -> list[FieldUpdate]:
         """Updates that remove the field from all documents but some: what an earlier analysis wrote, for example.
 
         Args:
@@ -174,17 +180,19 @@ class FieldWriter:
         """
         if self._missing:
             return []
-        reader = HitReader(self._vector)
-        query = both(both({"exists": {"field": self.name}}, self._alias_filter), filter)
+        reader = TextCollectionBuilder(self._vector)
+        query = and_query(and_query({"exists": {"field": self.name}}, self._alias_filter), filter)
         pages = self._engine.scan(
-            self._state.name, query=query, source_includes=[*reader.text_fields, self.name],
+            self._state.name,
+            query=query,
+            source_includes=[*reader.text_fields, self.name],
             page=min(_PAGE, self._state.result_window),
-        )  # fmt: skip
+        )
         return [
-            FieldUpdate(hit["_id"], reader.text_of(hit), version_of(hit), None)
+            FieldUpdate(hit["_id"], reader.text_of(hit), document_version(hit), None)
             for page in pages
             for hit in page
-            if key_of(hit) not in assigned
+            if document_key(hit) not in assigned
         ]
 
     def write(self, updates: Sequence[FieldUpdate]) -> FieldUpdateCounts:
@@ -197,35 +205,39 @@ class FieldWriter:
         """
         counts = FieldUpdateCounts()
         waiting = list(updates)
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ATTEMPTS):
             conflicts: list[FieldUpdate] = []
-            for action, result in self._updates.send(_Action.of(update, self.name) for update in waiting):
-                _enter(action.update, result, counts, conflicts)
-            waiting = list(self._again(conflicts, counts))
+            for action, result in self._updates.send(_UpdateAction.of(update, self.name) for update in waiting):
+                _record_outcome(action.update, result, counts, conflicts)
+            waiting = list(self._retry_conflicts(conflicts, counts))
             if not waiting:
                 break
-        reason = f"other writers changed it in each of {_ROUNDS} attempts: run the command again"
+        reason = f"other writers changed it in each of {_MAX_ATTEMPTS} attempts: run the command again"
         counts.refused |= {update.key: reason for update in waiting}
         if counts.completed != len(updates):
             raise RuntimeError(f"{len(updates)} updates, but {counts.completed} came to an end: {counts}")
         self._retrying(partial(self._engine.refresh, self._state.name))
         return counts
 
-    def _again(self, conflicts: Sequence[FieldUpdate], counts: FieldUpdateCounts) -> Iterator[FieldUpdate]:
+    def _retry_conflicts(self, conflicts: Sequence[FieldUpdate], counts: FieldUpdateCounts) -> Iterator[FieldUpdate]:
         """Updates of documents that another writer has changed, with their versions of now."""
         if not conflicts:
             return
         self._retrying(partial(self._engine.refresh, self._state.name))
-        reader = HitReader(self._vector)
+        reader = TextCollectionBuilder(self._vector)
         source = {"includes": [*reader.text_fields, self.name]}
         # Ids of a lookup must be fewer than the hits that a search may return.
         page = max(1, min(_PAGE, self._state.result_window - 1))
-        for some in chunks(conflicts, page):
+        for some in batched(conflicts, page):
             find = partial(
-                look_up, self._engine, self._state.name, [update.id for update in some], source=source,
+                multi_get,
+                self._engine,
+                self._state.name,
+                [update.id for update in some],
+                source=source,
                 result_window=self._state.result_window,
-            )  # fmt: skip
-            found = {key_of(hit): hit for hit in self._retrying(find).values()}
+            )
+            found = {document_key(hit): hit for hit in self._retrying(find).values()}
             for update in some:
                 hit = found.get(update.key)
                 if hit is None:
@@ -233,22 +245,22 @@ class FieldWriter:
                 elif not reader.text_fields or reader.text_of(hit) != update.text:
                     # Where the index does not tell which text was embedded, any change may be one of the text.
                     counts.changed.append(update.id)
-                elif _value_in(hit, self.name) == update.value:
+                elif _field_value(hit, self.name) == update.value:
                     # Written by a request whose answer got lost.
-                    _count(update, counts)
+                    _count_written(update, counts)
                 else:
-                    yield update._replace(version=version_of(hit))
+                    yield update._replace(version=document_version(hit))
 
 
 @dataclass(frozen=True)
-class _Action:
+class _UpdateAction:
     """An update as lines of a bulk request."""
 
     update: FieldUpdate
     body: bytes
 
     @classmethod
-    def of(cls, update: FieldUpdate, name: str) -> _Action:
+    def of(cls, update: FieldUpdate, name: str) -> _UpdateAction:
         version = update.version
         head: Json = {"_id": update.id, "if_seq_no": version.sequence, "if_primary_term": version.term}
         if version.routing is not None:
@@ -266,9 +278,11 @@ def _written_fields(state: IndexState) -> list[str]:
     return written if isinstance(written, list) else []
 
 
-def _enter(update: FieldUpdate, result: ItemResult, counts: FieldUpdateCounts, conflicts: list[FieldUpdate]) -> None:
+def _record_outcome(
+    update: FieldUpdate, result: BulkItemResult, counts: FieldUpdateCounts, conflicts: list[FieldUpdate]
+) -> None:
     if result.ok:
-        _count(update, counts)
+        _count_written(update, counts)
     elif result.status == CONFLICT:
         conflicts.append(update)
     elif is_deleted(result):
@@ -277,14 +291,14 @@ def _enter(update: FieldUpdate, result: ItemResult, counts: FieldUpdateCounts, c
         counts.refused[update.key] = f"({result.status}) {result.reason}"
 
 
-def _count(update: FieldUpdate, counts: FieldUpdateCounts) -> None:
+def _count_written(update: FieldUpdate, counts: FieldUpdateCounts) -> None:
     if update.value is None:
         counts.removed += 1
     else:
         counts.written += 1
 
 
-def _value_in(hit: Json, name: str) -> Any:
+def _field_value(hit: Json, name: str) -> Any:
     value = find_field(hit.get("_source") or {}, name)
     return None if value is MISSING else value
 

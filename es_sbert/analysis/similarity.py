@@ -1,13 +1,12 @@
-"""The most similar pairs of a collection, exactly, by blocked matrix products that never hold n² values.
+"""The most similar pairs of a collection, exact, by blocked matrix products that never hold n² cosines.
 
-A block of cosines is computed in float32, which is fast but depends in its last digits on the shape of the block. Pairs
-that come near the k-th best are therefore computed again in float64. Cosines are rounded to `DECIMALS` decimals, and
-pairs with equal cosines are ordered by the position of their first text, then of their second. So a result depends
-neither on the block size nor on the number of threads.
+Blocks of cosines are computed in float32, whose last digits depend on the shape of the block. Pairs close to the k-th
+best are therefore computed again in float64. Cosines are rounded to `DECIMALS` decimals, and ties are broken by
+position. So a result does not depend on the block size or on the number of threads.
 
-Most pairs are far below the threshold. Upper bounds of their cosines tell that with a quarter of the work: vectors are
-rotated so that their first components hold most of their length, and by Cauchy and Schwarz the others add at most the
-product of what is left of both lengths.
+Most pairs are far below the threshold. Upper bounds of their cosines show that with a quarter of the work: vectors are
+rotated so that the first components hold most of their length. By Cauchy-Schwarz the rest adds at most the product of
+the two remaining lengths.
 """
 
 from __future__ import annotations
@@ -19,8 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.types import Vectors
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.errors import UsageError
+
+Float64Array = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
 
 DECIMALS = 5
 DEFAULT_K = 100
@@ -33,7 +35,7 @@ _SLACK = 0.5 * 10**-DECIMALS + 5e-6
 # Pairs whose cosines are computed at a time where no block holds them.
 _PAIRS = 4096
 # Pairs of vectors of one block that are computed again one by one; of more, the whole block is.
-_FEW = 4096
+_MAX_SINGLE_PAIRS = 4096
 # Collections with fewer texts or dimensions are compared without bounds.
 _BOUNDED_TEXTS, _BOUNDED_DIMENSIONS = 2 * _BLOCK, 128
 # Below this threshold the bounds of too many pairs reach it.
@@ -43,11 +45,8 @@ _SAMPLE = 2048
 # More than float32 may be wrong about a squared length, so that a bound is one in spite of rounding.
 _LENGTH_SLACK = 1e-5
 
-Integers = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 
-
-class Pair(NamedTuple):
+class SimilarPair(NamedTuple):
     """Two texts and their cosine.
 
     Attributes:
@@ -60,8 +59,14 @@ class Pair(NamedTuple):
     cosine: float
 
 
-def most_similar_pairs(vectors: Vectors, k: int = DEFAULT_K, *, min_cosine: float = -1.0,
-                       starts: Integers | None = None, block: int = _BLOCK) -> list[Pair]:  # fmt: skip
+def most_similar_pairs(
+    vectors: Vectors,
+    k: int = DEFAULT_K,
+    *,
+    min_cosine: float = -1.0,
+    starts: Int64Array | None = None,
+    block: int = _BLOCK,
+) -> list[SimilarPair]:
     """Find the k most similar pairs of texts of one collection, the most similar first.
 
     Equal to computing all n(n-1)/2 cosines and sorting them, in memory that grows with n and not with n². Pairs with
@@ -78,7 +83,7 @@ def most_similar_pairs(vectors: Vectors, k: int = DEFAULT_K, *, min_cosine: floa
     Raises:
         UsageError: k, min_cosine or block is out of range, or a vector is zero or holds a value that is not finite.
     """
-    side = _Side(vectors, starts)
+    side = _BlockedVectors(vectors, starts)
     _add_bounds(side)
     best = _BestPairs(k, min_cosine)
     for rows, columns in side.pairs_of_blocks(block):
@@ -86,9 +91,16 @@ def most_similar_pairs(vectors: Vectors, k: int = DEFAULT_K, *, min_cosine: floa
     return best.pairs()
 
 
-def most_similar_between(first: Vectors, second: Vectors, k: int = DEFAULT_K, *, min_cosine: float = -1.0,
-                         first_starts: Integers | None = None, second_starts: Integers | None = None,
-                         block: int = _BLOCK) -> list[Pair]:  # fmt: skip
+def most_similar_between(
+    first: Vectors,
+    second: Vectors,
+    k: int = DEFAULT_K,
+    *,
+    min_cosine: float = -1.0,
+    first_starts: Int64Array | None = None,
+    second_starts: Int64Array | None = None,
+    block: int = _BLOCK,
+) -> list[SimilarPair]:
     """Find the k most similar pairs of a text of one collection and a text of another, the most similar first.
 
     Args:
@@ -99,7 +111,7 @@ def most_similar_between(first: Vectors, second: Vectors, k: int = DEFAULT_K, *,
     Raises:
         UsageError: as `most_similar_pairs`; or the collections have different dimensions.
     """
-    left, right = _Side(first, first_starts), _Side(second, second_starts)
+    left, right = _BlockedVectors(first, first_starts), _BlockedVectors(second, second_starts)
     check_dimensions(first, second)
     _add_bounds(left, right)
     best = _BestPairs(k, min_cosine)
@@ -109,8 +121,9 @@ def most_similar_between(first: Vectors, second: Vectors, k: int = DEFAULT_K, *,
     return best.pairs()
 
 
-def pairs_above(vectors: Vectors, min_cosine: float, *, starts: Integers | None = None,
-                block: int = _BLOCK) -> Iterator[tuple[Integers, Integers, Doubles]]:  # fmt: skip
+def pairs_above(
+    vectors: Vectors, min_cosine: float, *, starts: Int64Array | None = None, block: int = _BLOCK
+) -> Iterator[tuple[Int64Array, Int64Array, Float64Array]]:
     """Find all pairs of one collection whose cosine is not below a threshold, block by block.
 
     There may be n² of them, so they are never held together.
@@ -126,7 +139,7 @@ def pairs_above(vectors: Vectors, min_cosine: float, *, starts: Integers | None 
         UsageError: as `most_similar_pairs`.
     """
     check_cosine(min_cosine)
-    side = _Side(vectors, starts)
+    side = _BlockedVectors(vectors, starts)
     if min_cosine >= _BOUNDED_COSINE:
         _add_bounds(side)
     for rows, columns in side.pairs_of_blocks(block):
@@ -135,7 +148,9 @@ def pairs_above(vectors: Vectors, min_cosine: float, *, starts: Integers | None 
             yield found
 
 
-def pair_cosines(vectors: Vectors, first: Integers, second: Integers, starts: Integers | None = None) -> Doubles:
+def pair_cosines(
+    vectors: Vectors, first: Int64Array, second: Int64Array, starts: Int64Array | None = None
+) -> Float64Array:
     """Cosines of some pairs of texts, in float64, rounded as everywhere in this module.
 
     Args:
@@ -145,20 +160,26 @@ def pair_cosines(vectors: Vectors, first: Integers, second: Integers, starts: In
     Returns:
         *Shape:* ``(pairs,)``.
     """
-    collection = _Side(vectors, starts).whole()
+    collection = _BlockedVectors(vectors, starts).whole()
     cosines = np.empty(len(first))
     for begin in range(0, len(first), _PAIRS):
         some = slice(begin, begin + _PAIRS)
         cosines[some] = _cosines_one_by_one(collection, collection, first[some], second[some])
-    return _rounded(cosines)
+    return _round_cosines(cosines)
 
 
-def pairs_above_between(first: Vectors, second: Vectors, min_cosine: float, *, first_starts: Integers | None = None,
-                        second_starts: Integers | None = None,
-                        block: int = _BLOCK) -> Iterator[tuple[Integers, Integers, Doubles]]:  # fmt: skip
+def pairs_above_between(
+    first: Vectors,
+    second: Vectors,
+    min_cosine: float,
+    *,
+    first_starts: Int64Array | None = None,
+    second_starts: Int64Array | None = None,
+    block: int = _BLOCK,
+) -> Iterator[tuple[Int64Array, Int64Array, Float64Array]]:
     """As `pairs_above`, of a text of one collection and a text of another."""
     check_cosine(min_cosine)
-    left, right = _Side(first, first_starts), _Side(second, second_starts)
+    left, right = _BlockedVectors(first, first_starts), _BlockedVectors(second, second_starts)
     check_dimensions(first, second)
     for rows in left.blocks(block):
         for columns in right.blocks(block):
@@ -167,7 +188,7 @@ def pairs_above_between(first: Vectors, second: Vectors, min_cosine: float, *, f
                 yield found
 
 
-def vector_lengths(vectors: Vectors) -> Doubles:
+def vector_lengths(vectors: Vectors) -> Float64Array:
     """Euclidean lengths, in float64.
 
     Args:
@@ -181,7 +202,7 @@ def vector_lengths(vectors: Vectors) -> Doubles:
     """
     if vectors.ndim != 2:
         raise UsageError(f"vectors have the shape {vectors.shape}", "Give a two-dimensional array, one row a vector.")
-    lengths: Doubles = np.sqrt(np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64))
+    lengths: Float64Array = np.sqrt(np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64))
     bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(bad):
         raise UsageError(
@@ -219,10 +240,10 @@ class _Block(NamedTuple):
 
     first: int
     vectors: Vectors
-    lengths: Doubles
+    lengths: Float64Array
     unit: Vectors
     bounding: Vectors | None
-    starts: Integers | None
+    starts: Int64Array | None
 
     def cosines_with(self, other: _Block) -> Vectors:
         """Cosines of all texts with all others, in float32. *Shape:* ``(texts, other texts)``."""
@@ -236,13 +257,13 @@ class _Block(NamedTuple):
         bounds: Vectors = self._of_texts(self.bounding @ other.bounding.T, other)
         return bounds
 
-    def exact_cosines_with(self, other: _Block) -> Doubles:
+    def exact_cosines_with(self, other: _Block) -> Float64Array:
         """The cosines in float64."""
         products = self.vectors.astype(np.float64) @ other.vectors.astype(np.float64).T
-        cosines: Doubles = self._of_texts(products / (self.lengths[:, None] * other.lengths), other)
+        cosines: Float64Array = self._of_texts(products / (self.lengths[:, None] * other.lengths), other)
         return cosines
 
-    def rows_of(self, texts: Integers) -> tuple[Integers, Integers]:
+    def rows_of(self, texts: Int64Array) -> tuple[Int64Array, Int64Array]:
         """First row and number of vectors of some texts. *Shape:* ``(texts,)`` each."""
         if self.starts is None:
             return texts, np.ones(len(texts), np.int64)
@@ -258,10 +279,10 @@ class _Block(NamedTuple):
         return products
 
 
-class _Side:
+class _BlockedVectors:
     """A collection in blocks."""
 
-    def __init__(self, vectors: Vectors, starts: Integers | None) -> None:
+    def __init__(self, vectors: Vectors, starts: Int64Array | None) -> None:
         self._vectors = np.asarray(vectors)
         self._lengths = vector_lengths(self._vectors)
         self._bounding: Vectors | None = None
@@ -316,12 +337,12 @@ class _Side:
             end = self._starts[after] if after < len(self._starts) else len(self._vectors)
             yield self._block(first, slice(starts[0], end), starts - starts[0])
 
-    def _block(self, first: int, rows: slice, starts: Integers | None) -> _Block:
+    def _block(self, first: int, rows: slice, starts: Int64Array | None) -> _Block:
         bounding = None if self._bounding is None else self._bounding[rows]
         return _Block(first, self._vectors[rows], self._lengths[rows], self.unit[rows], bounding, starts)
 
 
-def _add_bounds(*sides: _Side) -> None:
+def _add_bounds(*sides: _BlockedVectors) -> None:
     """Let collections be compared by bounds first, where that saves work."""
     dimensions = sides[0].unit.shape[1]
     if min(map(len, sides)) < _BOUNDED_TEXTS or dimensions < _BOUNDED_DIMENSIONS:
@@ -333,19 +354,20 @@ def _add_bounds(*sides: _Side) -> None:
         side.add_bounds(np.ascontiguousarray(directions[:, -(dimensions // 4) :], np.float32))
 
 
-def _pairs_of_blocks(rows: _Block, columns: _Block, threshold: float, *, above_diagonal: bool,
-                     k: int | None = None) -> tuple[Integers, Integers, Doubles]:  # fmt: skip
+def _pairs_of_blocks(
+    rows: _Block, columns: _Block, threshold: float, *, above_diagonal: bool, k: int | None = None
+) -> tuple[Int64Array, Int64Array, Float64Array]:
     """Positions and cosines of the pairs of two blocks that reach a threshold, by first and second position.
 
     Args:
         above_diagonal: Both are the same texts: only pairs whose first text comes before the second count.
         k: Pairs that cannot be among the k best of these blocks may be left out; None leaves none out.
     """
-    found = _below_bounds(rows, columns, threshold - _SLACK)
+    found = _pairs_within_bounds(rows, columns, threshold - _SLACK)
     if found is None:
         products = rows.cosines_with(columns)
         found = _positions_above(products, threshold - _SLACK)
-        if k is not None and len(found[0]) > max(k, _FEW):
+        if k is not None and len(found[0]) > max(k, _MAX_SINGLE_PAIRS):
             near = products[found]
             if above_diagonal:
                 near = near[found[1] > found[0]]
@@ -357,12 +379,12 @@ def _pairs_of_blocks(rows: _Block, columns: _Block, threshold: float, *, above_d
     if above_diagonal:
         above = second > first
         first, second = first[above], second[above]
-    cosines = _rounded(_exact_cosines(rows, columns, first, second))
+    cosines = _round_cosines(_exact_cosines(rows, columns, first, second))
     right = cosines >= threshold
     return first[right] + rows.first, second[right] + columns.first, cosines[right]
 
 
-def _below_bounds(rows: _Block, columns: _Block, threshold: float) -> tuple[Integers, Integers] | None:
+def _pairs_within_bounds(rows: _Block, columns: _Block, threshold: float) -> tuple[Int64Array, Int64Array] | None:
     """The pairs that may reach a threshold by their bounds; None where these are too many, or there are no bounds."""
     if threshold < _BOUNDED_COSINE - _SLACK:
         return None
@@ -370,19 +392,19 @@ def _below_bounds(rows: _Block, columns: _Block, threshold: float) -> tuple[Inte
     if bounds is None:
         return None
     found = _positions_above(bounds, threshold)
-    return found if len(found[0]) <= _FEW else None
+    return found if len(found[0]) <= _MAX_SINGLE_PAIRS else None
 
 
-def _exact_cosines(rows: _Block, columns: _Block, first: Integers, second: Integers) -> Doubles:
+def _exact_cosines(rows: _Block, columns: _Block, first: Int64Array, second: Int64Array) -> Float64Array:
     """Cosines of some pairs of texts, in float64. *Shape:* ``(pairs,)``."""
     (_, row_counts), (_, column_counts) = rows.rows_of(first), columns.rows_of(second)
-    if (row_counts * column_counts).sum() > _FEW:
-        cosines: Doubles = rows.exact_cosines_with(columns)[first, second]
+    if (row_counts * column_counts).sum() > _MAX_SINGLE_PAIRS:
+        cosines: Float64Array = rows.exact_cosines_with(columns)[first, second]
         return cosines
     return _cosines_one_by_one(rows, columns, first, second)
 
 
-def _cosines_one_by_one(rows: _Block, columns: _Block, first: Integers, second: Integers) -> Doubles:
+def _cosines_one_by_one(rows: _Block, columns: _Block, first: Int64Array, second: Int64Array) -> Float64Array:
     """As `_exact_cosines`, without the cosines of other pairs."""
     (row, row_counts), (column, column_counts) = rows.rows_of(first), columns.rows_of(second)
     sizes = row_counts * column_counts  # (pairs,): pairs of vectors of each
@@ -393,21 +415,21 @@ def _cosines_one_by_one(rows: _Block, columns: _Block, first: Integers, second: 
     widths = np.repeat(column_counts, sizes)
     one = np.repeat(row, sizes) + number // widths
     two = np.repeat(column, sizes) + number % widths
-    dots: Doubles = np.einsum("pd,pd->p", rows.vectors[one], columns.vectors[two], dtype=np.float64)
-    greatest: Doubles = np.maximum.reduceat(dots / (rows.lengths[one] * columns.lengths[two]), begins)
+    dots: Float64Array = np.einsum("pd,pd->p", rows.vectors[one], columns.vectors[two], dtype=np.float64)
+    greatest: Float64Array = np.maximum.reduceat(dots / (rows.lengths[one] * columns.lengths[two]), begins)
     return greatest
 
 
-def _positions_above(products: Vectors, threshold: float) -> tuple[Integers, Integers]:
+def _positions_above(products: Vectors, threshold: float) -> tuple[Int64Array, Int64Array]:
     """Rows and columns of the values that are not below a threshold."""
     # Positions in one dimension are found ten times as fast as in two.
     flat = np.flatnonzero(products >= threshold)
     return np.divmod(flat, products.shape[1])
 
 
-def _rounded(cosines: Doubles) -> Doubles:
+def _round_cosines(cosines: Float64Array) -> Float64Array:
     # Adding 0 turns -0.0 into 0.0.
-    rounded: Doubles = cosines.clip(-1, 1).round(DECIMALS) + 0.0
+    rounded: Float64Array = cosines.clip(-1, 1).round(DECIMALS) + 0.0
     return rounded
 
 
@@ -431,9 +453,9 @@ class _BestPairs:
         self._k = k
         # Pairs below it are left out. It rises to the k-th best cosine once k pairs are known.
         self._threshold = min_cosine
-        self._first: Integers = np.empty(0, np.int64)
-        self._second: Integers = np.empty(0, np.int64)
-        self._cosines: Doubles = np.empty(0)
+        self._first: Int64Array = np.empty(0, np.int64)
+        self._second: Int64Array = np.empty(0, np.int64)
+        self._cosines: Float64Array = np.empty(0)
 
     def add(self, rows: _Block, columns: _Block, *, above_diagonal: bool = False) -> None:
         """Consider all pairs of two blocks.
@@ -445,8 +467,8 @@ class _BestPairs:
         if len(found[0]):
             self._merge(*found)
 
-    def _merge(self, first: Integers, second: Integers, cosines: Doubles) -> None:
-        chosen = _best(cosines, self._k)
+    def _merge(self, first: Int64Array, second: Int64Array, cosines: Float64Array) -> None:
+        chosen = _top_k(cosines, self._k)
         self._first = np.concatenate([self._first, first[chosen]])
         self._second = np.concatenate([self._second, second[chosen]])
         self._cosines = np.concatenate([self._cosines, cosines[chosen]])
@@ -455,14 +477,14 @@ class _BestPairs:
         if len(order) == self._k:
             self._threshold = float(self._cosines[-1])
 
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[SimilarPair]:
         return [
-            Pair(*found)
+            SimilarPair(*found)
             for found in zip(self._first.tolist(), self._second.tolist(), self._cosines.tolist(), strict=True)
         ]
 
 
-def _best(cosines: Doubles, k: int) -> Integers:
+def _top_k(cosines: Float64Array, k: int) -> Int64Array:
     """Positions of the k greatest, ascending; of equal ones the first."""
     if len(cosines) <= k:
         return np.arange(len(cosines))

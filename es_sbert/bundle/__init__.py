@@ -1,1 +1,1 @@
-"""What a model is on disk: tokenizer, pooling, prompts, ONNX variants, fingerprint, parity reports. No torch."""
+"""Model folders and ONNX bundles on disk: reading, checking, fingerprints, and finding a model by name. No torch."""

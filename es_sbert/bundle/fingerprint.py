@@ -1,17 +1,106 @@
-"""The fingerprint: equal ones mean vectors that may stand in one field and be compared."""
+"""Compute the fingerprint of a model.
+
+Two models with the same fingerprint produce the same vectors, so their vectors can share a field.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from es_sbert.bundle.model_files import (
+    HEADER_LENGTH_BYTES,
+    read_header,
+)
+from es_sbert.bundle.sentence_model import PROMPT_NAMES, SentenceModel
+
+# Architectures whose every setting is known, and those of their config.json that change the output.
+KNOWN_ARCHITECTURES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"})
+_CONFIG_KEYS = (
+    "model_type", "hidden_act", "activation", "layer_norm_eps", "num_attention_heads", "n_heads",
+    "position_embedding_type", "relative_attention_num_buckets", "pad_token_id",
+)  # fmt: skip
+
+# Settings with which even these architectures are other networks, unless they are false or empty.
+UNSUPPORTED_CONFIG_KEYS = ("is_decoder", "add_cross_attention", "pruned_heads")
+
+_LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layers")
+_LAYER_PATTERN = re.compile(r"\blayer\.(\d+)\.")
+
+# Of any other architecture everything counts but what no network computes with: who wrote it, and how to train it.
+_IGNORED_CONFIG_KEYS = frozenset({
+    "_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "initializer_range",
+    "initializer_factor", "init", "init_range", "init_std", "id2label", "label2id", "problem_type",
+    "gradient_checkpointing", "_attn_implementation", "_attn_implementation_autoset", "sentence_transformers",
+    "sbert_ce_default_activation_function",
+})  # fmt: skip
+
+
+def legacy_settings(model: SentenceModel) -> dict[str, Any]:
+    """Settings that es-sbert has once understood otherwise: vectors from then may not pass for those of now."""
+    changed: dict[str, Any] = {}
+    a_prompt_for_each_kind = all(model.prompts.keys() & set(names) for names in PROMPT_NAMES.values())
+    if model.default_prompt is not None and not a_prompt_for_each_kind:
+        changed["prompt_without_kind"] = model.default_prompt
+    if model.lowercase:
+        changed["lowercase_in_tokenizer"] = True
+    return changed
+
+
+def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dict[str, Any]:
+    """What decides a transformer's output beside its weights, for the fingerprint.
+
+    Args:
+        config: Its config.json.
+        weights: Its safetensors files.
+    """
+    if config.get("model_type") not in KNOWN_ARCHITECTURES:
+        return {key: value for key, value in config.items() if key not in _IGNORED_CONFIG_KEYS and "dropout" not in key}
+    settings = {key: config[key] for key in _CONFIG_KEYS if key in config}
+    settings |= {key: config[key] for key in UNSUPPORTED_CONFIG_KEYS if config.get(key)}
+    held = {int(found[1]) for file in weights for name in read_header(file) if (found := _LAYER_PATTERN.search(name))}
+    layers = next((config[key] for key in _LAYER_COUNT_KEYS if key in config), None)
+    # A config.json may leave out layers that the weights hold; whoever uses them all need not say so.
+    return settings if layers == len(held) else {**settings, "layers": layers}
+
+
+def hash_tensors(paths: Sequence[Path]) -> str:
+    """SHA-256 over name, type, shape and bytes of all tensors, sorted by name.
+
+    The same weights give the same hash however they are ordered or spread over files.
+
+    Raises:
+        BundleInvalid: a file is broken.
+    """
+    entries = [(name, path, entry) for path in paths for name, entry in read_header(path).items()]
+    digest = hashlib.sha256()
+    maps: dict[Path, mmap.mmap] = {}
+    try:
+        for path in {path for _, path, _ in entries}:
+            with path.open("rb") as file:
+                maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        for name, path, entry in sorted(entries, key=lambda item: item[0]):
+            digest.update(f"{name}\0{entry['dtype']}\0{entry['shape']}\0".encode())
+            base = HEADER_LENGTH_BYTES + int.from_bytes(maps[path][:HEADER_LENGTH_BYTES], "little")
+            start, end = entry["data_offsets"]
+            with memoryview(maps[path]) as view, view[base + start : base + end] as tensor:
+                digest.update(tensor)
+    finally:
+        for mapped in maps.values():
+            mapped.close()
+    return digest.hexdigest()
+
 
 # Padding and truncation are settings of a run, not of the tokenizer; exporters rewrite them.
 _TOKENIZER_RUN_SETTINGS = ("padding", "truncation")
 
 
-def fingerprint(weights: str, tokenizer: dict[str, Any], settings: dict[str, Any]) -> str:
+def compute_fingerprint(weights: str, tokenizer: dict[str, Any], settings: dict[str, Any]) -> str:
     """Hash of everything that decides a vector, as 32 hex digits (128 bits).
 
     Args:

@@ -1,1 +1,4 @@
-"""The command line: one module per command group, each a thin shell around a function elsewhere."""
+"""The command line: one module for each command, and the options and messages that commands share.
+
+Command modules import heavy libraries inside functions, so that `--help` is fast.
+"""

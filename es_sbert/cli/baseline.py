@@ -1,4 +1,4 @@
-"""`es-sbert baseline`: train what `es-sbert evaluate` compares models with."""
+"""`python -m es_sbert.evaluation.baselines`: train the baselines that need training."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import click
 import cloup
 
 if TYPE_CHECKING:
-    from es_sbert.evaluation.baselines.train_bilstm import Epoch
+    from es_sbert.evaluation.baselines.bilstm import EpochResult
+
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @cloup.group()
-def baseline() -> None:
+def main() -> None:
     """Train the baselines of the Sentence-BERT paper that need training.
 
     Averaged word vectors and BiLSTM-max (InferSent). The others (tf-idf, averaged transformer, CLS) need none.
     """
 
 
-@baseline.command("word-vectors")
+@main.command("word-vectors")
 @click.argument("corpus", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -85,9 +86,8 @@ def word_vectors(
       es-sbert baseline word-vectors nli.tsv --column sentence1 --column sentence2 -o words.vec.gz
       es-sbert evaluate word2vec:words.vec --task sts
     """
-    from es_sbert.evaluation.baselines.corpus import read_corpus
-    from es_sbert.evaluation.baselines.train_vectors import train_word_vectors
-    from es_sbert.evaluation.baselines.vectors_file import write_word_vectors
+    from es_sbert.evaluation.baselines.tfidf import read_corpus
+    from es_sbert.evaluation.baselines.word_vectors import train_word_vectors, write_word_vectors
 
     texts = read_corpus(corpus, columns)
     table = train_word_vectors(
@@ -99,7 +99,7 @@ def word_vectors(
     )
 
 
-@baseline.command()
+@main.command()
 @click.argument("train", type=click.Path(path_type=Path))
 @click.option(
     "--dev", type=click.Path(path_type=Path), required=True, help="Pairs that choose the epoch; in the format of TRAIN."
@@ -161,22 +161,21 @@ def bilstm(
       es-sbert baseline bilstm nli-train.tsv --dev nli-dev.tsv --vectors words.vec -o infersent
       es-sbert evaluate infersent:infersent --task sts
     """
-    from es_sbert.extras import require
+    from es_sbert.errors import require_extra
 
-    require("train", "torch")
+    require_extra("train", "torch")
     import torch
 
     from es_sbert.errors import DeviceError
-    from es_sbert.evaluation.baselines.labelled_pairs import read_labelled_pairs
-    from es_sbert.evaluation.baselines.train_bilstm import train_bilstm
-    from es_sbert.evaluation.baselines.vectors_file import read_word_vectors
+    from es_sbert.evaluation.baselines.bilstm import read_classified_pairs, train_bilstm
+    from es_sbert.evaluation.baselines.word_vectors import read_word_vectors
 
     if device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("--device cuda: torch finds no CUDA device", "Check `nvidia-smi`, or use --device cpu.")
-    pairs = read_labelled_pairs(train, columns)
-    dev_pairs = read_labelled_pairs(dev, columns, pairs.classes)
+    pairs = read_classified_pairs(train, columns)
+    dev_pairs = read_classified_pairs(dev, columns, pairs.classes)
 
-    def report(epoch: Epoch) -> None:
+    def report(epoch: EpochResult) -> None:
         click.echo(
             f"epoch {epoch.number}: loss {epoch.loss:.4f}, dev accuracy {100 * epoch.accuracy:.2f} %, "
             f"{epoch.pairs_per_second:,.0f} pairs/s",

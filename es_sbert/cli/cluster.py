@@ -1,4 +1,4 @@
-"""`es-sbert cluster`: clusters of texts with names."""
+"""`es-sbert cluster`: find clusters of texts and name them."""
 
 from __future__ import annotations
 
@@ -12,34 +12,39 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.collections import (
+from es_sbert.cli.analysis_input import (
     check_files_or_index,
-    check_outputs,
     check_two_texts,
-    output_options,
-    read_collections,
     read_filter,
-    shown_text,
+    read_text_collections,
     source_options,
-    write_found,
 )
-from es_sbert.cli.html_report import clusters_page, source_name
-from es_sbert.cli.options import Number
-from es_sbert.cli.write_field import field_writer, write_field_options, write_results
+from es_sbert.cli.analysis_output import (
+    check_output_files,
+    clusters_page,
+    describe_source,
+    field_writer,
+    output_options,
+    text_excerpt,
+    write_field_options,
+    write_field_values,
+    write_output,
+)
+from es_sbert.cli.options import FiniteFloatRange
 from es_sbert.errors import SourceError
-from es_sbert.events import say
-from es_sbert.printable import printable
+from es_sbert.messages import escape_unprintable, log_message
 
 if TYPE_CHECKING:
     from es_sbert.analysis import Clustering, TextCollection
-    from es_sbert.analysis.clusters import Cluster
+    from es_sbert.analysis.clusters import TextCluster
     from es_sbert.engines.protocol import Json
 
+
 # Texts of each cluster that are shown to people.
-_SHOWN = 3
+_CENTRAL_TEXTS = 3
 
 
-class _Count(click.IntRange):
+class _ClusterCount(click.IntRange):
     """A number of clusters, or `auto`."""
 
     def __init__(self) -> None:
@@ -64,14 +69,14 @@ class _Count(click.IntRange):
         "-k",
         "--k",
         "k",
-        type=_Count(),
+        type=_ClusterCount(),
         metavar="NUMBER|auto",
         help="kmeans, agglomerative: number of clusters; auto tries up to 200 and takes the one with the greatest "
         "silhouette.  [default: auto]",
     ),
     click.option(
         "--min-cosine",
-        type=Number(-1, 1),
+        type=FiniteFloatRange(-1, 1),
         help="communities: texts with at least this cosine with the central text belong to it.  [default: 0.75]",
     ),
     click.option(
@@ -100,10 +105,23 @@ class _Count(click.IntRange):
 )
 @source_options
 @output_options
-def cluster(files: tuple[str, ...], index: str | None, method: str, k: Any, min_cosine: float | None,
-            min_size: int | None, seed: int, stop_words: str, write_field: str | None, dry_run: bool,
-            retry_seconds: float, as_json: bool, output: Path | None, html: Path | None,
-            **reading: Any) -> int:  # fmt: skip
+def cluster(
+    files: tuple[str, ...],
+    index: str | None,
+    method: str,
+    k: Any,
+    min_cosine: float | None,
+    min_size: int | None,
+    seed: int,
+    stop_words: str,
+    write_field: str | None,
+    dry_run: bool,
+    retry_seconds: float,
+    as_json: bool,
+    output: Path | None,
+    html: Path | None,
+    **reading: Any,
+) -> int:
     """Find clusters of texts and name them.
 
     The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A cluster is named
@@ -125,18 +143,18 @@ def cluster(files: tuple[str, ...], index: str | None, method: str, k: Any, min_
     """
     from es_sbert.analysis import cluster_names, cluster_texts, display_names
     from es_sbert.analysis.clusters import check_options
-    from es_sbert.extras import require
+    from es_sbert.errors import require_extra
 
     check_files_or_index(files, index)
-    require("analysis", "sklearn")
+    require_extra("analysis", "sklearn")
     check_options(method, k=k, min_cosine=min_cosine, min_size=min_size)
-    check_outputs(output, html)
+    check_output_files(output, html)
     stopped = _read_stop_words(stop_words)
     filter = read_filter(reading["filter_text"])
     writing: dict[str, Any] = {"index": index, "dry_run": dry_run, "retry_seconds": retry_seconds}
     with field_writer(write_field, **writing, **reading) as writer:
         fields = [] if write_field is None else [write_field]
-        [texts] = read_collections([files], index=index, fields=fields, **reading)
+        [texts] = read_text_collections([files], index=index, fields=fields, **reading)
         check_two_texts(len(texts))
         begin = time.perf_counter()
         found = cluster_texts(
@@ -144,18 +162,23 @@ def cluster(files: tuple[str, ...], index: str | None, method: str, k: Any, min_
         )
         names = display_names(cluster_names(texts.texts, found, stop_words=stopped))
         seconds = time.perf_counter() - begin
-        page = partial(_page, found, names, texts, source_name(files, index))
-        write_found(
-            _objects(found, names, texts), _lines(found, names, texts), output, as_json=as_json, html=html, report=page
+        page = partial(_html_page, found, names, texts, describe_source(files, index))
+        write_output(
+            _json_objects(found, names, texts),
+            _text_lines(found, names, texts),
+            output,
+            as_json=as_json,
+            html=html,
+            report=page,
         )
-        say(f"{_summary(found, len(texts), chosen=k in (None, 'auto'))}, in {seconds:.1f} s")
+        log_message(f"{_summary(found, len(texts), chosen=k in (None, 'auto'))}, in {seconds:.1f} s")
         if not found.clusters:
             cosine = " or --min-cosine" if method == "communities" else ""
-            say(f"No text is in a cluster. Try a lower --min-size{cosine}, or --method kmeans.")
+            log_message(f"No text is in a cluster. Try a lower --min-size{cosine}, or --method kmeans.")
         if writer is None:
             return 0
         values = {one: name for name, own in zip(names, found.clusters, strict=True) for one in own.members}
-        return write_results(writer, texts, values, filter, dry_run=dry_run)
+        return write_field_values(writer, texts, values, filter, dry_run=dry_run)
 
 
 def _read_stop_words(stop_words: str) -> Any:
@@ -173,12 +196,12 @@ def _read_stop_words(stop_words: str) -> Any:
     except (OSError, ValueError) as error:
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
         raise SourceError(
-            f"the stop words {printable(stop_words)} cannot be read: {reason}",
+            f"the stop words {escape_unprintable(stop_words)} cannot be read: {reason}",
             "Give --stop-words english, none or a file with one word a line.",
         ) from error
 
 
-def _page(found: Clustering, names: Sequence[str], texts: TextCollection, source: str) -> list[bytes]:
+def _html_page(found: Clustering, names: Sequence[str], texts: TextCollection, source: str) -> list[bytes]:
     facts = [("method", str(found.method)), ("clusters", f"{len(found.clusters):,}")]
     if found.noise:
         facts.append(("noise", f"{len(found.noise) / len(texts):.1%}"))
@@ -187,38 +210,38 @@ def _page(found: Clustering, names: Sequence[str], texts: TextCollection, source
     return [clusters_page(texts, found, names, source, facts)]
 
 
-def _objects(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[Json]:
+def _json_objects(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[Json]:
     """Texts by cluster, the most central first; then the noise."""
     for number, (name, cluster) in enumerate(zip(names, found.clusters, strict=True)):
         for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
-            yield _object(number, name, cosine, member, texts)
+            yield _json_object(number, name, cosine, member, texts)
     for member in found.noise:
-        yield _object(None, None, None, member, texts)
+        yield _json_object(None, None, None, member, texts)
 
 
-def _object(number: int | None, name: str | None, cosine: float | None, member: int, texts: TextCollection) -> Json:
-    return {
-        "cluster": number, "name": name, "id": texts.ids[member], "cosine": cosine, "text": texts.texts[member],
-    }  # fmt: skip
+def _json_object(
+    number: int | None, name: str | None, cosine: float | None, member: int, texts: TextCollection
+) -> Json:
+    return {"cluster": number, "name": name, "id": texts.ids[member], "cosine": cosine, "text": texts.texts[member]}
 
 
-def _lines(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[str]:
+def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[str]:
     for number, (name, cluster) in enumerate(zip(names, found.clusters, strict=True)):
         numbered = f"cluster {number}"
-        named = "" if name == numbered else f"  {printable(name)}"
+        named = "" if name == numbered else f"  {escape_unprintable(name)}"
         yield f"{numbered}: {len(cluster.members):,} texts{named}"
-        for member, cosine in _central(cluster, texts):
-            yield f"  {cosine:.5f}  {shown_text(texts, member)}"
+        for member, cosine in _most_central(cluster, texts):
+            yield f"  {cosine:.5f}  {text_excerpt(texts, member)}"
     if found.noise:
         yield f"noise: {len(found.noise):,} texts"
 
 
-def _central(cluster: Cluster, texts: TextCollection) -> list[tuple[int, float]]:
+def _most_central(cluster: TextCluster, texts: TextCollection) -> list[tuple[int, float]]:
     """The most central texts, of identical ones the first."""
     chosen: dict[str, tuple[int, float]] = {}
     for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
         chosen.setdefault(texts.texts[member] or texts.ids[member], (member, cosine))
-        if len(chosen) == _SHOWN:
+        if len(chosen) == _CENTRAL_TEXTS:
             break
     return list(chosen.values())
 

@@ -1,4 +1,4 @@
-"""`es-sbert doctor`: what is wrong, and what to do about it."""
+"""`es-sbert doctor`: check everything that a load or a search needs, and suggest remedies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from cloup import option_group
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings
 
 if TYPE_CHECKING:
-    from es_sbert.doctor.findings import Finding
+    from es_sbert.diagnostics.doctor import Finding
 
-_MARKS = {"ok": "ok", "warning": "look", "error": "FAIL"}
+
+_LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 
 
 @cloup.command()
@@ -26,8 +27,15 @@ _MARKS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 )
 @connection_options
 @encoder_options
-def doctor(index: str | None, as_json: bool, model: str | None, device: str, precision: str, threads: int | None,
-           **connection: Any) -> int:  # fmt: skip
+def doctor(
+    index: str | None,
+    as_json: bool,
+    model: str | None,
+    device: str,
+    precision: str,
+    threads: int | None,
+    **connection: Any,
+) -> int:
     """Look at everything that a load or a search needs, and say what to do.
 
     The model (does it open, and run on the device asked for?), the GPU and its libraries, the engine (version,
@@ -43,20 +51,20 @@ def doctor(index: str | None, as_json: bool, model: str | None, device: str, pre
     """
     import orjson
 
-    from es_sbert.printable import printable
+    from es_sbert.messages import escape_unprintable
 
-    findings = examine(index, model, device, precision, threads, connection)
+    findings = run_checks(index, model, device, precision, threads, connection)
     for finding in findings:
         if as_json:
             click.echo(orjson.dumps(finding.as_json()))
         else:
-            click.echo(printable(f"{_MARKS[finding.level]:4}  {finding.about}: {finding.message}"))
+            click.echo(escape_unprintable(f"{_LEVEL_LABELS[finding.level]:4}  {finding.about}: {finding.message}"))
             if finding.remedy:
-                click.echo(printable(f"      {finding.remedy}"))
+                click.echo(escape_unprintable(f"      {finding.remedy}"))
     return int(any(finding.level == "error" for finding in findings))
 
 
-def examine(
+def run_checks(
     index: str | None, model: str | None, device: str, precision: str, threads: int | None, connection: dict[str, Any]
 ) -> list[Finding]:
     """All findings; an engine that cannot be reached is one of them.
@@ -66,11 +74,8 @@ def examine(
     """
     from contextlib import closing
 
-    from es_sbert.doctor.cuda import check_cuda
-    from es_sbert.doctor.engine import check_engine, check_permissions
-    from es_sbert.doctor.findings import Finding
-    from es_sbert.doctor.index import check_index, look_at
-    from es_sbert.doctor.model import check_model
+    from es_sbert.diagnostics.doctor import Finding, check_cuda, check_encoder, check_engine, check_permissions
+    from es_sbert.diagnostics.index_check import check_index, inspect_index
     from es_sbert.engines.connect import connect
     from es_sbert.errors import EngineError
 
@@ -78,14 +83,14 @@ def examine(
     try:
         opened = connect(settings)
     except EngineError as error:
-        findings = [*check_model(model, device, precision, threads)[1], *check_cuda(device)]
+        findings = [*check_encoder(model, device, precision, threads)[1], *check_cuda(device)]
         return [*findings, Finding.of("engine", error)]
     with closing(opened) as engine:
-        looked = None if index is None else look_at(engine, index)
+        looked = None if index is None else inspect_index(engine, index)
         # What a search of the index would open: that of its vectors, unless another one is asked for.
-        stored = {} if looked is None else looked.by_model
+        stored = {} if looked is None else looked.first_field_by_model
         needed = list(stored.values()) if model is None and stored else [None]
-        checked = [check_model(model, device, precision, threads, field) for field in needed]
+        checked = [check_encoder(model, device, precision, threads, field) for field in needed]
         findings = [finding for _, found in checked for finding in found]
         findings += check_cuda(device)
         findings += check_engine(engine)

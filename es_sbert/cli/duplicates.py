@@ -1,4 +1,4 @@
-"""`es-sbert duplicates`: groups of near-duplicates."""
+"""`es-sbert duplicates`: find groups of near-duplicates."""
 
 from __future__ import annotations
 
@@ -13,29 +13,36 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.collections import (
+from es_sbert.cli.analysis_input import (
     check_files_or_index,
-    check_outputs,
-    check_source,
+    check_source_options,
     check_two_texts,
-    output_options,
-    read_collections,
+    progress_meter,
     read_filter,
-    shown_progress,
-    shown_text,
+    read_text_collections,
     source_options,
-    write_found,
 )
-from es_sbert.cli.html_report import duplicates_page, source_name
-from es_sbert.cli.interrupts import INTERRUPTED
-from es_sbert.cli.options import Number, engine_settings
-from es_sbert.cli.write_field import connection_of, field_writer, say_wait, write_field_options, write_results
+from es_sbert.cli.analysis_output import (
+    check_output_files,
+    connection_of_options,
+    describe_source,
+    duplicates_page,
+    field_writer,
+    log_wait,
+    output_options,
+    text_excerpt,
+    write_field_options,
+    write_field_values,
+    write_output,
+)
+from es_sbert.cli.interrupts import EXIT_INTERRUPTED
+from es_sbert.cli.options import FiniteFloatRange, engine_settings
 from es_sbert.errors import UsageError
-from es_sbert.events import say
+from es_sbert.messages import log_message
 
 if TYPE_CHECKING:
     from es_sbert.analysis import DuplicateGroup, TextCollection
-    from es_sbert.analysis.duplicate_search import DuplicateRecall, DuplicateSearchResult
+    from es_sbert.analysis.duplicates import DuplicateRecall, DuplicateSearchResult
     from es_sbert.engines.protocol import Engine, Json
 
 
@@ -45,7 +52,7 @@ if TYPE_CHECKING:
     "Options",
     click.option(
         "--min-cosine",
-        type=Number(-1, 1),
+        type=FiniteFloatRange(-1, 1),
         default=0.95,
         show_default=True,
         help="Texts with at least this cosine are near-duplicates.",
@@ -96,10 +103,25 @@ if TYPE_CHECKING:
 )
 @source_options
 @output_options
-def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, keep: str, date_field: str | None,
-               method: str, neighbors: int | None, num_candidates: int | None, recall_sample: int | None,
-               state: Path | None, write_field: str | None, dry_run: bool, retry_seconds: float, as_json: bool,
-               output: Path | None, html: Path | None, **reading: Any) -> int:  # fmt: skip
+def duplicates(
+    files: tuple[str, ...],
+    index: str | None,
+    min_cosine: float,
+    keep: str,
+    date_field: str | None,
+    method: str,
+    neighbors: int | None,
+    num_candidates: int | None,
+    recall_sample: int | None,
+    state: Path | None,
+    write_field: str | None,
+    dry_run: bool,
+    retry_seconds: float,
+    as_json: bool,
+    output: Path | None,
+    html: Path | None,
+    **reading: Any,
+) -> int:
     """Find groups of near-duplicates.
 
     The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A group holds all
@@ -120,16 +142,16 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
       es-sbert duplicates --index docs --html duplicates.html
       es-sbert duplicates --index docs --keep newest --date-field created_at --html copies.html
     """
-    from es_sbert.analysis.duplicates import Keep, priorities
+    from es_sbert.analysis.duplicates import KeepPolicy, keep_priorities
 
     _check_options(files, index, keep, date_field, write_field)
-    check_outputs(output, html)
+    check_output_files(output, html)
     filter = read_filter(reading["filter_text"])
     fields = [name for name in (date_field, write_field) if name is not None]
     knn = {"neighbors": neighbors, "num_candidates": num_candidates, "sample": recall_sample}
 
     def priority(texts: TextCollection) -> list[float] | None:
-        return priorities(texts, Keep(keep), date_field)
+        return keep_priorities(texts, KeepPolicy(keep), date_field)
 
     with ExitStack() as stack:
         writing: dict[str, Any] = {"index": index, "dry_run": dry_run, "retry_seconds": retry_seconds}
@@ -138,40 +160,43 @@ def duplicates(files: tuple[str, ...], index: str | None, min_cosine: float, kee
         if _uses_knn(method, index, reading):
             assert index is not None, "files are compared exactly"
             settings = {name: value for name, value in knn.items() if value is not None}
-            path = state or _default_state(index)
-            found = _search(index, path, min_cosine, settings, retry_seconds, fields, priority, reading)
+            path = state or _default_state_path(index)
+            found = _search_by_knn(index, path, min_cosine, settings, retry_seconds, fields, priority, reading)
             if found is None:
-                return INTERRUPTED
+                return EXIT_INTERRUPTED
             check_two_texts(found.compared)
             texts, groups = found.texts, found.groups
-            for line in _search_lines(found):
-                say(line)
+            for line in _knn_lines(found):
+                log_message(line)
             done = f"{found.compared:,}, found by kNN"
         else:
             _refuse_knn_options(knn | {"state": state})
             path = None
-            [texts] = read_collections([files], index=index, fields=fields, **reading)
+            [texts] = read_text_collections([files], index=index, fields=fields, **reading)
             check_two_texts(len(texts))
-            groups = _compare(texts, min_cosine, priority)
+            groups = _compare_all(texts, min_cosine, priority)
             done = f"{len(texts):,},"
         seconds = time.perf_counter() - begin
-        page = partial(_page, texts, groups, source_name(files, index), min_cosine, keep)
-        write_found(_objects(groups, texts), _lines(groups, texts), output, as_json=as_json, html=html, report=page)
+        page = partial(_html_page, texts, groups, describe_source(files, index), min_cosine, keep)
+        write_output(
+            _json_objects(groups, texts), _text_lines(groups, texts), output, as_json=as_json, html=html, report=page
+        )
         extra = sum(len(group.members) - 1 for group in groups)
-        say(f"{extra:,} near-duplicates of {len(groups):,} texts among {done} in {seconds:.1f} s")
+        log_message(f"{extra:,} near-duplicates of {len(groups):,} texts among {done} in {seconds:.1f} s")
         code = 0
         if writer is not None:
             values = {one: texts.ids[group.kept] for group in groups for one in group.members if one != group.kept}
-            code = write_results(writer, texts, values, filter, dry_run=dry_run)
+            code = write_field_values(writer, texts, values, filter, dry_run=dry_run)
         if path is not None and dry_run:
-            say(f"the search is kept in {path}: the same command without --dry-run writes its result")
+            log_message(f"the search is kept in {path}: the same command without --dry-run writes its result")
         elif path is not None and code == 0:
             path.unlink(missing_ok=True)
     return code
 
 
-def _check_options(files: Sequence[str], index: str | None, keep: str, date_field: str | None,
-                   write_field: str | None) -> None:  # fmt: skip
+def _check_options(
+    files: Sequence[str], index: str | None, keep: str, date_field: str | None, write_field: str | None
+) -> None:
     check_files_or_index(files, index)
     if write_field is not None and write_field == date_field:
         raise UsageError("--write-field and --date-field name the same field", "Give --write-field another name.")
@@ -183,8 +208,12 @@ def _check_options(files: Sequence[str], index: str | None, keep: str, date_fiel
 
 
 def _refuse_knn_options(given: dict[str, Any]) -> None:
-    names = {"neighbors": "--neighbors", "num_candidates": "--num-candidates", "sample": "--recall-sample",
-             "state": "--state"}  # fmt: skip
+    names = {
+        "neighbors": "--neighbors",
+        "num_candidates": "--num-candidates",
+        "sample": "--recall-sample",
+        "state": "--state",
+    }
     wrong = [names[name] for name, value in given.items() if value is not None]
     if wrong:
         raise UsageError(
@@ -204,59 +233,70 @@ def _uses_knn(method: str, index: str | None, reading: dict[str, Any]) -> bool:
             raise UsageError("files have no kNN search", "Load them with `es-sbert ingest`, or leave --method out.")
         return False
     checked = ("text_fields", "text_template", "id_field", "format", "filter_text")
-    check_source(index, **{name: reading[name] for name in checked})
+    check_source_options(index, **{name: reading[name] for name in checked})
     if method != "auto":
         return method == "knn"
-    with closing(connect(engine_settings(**connection_of(reading)))) as engine:
+    with closing(connect(engine_settings(**connection_of_options(reading)))) as engine:
         return not fits_memory(engine, index, reading["vector_field"], read_filter(reading["filter_text"]))
 
 
-def _default_state(index: str) -> Path:
-    from es_sbert.ingest.dead_letters import safe_name
+def _default_state_path(index: str) -> Path:
+    from es_sbert.ingest.dead_letters import safe_file_name
 
-    return Path(f"{safe_name(index)}.duplicates.state")
+    return Path(f"{safe_file_name(index)}.duplicates.state")
 
 
-def _compare(texts: TextCollection, min_cosine: float,
-             priority: Callable[[TextCollection], list[float] | None]) -> list[DuplicateGroup]:  # fmt: skip
+def _compare_all(
+    texts: TextCollection, min_cosine: float, priority: Callable[[TextCollection], list[float] | None]
+) -> list[DuplicateGroup]:
     from es_sbert.analysis import duplicate_groups
 
     return duplicate_groups(texts.vectors, min_cosine, starts=texts.starts, priority=priority(texts))
 
 
-def _search(index: str, path: Path, min_cosine: float, settings: dict[str, int], retry_seconds: float,
-            fields: Sequence[str], priority: Callable[[TextCollection], list[float] | None],
-            reading: dict[str, Any]) -> DuplicateSearchResult | None:  # fmt: skip
+def _search_by_knn(
+    index: str,
+    path: Path,
+    min_cosine: float,
+    settings: dict[str, int],
+    retry_seconds: float,
+    fields: Sequence[str],
+    priority: Callable[[TextCollection], list[float] | None],
+    reading: dict[str, Any],
+) -> DuplicateSearchResult | None:
     """Near-duplicates by the index's kNN; None where the user stopped the search."""
-    from es_sbert.analysis.duplicate_search import DuplicateSearch, DuplicateSearchSettings
+    from es_sbert.analysis.duplicate_search import DuplicateSearch
     from es_sbert.analysis.duplicate_search_state import DuplicateSearchState
+    from es_sbert.analysis.duplicates import DuplicateSearchSettings
     from es_sbert.engines.connect import connect
-    from es_sbert.index.types import IndexType
-    from es_sbert.ingest.retry import RetryPolicy
+    from es_sbert.engines.retry import RetryPolicy
+    from es_sbert.index.mapping import IndexType
 
     if reading["distinct"]:
         raise UsageError("--distinct leaves out texts, which a search by kNN cannot", "Leave --distinct out.")
     wanted = DuplicateSearchSettings(min_cosine, read_filter(reading["filter_text"]), **settings)
     with ExitStack() as stack:
-        engine: Engine = stack.enter_context(closing(connect(engine_settings(**connection_of(reading)))))
+        engine: Engine = stack.enter_context(closing(connect(engine_settings(**connection_of_options(reading)))))
         search = DuplicateSearch(
-            engine, index, reading["vector_field"], wanted, policy=RetryPolicy(retry_seconds), on_wait=say_wait
+            engine, index, reading["vector_field"], wanted, policy=RetryPolicy(retry_seconds), on_wait=log_wait
         )
         if search.index_type is IndexType.FLAT:
-            say(f"the vectors of {index} are of type flat: each search looks at all of them")
+            log_message(f"the vectors of {index} are of type flat: each search looks at all of them")
         candidates = stack.enter_context(DuplicateSearchState(path, search.identity))
         if candidates.resumed:
-            say(f"resumed from {path}: {candidates.compared:,} documents were compared already")
+            log_message(f"resumed from {path}: {candidates.compared:,} documents were compared already")
         try:
-            with shown_progress(candidates.compared) as show:
+            with progress_meter(candidates.compared) as show:
                 search.on_progress = show
                 return search.run(candidates, fields=fields, priority=priority)
         except KeyboardInterrupt:
-            say(f"Interrupted after {candidates.compared:,} documents; run the same command again to resume ({path}).")
+            log_message(
+                f"Interrupted after {candidates.compared:,} documents; run the same command again to resume ({path})."
+            )
             return None
 
 
-def _search_lines(found: DuplicateSearchResult) -> Iterator[str]:
+def _knn_lines(found: DuplicateSearchResult) -> Iterator[str]:
     yield from found.texts.skipped.lines()
     if found.unread:
         yield (
@@ -267,7 +307,7 @@ def _search_lines(found: DuplicateSearchResult) -> Iterator[str]:
 
 
 def _recall_line(recall: DuplicateRecall) -> str:
-    from es_sbert.tuning.interval import mean_of_shares
+    from es_sbert.diagnostics.recall import mean_confidence_interval
 
     if not recall.sampled:
         return "the recall was not measured: --recall-sample is 0"
@@ -277,7 +317,7 @@ def _recall_line(recall: DuplicateRecall) -> str:
             "a larger --recall-sample may find some"
         )
     # Near-duplicates of one document are found or missed together, so the interval is one of documents.
-    estimate = mean_of_shares(recall.shares, 1)
+    estimate = mean_confidence_interval(recall.shares, 1)
     return (
         f"recall {estimate.mean:.1%} ({estimate.low:.1%} to {estimate.high:.1%} with 95 % confidence): "
         f"{recall.found:,} of {recall.pairs:,} near-duplicates of {recall.sampled:,} random documents, found exactly, "
@@ -285,8 +325,9 @@ def _recall_line(recall: DuplicateRecall) -> str:
     )
 
 
-def _page(texts: TextCollection, groups: Sequence[DuplicateGroup], source: str, min_cosine: float,
-          keep: str) -> list[bytes]:  # fmt: skip
+def _html_page(
+    texts: TextCollection, groups: Sequence[DuplicateGroup], source: str, min_cosine: float, keep: str
+) -> list[bytes]:
     facts = [
         ("near-duplicates", f"{sum(len(group.members) - 1 for group in groups):,}"),
         ("groups", f"{len(groups):,}"), ("minimum cosine", f"{min_cosine:g}"), ("kept", keep),
@@ -294,19 +335,22 @@ def _page(texts: TextCollection, groups: Sequence[DuplicateGroup], source: str, 
     return [duplicates_page(texts, groups, source, facts)]
 
 
-def _objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[Json]:
+def _json_objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[Json]:
     for number, group in enumerate(groups, 1):
         for member, cosine in zip(group.members, group.cosines, strict=True):
             yield {
-                "group": number, "id": texts.ids[member], "cosine": cosine, "kept": member == group.kept,
+                "group": number,
+                "id": texts.ids[member],
+                "cosine": cosine,
+                "kept": member == group.kept,
                 "text": texts.texts[member],
-            }  # fmt: skip
+            }
 
 
-def _lines(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[str]:
+def _text_lines(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[str]:
     for number, group in enumerate(groups, 1):
         yield f"group {number}: {len(group.members):,} texts"
-        yield f"  kept     {shown_text(texts, group.kept)}"
+        yield f"  kept     {text_excerpt(texts, group.kept)}"
         for member, cosine in zip(group.members, group.cosines, strict=True):
             if member != group.kept:
-                yield f"  {cosine:.5f}  {shown_text(texts, member)}"
+                yield f"  {cosine:.5f}  {text_excerpt(texts, member)}"

@@ -1,4 +1,4 @@
-"""`es-sbert encode`: lines or JSONL in, vectors out."""
+"""`es-sbert encode`: embed the texts of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloup import option_group
 
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import encoder_options
-from es_sbert.events import say as report
+from es_sbert.messages import log_message as report
 
 
 @cloup.command()
@@ -45,9 +45,16 @@ from es_sbert.events import say as report
 )
 @encoder_options
 def encode(
-    file: BinaryIO, output: Path | None, form: str, text_field: str, kind: Any, model: str | None, device: str,
-    precision: str, threads: int | None,
-) -> None:  # fmt: skip
+    file: BinaryIO,
+    output: Path | None,
+    form: str,
+    text_field: str,
+    kind: Any,
+    model: str | None,
+    device: str,
+    precision: str,
+    threads: int | None,
+) -> None:
     """Turn texts into sentence vectors.
 
     FILE holds one text a line; without it, or with -, stdin is read. The output keeps the order of the
@@ -60,8 +67,8 @@ def encode(
       es-sbert encode sentences.txt -o vectors.npy
       es-sbert encode docs.jsonl --format jsonl --text-field title -o docs-with-vectors.jsonl
     """
-    from es_sbert.encoder.files import encode_file
-    from es_sbert.loading import load_encoder
+    from es_sbert.encoder.encode_file import encode_file
+    from es_sbert.model_loading import load_encoder
 
     with load_encoder(model, device=device, precision=precision, threads=threads, report=report) as encoder:
         summary = encode_file(encoder, file, output or sys.stdout.buffer, form=form, text_field=text_field, kind=kind)

@@ -1,4 +1,4 @@
-"""`es-sbert engine`: real search engines on this machine, without Docker."""
+"""`es-sbert engine`: run Elasticsearch or OpenSearch on this machine without Docker."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from inspect import cleandoc
 import click
 import cloup
 
-from es_sbert.cli.options import Number
+from es_sbert.cli.options import FiniteFloatRange
 from es_sbert.engines.local import (
     ENGINES,
     RunningEngine,
-    lookup,
+    find_build,
     purge_stopped,
     running_engines,
     start_engine,
@@ -20,11 +20,13 @@ from es_sbert.engines.local import (
 from es_sbert.errors import UsageError
 
 
-def _progress(message: str) -> None:
+def _print_progress(message: str) -> None:
     click.echo(message, err=True)
 
 
-_BUILDS = "\n".join(f"      {build.name:<15}{build.label:<22}{build.megabytes:>6,} MB" for build in ENGINES.values())
+_BUILD_TABLE = "\n".join(
+    f"      {build.name:<15}{build.label:<22}{build.megabytes:>6,} MB" for build in ENGINES.values()
+)
 
 
 @cloup.group(
@@ -33,7 +35,7 @@ _BUILDS = "\n".join(f"      {build.name:<15}{build.label:<22}{build.megabytes:>6
     The servers are the projects' own builds from Maven Central, downloaded once:
 
     \b
-{_BUILDS}
+{_BUILD_TABLE}
 
     Builds of Elasticsearch lack some modules: `engine up` says which. Maven and a JDK 21 or newer are needed. A server
     listens on this machine only, has no passwords, and keeps its data when stopped.
@@ -57,8 +59,13 @@ def engine() -> None: ...
     help=f"HTTP port.  [default: {', '.join(f'{b.port} for {b.name}' for b in ENGINES.values())}]",
 )
 @click.option("--heap", default="1g", show_default=True, help="Java heap: 512m, 1g, 4g.")
-@click.option("--timeout", type=Number(min=0, min_open=True), default=180.0, show_default=True,
-              help="Seconds to wait until the server answers.")  # fmt: skip
+@click.option(
+    "--timeout",
+    type=FiniteFloatRange(min=0, min_open=True),
+    default=180.0,
+    show_default=True,
+    help="Seconds to wait until the server answers.",
+)
 def up(name: str, port: int | None, heap: str, timeout: float) -> None:
     """Start a server, or find the one that runs.
 
@@ -67,7 +74,7 @@ def up(name: str, port: int | None, heap: str, timeout: float) -> None:
 
     Example: es-sbert engine up opensearch --heap 2g
     """
-    click.echo(start_engine(name, port=port, heap=heap, timeout=timeout, progress=_progress).url)
+    click.echo(start_engine(name, port=port, heap=heap, timeout=timeout, progress=_print_progress).url)
 
 
 @engine.command()
@@ -86,7 +93,7 @@ def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
     if name is not None and every:
         raise UsageError("NAME and --all contradict each other", "Give one of the two.")
     if name is not None:
-        lookup(name)
+        find_build(name)
     running = running_engines()
     wanted = [each for each in running if name in (None, each.name) and port in (None, each.port)]
     if port is None and not every and len(wanted) > 1:
@@ -95,14 +102,14 @@ def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
     for each in wanted:
         stop_engine(each, purge=purge)
         click.echo(f"Stopped {_describe(each)}; {'data removed' if purge else 'data kept'}.", err=True)
-    removed = [folder for build in _purged(name, every, purge) for folder in purge_stopped(build, port)]
+    removed = [folder for build in _engines_to_purge(name, every, purge) for folder in purge_stopped(build, port)]
     for folder in removed:
         click.echo(f"Removed {folder}.", err=True)
     if not wanted and not removed:
         click.echo("No such server is running.", err=True)
 
 
-def _purged(name: str | None, every: bool, purge: bool) -> list[str]:
+def _engines_to_purge(name: str | None, every: bool, purge: bool) -> list[str]:
     """Names whose stopped servers lose their data: what was named, never what was merely running."""
     if not purge:
         return []

@@ -1,4 +1,4 @@
-"""`es-sbert evaluate`: a model and data in, the paper's figures out."""
+"""`es-sbert evaluate`: measure a model by the protocols of the Sentence-BERT paper."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from cloup import option_group
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import connection_options, device_options, engine_settings, vector_field_option
 from es_sbert.errors import UsageError
-from es_sbert.events import say as report
-from es_sbert.printable import counted
+from es_sbert.messages import log_message as report
+from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
-    from es_sbert.evaluation.card import TrainingRecord
-    from es_sbert.evaluation.data import Data, Task
-    from es_sbert.evaluation.models import Embedder, PairScorer
-    from es_sbert.evaluation.report import Report
+    from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
+    from es_sbert.evaluation.evaluation_report import EvaluationReport
+    from es_sbert.evaluation.model_card import TrainingRecord
+    from es_sbert.evaluation.task_data import EvaluationTask, TaskData
+
 
 TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
 
@@ -96,10 +97,23 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
     vector_field_option,
 )
 @connection_options
-def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple[Path, ...],
-             columns: tuple[str, ...], limit: int | None, backend: Any, device: str, precision: str,
-             threads: int | None, as_json: bool, card: Path | None, index: str | None, vector_field: str,
-             **connection: Any) -> None:  # fmt: skip
+def evaluate(
+    model: str,
+    tasks: tuple[str, ...],
+    data: Path | None,
+    files: tuple[Path, ...],
+    columns: tuple[str, ...],
+    limit: int | None,
+    backend: Any,
+    device: str,
+    precision: str,
+    threads: int | None,
+    as_json: bool,
+    card: Path | None,
+    index: str | None,
+    vector_field: str,
+    **connection: Any,
+) -> None:
     """Measure MODEL by the protocols of the Sentence-BERT paper.
 
     MODEL is whatever ingest takes (a folder, a bundle, a hub id, an installed name), the folder of a cross-
@@ -123,20 +137,20 @@ def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple
       es-sbert evaluate glove:glove.6B.300d.txt --task transfer --data data --json
       es-sbert evaluate all-MiniLM-L6-v2 --task retrieval --data data/retrieval/cisi --index cisi
     """
-    from es_sbert.extras import require
+    from es_sbert.errors import require_extra
 
-    require("train", "ir_measures", "scipy", "sklearn", "yaml")
-    from es_sbert.evaluation.card import model_card, write_card
-    from es_sbert.evaluation.data import Task
-    from es_sbert.evaluation.open import close_model, open_model
-    from es_sbert.evaluation.report import text_table
+    require_extra("train", "ir_measures", "scipy", "sklearn", "yaml")
+    from es_sbert.evaluation.evaluated_models import close_model, open_model
+    from es_sbert.evaluation.evaluation_report import text_table
+    from es_sbert.evaluation.model_card import model_card, write_card
+    from es_sbert.evaluation.task_data import EvaluationTask
 
-    if index is not None and tasks != (Task.RETRIEVAL,):
+    if index is not None and tasks != (EvaluationTask.RETRIEVAL,):
         raise UsageError("--index is for the task retrieval alone", "Give --task retrieval and no other task.")
-    chosen = [Task(task) for task in dict.fromkeys(tasks)]
-    names = _columns(columns, chosen)
-    wanted = [(task, _read(task, data, files, limit, names)) for task in chosen]
-    training = None if card is None else _training(model)
+    chosen = [EvaluationTask(task) for task in dict.fromkeys(tasks)]
+    names = _parse_columns(columns, chosen)
+    wanted = [(task, _read_data(task, data, files, limit, names)) for task in chosen]
+    training = None if card is None else _read_training(model)
 
     settings = {"backend": backend, "device": device, "precision": precision, "limit": limit}
     opened = open_model(model, backend=backend, device=device, precision=precision, threads=threads, report=report)
@@ -144,11 +158,13 @@ def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple
         reports = []
         for task, sets in wanted:
             if index is None:
-                from es_sbert.evaluation.tasks import run_task
+                from es_sbert.evaluation.task_runner import run_task
 
                 found = run_task(opened, task, sets, settings=settings, progress=report)
             else:
-                found = _live(opened, sets, index, vector_field, settings | {"index": index}, connection, report)
+                found = _evaluate_with_index(
+                    opened, sets, index, vector_field, settings | {"index": index}, connection, report
+                )
             reports.append(found)
             click.echo(found.as_json().decode() if as_json else text_table(found))
     finally:
@@ -158,9 +174,9 @@ def evaluate(model: str, tasks: tuple[str, ...], data: Path | None, files: tuple
         report(f"Wrote {card}")
 
 
-def _columns(given: tuple[str, ...], tasks: list[Task]) -> dict[str, str]:
+def _parse_columns(given: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[str, str]:
     """Role → column."""
-    from es_sbert.evaluation.files import ROLES
+    from es_sbert.evaluation.task_files import ROLES
 
     roles = dict.fromkeys(role for task in tasks for role in ROLES[task])
     columns: dict[str, str] = {}
@@ -180,11 +196,11 @@ def _columns(given: tuple[str, ...], tasks: list[Task]) -> dict[str, str]:
     return columns
 
 
-def _read(
-    task: Task, folder: Path | None, files: tuple[Path, ...], limit: int | None, columns: dict[str, str]
-) -> list[Data]:
-    from es_sbert.evaluation.data import Collection
-    from es_sbert.evaluation.files import ROLES, read_files, read_folder
+def _read_data(
+    task: EvaluationTask, folder: Path | None, files: tuple[Path, ...], limit: int | None, columns: dict[str, str]
+) -> list[TaskData]:
+    from es_sbert.evaluation.task_data import RetrievalCollection
+    from es_sbert.evaluation.task_files import ROLES, read_files, read_folder
 
     if (folder is None) == (not files):
         raise UsageError(
@@ -195,28 +211,44 @@ def _read(
         return read_files(task, files, limit=limit, columns=own)
     found = read_folder(task, folder, limit=limit, columns=own)
     for each in found:
-        if isinstance(each, Collection) and each.empty:
+        if isinstance(each, RetrievalCollection) and each.empty:
             some = ", ".join(each.empty[:5]) + (", …" if len(each.empty) > 5 else "")
-            documents = counted(len(each.empty), "document")
+            documents = pluralize(len(each.empty), "document")
             report(f"Warning: {documents} of {each.name} without title and text count as not found: {some}")
     return found
 
 
-def _training(model: str) -> TrainingRecord | None:
+def _read_training(model: str) -> TrainingRecord | None:
     """How the model was trained, where its folder says so."""
-    from es_sbert.evaluation.card import read_training_record
+    from es_sbert.evaluation.model_card import read_training_record
 
     return read_training_record(Path(model)) if Path(model).is_dir() else None
 
 
-def _live(model: Embedder | PairScorer, sets: list[Data], index: str, vector_field: str, settings: dict[str, Any],
-          connection: dict[str, Any], report: Callable[[str], None]) -> Report:  # fmt: skip
-    from es_sbert.evaluation.data import Collection
-    from es_sbert.evaluation.live import run_live
+def _evaluate_with_index(
+    model: SentenceEmbedder | PairScorer,
+    sets: list[TaskData],
+    index: str,
+    vector_field: str,
+    settings: dict[str, Any],
+    connection: dict[str, Any],
+    report: Callable[[str], None],
+) -> EvaluationReport:
+    from es_sbert.evaluation.index_retrieval import evaluate_index
+    from es_sbert.evaluation.task_data import RetrievalCollection
 
-    if len(sets) != 1 or not isinstance(sets[0], Collection):
+    if len(sets) != 1 or not isinstance(sets[0], RetrievalCollection):
         names = ", ".join(each.name for each in sets)
-        raise UsageError(f"one index holds one collection, and there are {len(sets)}: {names}",
-                         "Name the folder of one: --data FOLDER/retrieval/NAME.")  # fmt: skip
-    return run_live(model, sets[0], index, engine_settings(**connection), vector_field=vector_field, settings=settings,
-                    progress=report)  # fmt: skip
+        raise UsageError(
+            f"one index holds one collection, and there are {len(sets)}: {names}",
+            "Name the folder of one: --data FOLDER/retrieval/NAME.",
+        )
+    return evaluate_index(
+        model,
+        sets[0],
+        index,
+        engine_settings(**connection),
+        vector_field=vector_field,
+        settings=settings,
+        progress=report,
+    )

@@ -1,4 +1,4 @@
-"""`es-sbert export`."""
+"""`es-sbert export`: export a model to an ONNX bundle and check it against the reference implementation."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.bundle.manifest import Manifest, Variant
-from es_sbert.bundle.model import Precision
-from es_sbert.bundle.reranker import RerankerManifest, RerankerVariant
+from es_sbert.bundle.manifest import EncoderManifest, EncoderVariant, RerankerManifest, RerankerVariant
+from es_sbert.bundle.sentence_model import Precision
 from es_sbert.cli.logs import log_format_option
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
-from es_sbert.events import say
+from es_sbert.messages import log_message
 
 
-def _precisions(context: click.Context, parameter: click.Parameter, value: str | None) -> list[Precision] | None:
+def _parse_precisions(context: click.Context, parameter: click.Parameter, value: str | None) -> list[Precision] | None:
     if value is None:
         return None
     names = [name.strip() for name in value.split(",") if name.strip()]
@@ -46,7 +45,7 @@ def _precisions(context: click.Context, parameter: click.Parameter, value: str |
     click.option(
         "--precision",
         "precisions",
-        callback=_precisions,
+        callback=_parse_precisions,
         metavar="LIST",
         help="Any of fp32 and int8 (for CPUs) and fp16 (for CUDA), separated by commas.  [default: fp32,int8]",
     ),
@@ -70,9 +69,14 @@ def _precisions(context: click.Context, parameter: click.Parameter, value: str |
     log_format_option,
 )
 def export(
-    model: str, output: Path, precisions: list[Precision] | None, target: str, force: bool, sts: Path | None,
+    model: str,
+    output: Path,
+    precisions: list[Precision] | None,
+    target: str,
+    force: bool,
+    sts: Path | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Export MODEL to a checked ONNX bundle.
 
     MODEL is a sentence-transformers folder, a hub id, or the name of an installed model package. The graph is
@@ -97,13 +101,12 @@ def export(
       es-sbert export ./my-model -o for-opensearch --target opensearch-ml
     """
     # Imported here: `es-sbert export --help` should not load onnx.
-    from es_sbert.bundle.checkpoint import read_model
-    from es_sbert.bundle.cross_encoder import is_cross_encoder, read_cross_encoder
-    from es_sbert.bundle.registry import register_result
-    from es_sbert.bundle.resolve import resolve_model
-    from es_sbert.exporters.export import export_bundle
+    from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
+    from es_sbert.bundle.local_registry import try_register_model
+    from es_sbert.bundle.model_lookup import resolve_model
+    from es_sbert.bundle.sentence_model_reader import read_sentence_model
+    from es_sbert.exporters.export import export_bundle, export_reranker
     from es_sbert.exporters.opensearch_ml import export_opensearch_ml
-    from es_sbert.exporters.reranker import export_reranker
 
     folder = resolve_model(model)
     if target == "opensearch-ml":
@@ -112,57 +115,67 @@ def export(
                 "--target opensearch-ml writes one graph of a sentence encoder, in fp32",
                 "Leave --precision, --force and --sts out, and give no cross-encoder.",
             )
-        request = export_opensearch_ml(read_model(folder, model), output, reference="auto", on_progress=say)
+        request = export_opensearch_ml(
+            read_sentence_model(folder, model), output, reference="auto", on_progress=log_message
+        )
         click.echo(request.read_text(encoding="utf-8") if as_json else f"{model} → {request}")
         return
     precisions = precisions or [Precision.FP32, Precision.INT8]
-    manifest: Manifest | RerankerManifest
+    manifest: EncoderManifest | RerankerManifest
     if is_cross_encoder(folder):
         if sts is not None:
             raise UsageError("--sts compares sentence vectors, which a cross-encoder has not", "Leave --sts out.")
-        manifest = export_reranker(read_cross_encoder(folder, model), output, precisions, force=force, on_progress=say)
+        manifest = export_reranker(
+            read_cross_encoder(folder, model), output, precisions, force=force, on_progress=log_message
+        )
     else:
         manifest = export_bundle(
-            read_model(folder, model), output, precisions, force=force, sts_file=sts, reference="auto", on_progress=say
+            read_sentence_model(folder, model),
+            output,
+            precisions,
+            force=force,
+            sts_file=sts,
+            reference="auto",
+            on_progress=log_message,
         )
-    register_result(output, manifest.fingerprint)
-    click.echo(manifest.model_dump_json(indent=2) if as_json else summary(manifest, output))
+    try_register_model(output, manifest.fingerprint)
+    click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
 
 
-def summary(manifest: Manifest | RerankerManifest, output: Path) -> str:
+def export_summary(manifest: EncoderManifest | RerankerManifest, output: Path) -> str:
     """What was written, a line for each variant, in columns."""
     rows: list[tuple[str, ...]]
     if isinstance(manifest, RerankerManifest):
         rows = [("variant", "device", "mean difference", "max difference", "rank", "parity")]
-        rows += [_score_row(name, variant) for name, variant in manifest.variants.items()]
+        rows += [_reranker_row(name, variant) for name, variant in manifest.variants.items()]
     else:
         rows = [("variant", "device", "min cosine", "mean cosine", "rank", "STS", "parity")]
-        rows += [_row(name, variant) for name, variant in manifest.variants.items()]
-    return "\n".join([f"{manifest.name} → {output} (fingerprint {manifest.fingerprint})", *_columns(rows)])
+        rows += [_encoder_row(name, variant) for name, variant in manifest.variants.items()]
+    return "\n".join([f"{manifest.name} → {output} (fingerprint {manifest.fingerprint})", *_align_columns(rows)])
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def _align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _row(name: str, variant: Variant) -> tuple[str, ...]:
+def _encoder_row(name: str, variant: EncoderVariant) -> tuple[str, ...]:
     report = variant.parity
     if report is None:
         return name, variant.device, "–", "–", "–", "–", "NOT CHECKED on CUDA"
     sts = "–" if report.sts_variant is None else f"{report.sts_variant:.2f} of {report.sts_reference:.2f}"
     figures = (f"{report.min_cosine:.6f}", f"{report.mean_cosine:.6f}", f"{report.rank_agreement:.2f}")
-    return name, variant.device, *figures, sts, _verdict(variant.forced, report.bar)
+    return name, variant.device, *figures, sts, _parity_label(variant.forced, report.bar)
 
 
-def _score_row(name: str, variant: RerankerVariant) -> tuple[str, ...]:
+def _reranker_row(name: str, variant: RerankerVariant) -> tuple[str, ...]:
     report = variant.parity
     figures = (f"{report.mean_difference:.6f} sd", f"{report.max_difference:.6f} sd", f"{report.rank_agreement:.2f}")
-    verdict = _verdict(variant.forced, report.bar)
+    verdict = _parity_label(variant.forced, report.bar)
     if report.emulated:
         verdict += f", {variant.precision} emulated: no CUDA on this machine"
     return name, variant.device, *figures, verdict
 
 
-def _verdict(forced: bool, bar: str) -> str:
+def _parity_label(forced: bool, bar: str) -> str:
     return f"{'FORCED below its bar' if forced else 'passed'} ({bar})"

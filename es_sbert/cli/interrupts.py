@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM during a long command: the first one ends it in order, the second at once."""
+"""Handle SIGINT and SIGTERM: the first signal stops a command gracefully, the second one immediately."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from es_sbert.ingest.control import Control
+    from es_sbert.ingest.pipeline import LoadControl
 
 
 # Seconds that the last line may take: another thread may hold the lock of the messages, or nobody reads them.
-_LAST_LINE_SECONDS = 1.0
-_STOPPING = "Stopping: vectors that are finished are sent, the rest is left for the next run; once more to end at once."
-INTERRUPTED = 130  # exit code of a command that the user stopped
+_LAST_MESSAGE_SECONDS = 1.0
+_STOP_MESSAGE = (
+    "Stopping: vectors that are finished are sent, the rest is left for the next run; once more to end at once."
+)
+EXIT_INTERRUPTED = 130  # exit code of a command that the user stopped
 
 
 @contextmanager
-def interruptible(control: Control, say: Callable[[str], None], left_behind: Callable[[], str] = str) -> Iterator[None]:
+def handle_signals(
+    control: LoadControl, say: Callable[[str], None], left_behind: Callable[[], str] = str
+) -> Iterator[None]:
     """Stop the command in order by the first signal, and end the process by the second.
 
     The second one is as harmless as `kill -9`, and for the same reasons: what is on the disk and in the engine is whole
@@ -37,10 +41,10 @@ def interruptible(control: Control, say: Callable[[str], None], left_behind: Cal
             line = " ".join(filter(None, ["Stopped at once: the same command goes on where it was.", left_behind()]))
             last = threading.Thread(target=say, args=(line,), daemon=True)
             last.start()
-            last.join(_LAST_LINE_SECONDS)
-            os._exit(INTERRUPTED)
+            last.join(_LAST_MESSAGE_SECONDS)
+            os._exit(EXIT_INTERRUPTED)
         control.interrupt()
-        say(_STOPPING)
+        say(_STOP_MESSAGE)
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,4 +1,4 @@
-"""Where messages go: lines for people, or one JSON object a line, both on stderr."""
+"""Logging of the command line to stderr: plain text for people, or JSON lines (`--log-format json`)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ import click
 from pythonjsonlogger.json import JsonFormatter
 
 from es_sbert.errors import EsSbertError
-from es_sbert.events import logger, record
-from es_sbert.printable import printable, printable_lines
+from es_sbert.messages import escape_unprintable, escape_unprintable_lines, log_event, logger
 
 F = TypeVar("F", bound=Callable[..., Any])
-_PLAIN = logging.Formatter()
+_TRACEBACK_FORMATTER = logging.Formatter()
 _WITH_TRACEBACKS = frozenset({logger.name, "asyncio", "uvicorn"})
 
 
-class _JsonLines(JsonFormatter):
+class _JsonLinesFormatter(JsonFormatter):
     """`{"time": …, "level": …, "event": …, "message": …, …}`; other libraries' records have the event `log`."""
 
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
@@ -35,10 +34,10 @@ class _JsonLines(JsonFormatter):
             log_data["traceback"] = self.formatException(record.exc_info)
         log_data |= getattr(record, "fields", {})
         for name, value in log_data.items():
-            log_data[name] = _valid(value)
+            log_data[name] = _escape_surrogates(value)
 
 
-class _ToStderr(logging.StreamHandler[Any]):
+class _StderrHandler(logging.StreamHandler[Any]):
     """Writes to what `sys.stderr` is at the time, since a progress bar puts its own in the place."""
 
     def __init__(self) -> None:
@@ -53,7 +52,7 @@ class _ToStderr(logging.StreamHandler[Any]):
         raise AttributeError("the stream is sys.stderr")
 
 
-class _People(_ToStderr):
+class _TextHandler(_StderrHandler):
     """The texts of events, warnings of ours, and errors of other libraries.
 
     What the engines' clients warn of is a request that failed, which this program tries again or reports itself.
@@ -72,20 +71,20 @@ class _People(_ToStderr):
 
     def format(self, record: logging.LogRecord) -> str:
         text: str | None = getattr(record, "text", None)
-        line = printable(record.getMessage().rstrip("\n")) if text is None else printable_lines(text)
+        line = escape_unprintable(record.getMessage().rstrip("\n")) if text is None else escape_unprintable_lines(text)
         if not record.exc_info or record.name.partition(".")[0] not in _WITH_TRACEBACKS:
             return line
-        trace = printable_lines(_PLAIN.formatException(record.exc_info))
+        trace = escape_unprintable_lines(_TRACEBACK_FORMATTER.formatException(record.exc_info))
         return "\n".join([line, *(f"    {part}" for part in trace.split("\n"))])
 
 
-class _Machines(_ToStderr):
+class _JsonHandler(_StderrHandler):
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(_JsonLines())
+        self.setFormatter(_JsonLinesFormatter())
 
 
-def start_logging(form: str = "text") -> None:
+def configure_logging(form: str = "text") -> None:
     """Send records to stderr, in place of where an earlier call sent them.
 
     Args:
@@ -93,27 +92,27 @@ def start_logging(form: str = "text") -> None:
     """
     root = logging.getLogger()
     for handler in list(root.handlers):
-        if isinstance(handler, _ToStderr):
+        if isinstance(handler, _StderrHandler):
             root.removeHandler(handler)
-    root.addHandler(_Machines() if form == "json" else _People())
+    root.addHandler(_JsonHandler() if form == "json" else _TextHandler())
     logger.setLevel(logging.INFO)
     logging.captureWarnings(form == "json")
     sys.excepthook = _log_crash if form == "json" else sys.__excepthook__
 
 
-def is_json() -> bool:
+def is_json_logging() -> bool:
     """Whether stderr is for machines."""
-    return any(isinstance(handler, _Machines) for handler in logging.getLogger().handlers)
+    return any(isinstance(handler, _JsonHandler) for handler in logging.getLogger().handlers)
 
 
-def only_errors() -> None:
+def log_errors_only() -> None:
     """Say nothing but what is wrong (`--quiet`)."""
     logger.setLevel(logging.ERROR)
 
 
-def report(error: EsSbertError) -> None:
+def log_error(error: EsSbertError) -> None:
     """An error that ends the command."""
-    record(
+    log_event(
         "failed", error.message, logging.ERROR, text=f"Error: {error}", error=type(error).__name__, remedy=error.remedy
     )
 
@@ -122,24 +121,32 @@ def _log_crash(kind: type[BaseException], error: BaseException, trace: Traceback
     logger.critical("a mistake in this program", exc_info=(kind, error, trace), extra={"event": "crashed"})
 
 
-def _start(context: click.Context, parameter: click.Parameter, value: str) -> None:
-    start_logging(value)
+def _set_log_format(context: click.Context, parameter: click.Parameter, value: str) -> None:
+    configure_logging(value)
 
 
 def log_format_option(function: F) -> F:
     """--log-format; takes effect by itself."""
-    return click.option("--log-format", type=click.Choice(["text", "json"]), envvar="ES_SBERT_LOG_FORMAT",
-                        default="text", show_default=True, show_envvar=True, expose_value=False, is_eager=True,
-                        callback=_start, help="Messages on stderr: for people, or one JSON object a line.",
-                        )(function)  # fmt: skip
+    return click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        envvar="ES_SBERT_LOG_FORMAT",
+        default="text",
+        show_default=True,
+        show_envvar=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_set_log_format,
+        help="Messages on stderr: for people, or one JSON object a line.",
+    )(function)
 
 
-def _valid(value: Any) -> Any:
+def _escape_surrogates(value: Any) -> Any:
     """Strings without lone surrogates, which no JSON may hold."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):
-        return {_valid(key): _valid(inner) for key, inner in value.items()}
+        return {_escape_surrogates(key): _escape_surrogates(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_valid(inner) for inner in value]
+        return [_escape_surrogates(inner) for inner in value]
     return value

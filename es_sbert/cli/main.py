@@ -1,10 +1,12 @@
-"""`es-sbert`: the root command. Command modules are imported only when their command is called."""
+"""`es-sbert`: the root command. It imports a command's module only when the command is called."""
 
 from __future__ import annotations
 
 import errno
 import importlib
+import io
 import logging
+import os
 import sys
 from typing import Any
 
@@ -12,14 +14,29 @@ import click
 import cloup
 
 from es_sbert import __version__
-from es_sbert.cli.logs import is_json, report, start_logging
-from es_sbert.cli.standard_streams import give_up_stdout, prepare_streams
+from es_sbert.cli.logs import configure_logging, is_json_logging, log_error
 from es_sbert.errors import EsSbertError, OutputError, SourceError
-from es_sbert.events import record
+from es_sbert.messages import log_event
+
+
+def prepare_streams() -> None:
+    """Open the streams that the caller has closed, and let stdout take letters that its encoding lacks, as escapes."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        # In this order: each gets the lowest free number, its own, which a file opened later would get otherwise.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the program
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def discard_stdout() -> None:
+    """Let what is left of the output go nowhere: Python would try to write it once more at the end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
 
 # command name → (module, attribute, one line for `es-sbert --help`)
 COMMANDS = {
-    "baseline": ("es_sbert.cli.baseline", "baseline", "Train the baselines that models are compared with."),
+    "baseline": ("es_sbert.cli.baseline", "main", "Train the baselines that models are compared with."),
     "cluster": ("es_sbert.cli.cluster", "cluster", "Find clusters of texts, in files or in an index, and name them."),
     "dashboards": (
         "es_sbert.cli.dashboards",
@@ -41,7 +58,7 @@ COMMANDS = {
     "train": ("es_sbert.cli.train", "train", "Fine-tune a sentence encoder with a recipe."),
 }
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _LazyGroup(cloup.Group):
@@ -72,7 +89,7 @@ class _LazyGroup(cloup.Group):
         except BrokenPipeError:
             # The reader of our output (`| head`) went away: not an error of ours. click would make it exit code 1, and
             # Python complain when it flushes what is left.
-            give_up_stdout()
+            discard_stdout()
             return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -95,7 +112,7 @@ class _LazyGroup(cloup.Group):
 @click.pass_context
 def cli(ctx: click.Context, profile: str | None) -> None:
     """Semantic search over an Elasticsearch or OpenSearch index."""
-    from es_sbert.cli.profile import read_profile
+    from es_sbert.cli.config_profile import read_profile
 
     ctx.obj = read_profile(profile)
 
@@ -103,29 +120,29 @@ def cli(ctx: click.Context, profile: str | None) -> None:
 def main(args: list[str] | None = None) -> None:
     """Run the command line; expected errors end as two lines on stderr and exit code 2."""
     prepare_streams()
-    start_logging()
+    configure_logging()
     try:
         result: Any = cli.main(args, standalone_mode=False)
     except EsSbertError as error:
-        report(error)
+        log_error(error)
         sys.exit(2)
     except PermissionError as error:
         if error.filename is None:
             raise
-        report(SourceError(f"{error.filename} is closed to this user: {error.strerror}", "Check who may go there."))
+        log_error(SourceError(f"{error.filename} is closed to this user: {error.strerror}", "Check who may go there."))
         sys.exit(2)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _DISK_FULL:
             raise
-        give_up_stdout()
-        report(OutputError(f"there is no room for what is written: {error.strerror}", "Make room where it goes."))
+        discard_stdout()
+        log_error(OutputError(f"there is no room for what is written: {error.strerror}", "Make room where it goes."))
         sys.exit(2)
     except click.exceptions.Abort:
-        record("interrupted", "given up by the user", logging.WARNING, text="Interrupted.")
+        log_event("interrupted", "given up by the user", logging.WARNING, text="Interrupted.")
         sys.exit(130)
     except click.ClickException as error:
-        if is_json():
-            record("failed", error.format_message(), logging.ERROR, error=type(error).__name__, remedy="See --help.")
+        if is_json_logging():
+            log_event("failed", error.format_message(), logging.ERROR, error=type(error).__name__, remedy="See --help.")
         else:
             error.show()
         sys.exit(error.exit_code)

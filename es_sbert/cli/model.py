@@ -1,4 +1,4 @@
-"""`es-sbert model`: the local model registry."""
+"""`es-sbert model`: list, add and remove registered models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import cloup
 
-from es_sbert.printable import printable
+from es_sbert.messages import escape_unprintable
 
 
 @cloup.group()
@@ -24,8 +24,9 @@ def model() -> None:
 
 
 @model.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a model and line: name, fingerprint, folder, "
-              "state.")  # fmt: skip
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object a model and line: name, fingerprint, folder, state."
+)
 def list_models(as_json: bool) -> None:
     """List the registered models and what became of their folders.
 
@@ -38,7 +39,7 @@ def list_models(as_json: bool) -> None:
       es-sbert model list
       es-sbert model list --json
     """
-    from es_sbert.bundle.registry import read_registry
+    from es_sbert.bundle.local_registry import read_registry
 
     models = read_registry()
     rows = [(one.name, one.fingerprint, str(one.folder), str(one.state())) for one in models]
@@ -50,7 +51,9 @@ def list_models(as_json: bool) -> None:
         click.echo("No models are registered. Register one: es-sbert model add FOLDER.", err=True)
         return
     shown = [("name", "fingerprint", "state", "folder")]
-    shown += [(printable(name), mark[:12], state, printable(folder)) for name, mark, folder, state in rows]
+    shown += [
+        (escape_unprintable(name), mark[:12], state, escape_unprintable(folder)) for name, mark, folder, state in rows
+    ]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for row in shown:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -70,16 +73,16 @@ def add(folder: Path, name: str | None) -> None:
       es-sbert model add tuned
       es-sbert model add /models/tuned --name support-tickets
     """
-    from es_sbert.bundle.registry import fingerprint_of, register_model
-    from es_sbert.bundle.resolve import installed_folder
+    from es_sbert.bundle.local_registry import fingerprint_of, register_model
+    from es_sbert.bundle.model_lookup import installed_model_folder
     from es_sbert.errors import ModelNotFound, UsageError
 
-    if name is not None and installed_folder(name) is not None:
+    if name is not None and installed_model_folder(name) is not None:
         raise UsageError(f"an installed model is called {name!r}", "Choose another name: --name NAME.")
     if not folder.is_dir():
         raise ModelNotFound(f"there is no folder {str(folder)!r}", "Give the folder of a model.")
     added = register_model(folder, fingerprint_of(folder), name=name)
-    click.echo(printable(f"{added.name} ({added.fingerprint[:12]}) → {added.folder}"))
+    click.echo(escape_unprintable(f"{added.name} ({added.fingerprint[:12]}) → {added.folder}"))
 
 
 @model.command()
@@ -94,8 +97,11 @@ def remove(name: str) -> None:
       es-sbert model remove quickstart
       es-sbert model remove 5b1f0c3d2e1a
     """
-    from es_sbert.bundle.registry import unregister_model
+    from es_sbert.bundle.local_registry import unregister_model
 
     for gone in unregister_model(name):
-        click.echo(printable(f"{gone.name} ({gone.fingerprint[:12]}) is no longer registered; its folder was "
-                             f"{gone.folder}"))  # fmt: skip
+        click.echo(
+            escape_unprintable(
+                f"{gone.name} ({gone.fingerprint[:12]}) is no longer registered; its folder was {gone.folder}"
+            )
+        )

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they become settings."""
+"""Options that several commands share, and the engine settings made from them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import click
 from click.core import ParameterSource
 from cloup import option_group
 
-from es_sbert.cli.profile import ProfileOption
-from es_sbert.config import DEFAULT_MODEL, DEFAULT_URL, DEFAULT_VECTOR_FIELD, LONGEST_TIMEOUT, EngineSettings
+from es_sbert.cli.config_profile import ProfileOption
+from es_sbert.config import DEFAULT_MODEL, DEFAULT_URL, DEFAULT_VECTOR_FIELD, MAX_TIMEOUT, EngineSettings
 from es_sbert.errors import UsageError
+
+INDEX_TYPES_HELP = (
+    "hnsw, int8_hnsw, int4_hnsw, bbq_hnsw, flat, int8_flat, int4_flat, bbq_flat; OpenSearch: hnsw, int8_hnsw, flat"
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Number(click.FloatRange):
+class FiniteFloatRange(click.FloatRange):
     """A range of numbers; `nan`, which no limit keeps out, and infinity are none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -28,7 +32,7 @@ class Number(click.FloatRange):
         return number
 
 
-def stacked(*options: Callable[[F], F]) -> Callable[[F], F]:
+def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Options as one decorator, in the order in which the help shows them."""
 
     def decorate(function: F) -> F:
@@ -39,37 +43,82 @@ def stacked(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def address_option(flag: str) -> Callable[[F], F]:
+def engine_url_option(flag: str) -> Callable[[F], F]:
     """Where the engine is, as the setting `url`."""
-    return click.option(flag, "url", cls=ProfileOption, envvar="ES_SBERT_URL", default=DEFAULT_URL, show_default=True,
-                        show_envvar=True, is_eager=True, callback=public_url,
-                        help="Address of the engine.")  # fmt: skip
+    return click.option(
+        flag,
+        "url",
+        cls=ProfileOption,
+        envvar="ES_SBERT_URL",
+        default=DEFAULT_URL,
+        show_default=True,
+        show_envvar=True,
+        is_eager=True,
+        callback=reject_password_in_url,
+        help="Address of the engine.",
+    )
 
 
 _FILE = click.Path(path_type=Path)
 # How to sign in to the engine. Secrets themselves are no options: a command line is public.
-sign_in_options = stacked(
-    click.option("--username", cls=ProfileOption, envvar="ES_SBERT_USERNAME",
-                 help="User name; give its password in ES_SBERT_PASSWORD or a file."),
-    click.option("--password-file", cls=ProfileOption, envvar="ES_SBERT_PASSWORD_FILE", type=_FILE,
-                 help="File that holds the password."),
-    click.option("--api-key-file", cls=ProfileOption, envvar="ES_SBERT_API_KEY_FILE", type=_FILE,
-                 help="File that holds an API key."),
-    click.option("--token-file", cls=ProfileOption, envvar="ES_SBERT_TOKEN_FILE", type=_FILE,
-                 help="File that holds a bearer token."),
-    click.option("--keyring", cls=ProfileOption, envvar="ES_SBERT_KEYRING", metavar="SERVICE",
-                 help="Service of the system's keyring that holds the password or API key."),
-    click.option("--ca-certs", cls=ProfileOption, envvar="ES_SBERT_CA_CERTS", type=_FILE,
-                 help="PEM file of a private CA."),
-    click.option("--fingerprint", cls=ProfileOption, envvar="ES_SBERT_FINGERPRINT",
-                 help="SHA-256 of the server's certificate, in place of a CA."),
-    click.option("--timeout", cls=ProfileOption, envvar="ES_SBERT_TIMEOUT", default=60.0, show_default=True,
-                 type=Number(0, LONGEST_TIMEOUT, min_open=True), metavar="SECONDS",
-                 help="How long to wait for one request."),
-)  # fmt: skip
+credential_options = combine_options(
+    click.option(
+        "--username",
+        cls=ProfileOption,
+        envvar="ES_SBERT_USERNAME",
+        help="User name; give its password in ES_SBERT_PASSWORD or a file.",
+    ),
+    click.option(
+        "--password-file",
+        cls=ProfileOption,
+        envvar="ES_SBERT_PASSWORD_FILE",
+        type=_FILE,
+        help="File that holds the password.",
+    ),
+    click.option(
+        "--api-key-file",
+        cls=ProfileOption,
+        envvar="ES_SBERT_API_KEY_FILE",
+        type=_FILE,
+        help="File that holds an API key.",
+    ),
+    click.option(
+        "--token-file",
+        cls=ProfileOption,
+        envvar="ES_SBERT_TOKEN_FILE",
+        type=_FILE,
+        help="File that holds a bearer token.",
+    ),
+    click.option(
+        "--keyring",
+        cls=ProfileOption,
+        envvar="ES_SBERT_KEYRING",
+        metavar="SERVICE",
+        help="Service of the system's keyring that holds the password or API key.",
+    ),
+    click.option(
+        "--ca-certs", cls=ProfileOption, envvar="ES_SBERT_CA_CERTS", type=_FILE, help="PEM file of a private CA."
+    ),
+    click.option(
+        "--fingerprint",
+        cls=ProfileOption,
+        envvar="ES_SBERT_FINGERPRINT",
+        help="SHA-256 of the server's certificate, in place of a CA.",
+    ),
+    click.option(
+        "--timeout",
+        cls=ProfileOption,
+        envvar="ES_SBERT_TIMEOUT",
+        default=60.0,
+        show_default=True,
+        type=FiniteFloatRange(0, MAX_TIMEOUT, min_open=True),
+        metavar="SECONDS",
+        help="How long to wait for one request.",
+    ),
+)
 
 
-def public_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def reject_password_in_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Refuse a password on the command line, which any user of the machine can read; the environment may hold one."""
     name = parameter.name or "url"
     if (
@@ -96,47 +145,68 @@ def engine_settings(**given: Any) -> EngineSettings:
 
 
 model_option = click.option(
-    "--model", cls=ProfileOption, envvar="ES_SBERT_MODEL", show_envvar=True,
+    "--model",
+    cls=ProfileOption,
+    envvar="ES_SBERT_MODEL",
+    show_envvar=True,
     help=f"Model folder, bundle, hub id, installed or registered name.  [default: {DEFAULT_MODEL}, or the model of the "
-         "index]",
-)  # fmt: skip
+    "index]",
+)
 device_option = click.option(
-    "--device", envvar="ES_SBERT_DEVICE", show_envvar=True, default="auto", show_default=True,
+    "--device",
+    envvar="ES_SBERT_DEVICE",
+    show_envvar=True,
+    default="auto",
+    show_default=True,
     help="auto, cpu, cuda or cuda:N. cuda fails if CUDA is not available.",
-)  # fmt: skip
+)
 threads_option = click.option(
     "--threads",
     type=click.IntRange(min=1),
     metavar="N",
     help="CPU threads; on CUDA, parallel batches.  [default: cores; 2]",
 )
-device_options = stacked(
+device_options = combine_options(
     device_option,
-    click.option("--precision", type=click.Choice(["auto", "fp32", "int8", "fp16"]), default="auto",
-                 show_default=True, help="auto: fp16 on CUDA, int8 on CPUs with VNNI, else fp32."),
+    click.option(
+        "--precision",
+        type=click.Choice(["auto", "fp32", "int8", "fp16"]),
+        default="auto",
+        show_default=True,
+        help="auto: fp16 on CUDA, int8 on CPUs with VNNI, else fp32.",
+    ),
     threads_option,
-)  # fmt: skip
+)
 format_option = click.option(
-    "--format", type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]), default="auto",
-    show_default=True, help="File format inside the compression; auto: by each file's name.",
-)  # fmt: skip
+    "--format",
+    type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]),
+    default="auto",
+    show_default=True,
+    help="File format inside the compression; auto: by each file's name.",
+)
 vector_field_option = click.option(
     "--vector-field", default=DEFAULT_VECTOR_FIELD, show_default=True, help="Field that holds the vector."
 )
 text_template_option = click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'.")
 passage_overlap_option = click.option(
-    "--passage-overlap", type=click.IntRange(min=0), metavar="TOKENS",
+    "--passage-overlap",
+    type=click.IntRange(min=0),
+    metavar="TOKENS",
     help="Most tokens that a passage shares with the next.  [default: an eighth of --passages]",
-)  # fmt: skip
+)
 retry_seconds_option = click.option(
-    "--retry-seconds", type=Number(min=0), metavar="SECONDS", default=300.0, show_default=True,
+    "--retry-seconds",
+    type=FiniteFloatRange(min=0),
+    metavar="SECONDS",
+    default=300.0,
+    show_default=True,
     help="How long to retry while the engine is overloaded or does not answer.",
-)  # fmt: skip
-url_option = address_option("--url")
+)
+url_option = engine_url_option("--url")
 
 connection_help = (
     "Each option can be an environment variable, such as ES_SBERT_USERNAME; secrets can be ES_SBERT_PASSWORD, "
     "ES_SBERT_API_KEY or ES_SBERT_TOKEN."
 )
-connection_options = option_group("Connection", url_option, sign_in_options, help=connection_help)
+connection_options = option_group("Connection", url_option, credential_options, help=connection_help)
 encoder_options = option_group("Model", model_option, device_options)

@@ -1,4 +1,4 @@
-"""`es-sbert pairs`: the most similar pairs of texts."""
+"""`es-sbert pairs`: find the most similar pairs of texts."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.collections import (
-    check_outputs,
-    check_two_texts,
+from es_sbert.cli.analysis_input import check_two_texts, read_text_collections, source_options
+from es_sbert.cli.analysis_output import (
+    check_output_files,
+    describe_source,
     output_options,
-    read_collections,
-    shown_text,
-    source_options,
-    write_found,
+    pairs_page,
+    text_excerpt,
+    write_output,
 )
-from es_sbert.cli.html_report import pairs_page, source_name
-from es_sbert.cli.options import Number
+from es_sbert.cli.options import FiniteFloatRange
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.events import say
-from es_sbert.printable import printable
+from es_sbert.messages import escape_unprintable, log_message
 
 if TYPE_CHECKING:
     from es_sbert.analysis import TextCollection
     from es_sbert.engines.protocol import Json
 
 
-class _Found(NamedTuple):
+class _ScoredPair(NamedTuple):
     """A pair, as it is printed."""
 
     first: int
@@ -54,10 +52,12 @@ class _Found(NamedTuple):
     click.option(
         "-k", "k", type=click.IntRange(min=1), help="Most pairs to print.  [default: 100; all with --between]"
     ),
-    click.option("--min-cosine", type=Number(-1, 1), default=-1.0, help="Drop pairs whose cosine is below this value."),
+    click.option(
+        "--min-cosine", type=FiniteFloatRange(-1, 1), default=-1.0, help="Drop pairs whose cosine is below this value."
+    ),
     click.option(
         "--min-margin",
-        type=Number(0),
+        type=FiniteFloatRange(0),
         help="With --between: drop pairs whose margin is below this value.  [default: 0]",
     ),
     click.option(
@@ -68,9 +68,19 @@ class _Found(NamedTuple):
 )
 @source_options
 @output_options
-def pairs(files: tuple[str, ...], index: str | None, between: tuple[str, str] | None, k: int | None,
-          min_cosine: float, min_margin: float | None, neighbors: int | None, as_json: bool, output: Path | None,
-          html: Path | None, **reading: Any) -> None:  # fmt: skip
+def pairs(
+    files: tuple[str, ...],
+    index: str | None,
+    between: tuple[str, str] | None,
+    k: int | None,
+    min_cosine: float,
+    min_margin: float | None,
+    neighbors: int | None,
+    as_json: bool,
+    output: Path | None,
+    html: Path | None,
+    **reading: Any,
+) -> None:
     """Find the most similar pairs of texts.
 
     The texts come from FILES, which are embedded first, or from an index, whose vectors are read. All pairs are
@@ -96,57 +106,74 @@ def pairs(files: tuple[str, ...], index: str | None, between: tuple[str, str] | 
         )
     if between is None and (min_margin is not None or neighbors is not None):
         raise UsageError("a margin is measured between two collections", "Add --between FILE FILE.")
-    check_outputs(output, html)
-    collections = read_collections([files] if between is None else [[one] for one in between], index=index, **reading)
+    check_output_files(output, html)
+    collections = read_text_collections(
+        [files] if between is None else [[one] for one in between], index=index, **reading
+    )
     first, second = collections[0], collections[-1]
     begin = time.perf_counter()
     if between is None:
-        found = _most_similar(first, k, min_cosine)
+        found = _find_similar(first, k, min_cosine)
         compared = f"{len(first):,} texts"
     else:
         for name, collection in zip(between, collections, strict=True):
             if not len(collection):
-                raise SourceError(f"{printable(name)} holds no text", "Give two files with texts.")
-        found = _aligned(first, second, k, min_cosine, min_margin or 0.0, neighbors)
+                raise SourceError(f"{escape_unprintable(name)} holds no text", "Give two files with texts.")
+        found = _align(first, second, k, min_cosine, min_margin or 0.0, neighbors)
         compared = f"{len(first):,} and {len(second):,} texts"
     seconds = time.perf_counter() - begin
-    page = partial(_page, found, collections, " and ".join(between) if between else source_name(files, index))
-    write_found(
-        _objects(found, first, second), _lines(found, first, second), output, as_json=as_json, html=html, report=page
+    page = partial(_html_page, found, collections, " and ".join(between) if between else describe_source(files, index))
+    write_output(
+        _json_objects(found, first, second),
+        _text_lines(found, first, second),
+        output,
+        as_json=as_json,
+        html=html,
+        report=page,
     )
-    say(f"{len(found):,} pairs of {compared}, compared in {seconds:.1f} s")
+    log_message(f"{len(found):,} pairs of {compared}, compared in {seconds:.1f} s")
 
 
-def _most_similar(texts: TextCollection, k: int | None, min_cosine: float) -> list[_Found]:
+def _find_similar(texts: TextCollection, k: int | None, min_cosine: float) -> list[_ScoredPair]:
     from es_sbert.analysis import most_similar_pairs
     from es_sbert.analysis.similarity import DEFAULT_K
 
     check_two_texts(len(texts))
     pairs = most_similar_pairs(texts.vectors, k or DEFAULT_K, min_cosine=min_cosine, starts=texts.starts)
-    return [_Found(*pair, None) for pair in pairs]
+    return [_ScoredPair(*pair, None) for pair in pairs]
 
 
-def _aligned(first: TextCollection, second: TextCollection, k: int | None, min_cosine: float, min_margin: float,
-             neighbors: int | None) -> list[_Found]:  # fmt: skip
+def _align(
+    first: TextCollection,
+    second: TextCollection,
+    k: int | None,
+    min_cosine: float,
+    min_margin: float,
+    neighbors: int | None,
+) -> list[_ScoredPair]:
     from es_sbert.analysis import margin_pairs
     from es_sbert.analysis.bitext import DEFAULT_NEIGHBORS
 
     pairs = margin_pairs(
-        first.vectors, second.vectors, k, neighbors=neighbors or DEFAULT_NEIGHBORS, min_cosine=min_cosine,
+        first.vectors,
+        second.vectors,
+        k,
+        neighbors=neighbors or DEFAULT_NEIGHBORS,
+        min_cosine=min_cosine,
         min_margin=min_margin,
-    )  # fmt: skip
-    return [_Found(pair.first, pair.second, pair.cosine, pair.margin) for pair in pairs]
+    )
+    return [_ScoredPair(pair.first, pair.second, pair.cosine, pair.margin) for pair in pairs]
 
 
-def _page(found: Sequence[_Found], collections: Sequence[TextCollection], source: str) -> list[bytes]:
-    from es_sbert.analysis.collection import joined
+def _html_page(found: Sequence[_ScoredPair], collections: Sequence[TextCollection], source: str) -> list[bytes]:
+    from es_sbert.analysis.text_collection import concatenate_collections
 
     shift = len(collections[0]) if len(collections) > 1 else 0
     pairs = [(pair.first, pair.second + shift, pair.cosine, pair.margin) for pair in found]
-    return [pairs_page(joined(collections), pairs, source, [("pairs", f"{len(pairs):,}")])]
+    return [pairs_page(concatenate_collections(collections), pairs, source, [("pairs", f"{len(pairs):,}")])]
 
 
-def _objects(found: Sequence[_Found], first: TextCollection, second: TextCollection) -> Iterator[Json]:
+def _json_objects(found: Sequence[_ScoredPair], first: TextCollection, second: TextCollection) -> Iterator[Json]:
     for pair in found:
         scores = {"cosine": pair.cosine} | ({} if pair.margin is None else {"margin": pair.margin})
         yield {
@@ -156,8 +183,8 @@ def _objects(found: Sequence[_Found], first: TextCollection, second: TextCollect
         }
 
 
-def _lines(found: Sequence[_Found], first: TextCollection, second: TextCollection) -> Iterator[str]:
+def _text_lines(found: Sequence[_ScoredPair], first: TextCollection, second: TextCollection) -> Iterator[str]:
     for pair in found:
         yield f"{pair.cosine:.5f}" + ("" if pair.margin is None else f"  margin {pair.margin:.5f}")
-        yield f"  {shown_text(first, pair.first)}"
-        yield f"  {shown_text(second, pair.second)}"
+        yield f"  {text_excerpt(first, pair.first)}"
+        yield f"  {text_excerpt(second, pair.second)}"

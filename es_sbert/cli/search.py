@@ -1,4 +1,4 @@
-"""`es-sbert search`: a text in, the nearest documents out."""
+"""`es-sbert search`: semantic, hybrid and similar-document search over an index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from es_sbert.errors import UsageError
 if TYPE_CHECKING:
     from es_sbert.encoder.reranker import Reranker
     from es_sbert.engines.protocol import Json
-    from es_sbert.search.results import HybridResult, SearchResult
+    from es_sbert.search.search_result import HybridResult, SearchResult
     from es_sbert.search.semantic_index import SemanticIndex
 
 
@@ -88,11 +88,32 @@ if TYPE_CHECKING:
 )
 @encoder_options
 @connection_options
-def search(text: str | None, index: str, k: int, filter_text: str | None, min_cosine: float | None, like: str | None,
-           hybrid: bool, fusion: str | None, weights: str | None, num_candidates: int | None,
-           oversample: float | None, exact: bool, reranker_name: str | None, rerank_window: int | None,
-           fields: str | None, full: bool, as_json: bool, show_body: bool, vector_field: str, model: str | None,
-           device: str, precision: str, threads: int | None, **connection: Any) -> None:  # fmt: skip
+def search(
+    text: str | None,
+    index: str,
+    k: int,
+    filter_text: str | None,
+    min_cosine: float | None,
+    like: str | None,
+    hybrid: bool,
+    fusion: str | None,
+    weights: str | None,
+    num_candidates: int | None,
+    oversample: float | None,
+    exact: bool,
+    reranker_name: str | None,
+    rerank_window: int | None,
+    fields: str | None,
+    full: bool,
+    as_json: bool,
+    show_body: bool,
+    vector_field: str,
+    model: str | None,
+    device: str,
+    precision: str,
+    threads: int | None,
+    **connection: Any,
+) -> None:
     """Semantic search over an index.
 
     TEXT is embedded by the model that made the index's vectors. Each hit is printed with the cosine of its
@@ -108,21 +129,21 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
       es-sbert search --index docs "storm damage" --rerank my-reranker --rerank-window 100
       es-sbert search --index docs "storm damage" --show-body
     """
-    from es_sbert.index.text import TextTemplate
-    from es_sbert.loading import load_reranker
-    from es_sbert.search.filters import parse_filter
-    from es_sbert.search.rerank import window_of
+    from es_sbert.index.text_template import TextTemplate
+    from es_sbert.io.json_lines import dump_object
+    from es_sbert.model_loading import load_reranker
+    from es_sbert.search.rerank import effective_window
     from es_sbert.search.semantic_index import SemanticIndex
-    from es_sbert.streams.json_lines import object_bytes
+    from es_sbert.search.vector_query import parse_filter
 
-    wanted = _field_list(fields)
+    wanted = _parse_fields(fields)
     if full and as_json:
         raise UsageError("--full is given with --json, which prints documents whole", "Leave --full out.")
     how: dict[str, Any] = {
         "filter": None if filter_text is None else parse_filter(filter_text), "exact": exact,
         "num_candidates": num_candidates, "oversample": oversample, "min_cosine": min_cosine,
     }  # fmt: skip
-    ask = _Ask(text, like, how, _hybrid_options(hybrid, fusion, weights))
+    ask = _SearchCall(text, like, how, _hybrid_options(hybrid, fusion, weights))
     if rerank_window is not None and reranker_name is None:
         raise UsageError("--rerank-window is given without --rerank", "Name a cross-encoder: --rerank MODEL.")
     if reranker_name is not None and text is None:
@@ -136,17 +157,23 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
             )
         semantic = opened.enter_context(
             SemanticIndex(
-                index, settings, model=model, vector_field=vector_field, device=device, precision=precision,
-                threads=threads, report=_report,
+                index,
+                settings,
+                model=model,
+                vector_field=vector_field,
+                device=device,
+                precision=precision,
+                threads=threads,
+                report=_print_message,
             )
-        )  # fmt: skip
+        )
         if wanted:
             # The cross-encoder reads the embedded text.
             embedded = semantic.field.meta.text
             read = TextTemplate.parse(embedded).fields if reranker and embedded else ()
             how["source"] = [*wanted, *read]
         if show_body:
-            depth = k if reranker is None else max(k, window_of(k, rerank_window))
+            depth = k if reranker is None else max(k, effective_window(k, rerank_window))
             _print_bodies(ask.bodies(semantic, depth), index, as_json)
             return
         result = ask.search(semantic, k, reranker, rerank_window)
@@ -157,21 +184,21 @@ def search(text: str | None, index: str, k: int, filter_text: str | None, min_co
             click.echo(f"Warning: {warning}", err=True)
         if as_json:
             for hit in result:
-                click.echo(object_bytes(hit.as_json()))
+                click.echo(dump_object(hit.as_json()))
         else:
             _print_hits(result, semantic, wanted, full)
 
 
-def _report(message: str) -> None:
-    from es_sbert.encoder.device import NO_CARD
+def _print_message(message: str) -> None:
+    from es_sbert.encoder.device import NO_GPU_FOUND
 
     # One text is embedded: that the CPU does it is not worth a line at every search.
-    if message != NO_CARD:
+    if message != NO_GPU_FOUND:
         click.echo(message, err=True)
 
 
 @dataclass(frozen=True)
-class _Ask:
+class _SearchCall:
     """What is searched for: a text, or a document by its id."""
 
     text: str | None
@@ -185,8 +212,9 @@ class _Ask:
         if self.like is not None and self.hybrid is not None:
             raise UsageError("a document has no words to search by with --hybrid", "Leave --hybrid out, or give TEXT.")
 
-    def search(self, index: SemanticIndex, k: int, reranker: Reranker | None,
-               window: int | None) -> SearchResult | HybridResult:  # fmt: skip
+    def search(
+        self, index: SemanticIndex, k: int, reranker: Reranker | None, window: int | None
+    ) -> SearchResult | HybridResult:
         if self.like is not None:
             return index.like(self.like, k, **self.how)
         assert self.text is not None
@@ -209,10 +237,10 @@ def _hybrid_options(hybrid: bool, fusion: str | None, weights: str | None) -> di
             raise UsageError("--fusion and --weights are for --hybrid", "Add --hybrid, or leave them out.")
         return None
     options: dict[str, Any] = {} if fusion is None else {"fusion": fusion}
-    return options if weights is None else options | {"weights": _read_weights(weights)}
+    return options if weights is None else options | {"weights": _parse_weights(weights)}
 
 
-def _read_weights(text: str) -> tuple[float, float]:
+def _parse_weights(text: str) -> tuple[float, float]:
     meaning, _, words = text.partition(":")
     try:
         return float(meaning), float(words)
@@ -223,7 +251,7 @@ def _read_weights(text: str) -> tuple[float, float]:
 def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
     import orjson
 
-    from es_sbert.search.show import console_requests
+    from es_sbert.search.search_output import console_requests
 
     if not as_json:
         click.echo(console_requests(index, bodies))
@@ -232,7 +260,7 @@ def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
         click.echo(orjson.dumps(body))
 
 
-def _field_list(text: str | None) -> list[str]:
+def _parse_fields(text: str | None) -> list[str]:
     names = [name.strip() for name in (text or "").split(",")]
     if text is not None and not all(names):
         raise UsageError(f"--fields {text!r} has an empty name", "Write names with commas between: title,date.")
@@ -244,9 +272,9 @@ def _print_hits(
 ) -> None:
     from rich.console import Console
 
-    from es_sbert.printable import counted
-    from es_sbert.search.results import HybridResult
-    from es_sbert.search.show import fields_shown, hit_list
+    from es_sbert.messages import pluralize
+    from es_sbert.search.search_output import hit_list, select_fields
+    from es_sbert.search.search_result import HybridResult
 
     if result.hits:
         # Where no terminal says how wide it is, leave room for the text.
@@ -256,9 +284,11 @@ def _print_hits(
         for line in hits.get().splitlines():
             click.echo(line.rstrip())
     for name in fields:
-        if result.hits and not any(fields_shown(hit.source, [name]) for hit in result):
+        if result.hits and not any(select_fields(hit.source, [name]) for hit in result):
             click.echo(f"Warning: no hit has the field {name!r}; `--json` shows all fields.", err=True)
     how = f"hybrid, {result.method}" if isinstance(result, HybridResult) else result.method
-    click.echo(f"{counted(len(result), 'hit')} in {result.took_ms} ms ({how}, {semantic.engine.info.label})", err=True)
+    click.echo(
+        f"{pluralize(len(result), 'hit')} in {result.took_ms} ms ({how}, {semantic.engine.info.label})", err=True
+    )
     if result.reranking is not None:
         click.echo(str(result.reranking), err=True)

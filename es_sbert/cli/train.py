@@ -1,4 +1,4 @@
-"""`es-sbert train`."""
+"""`es-sbert train`: fine-tune a sentence encoder with a recipe."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.errors import UsageError
-from es_sbert.extras import require
+from es_sbert.errors import UsageError, require_extra
 
 if TYPE_CHECKING:
-    from es_sbert.training.run import Trained
+    from es_sbert.training.training_run import TrainingResult
 
 
 def _list_recipes(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value:
         return
-    require("train", "yaml")
-    from es_sbert.training.load import shipped_recipes
+    require_extra("train", "yaml")
+    from es_sbert.training.recipe import shipped_recipes
 
     recipes = shipped_recipes()
     width = max(map(len, recipes))
@@ -74,8 +73,18 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
         help="Show the recipes that come with es-sbert.",
     ),
 )
-def train(recipe: str, output: Path | None, data_folder: Path | None, overrides: tuple[str, ...], seed: int | None,
-          device: str, resume: bool, check: bool, keep_checkpoints: bool, as_json: bool) -> None:  # fmt: skip
+def train(
+    recipe: str,
+    output: Path | None,
+    data_folder: Path | None,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    device: str,
+    resume: bool,
+    check: bool,
+    keep_checkpoints: bool,
+    as_json: bool,
+) -> None:
     """Fine-tune a sentence encoder by RECIPE and export it to a checked ONNX bundle.
 
     RECIPE is a YAML file or the name of a recipe that comes with es-sbert (--list). All data is read and checked
@@ -92,13 +101,12 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
       es-sbert train my-recipe.yaml -o tuned --set stages.0.epochs=2 --seed 7
       es-sbert train my-recipe.yaml -o tuned --resume
     """
-    require("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
-    from es_sbert.bundle.registry import register_result
-    from es_sbert.training.inputs import find_models, read_stages
-    from es_sbert.training.load import load_recipe, parse_overrides
-    from es_sbert.training.precision import card_has_bf16, choose_precision
-    from es_sbert.training.run import choose_training_device
-    from es_sbert.training.run import train as run
+    require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
+    from es_sbert.bundle.local_registry import try_register_model
+    from es_sbert.training.recipe import load_recipe, parse_overrides
+    from es_sbert.training.training_device import choose_training_device, choose_training_precision, has_native_bf16
+    from es_sbert.training.training_run import find_models, read_stages
+    from es_sbert.training.training_run import train as run
 
     changes = parse_overrides(overrides)
     if seed is not None:
@@ -107,7 +115,7 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
     path = Path(recipe)
     folder = data_folder or (path.parent if path.is_file() else Path())
     if check:
-        choose_precision(settings.precision, choose_training_device(device), has_bf16=card_has_bf16())
+        choose_training_precision(settings.precision, choose_training_device(device), has_bf16=has_native_bf16())
         find_models(settings)
         for stage, data in zip(settings.stages, read_stages(settings, folder), strict=True):
             click.echo(f"{stage.name}: {sum(map(len, data.examples)):,} examples, {len(data.dev or ()):,} for dev")
@@ -115,17 +123,24 @@ def train(recipe: str, output: Path | None, data_folder: Path | None, overrides:
     if output is None:
         raise UsageError("nothing says where the trained model goes", "Name a folder: -o FOLDER")
     began = time.monotonic()
-    trained = run(settings, output, data_folder=folder, device=device, resume=resume,
-                  keep_checkpoints=keep_checkpoints, report=lambda line: click.echo(line, err=True))  # fmt: skip
+    trained = run(
+        settings,
+        output,
+        data_folder=folder,
+        device=device,
+        resume=resume,
+        keep_checkpoints=keep_checkpoints,
+        report=lambda line: click.echo(line, err=True),
+    )
     if trained.fingerprint is not None:
-        register_result(trained.folder, trained.fingerprint, name=settings.name)
+        try_register_model(trained.folder, trained.fingerprint, name=settings.name)
     if as_json:
-        click.echo(json.dumps(_as_json(trained), indent=2))
+        click.echo(json.dumps(_train_result_json(trained), indent=2))
     else:
         click.echo(train_summary(trained, time.monotonic() - began))
 
 
-def _as_json(trained: Trained) -> dict[str, Any]:
+def _train_result_json(trained: TrainingResult) -> dict[str, Any]:
     stages = [{key: value for key, value in asdict(stage).items() if key != "course"} for stage in trained.stages]
     return {
         "folder": str(trained.folder),
@@ -136,22 +151,22 @@ def _as_json(trained: Trained) -> dict[str, Any]:
     }
 
 
-def train_summary(trained: Trained, seconds: float) -> str:
+def train_summary(trained: TrainingResult, seconds: float) -> str:
     """What a run came to, for people: one line for each stage, the test scores, the folder."""
     lines = []
     for stage in trained.stages:
         best = ""
         if stage.dev_name is not None and stage.best_dev is not None:
-            best = f", {_gain(stage.dev_name, stage.start_dev, stage.best_dev)} at step {stage.best_step}"
+            best = f", {_score_gain(stage.dev_name, stage.start_dev, stage.best_dev)} at step {stage.best_step}"
         lines.append(f"{stage.name}: {stage.steps:,} steps, {stage.examples_per_second:,.0f} examples/s{best}")
     if trained.test is not None:
-        lines.append(_gain(trained.test.name, trained.test.start, trained.test.trained))
+        lines.append(_score_gain(trained.test.name, trained.test.start, trained.test.trained))
     fingerprint = f" (fingerprint {trained.fingerprint})" if trained.fingerprint else ""
     lines.append(f"→ {trained.folder}{fingerprint}, {seconds:,.0f} s")
     return "\n".join(lines)
 
 
-def _gain(name: str, start: float | None, trained: float) -> str:
+def _score_gain(name: str, start: float | None, trained: float) -> str:
     """`dev accuracy × 100: 81.20 → 86.10 (+4.90)`."""
     if start is None:
         return f"{name}: {trained:.2f}"

@@ -1,1 +1,1 @@
-"""Saved objects for Kibana and OpenSearch Dashboards: pure builders, and the import API that takes them."""
+"""Data views and dashboards for Kibana and OpenSearch Dashboards."""

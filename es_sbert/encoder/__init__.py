@@ -1,6 +1,7 @@
-"""From texts to sentence vectors: tokenise, sort by true tokens, token-budget batches, onnxruntime. No torch."""
+"""Texts to vectors, and pairs to scores, on onnxruntime. No torch."""
 
+from es_sbert.encoder.embeddings import EncodeResult, EncoderInfo
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import Encoded, EncoderInfo, TokenizedTexts
+from es_sbert.encoder.tokenizer import TokenizedTexts
 
-__all__ = ["Encoded", "Encoder", "EncoderInfo", "TokenizedTexts"]
+__all__ = ["EncodeResult", "Encoder", "EncoderInfo", "TokenizedTexts"]

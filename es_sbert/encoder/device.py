@@ -1,21 +1,176 @@
-"""Which device and which ONNX variant run: decided here, in pure functions, from what was asked and what is there."""
+"""Detect cores, int8 instructions and NVIDIA GPUs, and choose the device, precision and ONNX variant to run."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import platform
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
-from es_sbert.bundle.model import Precision
+from es_sbert.bundle.sentence_model import Precision
 from es_sbert.errors import DeviceError, UsageError
+
+_CPUINFO = Path("/proc/cpuinfo")
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
+
+
+def available_cores() -> int:
+    """Physical cores this process may run on; logical ones where the system does not tell them apart.
+
+    A second thread of the same core gains nothing for matrix products. Affinity (taskset) and a container's
+    CPU quota (cgroup v2) are respected.
+    """
+    allowed = _allowed_processors()
+    cores = count_cores(_read_text(_CPUINFO).split("\n\n"), allowed) or len(allowed)
+    return max(1, min(cores, quota_cores(_read_text(Path("/sys/fs/cgroup/cpu.max"))) or cores))
+
+
+def count_cores(processors: Iterable[str], allowed: set[int]) -> int:
+    """Distinct (socket, core) pairs among the allowed processors of /proc/cpuinfo; 0 where it has no such lines."""
+    cores = set()
+    for block in processors:
+        fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
+        if "core id" in fields and int(fields.get("processor", "-1")) in allowed:
+            cores.add((fields.get("physical id"), fields["core id"]))
+    return len(cores)
+
+
+def quota_cores(cpu_max: str) -> int | None:
+    """Whole cores of a cgroup's `cpu.max` (`quota period`), at least 1; None without a limit."""
+    quota, _, period = cpu_max.strip().partition(" ")
+    return max(1, int(quota) // int(period)) if quota.isdigit() and period.isdigit() and int(period) else None
+
+
+def has_int8_products(cpuinfo: str | None = None, machine: str | None = None) -> bool:
+    """Whether the CPU multiplies int8 natively: VNNI on x86, dot product on ARM.
+
+    Without it int8 is hardly faster than fp32, and AVX2's products saturate and cost accuracy. Systems whose
+    flags cannot be read (Windows) count as without.
+    """
+    machine = (machine or platform.machine()).lower()
+    cpuinfo = _read_text(_CPUINFO) if cpuinfo is None else cpuinfo
+    flags = {
+        flag
+        for line in cpuinfo.splitlines()
+        if line.lower().startswith(("flags", "features"))
+        for flag in line.partition(":")[2].split()
+    }
+    if machine in ("arm64", "aarch64"):
+        return "asimddp" in flags or platform.system() == "Darwin"
+    return bool(flags & {"avx512_vnni", "avx_vnni"})
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """An NVIDIA card as its driver describes it.
+
+    Attributes:
+        name: Of the product; empty where the driver does not tell.
+        capability: Compute capability, such as (9, 0); None where the driver does not tell.
+    """
+
+    name: str
+    capability: tuple[int, int] | None
+
+    def __str__(self) -> str:
+        capability = "" if self.capability is None else "compute capability {}.{}".format(*self.capability)
+        return f"{self.name} ({capability})" if self.name and capability else self.name or capability or "a card"
+
+
+@dataclass(frozen=True)
+class NvidiaDriver:
+    """The NVIDIA driver.
+
+    Attributes:
+        cards: Those that it offers this process (CUDA_VISIBLE_DEVICES respected).
+        cuda: The newest CUDA that it runs, such as (13, 2); None where it does not tell.
+        problem: Why it offers no cards, where it says so.
+    """
+
+    cards: tuple[Gpu, ...]
+    cuda: tuple[int, int] | None = None
+    problem: str = ""
+
+
+def cuda_driver() -> NvidiaDriver | None:
+    """Ask the NVIDIA driver what it offers; None without a driver.
+
+    onnxruntime-gpu lists its CUDA provider on every machine, so that the driver itself is asked.
+    """
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:
+        return None
+    status = driver.cuInit(0)
+    version = _query_driver(driver, "cuDriverGetVersion")
+    cuda = None if version is None else (version // 1000, version % 1000 // 10)
+    if status != 0:
+        return NvidiaDriver((), cuda, f"cuInit gives the error {status}")
+    cards = _query_driver(driver, "cuDeviceGetCount") or 0
+    return NvidiaDriver(tuple(_query_gpu(driver, number) for number in range(cards)), cuda)
+
+
+def cuda_devices() -> int:
+    """How many NVIDIA cards the driver offers this process; 0 without a driver."""
+    driver = cuda_driver()
+    return 0 if driver is None else len(driver.cards)
+
+
+def compute_capability(number: int) -> tuple[int, int] | None:
+    """Compute capability of a card, such as (9, 0); None where the driver does not tell."""
+    driver = cuda_driver()
+    return None if driver is None or number >= len(driver.cards) else driver.cards[number].capability
+
+
+def _query_gpu(driver: ctypes.CDLL, number: int) -> Gpu:
+    device = _query_driver(driver, "cuDeviceGet", number)
+    if device is None:
+        return Gpu("", None)
+    major = _query_driver(driver, "cuDeviceGetAttribute", _CAPABILITY_MAJOR, device)
+    minor = _query_driver(driver, "cuDeviceGetAttribute", _CAPABILITY_MINOR, device)
+    name = ctypes.create_string_buffer(256)
+    try:
+        if driver.cuDeviceGetName(name, len(name), device) != 0:
+            name.value = b""
+    except AttributeError:
+        pass
+    return Gpu(name.value.decode(errors="replace"), None if major is None or minor is None else (major, minor))
+
+
+def _query_driver(driver: ctypes.CDLL, function: str, *arguments: int) -> int | None:
+    """The number that a function of the driver stores at its first argument; None where it fails or is not there."""
+    number = ctypes.c_int(0)
+    try:
+        status: int = getattr(driver, function)(ctypes.byref(number), *arguments)
+    except AttributeError:
+        return None
+    return number.value if status == 0 else None
+
+
+def _allowed_processors() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def _read_text(path: Path) -> str:
+    # These files exist on Linux only; elsewhere the caller falls back to what the system offers.
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
 
 T = TypeVar("T")
 
 # Both packages write the same files, so that the one which stays must be installed after the other is gone.
-INSTALL_PROVIDER = "pip uninstall onnxruntime onnxruntime-gpu; pip install 'es-sbert[cuda]'"
+INSTALL_CUDA_COMMAND = "pip uninstall onnxruntime onnxruntime-gpu; pip install 'es-sbert[cuda]'"
 
-NO_CARD = "No NVIDIA GPU found: texts are embedded on the CPU."
+NO_GPU_FOUND = "No NVIDIA GPU found: texts are embedded on the CPU."
 
 # Variants in order of preference for a device and precision.
 VARIANTS: dict[tuple[str, Precision], tuple[str, ...]] = {
@@ -59,7 +214,7 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
     if not built:
         raise DeviceError(
             f"--device {asked}: the installed onnxruntime has no CUDA provider",
-            f"Install onnxruntime-gpu in place of onnxruntime: {INSTALL_PROVIDER}",
+            f"Install onnxruntime-gpu in place of onnxruntime: {INSTALL_CUDA_COMMAND}",
         )
     if not cards:
         raise DeviceError(
@@ -75,24 +230,24 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
     return Device("cuda", number)
 
 
-def unused_cards(asked: str, providers: Collection[str], cards: int) -> str | None:
+def unused_gpu_warning(asked: str, providers: Collection[str], cards: int) -> str | None:
     """What every summary says where `auto` leaves a GPU unused, since onnxruntime was built without CUDA; else None."""
     if asked != "auto" or not cards or "CUDAExecutionProvider" in providers:
         return None
     return (
         "there is an NVIDIA GPU, but the installed onnxruntime has no CUDA provider. To use the GPU: "
-        f"{INSTALL_PROVIDER}"
+        f"{INSTALL_CUDA_COMMAND}"
     )
 
 
-def missing_cards(asked: str, providers: Collection[str], cards: int) -> str | None:
+def no_gpu_notice(asked: str, providers: Collection[str], cards: int) -> str | None:
     """What is said once where `auto` finds no GPU for an onnxruntime that was built with CUDA; else None."""
     if asked != "auto" or cards or "CUDAExecutionProvider" not in providers:
         return None
-    return NO_CARD
+    return NO_GPU_FOUND
 
 
-def open_or_fall_back(asked: str, chosen: Device, open_on: Callable[[Device, Sequence[str]], T]) -> T:
+def open_with_cpu_fallback(asked: str, chosen: Device, open_on: Callable[[Device, Sequence[str]], T]) -> T:
     """Open a model on the chosen device; under `auto` on the CPU where CUDA's libraries do not run, and say so.
 
     Args:

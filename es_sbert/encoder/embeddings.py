@@ -1,17 +1,63 @@
-"""An encoder under the names by which other libraries call an embedding model, with lists of floats for arrays."""
+"""Result types of an encoder, and the embedding interface of LangChain and elasticsearch-py."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from es_sbert.bundle.model import PromptKind
-from es_sbert.encoder.types import Encoded
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.errors import UsageError
 
+Vectors = NDArray[np.float32]
 
-class EmbedsTexts(ABC):
+
+@dataclass(frozen=True)
+class EncodeResult:
+    """Sentence vectors in the order of the texts.
+
+    Attributes:
+        vectors: *Shape:* ``(texts, dimensions)`` float32.
+        tokens: *Shape:* ``(texts,)`` int64, tokens before any cut, as in `TokenizedTexts`.
+        truncated: *Shape:* ``(texts,)`` bool.
+    """
+
+    vectors: Vectors
+    tokens: NDArray[np.int64]
+    truncated: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class EncoderInfo:
+    """What really runs, for summaries.
+
+    Attributes:
+        model, fingerprint, dimensions, max_tokens: Of the model.
+        variant: ONNX variant that was loaded (`int8`, `fp16`, …).
+        precision: Its number format.
+        provider: onnxruntime's execution provider as the session reports it.
+        device: `cpu` or `cuda:N`, with the device's name where known.
+        threads: CPU threads, 0 on CUDA.
+        warnings: What every summary must repeat (a variant written below its bar, …).
+    """
+
+    model: str
+    fingerprint: str
+    dimensions: int
+    max_tokens: int
+    variant: str
+    precision: str
+    provider: str
+    device: str
+    threads: int
+    warnings: tuple[str, ...] = ()
+
+
+class EmbeddingModel(ABC):
     """What `encode` gives, as LangChain's `Embeddings` and elasticsearch-py's `EmbeddingService` name it.
 
     Documents get the model's document prompt and queries its query prompt, as `es-sbert ingest` and `search` do, so an
@@ -19,7 +65,7 @@ class EmbedsTexts(ABC):
     """
 
     @abstractmethod
-    def encode(self, texts: Sequence[str], kind: PromptKind | None = None) -> Encoded:
+    def encode(self, texts: Sequence[str], kind: PromptKind | None = None) -> EncodeResult:
         """Sentence vectors of texts; see `Encoder.encode`."""
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""`Encoder`: texts in, sentence vectors out, in the same order."""
+"""`Encoder`: texts to vectors, in input order."""
 
 from __future__ import annotations
 
@@ -12,53 +12,21 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from es_sbert.bundle.model import PromptKind
-from es_sbert.bundle.store import Bundle
-from es_sbert.encoder.batches import Budget, distinct, plan_batches
+from es_sbert.bundle.bundle import EncoderBundle
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.encoder.batching import WINDOW, InputBuilder, batch_limits, plan_batches, unique_rows
+from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.embeddings import EmbedsTexts
-from es_sbert.encoder.hardware import available_cores
-from es_sbert.encoder.packing import BatchInputs
-from es_sbert.encoder.passages import PassageSplitter
-from es_sbert.encoder.session import SHORT_TEXT, run
-from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.encoder.types import Encoded, EncoderInfo, TokenizedTexts, Vectors
-from es_sbert.encoder.workers import OwnsWorkers, Workers
+from es_sbert.encoder.embeddings import EmbeddingModel, EncodeResult, EncoderInfo, Vectors
+from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, OnnxModel, run_session
+from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import ModelError, UsageError
 
-# Tokens of one batch. On a CPU small batches stay in its caches, and padding is computed too (benchmarks/encode.py
-# --budgets); a GPU wants to be filled, and computes next to nothing for padding.
-BUDGET = {"cpu": 512, "cuda": 65_536}
-# Texts sorted together. Larger windows pad less and delay the first vector; beyond this little is gained on a CPU. On
-# CUDA a window is several batches for each worker.
-WINDOW = {"cpu": 4096, "cuda": 32_768}
-# Sessions that run batches side by side: while one copies and the host prepares the next, the other computes.
-CUDA_WORKERS = 2
 
+class Encoder(EmbeddingModel, OnnxModel):
+    """Sentence encoder on onnxruntime, and an embedding object for LangChain and the like (see `EmbeddingModel`).
 
-def worker_count(device: Device, threads: int | None = None) -> int:
-    """How many batches run side by side: one for each physical core, or two on CUDA.
-
-    Args:
-        threads: In place of that.
-    """
-    return threads or (available_cores() if device.kind == "cpu" else CUDA_WORKERS)
-
-
-def batch_budget(device: Device, tokens: int | None = None) -> Budget:
-    """The limits of a batch on a device.
-
-    Args:
-        tokens: In place of the device's own.
-    """
-    tokens = tokens or BUDGET[device.kind]
-    return Budget(tokens) if device.kind == "cpu" else Budget(2 * tokens, tokens)
-
-
-class Encoder(EmbedsTexts, OwnsWorkers):
-    """Sentence encoder on onnxruntime, and an embedding object for LangChain and the like (see `EmbedsTexts`).
-
-    `es_sbert.loading.load_encoder` opens one by the model's name. Thread-safe. Close it, or use it as a context
+    `es_sbert.model_loading.load_encoder` opens one by the model's name. Thread-safe. Close it, or use it as a context
     manager, to end its threads.
 
     Args:
@@ -76,7 +44,7 @@ class Encoder(EmbedsTexts, OwnsWorkers):
 
     def __init__(
         self,
-        bundle: Bundle,
+        bundle: EncoderBundle,
         variant: str,
         device: Device,
         *,
@@ -84,12 +52,12 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         budget: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        self._workers = Workers(bundle.variant_file(variant), device, threads)
+        self._workers = InferencePool(bundle.variant_file(variant), device, threads)
         with self._workers.session() as session:
-            self._inputs = BatchInputs(session)
+            self._inputs = InputBuilder(session)
         self._tokenizer = SentenceTokenizer(bundle.model)
         self._prompt = bundle.model.prompt
-        self._budget = batch_budget(device, budget)
+        self._budget = batch_limits(device, budget)
         self._window = WINDOW[device.kind]
         self._dimensions = bundle.model.dimensions
         self.info = EncoderInfo(
@@ -132,7 +100,7 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         """What the model puts in front of a text of this kind; empty for nothing."""
         return self._prompt(kind)
 
-    def splitter(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> PassageSplitter:
+    def splitter(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
         """What cuts long texts into passages that the model reads whole.
 
         Args:
@@ -173,7 +141,7 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         """
         if not len(tokenized):
             return np.empty((0, self._dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
-        firsts, where = distinct(tokenized.ids)
+        firsts, where = unique_rows(tokenized.ids)
         rows = [tokenized.ids[first] for first in firsts]
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (distinct texts,)
         total = max(1, int(lengths.sum()))
@@ -185,7 +153,7 @@ class Encoder(EmbedsTexts, OwnsWorkers):
 
         def run_batch(session: onnxruntime.InferenceSession, number: int) -> None:
             members, place = batches[number], slice(ends[number] - len(batches[number]), ends[number])
-            run(session, self._inputs([rows[member] for member in members]), vectors[place])
+            run_session(session, self._inputs([rows[member] for member in members]), vectors[place])
             # One sum instead of a look at every number: it is finite only if all of them are.
             if not math.isfinite(vectors[place].sum()):
                 raise ModelError(
@@ -196,14 +164,16 @@ class Encoder(EmbedsTexts, OwnsWorkers):
             progress(int(lengths[members].sum()) / total)
 
         def is_short(number: int) -> bool:
-            return self._inputs.packed and int(lengths[batches[number][0]]) <= SHORT_TEXT  # the first is the longest
+            return (
+                self._inputs.packed and int(lengths[batches[number][0]]) <= SHORT_TEXT_TOKENS
+            )  # the first is the longest
 
         self._workers.run(range(len(batches)), run_batch, stop, is_short)
         places = np.empty(len(rows), dtype=np.int64)  # (distinct texts,)
         places[np.concatenate(batches)] = np.arange(len(rows))
         return vectors[places[where]], made[places[where]]
 
-    def encode(self, texts: Sequence[str], kind: PromptKind | None = None) -> Encoded:
+    def encode(self, texts: Sequence[str], kind: PromptKind | None = None) -> EncodeResult:
         """Sentence vectors of texts.
 
         Args:
@@ -218,9 +188,9 @@ class Encoder(EmbedsTexts, OwnsWorkers):
             raise UsageError("encode takes a sequence of texts, not one string", "Write encode([text]).")
         if len(texts) <= self._window:
             tokenized = self.tokenize(texts, kind)
-            return Encoded(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
+            return EncodeResult(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
         parts = list(self.encode_stream(texts, kind))
-        return Encoded(
+        return EncodeResult(
             np.concatenate([part.vectors for part in parts]),
             np.concatenate([part.tokens for part in parts]),
             np.concatenate([part.truncated for part in parts]),
@@ -228,7 +198,7 @@ class Encoder(EmbedsTexts, OwnsWorkers):
 
     def encode_stream(
         self, texts: Iterable[str], kind: PromptKind | None = None, *, window: int | None = None
-    ) -> Iterator[Encoded]:
+    ) -> Iterator[EncodeResult]:
         """Vectors of any number of texts in bounded memory, `window` texts at a time, in order.
 
         While a window is embedded, the next one is read and tokenised.
@@ -236,7 +206,7 @@ class Encoder(EmbedsTexts, OwnsWorkers):
         stream = iter(texts)
         windows = iter(lambda: list(islice(stream, window or self._window)), [])
         for tokenized in self.tokenize_ahead(windows, kind):
-            yield Encoded(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
+            yield EncodeResult(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
 
     def tokenize_ahead(
         self, windows: Iterable[Sequence[str]], kind: PromptKind | None = None

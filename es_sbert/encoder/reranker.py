@@ -1,4 +1,4 @@
-"""`Reranker`: pairs of texts in, one score a pair out, in the same order. No torch."""
+"""`Reranker`: scores pairs of texts with a cross-encoder, in input order. No torch."""
 
 from __future__ import annotations
 
@@ -10,27 +10,24 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from es_sbert.bundle.cross_encoder import ScoreActivation
-from es_sbert.bundle.model import Precision
-from es_sbert.bundle.reranker import RerankerBundle, open_reranker
-from es_sbert.encoder.batches import plan_batches
-from es_sbert.encoder.device import Device, choose_device, open_or_fall_back
-from es_sbert.encoder.encoder import BUDGET, WINDOW, worker_count
-from es_sbert.encoder.hardware import cuda_devices, has_int8_products
-from es_sbert.encoder.pairs import CUDA_MULTIPLE, PairTokenizer, TokenizedPairs
-from es_sbert.encoder.session import available_providers
-from es_sbert.encoder.workers import OwnsWorkers, Workers
+from es_sbert.bundle.bundle import RerankerBundle, open_reranker_bundle
+from es_sbert.bundle.cross_encoder_model import ScoreActivation
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.encoder.batching import BATCH_TOKENS, WINDOW, plan_batches
+from es_sbert.encoder.device import Device, choose_device, cuda_devices, has_int8_products, open_with_cpu_fallback
+from es_sbert.encoder.onnx_session import InferencePool, OnnxModel, available_providers, worker_count
+from es_sbert.encoder.tokenizer import CUDA_LENGTH_MULTIPLE, PairTokenizer, TokenizedPairs
 from es_sbert.errors import ModelError, UsageError
 
 Scores = NDArray[np.float32]
 
 # Padded tokens of one batch. On CUDA fewer than for the sentence encoder: a traced graph holds a mask for every two
 # tokens of a pair and, where its attention is not fused, a score for each head as well.
-_BUDGET = {"cpu": BUDGET["cpu"], "cuda": 32_768}
+_BATCH_TOKENS = {"cpu": BATCH_TOKENS["cpu"], "cuda": 32_768}
 
 
 @dataclass(frozen=True)
-class ScoredPairs:
+class PairScores:
     """Scores in the order of the pairs.
 
     Attributes:
@@ -49,8 +46,8 @@ _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
 }
 
 
-class Reranker(OwnsWorkers):
-    """A cross-encoder on onnxruntime (a `PairScorer` of `es_sbert.evaluation.models`).
+class Reranker(OnnxModel):
+    """A cross-encoder on onnxruntime (a `PairScorer` of `es_sbert.evaluation.evaluated_models`).
 
     Thread-safe. Close it, or use it as a context manager, to end its threads.
 
@@ -86,10 +83,10 @@ class Reranker(OwnsWorkers):
         budget: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        self._workers = Workers(bundle.variant_file(variant), device, threads)
+        self._workers = InferencePool(bundle.variant_file(variant), device, threads)
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)
-        self._budget = budget or _BUDGET[device.kind]
-        self._multiple = CUDA_MULTIPLE if device.kind == "cuda" else 1
+        self._budget = budget or _BATCH_TOKENS[device.kind]
+        self._multiple = CUDA_LENGTH_MULTIPLE if device.kind == "cuda" else 1
         self._window = WINDOW[device.kind]
         self._activation = _ACTIVATIONS[bundle.model.activation]
         self.labels = bundle.model.labels
@@ -115,14 +112,14 @@ class Reranker(OwnsWorkers):
             DeviceError: the device asked for is not the one that would run.
             UsageError: a device and precision that do not go together.
         """
-        bundle = open_reranker(Path(folder))
+        bundle = open_reranker_bundle(Path(folder))
         chosen = choose_device(device, available_providers(), cuda_devices())
 
         def open_on(where: Device, warnings: Sequence[str] = ()) -> Reranker:
-            variant, fallback = _choose_variant(bundle, where, precision)
+            variant, fallback = _choose_reranker_variant(bundle, where, precision)
             return cls(bundle, variant, where, threads=worker_count(where, threads), warnings=(*warnings, *fallback))
 
-        return open_or_fall_back(device, chosen, open_on)
+        return open_with_cpu_fallback(device, chosen, open_on)
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> Scores:
         """Scores of pairs, *shape* ``(pairs,)``, as sentence-transformers' CrossEncoder gives them.
@@ -134,7 +131,7 @@ class Reranker(OwnsWorkers):
         """
         return self.score_pairs(first, second).scores
 
-    def score_pairs(self, first: Sequence[str], second: Sequence[str]) -> ScoredPairs:
+    def score_pairs(self, first: Sequence[str], second: Sequence[str]) -> PairScores:
         """As `score`, saying of each pair whether it was cut."""
         if len(self.labels) != 1:
             raise UsageError(
@@ -142,7 +139,7 @@ class Reranker(OwnsWorkers):
                 "Use a cross-encoder with one output, or all of them by Reranker.outputs.",
             )
         outputs, truncated = self._outputs(first, second)
-        return ScoredPairs(outputs[:, 0], truncated)
+        return PairScores(outputs[:, 0], truncated)
 
     def outputs(self, first: Sequence[str], second: Sequence[str]) -> Scores:
         """All outputs behind the model's activation: *shape* ``(pairs, labels)``, in the order of the pairs.
@@ -182,7 +179,7 @@ class Reranker(OwnsWorkers):
         self._workers.run(plan_batches(tokenized.lengths, self._budget), run_batch)
 
 
-def _choose_variant(bundle: RerankerBundle, device: Device, asked: str) -> tuple[str, tuple[str, ...]]:
+def _choose_reranker_variant(bundle: RerankerBundle, device: Device, asked: str) -> tuple[str, tuple[str, ...]]:
     """The variant to run, and what every summary must say of that choice.
 
     Raises:

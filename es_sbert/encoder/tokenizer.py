@@ -1,29 +1,63 @@
-"""Texts to token ids with the model's own tokenizer.json, in parallel (the tokenizers library, in Rust)."""
+"""Tokenize texts and pairs of texts with the model's own tokenizer.json, in parallel (the Rust tokenizers library)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, normalizers
 
-from es_sbert.bundle.model import PromptKind, SentenceModel
-from es_sbert.encoder.passages import PassageSplitter
-from es_sbert.encoder.types import TokenizedTexts
+from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
+from es_sbert.bundle.manifest import PairFormat
+from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
+from es_sbert.encoder.batching import pad
+from es_sbert.encoder.chunker import Chunker
 from es_sbert.errors import BundleInvalid, UsageError
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """Texts as token ids, ready for the model.
+
+    Attributes:
+        ids: One int64 array of shape (tokens,) a text, special tokens included, cut to the model's maximum.
+        tokens: *Shape:* ``(texts,)`` int64, tokens of each text before any cut, special tokens included; an estimate
+            for a text of more than 100,000 characters, above `max_tokens` where the text was cut.
+        max_tokens: The model's maximum.
+    """
+
+    ids: list[NDArray[np.int64]]
+    tokens: NDArray[np.int64]
+    max_tokens: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def joined(cls, parts: Sequence[TokenizedTexts], max_tokens: int) -> TokenizedTexts:
+        """The texts of all parts, one part after another."""
+        tokens = np.concatenate([np.empty(0, dtype=np.int64), *(part.tokens for part in parts)])  # (texts,)
+        return cls([row for part in parts for row in part.ids], tokens, max_tokens)
+
+    @property
+    def truncated(self) -> NDArray[np.bool_]:
+        """*Shape:* ``(texts,)``, True where the text was longer than the model reads."""
+        return self.tokens > self.max_tokens
+
 
 # A text of more characters is tokenised only as far as the model reads, and its tokens are estimated: all of them would
 # take a second and a hundred megabytes of memory for each million characters.
-COUNTED_CHARACTERS = 100_000
+MAX_COUNTED_CHARACTERS = 100_000
 # Characters of the beginning of such a text: at least, and for each token that the model reads. Most texts need five.
-_BEGINNING = 16_384
-_BEGINNING_PER_TOKEN = 16
+_MIN_PREFIX = 16_384
+_PREFIX_PER_TOKEN = 16
 # A beginning that gives too few tokens grows by this factor; it ends at white space that is this near.
-_GROWTH = 4
-_WHITE_SPACE_WITHIN = 4096
+_PREFIX_GROWTH = 4
+_WHITE_SPACE_WINDOW = 4096
 _WHITE_SPACE = re.compile(r"\s")
 
 
@@ -45,7 +79,7 @@ class SentenceTokenizer:
         self._suffix = self._special_suffix()
         added = self._tokenizer.get_added_tokens_decoder().values()
         # Half of an added token is read as something else: at most four tokens (bytes) a character.
-        self._doubtful = 16 + 4 * max((len(token.content) for token in added), default=0)
+        self._uncertain_tokens = 16 + 4 * max((len(token.content) for token in added), default=0)
         if model.max_tokens <= self._tokenizer.num_special_tokens_to_add(is_pair=False):
             raise BundleInvalid(
                 f"{model.folder} reads {model.max_tokens} tokens, which its special tokens already fill",
@@ -55,7 +89,8 @@ class SentenceTokenizer:
     def __call__(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
         """Tokenise.
 
-        Of a text of more than `COUNTED_CHARACTERS` characters only the beginning is read, far enough that its ids are
+        Of a text of more than `MAX_COUNTED_CHARACTERS` characters only the beginning is read, far enough that its
+        ids are
         those of the whole text; `tokens` is then an estimate, and never below what was read.
 
         Args:
@@ -69,40 +104,40 @@ class SentenceTokenizer:
         maximum = self._model.max_tokens
         try:
             inputs = [prompt + text for text in texts] if prompt else list(texts)
-            begun = {n: found for n, text in enumerate(inputs) if (found := self._beginning(text)) is not None}
+            begun = {n: found for n, text in enumerate(inputs) if (found := self._tokenize_prefix(text)) is not None}
             # encode_batch_fast leaves character offsets out, which nobody here needs.
             whole = self._tokenizer.encode_batch_fast([text for n, text in enumerate(inputs) if n not in begun])
         except (TypeError, UnicodeEncodeError) as error:
             raise UsageError(f"a text cannot be tokenised: {error}", "Give valid Unicode strings.") from error
         ids = [np.asarray(encoding.ids, dtype=np.int64) for encoding in whole]  # each (tokens,)
         lengths = list(map(len, ids))
-        rows = [cut(row, maximum, self._suffix) for row in ids]
+        rows = [truncate_ids(row, maximum, self._suffix) for row in ids]
         for number, (row, tokens) in sorted(begun.items()):
             rows.insert(number, row)
             lengths.insert(number, tokens)
         return TokenizedTexts(rows, np.array(lengths, dtype=np.int64), maximum)
 
-    def _beginning(self, text: str) -> tuple[NDArray[np.int64], int] | None:
+    def _tokenize_prefix(self, text: str) -> tuple[NDArray[np.int64], int] | None:
         """What the model reads of a text that is too long to tokenise whole, and about how many tokens it has.
 
         None where all of the text is needed: it is short, or so few words that its beginning does not fill the model.
         """
-        if len(text) <= COUNTED_CHARACTERS:
+        if len(text) <= MAX_COUNTED_CHARACTERS:
             return None
         maximum, suffix = self._model.max_tokens, self._suffix
-        length = max(_BEGINNING, _BEGINNING_PER_TOKEN * maximum)
+        length = max(_MIN_PREFIX, _PREFIX_PER_TOKEN * maximum)
         while length < len(text):
-            space = _WHITE_SPACE.search(text, length, length + _WHITE_SPACE_WITHIN)
+            space = _WHITE_SPACE.search(text, length, length + _WHITE_SPACE_WINDOW)
             length = space.start() if space else length
             encoding = self._tokenizer.encode(text[:length])
             ids = encoding.ids
-            if self._certain(encoding.word_ids) >= maximum - suffix:
+            if self._stable_prefix_length(encoding.word_ids) >= maximum - suffix:
                 row = np.asarray(ids[: maximum - suffix] + ids[len(ids) - suffix :], dtype=np.int64)  # (max_tokens,)
                 return row, max(maximum + 1, round(len(ids) * len(text) / length))
-            length *= _GROWTH
+            length *= _PREFIX_GROWTH
         return None
 
-    def _certain(self, words: Sequence[int | None]) -> int:
+    def _stable_prefix_length(self, words: Sequence[int | None]) -> int:
         """How many of the first tokens of a beginning are those of the whole text.
 
         Words are tokenised one by one: in doubt are the last one, which may go on behind the cut, and what may be part
@@ -112,9 +147,9 @@ class SentenceTokenizer:
             words: Number of the word of each token; None for special tokens.
         """
         last = max((word for word in words if word is not None), default=None)
-        return 0 if last is None else max(0, words.index(last) - self._doubtful)
+        return 0 if last is None else max(0, words.index(last) - self._uncertain_tokens)
 
-    def splitter(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> PassageSplitter:
+    def splitter(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
         """What cuts texts into passages for this model; see there.
 
         Raises:
@@ -125,7 +160,7 @@ class SentenceTokenizer:
                 f"{self._model.name} reads {self._model.max_tokens} tokens, not {tokens}",
                 f"Give --passages at most {self._model.max_tokens}.",
             )
-        return PassageSplitter(self._tokenizer, tokens, overlap, self._model.prompt(kind))
+        return Chunker(self._tokenizer, tokens, overlap, self._model.prompt(kind))
 
     def _special_suffix(self) -> int:
         """How many special tokens stand after a text ([SEP] or </s>): a cut text must keep them."""
@@ -133,7 +168,7 @@ class SentenceTokenizer:
         return next((n for n, special in enumerate(reversed(mask)) if not special), 0)
 
 
-def cut(ids: NDArray[np.int64], maximum: int, suffix: int) -> NDArray[np.int64]:
+def truncate_ids(ids: NDArray[np.int64], maximum: int, suffix: int) -> NDArray[np.int64]:
     """The first `maximum` tokens, of which the last `suffix` are the text's own special tokens at its end.
 
     Args:
@@ -165,3 +200,96 @@ def load_tokenizer(path: Path, *, lowercase: bool = False) -> Tokenizer:
         rest = [tokenizer.normalizer] if tokenizer.normalizer is not None else []
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
     return tokenizer
+
+
+TokenIds = NDArray[np.int64]
+
+# CUDA's memory-efficient attention takes masks of rows whose length is a multiple of this, and leaves others to slower
+# kernels.
+CUDA_LENGTH_MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class TokenizedPairs:
+    """Pairs as token ids, ready for the model.
+
+    Attributes:
+        ids, types: One int64 array of *shape* ``(tokens,)`` a pair: token ids with special tokens, and which text of
+            the pair each belongs to.
+        truncated: *Shape:* ``(pairs,)``, True where the pair was longer than the model reads.
+    """
+
+    ids: list[TokenIds]
+    types: list[TokenIds]
+    truncated: NDArray[np.bool_]
+
+    @property
+    def lengths(self) -> TokenIds:
+        """*Shape:* ``(pairs,)``, tokens of each pair."""
+        return np.fromiter(map(len, self.ids), dtype=np.int64, count=len(self.ids))
+
+
+class PairTokenizer:
+    """The tokenizer of one cross-encoder. Thread-safe: a call changes nothing.
+
+    Args:
+        model: The model.
+        pairs: How its network takes pairs.
+
+    Raises:
+        BundleInvalid: tokenizer.json is broken, or leaves no room beside the special tokens.
+    """
+
+    def __init__(self, model: CrossEncoderModel, pairs: PairFormat) -> None:
+        self._pairs = pairs
+        self._max_tokens = model.max_tokens
+        self._tokenizer = load_tokenizer(model.tokenizer_file, lowercase=model.lowercase)
+        if model.max_tokens <= self._tokenizer.num_special_tokens_to_add(is_pair=True):
+            raise BundleInvalid(
+                f"{model.folder} reads {model.max_tokens} tokens, which the special tokens of a pair already fill",
+                "Set model_max_length in tokenizer_config.json to what the model was trained with.",
+            )
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(
+            model.max_tokens, strategy="longest_first", direction=pairs.truncation_side
+        )  # the longer text loses its end first, as in transformers
+
+    def __call__(self, first: Sequence[str], second: Sequence[str]) -> TokenizedPairs:
+        """Tokenise pairs.
+
+        Raises:
+            UsageError: a text is not valid Unicode (lone surrogates).
+        """
+        pairs = list(zip(first, second, strict=True))
+        try:
+            encodings = self._tokenizer.encode_batch_fast(pairs)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise UsageError(f"a text cannot be tokenised: {error}", "Give valid Unicode strings.") from error
+        return TokenizedPairs(
+            [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
+            [np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
+            np.fromiter((bool(encoding.overflowing) for encoding in encodings), dtype=np.bool_, count=len(pairs)),
+        )
+
+    def feed(self, tokenized: TokenizedPairs, members: TokenIds, *, multiple: int = 1) -> dict[str, TokenIds]:
+        """The graph's inputs for some pairs, each of *shape* ``(members, length)``.
+
+        Args:
+            multiple: The length is a multiple of this, or the most that the model reads.
+        """
+        longest = max(len(tokenized.ids[member]) for member in members)
+        length = min(-(-longest // multiple) * multiple, max(longest, self._max_tokens))
+        ids, mask = self._pad([tokenized.ids[member] for member in members], length, self._pairs.padding_id)
+        types, _ = self._pad([tokenized.types[member] for member in members], length, 0)
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        return {name: inputs[name] for name in self._pairs.inputs}
+
+    def _pad(self, rows: list[TokenIds], length: int, padding: int) -> tuple[TokenIds, TokenIds]:
+        if self._pairs.padding_side == "left":
+            rows = [row[::-1] for row in rows]
+        values, mask = pad(rows, padding)
+        more = ((0, 0), (0, length - values.shape[1]))
+        values, mask = np.pad(values, more, constant_values=padding), np.pad(mask, more)
+        if self._pairs.padding_side == "left":
+            values, mask = np.ascontiguousarray(values[:, ::-1]), np.ascontiguousarray(mask[:, ::-1])
+        return values, mask

@@ -1,1 +1,1 @@
-"""Search engines behind one protocol, and real servers started without Docker."""
+"""Elasticsearch and OpenSearch behind one `Engine` protocol."""

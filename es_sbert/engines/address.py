@@ -1,4 +1,4 @@
-"""An engine's address with everything a client needs to open a connection to it."""
+"""The address of an engine: URL, credentials and TLS settings, read from `EngineSettings`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Address:
         return {} if self.authorization is None else {"authorization": self.authorization}
 
 
-def read_address(settings: EngineSettings) -> Address:
+def parse_address(settings: EngineSettings) -> Address:
     """The address of these settings; a user name and password inside the URL are honoured and taken out.
 
     Raises:

@@ -1,11 +1,16 @@
-"""From settings to an engine."""
+"""Connect to an engine: from settings, from a URL, or from an elasticsearch-py or opensearch-py client."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
 from es_sbert.config import EngineSettings
-from es_sbert.engines.address import read_address
-from es_sbert.engines.detect import detect
-from es_sbert.engines.protocol import Engine, Flavour
+from es_sbert.engines.address import parse_address
+from es_sbert.engines.engine_detection import EngineResponse, detect_engine, identify_engine
+from es_sbert.engines.protocol import Engine, EngineInfo, EngineType
+from es_sbert.errors import UnsupportedEngine, UsageError
 
 
 def connect(settings: EngineSettings) -> Engine:
@@ -15,13 +20,142 @@ def connect(settings: EngineSettings) -> Engine:
         UsageError: an address that is not a URL, or contradictory credentials.
         EngineUnreachable, AccessDenied, UnsupportedEngine, RequestFailed: see `detect`.
     """
-    address = read_address(settings)
-    info = detect(address)
+    address = parse_address(settings)
+    info = detect_engine(address)
     # Each client package takes a tenth of a second and more to import: only the one in use is.
-    if info.flavour is Flavour.ELASTICSEARCH:
+    if info.flavour is EngineType.ELASTICSEARCH:
         from es_sbert.engines.elasticsearch import ElasticsearchEngine
 
         return ElasticsearchEngine.at(info, address)
     from es_sbert.engines.opensearch import OpenSearchEngine
 
     return OpenSearchEngine.at(info, address)
+
+
+# A dialect that every server speaks which es-sbert supports.
+_COMPATIBLE_VERSION = 8
+
+
+class AsyncClientAdapter:
+    """An asynchronous client as engines want one: called from other threads than that of its event loop.
+
+    Args:
+        perform: Its coroutine function `perform_request`.
+        loop: Where it runs; it must be running.
+    """
+
+    def __init__(self, perform: Callable[..., Coroutine[Any, Any, Any]], loop: asyncio.AbstractEventLoop) -> None:
+        self._perform = perform
+        self._loop = loop
+
+    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(self._perform(*args, **kwargs), self._loop).result()
+
+    def close(self) -> None:
+        """The client is the caller's."""
+
+
+def is_engine_client(value: object) -> bool:
+    """Whether this is a client of elasticsearch-py or opensearch-py, synchronous or not."""
+    return _client_package(value) is not None and hasattr(value, "transport")
+
+
+def is_async_client(value: object) -> bool:
+    """Whether this is `AsyncElasticsearch` or `AsyncOpenSearch`."""
+    return is_engine_client(value) and any(cls.__name__.startswith("Async") for cls in type(value).__mro__)
+
+
+def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> Engine:
+    """An engine on top of a client, which stays the caller's: do not close the engine.
+
+    Args:
+        client: `Elasticsearch` (8 or 9), `OpenSearch`, or their asynchronous twins.
+        loop: Event loop of an asynchronous client; the engine is then used from other threads.
+
+    Raises:
+        UsageError: something else, or an asynchronous client without its loop.
+        EngineUnreachable, AccessDenied, RequestFailed, UnsupportedEngine: see `identify`; also a client of the one
+            engine that leads to the other.
+    """
+    if not is_engine_client(client):
+        raise UsageError(
+            f"{type(client).__name__} is no client of an engine",
+            "Give an address, or an Elasticsearch, AsyncElasticsearch, OpenSearch or AsyncOpenSearch object.",
+        )
+    asynchronous = is_async_client(client)
+    if asynchronous and loop is None:
+        raise UsageError(
+            f"{type(client).__name__} is asynchronous", "Use AsyncSemanticIndex with it, or give a synchronous client."
+        )
+    if _client_package(client) == "elasticsearch":
+        return _from_elasticsearch_client(
+            AsyncClientAdapter(client.perform_request, loop) if asynchronous and loop else client, client
+        )
+    perform = client.transport.perform_request
+    return _from_opensearch_client(
+        AsyncClientAdapter(perform, loop) if asynchronous and loop else client.transport, client
+    )
+
+
+def _from_elasticsearch_client(sender: Any, client: Any) -> Engine:
+    from es_sbert.engines.elasticsearch import ElasticsearchEngine, send_request
+
+    url = str(next(iter(client.transport.node_pool.all())).base_url)
+
+    def get(path: str) -> EngineResponse:
+        return send_request(sender, "GET", path, version=_COMPATIBLE_VERSION, url=url, timeout=None)
+
+    return ElasticsearchEngine(_check_engine_type(identify_engine(get, url), EngineType.ELASTICSEARCH), sender, None)
+
+
+def _from_opensearch_client(sender: Any, client: Any) -> Engine:
+    from es_sbert.engines.opensearch import OpenSearchEngine, send_request
+
+    url = _opensearch_url(client.transport.hosts[0])
+
+    def get(path: str) -> EngineResponse:
+        return send_request(sender, "GET", path, url=url, timeout=None)
+
+    return OpenSearchEngine(_check_engine_type(identify_engine(get, url), EngineType.OPENSEARCH), sender, None)
+
+
+def _opensearch_url(host: Mapping[str, Any]) -> str:
+    """Address of a host as the client keeps it, without credentials."""
+    scheme = "https" if host.get("use_ssl") else host.get("scheme", "http")
+    path = str(host.get("url_prefix") or "").strip("/")
+    return f"{scheme}://{host.get('host', 'localhost')}:{host.get('port', 9200)}{f'/{path}' if path else ''}"
+
+
+def _check_engine_type(info: EngineInfo, flavour: EngineType) -> EngineInfo:
+    if info.flavour is not flavour:
+        raise UnsupportedEngine(
+            f"the client is one of {flavour.value}, but {info.label} answers at {info.url}",
+            "Give the client of that engine.",
+        )
+    return info
+
+
+def _client_package(client: object) -> str | None:
+    packages = {cls.__module__.partition(".")[0] for cls in type(client).__mro__}
+    return next((name for name in ("elasticsearch", "opensearchpy") if name in packages), None)
+
+
+def open_engine(engine: Any) -> Engine:
+    """Connect, or use what is open already.
+
+    Args:
+        engine: None for the settings of the environment; else an address, settings, a client of elasticsearch-py or
+            opensearch-py, or an engine.
+
+    Raises:
+        UsageError: an asynchronous client, or none of these.
+        EngineError: the engine cannot be used.
+    """
+    if engine is None or isinstance(engine, str):
+        return connect(EngineSettings() if engine is None else EngineSettings(url=engine))
+    if isinstance(engine, EngineSettings):
+        return connect(engine)
+    if not hasattr(engine, "get_indices"):  # an engine is whatever has the methods of one
+        return from_client(engine)
+    opened: Engine = engine
+    return opened

@@ -1,4 +1,4 @@
-"""Elasticsearch 8.19 and 9.x through the official client, of either major version."""
+"""The `Engine` for Elasticsearch 8.19 and 9.x, over the official client of either major version."""
 
 from __future__ import annotations
 
@@ -13,29 +13,39 @@ from elastic_transport import ConnectionTimeout
 from elasticsearch import ApiError, Elasticsearch, ElasticsearchWarning, SerializationError, UnsupportedProductError
 
 from es_sbert.engines.address import Address
-from es_sbert.engines.detect import Answer, node_config
-from es_sbert.engines.failures import unreachable
+from es_sbert.engines.engine_detection import EngineResponse, node_config
+from es_sbert.engines.error_mapping import connection_error
+from es_sbert.engines.index_admin import quote_index_name
 from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.engines.rest import RestEngine, point_in_time_params
-from es_sbert.engines.upkeep import quoted
 from es_sbert.errors import EngineUnreachable
-from es_sbert.events import record
+from es_sbert.messages import log_event
 
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 
-class Client(Protocol):
+class ElasticsearchClient(Protocol):
     """What is used of the official client, of either major version."""
 
-    def perform_request(self, method: str, path: str, *, params: Mapping[str, str], headers: Mapping[str, str],
-                        body: bytes | None) -> Any: ...  # fmt: skip
+    def perform_request(
+        self, method: str, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
+    ) -> Any: ...
 
     def close(self) -> None: ...
 
 
-def exchange(client: Client, method: str, path: str, *, version: int, url: str, timeout: float | None,
-             params: Mapping[str, str] | None = None, body: bytes | None = None,
-             ndjson: bool = False) -> Answer:  # fmt: skip
+def send_request(
+    client: ElasticsearchClient,
+    method: str,
+    path: str,
+    *,
+    version: int,
+    url: str,
+    timeout: float | None,
+    params: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+    ndjson: bool = False,
+) -> EngineResponse:
     """One request and its answer, whatever the status.
 
     Args:
@@ -54,9 +64,9 @@ def exchange(client: Client, method: str, path: str, *, version: int, url: str, 
     try:
         answer = client.perform_request(method, path, params=params or {}, headers=headers, body=body)
     except ApiError as error:
-        return Answer(error.meta.status, error.meta.headers, error.body)
+        return EngineResponse(error.meta.status, error.meta.headers, error.body)
     except (TransportConnectionError, ConnectionTimeout) as error:
-        raise unreachable(url, error, timeout) from error
+        raise connection_error(url, error, timeout) from error
     except UnsupportedProductError as error:
         # A proxy's own page, or an answer that was cut off among its headers: both may pass.
         raise EngineUnreachable(
@@ -66,7 +76,7 @@ def exchange(client: Client, method: str, path: str, *, version: int, url: str, 
         raise EngineUnreachable(
             f"{url} sent an answer that is not JSON", "Check for a proxy between here and the engine."
         ) from error
-    return Answer(answer.meta.status, answer.meta.headers, answer.body)
+    return EngineResponse(answer.meta.status, answer.meta.headers, answer.body)
 
 
 class ElasticsearchEngine(RestEngine):
@@ -78,7 +88,7 @@ class ElasticsearchEngine(RestEngine):
         timeout: Seconds that it allows; None where it alone knows.
     """
 
-    def __init__(self, info: EngineInfo, client: Client, timeout: float | None) -> None:
+    def __init__(self, info: EngineInfo, client: ElasticsearchClient, timeout: float | None) -> None:
         super().__init__(info, timeout)
         self._client = client
         self._warned: set[str] = set()
@@ -94,10 +104,17 @@ class ElasticsearchEngine(RestEngine):
     def _send(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, *, ndjson: bool
     ) -> tuple[int, Any]:
-        answer = exchange(
-            self._client, method, path, version=self.info.version[0], url=self.info.url, timeout=self._timeout,
-            params=params, body=body, ndjson=ndjson,
-        )  # fmt: skip
+        answer = send_request(
+            self._client,
+            method,
+            path,
+            version=self.info.version[0],
+            url=self.info.url,
+            timeout=self._timeout,
+            params=params,
+            body=body,
+            ndjson=ndjson,
+        )
         self._log_warnings(answer.headers.get("warning") or "")
         return answer.status, answer.body
 
@@ -106,10 +123,10 @@ class ElasticsearchEngine(RestEngine):
         for text in _WARNING.findall(header):
             if text not in self._warned:
                 self._warned.add(text)
-                record("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
+                log_event("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
 
     def open_point_in_time(self, name: str, *, shard: int | None = None) -> str:
-        answer = self._request("POST", f"/{quoted(name)}/_pit", point_in_time_params(shard))
+        answer = self._request("POST", f"/{quote_index_name(name)}/_pit", point_in_time_params(shard))
         return str(answer["id"])
 
     def _close_point_in_time(self, pit_id: str) -> None:
@@ -117,7 +134,7 @@ class ElasticsearchEngine(RestEngine):
 
     def vector_size(self, name: str, field: str) -> int | None:
         # It walks through the index's files: what the numbers of `_stats` leave out in segments of one file each.
-        answer = self._request("POST", f"/{quoted(name)}/_disk_usage", {"run_expensive_tasks": "true"})
+        answer = self._request("POST", f"/{quote_index_name(name)}/_disk_usage", {"run_expensive_tasks": "true"})
         fields = next(value["fields"] for key, value in answer.items() if key != "_shards")
         return int(fields.get(field, {}).get("knn_vectors_in_bytes", 0))
 

@@ -1,7 +1,7 @@
-"""Requests that fail because the engine was built without one of its modules.
+"""Recognize requests that fail because the engine was built without a module.
 
-Complete servers have every module; builds for tests, such as those of `es-sbert engine`, have a part of them. The
-engine's own message does not say so: it knows no such script language, field type or path.
+Complete servers have every module. Test builds, such as those of `es-sbert engine`, have only some of them, and the
+engine's own message does not say that a module is missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from es_sbert.errors import FeatureMissing
 
 
 @dataclass(frozen=True)
-class Module:
+class EngineModule:
     """A part of the engine that a build may lack.
 
     Attributes:
@@ -31,98 +31,137 @@ class Module:
     in_opensearch: bool = True
 
 
-SCRIPTS = Module("lang-painless", "scripts", in_es9=True)
-_REINDEX = Module("reindex", "reindexing, and updating and deleting by query", in_es9=True)
-_ANALYSIS = Module("analysis-common", "language analyzers", in_es9=True)
-_INGEST = Module("ingest-common", "the common ingest processors", in_es9=True)
-_JOIN = Module("parent-join", "parents and children", in_es9=True)
-_AGGREGATIONS = Module("aggregations", "further aggregations", in_es9=True)
-_MAPPER_EXTRAS = Module("mapper-extras", "further field types")
-_PERCOLATOR = Module("percolator", "the percolator")
-_TEMPLATES = Module("lang-mustache", "search templates")
-_RANK_EVAL = Module("rank-eval", "the evaluation of rankings")
-_ASYNC = Module("x-pack-async-search", "asynchronous search", in_opensearch=False)
-_SQL = Module("x-pack-sql", "SQL", in_opensearch=False)
-_ESQL = Module("x-pack-esql", "ES|QL", in_opensearch=False)
-_EQL = Module("x-pack-eql", "EQL", in_opensearch=False)
-_ILM = Module("x-pack-ilm", "index lifecycle management", in_opensearch=False)
-_SPATIAL = Module("spatial", "shapes")
-_ANALYTICS = Module("x-pack-analytics", "further aggregations", in_opensearch=False)
-_DATA_STREAMS = Module("data-streams", "data streams")
+SCRIPTS_MODULE = EngineModule("lang-painless", "scripts", in_es9=True)
+_REINDEX = EngineModule("reindex", "reindexing, and updating and deleting by query", in_es9=True)
+_ANALYSIS = EngineModule("analysis-common", "language analyzers", in_es9=True)
+_INGEST = EngineModule("ingest-common", "the common ingest processors", in_es9=True)
+_JOIN = EngineModule("parent-join", "parents and children", in_es9=True)
+_AGGREGATIONS = EngineModule("aggregations", "further aggregations", in_es9=True)
+_MAPPER_EXTRAS = EngineModule("mapper-extras", "further field types")
+_PERCOLATOR = EngineModule("percolator", "the percolator")
+_TEMPLATES = EngineModule("lang-mustache", "search templates")
+_RANK_EVAL = EngineModule("rank-eval", "the evaluation of rankings")
+_ASYNC = EngineModule("x-pack-async-search", "asynchronous search", in_opensearch=False)
+_SQL = EngineModule("x-pack-sql", "SQL", in_opensearch=False)
+_ESQL = EngineModule("x-pack-esql", "ES|QL", in_opensearch=False)
+_EQL = EngineModule("x-pack-eql", "EQL", in_opensearch=False)
+_ILM = EngineModule("x-pack-ilm", "index lifecycle management", in_opensearch=False)
+_SPATIAL = EngineModule("spatial", "shapes")
+_ANALYTICS = EngineModule("x-pack-analytics", "further aggregations", in_opensearch=False)
+_DATA_STREAMS = EngineModule("data-streams", "data streams")
 
 MODULES = (
-    SCRIPTS, _REINDEX, _ANALYSIS, _INGEST, _JOIN, _AGGREGATIONS, _MAPPER_EXTRAS, _PERCOLATOR, _TEMPLATES, _RANK_EVAL,
-    _ASYNC, _SQL, _ESQL, _EQL, _ILM, _SPATIAL, _ANALYTICS, _DATA_STREAMS,
-)  # fmt: skip
+    SCRIPTS_MODULE,
+    _REINDEX,
+    _ANALYSIS,
+    _INGEST,
+    _JOIN,
+    _AGGREGATIONS,
+    _MAPPER_EXTRAS,
+    _PERCOLATOR,
+    _TEMPLATES,
+    _RANK_EVAL,
+    _ASYNC,
+    _SQL,
+    _ESQL,
+    _EQL,
+    _ILM,
+    _SPATIAL,
+    _ANALYTICS,
+    _DATA_STREAMS,
+)
 
 
-def _by_name(names: Mapping[Module, str]) -> Mapping[str, Module]:
+def _by_name(names: Mapping[EngineModule, str]) -> Mapping[str, EngineModule]:
     return MappingProxyType({name: module for module, listed in names.items() for name in listed.split()})
 
 
 # What the engine calls the thing that it does not know → which of its names come with which module.
-_UNKNOWN_THINGS = (
-    (re.compile(r"script_lang not supported \[(\w+)\]"), _by_name({SCRIPTS: "painless", _TEMPLATES: "mustache"})),
+_UNKNOWN_NAME_PATTERNS = (
+    (
+        re.compile(r"script_lang not supported \[(\w+)\]"),
+        _by_name({SCRIPTS_MODULE: "painless", _TEMPLATES: "mustache"}),
+    ),
     (
         re.compile(r"(?:No handler for|The mapper) type \[(\w+)\] declared on field"),
-        _by_name({
-            _MAPPER_EXTRAS: "match_only_text rank_feature rank_features scaled_float search_as_you_type token_count",
-            _JOIN: "join",
-            _PERCOLATOR: "percolator",
-            _SPATIAL: "geo_shape shape",
-        }),
+        _by_name(
+            {
+                _MAPPER_EXTRAS: "match_only_text rank_feature rank_features scaled_float search_as_you_type "
+                "token_count",
+                _JOIN: "join",
+                _PERCOLATOR: "percolator",
+                _SPATIAL: "geo_shape shape",
+            }
+        ),
     ),
     (
         re.compile(r"unknown query \[(\w+)\]"),
-        _by_name({
-            _JOIN: "has_child has_parent parent_id", _PERCOLATOR: "percolate", _MAPPER_EXTRAS: "rank_feature",
-        }),
+        _by_name(
+            {
+                _JOIN: "has_child has_parent parent_id",
+                _PERCOLATOR: "percolate",
+                _MAPPER_EXTRAS: "rank_feature",
+            }
+        ),
     ),
     (
         re.compile(r"Unknown aggregation type \[(\w+)\]"),
-        _by_name({
-            _AGGREGATIONS: "adjacency_matrix auto_date_histogram bucket_selector bucket_sort derivative matrix_stats "
-                           "moving_fn time_series",
-            _JOIN: "children parent",
-            _ANALYTICS: "boxplot cumulative_cardinality rate string_stats top_metrics t_test",
-        }),
+        _by_name(
+            {
+                _AGGREGATIONS: "adjacency_matrix auto_date_histogram bucket_selector bucket_sort derivative "
+                "matrix_stats "
+                "moving_fn time_series",
+                _JOIN: "children parent",
+                _ANALYTICS: "boxplot cumulative_cardinality rate string_stats top_metrics t_test",
+            }
+        ),
     ),
     (
         re.compile(r"No processor type exists with name \[(\w+)\]"),
-        _by_name({
-            _INGEST: "append bytes convert csv date date_index_name dissect dot_expander fail foreach grok gsub "
-                     "html_strip join json kv lowercase remove rename script set sort split trim uppercase urldecode",
-        }),
+        _by_name(
+            {
+                _INGEST: "append bytes convert csv date date_index_name dissect dot_expander fail foreach grok gsub "
+                "html_strip join json kv lowercase remove rename script set sort split trim uppercase urldecode",
+            }
+        ),
     ),
     (
-        re.compile(r"(?:analyzer|Unknown analyzer type) \[(\w+)\] (?:has not been configured|for \[)|"
-            r"failed to find global analyzer \[(\w+)\]"),
-        _by_name({
-            _ANALYSIS: "arabic armenian basque bengali brazilian bulgarian catalan chinese cjk czech danish dutch "
-                       "english estonian finnish french galician german greek hindi hungarian indonesian irish "
-                       "italian latvian lithuanian norwegian persian portuguese romanian russian serbian sorani "
-                       "spanish swedish thai turkish fingerprint pattern snowball",
-        }),
+        re.compile(
+            r"(?:analyzer|Unknown analyzer type) \[(\w+)\] (?:has not been configured|for \[)|"
+            r"failed to find global analyzer \[(\w+)\]"
+        ),
+        _by_name(
+            {
+                _ANALYSIS: "arabic armenian basque bengali brazilian bulgarian catalan chinese cjk czech danish dutch "
+                "english estonian finnish french galician german greek hindi hungarian indonesian irish "
+                "italian latvian lithuanian norwegian persian portuguese romanian russian serbian sorani "
+                "spanish swedish thai turkish fingerprint pattern snowball",
+            }
+        ),
     ),
     (
         re.compile(r"(?:failed to find (?:global )?(?:token ?)?filter under (?:name )?|Unknown filter type )\[(\w+)\]"),
-        _by_name({
-            _ANALYSIS: "asciifolding edge_ngram elision keyword_marker ngram pattern_replace "
-                       "porter_stem reverse snowball stemmer stemmer_override synonym synonym_graph trim truncate "
-                       "unique uppercase word_delimiter word_delimiter_graph",
-        }),
+        _by_name(
+            {
+                _ANALYSIS: "asciifolding edge_ngram elision keyword_marker ngram pattern_replace "
+                "porter_stem reverse snowball stemmer stemmer_override synonym synonym_graph trim truncate "
+                "unique uppercase word_delimiter word_delimiter_graph",
+            }
+        ),
     ),
     (
         re.compile(r"(?:failed to find (?:global )?tokenizer under (?:name )?|Unknown tokenizer type )\[(\w+)\]"),
-        _by_name({
-            _ANALYSIS: "char_group edge_ngram ngram path_hierarchy pattern simple_pattern uax_url_email whitespace",
-        }),
+        _by_name(
+            {
+                _ANALYSIS: "char_group edge_ngram ngram path_hierarchy pattern simple_pattern uax_url_email whitespace",
+            }
+        ),
     ),
-)  # fmt: skip
+)
 
 # Of a path without a handler, the first part is taken for the name of an index.
 _UNKNOWN_PATH = re.compile(r"no handler found for uri|Incorrect HTTP method for uri|Invalid index name \[_")
-_PATHS = _by_name({
+_MODULE_BY_PATH = _by_name({
     _REINDEX: "_reindex _update_by_query _delete_by_query",
     _RANK_EVAL: "_rank_eval",
     _ASYNC: "_async_search",
@@ -135,23 +174,23 @@ _PATHS = _by_name({
 })  # fmt: skip
 
 
-def missing_module(reason: str, path: str) -> Module | None:
+def find_missing_module(reason: str, path: str) -> EngineModule | None:
     """The module that a request needed and the engine lacks; None where the request failed for another reason.
 
     Args:
         reason: The engine's own.
         path: What was asked, `/docs/_search`.
     """
-    for pattern, modules in _UNKNOWN_THINGS:
+    for pattern, modules in _UNKNOWN_NAME_PATTERNS:
         if found := pattern.search(reason):
             return modules.get(next(filter(None, found.groups())))
     if _UNKNOWN_PATH.search(reason):
         whole = f"{path.partition('?')[0]}/"
-        return next((module for part, module in _PATHS.items() if f"/{part}/" in whole), None)
+        return next((module for part, module in _MODULE_BY_PATH.items() if f"/{part}/" in whole), None)
     return None
 
 
-def feature_missing(module: Module, *, label: str, action: str, reason: str, status: int) -> FeatureMissing:
+def missing_feature_error(module: EngineModule, *, label: str, action: str, reason: str, status: int) -> FeatureMissing:
     """A request that needs a module as an error.
 
     Args:
@@ -161,13 +200,13 @@ def feature_missing(module: Module, *, label: str, action: str, reason: str, sta
     """
     return FeatureMissing(
         f"{label} lacks the module {module.name} ({module.feature}), which {action} needs: {reason}",
-        f"{servers_with(module)} docs/commands/engine.md lists what each build has.",
+        f"{servers_with_module(module)} docs/commands/engine.md lists what each build has.",
         status,
         module.name,
     )
 
 
-def servers_with(module: Module) -> str:
+def servers_with_module(module: EngineModule) -> str:
     """Which servers have it, as a sentence of a remedy."""
     builds = [name for name, has in (("es9", module.in_es9), ("opensearch", module.in_opensearch)) if has]
     here = "".join(f"`es-sbert engine up {name}`, " for name in builds)

@@ -1,4 +1,4 @@
-"""OpenSearch 3.x through the official client."""
+"""The `Engine` for OpenSearch 3.x, over the official client."""
 
 from __future__ import annotations
 
@@ -11,39 +11,48 @@ from opensearchpy.exceptions import ConnectionError as ClientConnectionError
 from opensearchpy.exceptions import SerializationError, TransportError
 
 from es_sbert.engines.address import Address
-from es_sbert.engines.detect import CONNECTIONS, Answer
-from es_sbert.engines.failures import unreachable
+from es_sbert.engines.engine_detection import MAX_CONNECTIONS, EngineResponse
+from es_sbert.engines.error_mapping import connection_error
+from es_sbert.engines.index_admin import quote_index_name
 from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.engines.rest import RestEngine, point_in_time_params
-from es_sbert.engines.upkeep import quoted
 from es_sbert.errors import EngineUnreachable, UnsupportedEngine
 
 # `_shard_doc`, the only sort key that is unique in a point in time, came with this version.
-OLDEST_FOR_SCAN = (3, 3, 0)
+MIN_SCAN_VERSION = (3, 3, 0)
 
 
 # Lucene's files of vectors, quantised vectors and graphs, with their headers.
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
 
 
-class Transport(Protocol):
+class OpenSearchTransport(Protocol):
     """What is used of the official client's transport."""
 
-    def perform_request(self, method: str, url: str, params: dict[str, str], headers: dict[str, str],
-                        body: bytes | None) -> Any: ...  # fmt: skip
+    def perform_request(
+        self, method: str, url: str, params: dict[str, str], headers: dict[str, str], body: bytes | None
+    ) -> Any: ...
 
     def close(self) -> None: ...
 
 
-def _vector_fields(mappings: Json) -> int:
+def _count_vector_fields(mappings: Json) -> int:
     """Vector fields of a mapping, also inside objects."""
     fields = mappings.get("properties", {}).values()
-    return sum((field.get("type") == "knn_vector") + _vector_fields(field) for field in fields)
+    return sum((field.get("type") == "knn_vector") + _count_vector_fields(field) for field in fields)
 
 
-def exchange(transport: Transport, method: str, path: str, *, url: str, timeout: float | None,
-             params: Mapping[str, str] | None = None, body: bytes | None = None,
-             ndjson: bool = False) -> Answer:  # fmt: skip
+def send_request(
+    transport: OpenSearchTransport,
+    method: str,
+    path: str,
+    *,
+    url: str,
+    timeout: float | None,
+    params: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+    ndjson: bool = False,
+) -> EngineResponse:
     """One request and its answer, whatever the status; the client hands no headers on.
 
     Args:
@@ -61,15 +70,15 @@ def exchange(transport: Transport, method: str, path: str, *, url: str, timeout:
     try:
         answer = transport.perform_request(method, path, params=params, headers=headers, body=body)
     except ClientConnectionError as error:
-        raise unreachable(url, error, timeout) from error
+        raise connection_error(url, error, timeout) from error
     except TransportError as error:
-        return Answer(int(error.status_code), {}, error.info)
+        return EngineResponse(int(error.status_code), {}, error.info)
     except SerializationError as error:
         raise EngineUnreachable(
             f"{url} sent an answer that is not JSON", "Check for a proxy between here and the engine."
         ) from error
     # The client hands back the parsed answer of a 2xx alone; which 2xx it was makes no difference here.
-    return Answer(200, {}, answer)
+    return EngineResponse(200, {}, answer)
 
 
 class OpenSearchEngine(RestEngine):
@@ -81,7 +90,7 @@ class OpenSearchEngine(RestEngine):
         timeout: Seconds that it allows; None where it alone knows.
     """
 
-    def __init__(self, info: EngineInfo, transport: Transport, timeout: float | None) -> None:
+    def __init__(self, info: EngineInfo, transport: OpenSearchTransport, timeout: float | None) -> None:
         super().__init__(info, timeout)
         self._transport = transport
 
@@ -90,23 +99,34 @@ class OpenSearchEngine(RestEngine):
         """With a client of its own."""
         client = OpenSearch(
             hosts=[{"host": address.host, "port": address.port, "url_prefix": address.path}],
-            use_ssl=address.scheme == "https", ssl_context=address.ssl_context,
-            ssl_assert_fingerprint=address.fingerprint, headers=address.headers,
-            timeout=address.timeout, pool_maxsize=CONNECTIONS, max_retries=0, retry_on_timeout=False,
-        )  # fmt: skip
+            use_ssl=address.scheme == "https",
+            ssl_context=address.ssl_context,
+            ssl_assert_fingerprint=address.fingerprint,
+            headers=address.headers,
+            timeout=address.timeout,
+            pool_maxsize=MAX_CONNECTIONS,
+            max_retries=0,
+            retry_on_timeout=False,
+        )
         return cls(info, client.transport, address.timeout)
 
     def _send(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, *, ndjson: bool
     ) -> tuple[int, Any]:
-        answer = exchange(
-            self._transport, method, path, url=self.info.url, timeout=self._timeout, params=params, body=body,
+        answer = send_request(
+            self._transport,
+            method,
+            path,
+            url=self.info.url,
+            timeout=self._timeout,
+            params=params,
+            body=body,
             ndjson=ndjson,
-        )  # fmt: skip
+        )
         return answer.status, answer.body
 
     def open_point_in_time(self, name: str, *, shard: int | None = None) -> str:
-        answer = self._request("POST", f"/{quoted(name)}/_search/point_in_time", point_in_time_params(shard))
+        answer = self._request("POST", f"/{quote_index_name(name)}/_search/point_in_time", point_in_time_params(shard))
         return str(answer["pit_id"])
 
     def _close_point_in_time(self, pit_id: str) -> None:
@@ -114,17 +134,17 @@ class OpenSearchEngine(RestEngine):
 
     def vector_size(self, name: str, field: str) -> int | None:
         state = self.get_index(name)
-        if state is None or _vector_fields(state.mappings) > 1:
+        if state is None or _count_vector_fields(state.mappings) > 1:
             # Of files of one kind in a segment, one for each field, the statistics name the last alone.
             return None
         params = {"include_segment_file_sizes": "true"}
-        answer = self._request("GET", f"/{quoted(name)}/_stats/segments", params)
+        answer = self._request("GET", f"/{quote_index_name(name)}/_stats/segments", params)
         files = answer["_all"]["primaries"]["segments"]["file_sizes"]
         # Without index.knn vectors are doc values like others, whose share of a file nothing tells.
         return sum(int(files[kind]["size_in_bytes"]) for kind in _VECTOR_FILES & files.keys()) or None
 
     def _scan_sort(self) -> list[Json]:
-        if self.info.version < OLDEST_FOR_SCAN:
+        if self.info.version < MIN_SCAN_VERSION:
             raise UnsupportedEngine(
                 f"{self.info.label} cannot page through an index without losing or repeating documents",
                 "Reading back an index needs OpenSearch 3.3 or newer; loading files and searching work here too.",

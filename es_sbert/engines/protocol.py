@@ -1,4 +1,4 @@
-"""What the rest of es-sbert needs of a search engine, and nothing more."""
+"""The `Engine` protocol: the operations that es-sbert needs from Elasticsearch or OpenSearch, and their types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 Json = dict[str, Any]
 
 
-class Flavour(StrEnum):
+class EngineType(StrEnum):
     ELASTICSEARCH = "elasticsearch"
     OPENSEARCH = "opensearch"
 
@@ -25,29 +25,29 @@ class EngineInfo:
         url: Address without credentials.
     """
 
-    flavour: Flavour
+    flavour: EngineType
     version: tuple[int, int, int]
     url: str
 
     @property
     def label(self) -> str:
         """`Elasticsearch 9.5.0` or `OpenSearch 3.6.0`."""
-        name = "Elasticsearch" if self.flavour is Flavour.ELASTICSEARCH else "OpenSearch"
+        name = "Elasticsearch" if self.flavour is EngineType.ELASTICSEARCH else "OpenSearch"
         return f"{name} {'.'.join(map(str, self.version))}"
 
     @property
-    def takes_base64_vectors(self) -> bool:
+    def supports_base64_vectors(self) -> bool:
         """Whether a vector may be sent as base64 of big-endian float32 instead of a list of numbers.
 
         OpenSearch has a base64 of its own from 3.9 (little-endian); no such server was at hand to prove it
         on, so lists are sent there.
         """
-        return self.flavour is Flavour.ELASTICSEARCH and self.version >= (9, 3, 0)
+        return self.flavour is EngineType.ELASTICSEARCH and self.version >= (9, 3, 0)
 
     @property
-    def hides_vectors_in_source(self) -> bool:
+    def excludes_vectors_from_source(self) -> bool:
         """Whether `_source` leaves vectors out unless asked (`_source.exclude_vectors`)."""
-        return self.flavour is Flavour.ELASTICSEARCH and self.version >= (9, 2, 0)
+        return self.flavour is EngineType.ELASTICSEARCH and self.version >= (9, 2, 0)
 
     def source_with_vectors(self, includes: Sequence[str] = ()) -> Json | bool:
         """`_source` of a search that brings these fields, vectors among them.
@@ -57,7 +57,7 @@ class EngineInfo:
                 unless it is asked for by its own name.
         """
         source: Json = {"includes": list(includes)} if includes else {}
-        if self.hides_vectors_in_source:
+        if self.excludes_vectors_from_source:
             source["exclude_vectors"] = False
         return source or True
 
@@ -85,19 +85,19 @@ class IndexState:
         """Hits that one search may return (`index.max_result_window`)."""
         return int(self.settings.get("index.max_result_window", 10_000))
 
-    def filter_of(self, name: str) -> Json | None:
+    def alias_filter(self, name: str) -> Json | None:
         """The filter of this alias; None where it has none, or the name is no alias."""
         filter: Json | None = self.aliases.get(name, {}).get("filter")
         return filter
 
-    def routing_of(self, alias: str) -> str | None:
+    def alias_routing(self, alias: str) -> str | None:
         """The routing of all documents that are written by this alias; None where there is none, or it is no alias."""
         routing: str | None = self.aliases.get(alias, {}).get("index_routing")
         return routing
 
 
 @dataclass(frozen=True)
-class Slice:
+class PointInTimeSlice:
     """One of the parts that a point in time is read in; every document of it is in exactly one of them.
 
     Slices of different points in time of one index are no parts of a whole: Elasticsearch cuts by where documents stand
@@ -123,12 +123,12 @@ class SequenceNumbers:
         everywhere: Up to this one, every write has arrived on all copies: a refresh makes it visible.
     """
 
-    highest: int
-    everywhere: int
+    max_seq_no: int
+    global_checkpoint: int
 
 
 @dataclass(frozen=True)
-class ItemResult:
+class BulkItemResult:
     """What became of one action of a bulk request.
 
     Attributes:
@@ -238,7 +238,7 @@ class Engine(Protocol):
     def sequence_numbers(self, name: str) -> list[SequenceNumbers]:
         """How far the writes of each primary shard are, shards in order."""
 
-    def bulk(self, name: str, body: bytes, *, timeout: float | None = None) -> list[ItemResult]:
+    def bulk(self, name: str, body: bytes, *, timeout: float | None = None) -> list[BulkItemResult]:
         """Send newline-delimited actions, already encoded; results are in the order of the actions.
 
         Args:
@@ -249,8 +249,9 @@ class Engine(Protocol):
             RequestFailed: the whole request was refused (`status` 413, 429, 503, …; 0: the connection broke).
         """
 
-    def get_documents(self, name: str, ids: Sequence[str], *, source_includes: Sequence[str],
-                      vectors: bool = False) -> dict[str, Json]:  # fmt: skip
+    def get_documents(
+        self, name: str, ids: Sequence[str], *, source_includes: Sequence[str], vectors: bool = False
+    ) -> dict[str, Json]:
         """Real-time lookup: id → the part of `_source` asked for; ids that do not exist are absent.
 
         Args:
@@ -282,8 +283,15 @@ class Engine(Protocol):
         None where the engine does not tell this user.
         """
 
-    def search(self, name: str | Sequence[str], body: Json, *, preference: str | None = None,
-               named_scores: bool = False, hit_fields: Sequence[str] = ()) -> Json:  # fmt: skip
+    def search(
+        self,
+        name: str | Sequence[str],
+        body: Json,
+        *,
+        preference: str | None = None,
+        named_scores: bool = False,
+        hit_fields: Sequence[str] = (),
+    ) -> Json:
         """`_search` as the engine answers it.
 
         Args:
@@ -296,8 +304,16 @@ class Engine(Protocol):
     def multi_search(self, name: str | Sequence[str], bodies: Sequence[Json]) -> list[Json]:
         """`_msearch`: several searches in one request, each answered as by `search`."""
 
-    def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
-             vectors: bool = False, slice: Slice | None = None) -> Iterator[list[Json]]:  # fmt: skip
+    def scan(
+        self,
+        name: str,
+        *,
+        query: Json,
+        source_includes: Sequence[str],
+        page: int = 500,
+        vectors: bool = False,
+        slice: PointInTimeSlice | None = None,
+    ) -> Iterator[list[Json]]:
         """All hits of a query from one point in time, page by page, with `_seq_no` and `_primary_term`.
 
         Args:
@@ -315,8 +331,18 @@ class Engine(Protocol):
     def close_point_in_time(self, pit_id: str) -> None:
         """Never fails: one that cannot be closed expires by itself."""
 
-    def written(self, name: str, shard: int, after: int, up_to: int, *, query: Json, source_includes: Sequence[str],
-                page: int = 500, vectors: bool = False) -> list[Json]:  # fmt: skip
+    def written(
+        self,
+        name: str,
+        shard: int,
+        after: int,
+        up_to: int,
+        *,
+        query: Json,
+        source_includes: Sequence[str],
+        page: int = 500,
+        vectors: bool = False,
+    ) -> list[Json]:
         """The first hits of a query in a shard whose last write has a `_seq_no` in (after, up_to], in its order.
 
         Hits carry `_seq_no` and `_primary_term`. Deleted documents are none, and only refreshed writes are seen.
@@ -333,3 +359,11 @@ class Engine(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+DocumentKey = tuple[str, str | None]
+
+
+def document_key(hit: Json) -> DocumentKey:
+    """What tells documents apart: ids are unique within a routing only."""
+    return hit["_id"], hit.get("_routing")

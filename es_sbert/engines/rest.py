@@ -1,4 +1,7 @@
-"""The requests that read the same on both engines; the subclasses bring the client and what differs."""
+"""The `Engine` requests that are the same on both engines.
+
+The subclasses in `elasticsearch` and `opensearch` add the client, and the requests that differ.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from es_sbert.engines.failures import LOST_VIEW, failed_request, lost_view, root_cause
-from es_sbert.engines.protocol import EngineInfo, IndexState, ItemResult, Json, Slice
-from es_sbert.engines.upkeep import IndexUpkeep, all_quoted, quoted
+from es_sbert.engines.error_mapping import SEARCH_CONTEXT_MISSING, point_in_time_lost, response_error, root_cause
+from es_sbert.engines.index_admin import IndexAdmin, quote_index_name, quote_index_names
+from es_sbert.engines.protocol import BulkItemResult, EngineInfo, IndexState, Json, PointInTimeSlice
 from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed, UsageError
 
 logger = logging.getLogger(__name__)
@@ -19,17 +22,17 @@ logger = logging.getLogger(__name__)
 # A page of a scan is embedded and loaded before the next one is asked for: minutes on a slow machine.
 KEEP_ALIVE = "30m"
 # What an engine answers for an API of a module that it was built without, or that is switched off.
-_NO_SUCH_API = frozenset({400, 404, 405})
+_UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405})
 # Seconds that an engine waits for a shard by default, and the fewest that it is given: it also waits that long for a
 # new field of the mapping, which every cluster takes a moment for.
-_LONGEST_WAIT, _SHORTEST_WAIT = 60.0, 1.0
+_MAX_ENGINE_WAIT, _MIN_ENGINE_WAIT = 60.0, 1.0
 # Part of the client's own limit: the engine is to say what it waited for before the client breaks the request off.
-_ANSWERED_BEFORE = 0.8
+_CLIENT_TIMEOUT_SHARE = 0.8
 # What is read of an item of a bulk answer.
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
 
 
-class RestEngine(IndexUpkeep):
+class RestEngine(IndexAdmin):
     """`Engine` over REST.
 
     Args:
@@ -68,16 +71,23 @@ class RestEngine(IndexUpkeep):
     @abstractmethod
     def close(self) -> None: ...
 
-    def _request(self, method: str, path: str, params: Mapping[str, str] | None = None,
-                 body: Json | bytes | None = None, *, missing_ok: bool = False) -> Any:  # fmt: skip
+    def _request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        body: Json | bytes | None = None,
+        *,
+        missing_ok: bool = False,
+    ) -> Any:
         """A request whose answer must be 2xx (or 404 where `missing_ok`, which gives None)."""
         ndjson = isinstance(body, bytes)
-        encoded = _encoded(body) if isinstance(body, dict) else body
+        encoded = _encode_json(body) if isinstance(body, dict) else body
         status, answer = self._send(method, path, params or {}, encoded, ndjson=ndjson)
         if missing_ok and status == 404:
             return None
         if not 200 <= status < 300:
-            raise failed_request(
+            raise response_error(
                 status, answer, label=f"{self.info.label} at {self.info.url}", action=f"{method} {path}"
             )
         if not isinstance(answer, dict):
@@ -98,7 +108,7 @@ class RestEngine(IndexUpkeep):
         return states[0] if states else None
 
     def get_indices(self, name: str) -> list[IndexState]:
-        answer = self._request("GET", f"/{quoted(name)}", {"flat_settings": "true"}, missing_ok=True) or {}
+        answer = self._request("GET", f"/{quote_index_name(name)}", {"flat_settings": "true"}, missing_ok=True) or {}
         return [
             IndexState(
                 name=concrete,
@@ -111,29 +121,30 @@ class RestEngine(IndexUpkeep):
         ]
 
     def count(self, name: str, query: Json | None = None) -> int:
-        answer = self._request("POST", f"/{quoted(name)}/_count", body={"query": query or {"match_all": {}}})
+        answer = self._request("POST", f"/{quote_index_name(name)}/_count", body={"query": query or {"match_all": {}}})
         self._check_shards(answer, name)
         return int(answer["count"])
 
-    def bulk(self, name: str, body: bytes, *, timeout: float | None = None) -> list[ItemResult]:
+    def bulk(self, name: str, body: bytes, *, timeout: float | None = None) -> list[BulkItemResult]:
         params = {"filter_path": ",".join(f"items.*.{key}" for key in _ITEM_FIELDS)}
         if timeout is not None:
-            params["timeout"] = f"{engine_wait(timeout, self._timeout) * 1000:.0f}ms"
+            params["timeout"] = f"{limit_engine_wait(timeout, self._timeout) * 1000:.0f}ms"
         try:
-            answer = self._request("POST", f"/{quoted(name)}/_bulk", params, body)
+            answer = self._request("POST", f"/{quote_index_name(name)}/_bulk", params, body)
         except EngineUnreachable as error:
             # Whether the server took the actions is unknown; ids make sending them again harmless.
             raise RequestFailed(error.message, error.remedy, 0) from error
-        return [_item_result(item) for item in answer.get("items", [])]
+        return [_parse_bulk_item(item) for item in answer.get("items", [])]
 
-    def get_documents(self, name: str, ids: Sequence[str], *, source_includes: Sequence[str],
-                      vectors: bool = False) -> dict[str, Json]:  # fmt: skip
+    def get_documents(
+        self, name: str, ids: Sequence[str], *, source_includes: Sequence[str], vectors: bool = False
+    ) -> dict[str, Json]:
         if not ids:
             return {}
         params = {"_source_includes": ",".join(source_includes)} if source_includes else {"_source": "false"}
-        if vectors and self.info.hides_vectors_in_source:
+        if vectors and self.info.excludes_vectors_from_source:
             params["_source_exclude_vectors"] = "false"
-        answer = self._request("POST", f"/{quoted(name)}/_mget", params, {"ids": list(ids)})
+        answer = self._request("POST", f"/{quote_index_name(name)}/_mget", params, {"ids": list(ids)})
         for document in answer["docs"]:
             if "error" in document:
                 raise RequestFailed(
@@ -150,45 +161,60 @@ class RestEngine(IndexUpkeep):
         # A name that holds a comma would be read as two.
         named = not any("," in field for field in source_includes)
         params = {"_source_includes": ",".join(source_includes)} if named else {}
-        if self.info.hides_vectors_in_source:
+        if self.info.excludes_vectors_from_source:
             params["_source_exclude_vectors"] = "false"
         docs = [{"_id": key} if routing is None else {"_id": key, "routing": routing} for key, routing in keys]
-        answer = self._request("POST", f"/{quoted(name)}/_mget", params, {"docs": docs})
+        answer = self._request("POST", f"/{quote_index_name(name)}/_mget", params, {"docs": docs})
         # A document whose shard is not available comes with an error in the place of its content.
         return [document if document.get("found") else None for document in answer["docs"]]
 
-    def search(self, name: str | Sequence[str], body: Json, *, preference: str | None = None,
-               named_scores: bool = False, hit_fields: Sequence[str] = ()) -> Json:  # fmt: skip
+    def search(
+        self,
+        name: str | Sequence[str],
+        body: Json,
+        *,
+        preference: str | None = None,
+        named_scores: bool = False,
+        hit_fields: Sequence[str] = (),
+    ) -> Json:
         params = {} if preference is None else {"preference": preference}
         if hit_fields:
             params["filter_path"] = ",".join(["_shards", "timed_out", *(f"hits.hits.{name}" for name in hit_fields)])
         if named_scores:
             params["include_named_queries_score"] = "true"
-        path = all_quoted(name)
+        path = quote_index_names(name)
         answer: Json = self._request("POST", f"/{path}/_search", params, body)
         self._check_shards(answer, path)
         return answer
 
     def multi_search(self, name: str | Sequence[str], bodies: Sequence[Json]) -> list[Json]:
-        path = all_quoted(name)
-        lines = b"".join(b"{}\n" + _encoded(body) + b"\n" for body in bodies)
+        path = quote_index_names(name)
+        lines = b"".join(b"{}\n" + _encode_json(body) + b"\n" for body in bodies)
         answers: list[Json] = self._request("POST", f"/{path}/_msearch", body=lines)["responses"]
         for answer in answers:
             if "error" in answer:
                 label = f"{self.info.label} at {self.info.url}"
-                raise failed_request(answer.get("status", 500), answer, label=label, action=f"POST /{path}/_msearch")
+                raise response_error(answer.get("status", 500), answer, label=label, action=f"POST /{path}/_msearch")
             self._check_shards(answer, path)
         return answers
 
-    def scan(self, name: str, *, query: Json, source_includes: Sequence[str], page: int = 500,
-             vectors: bool = False, slice: Slice | None = None) -> Iterator[list[Json]]:  # fmt: skip
+    def scan(
+        self,
+        name: str,
+        *,
+        query: Json,
+        source_includes: Sequence[str],
+        page: int = 500,
+        vectors: bool = False,
+        slice: PointInTimeSlice | None = None,
+    ) -> Iterator[list[Json]]:
         source = self._source(source_includes, vectors=vectors)
         body: Json = {"query": query, "size": page, "sort": self._scan_sort(), "_source": source}
         if slice is not None:
             body["slice"] = {"id": slice.number, "max": slice.count}
         return self._pages(name, body, slice)
 
-    def _pages(self, name: str, body: Json, slice: Slice | None) -> Iterator[list[Json]]:
+    def _pages(self, name: str, body: Json, slice: PointInTimeSlice | None) -> Iterator[list[Json]]:
         """Hits of a search whose sort is a total order, from one point in time, which whoever opened it closes."""
         pit_id = self.open_point_in_time(name) if slice is None else slice.point_in_time
         body = body | {"seq_no_primary_term": True, "track_total_hits": False}
@@ -213,8 +239,18 @@ class RestEngine(IndexUpkeep):
             return False
         return self.info.source_with_vectors(includes) if vectors else {"includes": list(includes)}
 
-    def written(self, name: str, shard: int, after: int, up_to: int, *, query: Json, source_includes: Sequence[str],
-                page: int = 500, vectors: bool = False) -> list[Json]:  # fmt: skip
+    def written(
+        self,
+        name: str,
+        shard: int,
+        after: int,
+        up_to: int,
+        *,
+        query: Json,
+        source_includes: Sequence[str],
+        page: int = 500,
+        vectors: bool = False,
+    ) -> list[Json]:
         body: Json = {
             "query": {"bool": {"must": [query], "filter": [{"range": {"_seq_no": {"gt": after, "lte": up_to}}}]}},
             "sort": [{"_seq_no": "asc"}],
@@ -228,13 +264,13 @@ class RestEngine(IndexUpkeep):
 
     def ask(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:
         method = "GET" if body is None else "POST"
-        encoded = None if body is None else _encoded(body)
+        encoded = None if body is None else _encode_json(body)
         status, answer = self._send(method, path, params or {}, encoded, ndjson=False)
-        if status in _NO_SUCH_API:
+        if status in _UNSUPPORTED_API_STATUSES:
             return None
         if not 200 <= status < 300 or not isinstance(answer, dict):
             label = f"{self.info.label} at {self.info.url}"
-            raise failed_request(status, answer, label=label, action=f"{method} {path}")
+            raise response_error(status, answer, label=label, action=f"{method} {path}")
         return answer
 
     def close_point_in_time(self, pit_id: str) -> None:
@@ -249,8 +285,8 @@ class RestEngine(IndexUpkeep):
         shards = answer.get("_shards", {})
         if shards.get("failed") or answer.get("timed_out"):
             kind, reason = root_cause(answer) if shards.get("failures") else ("", "timed out")
-            if kind == LOST_VIEW:
-                raise lost_view(self.info.label, reason, 404)
+            if kind == SEARCH_CONTEXT_MISSING:
+                raise point_in_time_lost(self.info.label, reason, 404)
             raise RequestFailed(
                 f"{self.info.label} {done} only {shards.get('successful')} of {shards.get('total')} shards "
                 f"of {name}: {reason}",
@@ -260,15 +296,15 @@ class RestEngine(IndexUpkeep):
             )
 
 
-def engine_wait(asked: float, client: float | None) -> float:
+def limit_engine_wait(asked: float, client: float | None) -> float:
     """Seconds that an engine may wait for what a request needs.
 
     Args:
         asked: Seconds that the caller would wait.
         client: Seconds after which the client breaks the request off; None where it alone knows.
     """
-    most = _LONGEST_WAIT if client is None else min(_LONGEST_WAIT, _ANSWERED_BEFORE * client)
-    return min(most, max(_SHORTEST_WAIT, asked))
+    most = _MAX_ENGINE_WAIT if client is None else min(_MAX_ENGINE_WAIT, _CLIENT_TIMEOUT_SHARE * client)
+    return min(most, max(_MIN_ENGINE_WAIT, asked))
 
 
 def point_in_time_params(shard: int | None) -> dict[str, str]:
@@ -277,7 +313,7 @@ def point_in_time_params(shard: int | None) -> dict[str, str]:
     return params if shard is None else params | {"preference": f"_shards:{shard}"}
 
 
-def _encoded(body: Json) -> bytes:
+def _encode_json(body: Json) -> bytes:
     """A request's body as JSON.
 
     Raises:
@@ -292,14 +328,18 @@ def _encoded(body: Json) -> bytes:
         ) from error
 
 
-def _item_result(item: Json) -> ItemResult:
+def _parse_bulk_item(item: Json) -> BulkItemResult:
     [result] = item.values()
     reason = ""
     if "error" in result:
         kind, text = root_cause({"error": result["error"]})
         reason = f"{kind}: {text}" if kind else text
     version = None if "_seq_no" not in result else (result["_seq_no"], result["_primary_term"])
-    return ItemResult(
-        status=result["status"], id=result.get("_id") or "", reason=reason, index=result.get("_index", ""),
-        done=result.get("result", ""), version=version,
-    )  # fmt: skip
+    return BulkItemResult(
+        status=result["status"],
+        id=result.get("_id") or "",
+        reason=reason,
+        index=result.get("_index", ""),
+        done=result.get("result", ""),
+        version=version,
+    )

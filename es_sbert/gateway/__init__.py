@@ -1,1 +1,1 @@
-"""The engine's own API with search by meaning: a proxy, embeddings as OpenAI's API gives them, a search page."""
+"""Proxy that adds semantic search to Elasticsearch or OpenSearch, with an embeddings API and a search page."""

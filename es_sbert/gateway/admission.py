@@ -1,8 +1,12 @@
-"""What the gateway takes: so many requests, bytes of bodies and connections at once, and bodies that come in time."""
+"""Admission control: limits on concurrent requests, buffered bytes, connections and slow request bodies.
+
+Also checks the bearer keys of the gateway's own endpoints.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import ipaddress
 import sys
 import time
@@ -11,10 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from pydantic import SecretStr
+from starlette.requests import Request
 from starlette.types import Message, Receive
 
 from es_sbert.errors import Overloaded
-from es_sbert.gateway.failures import RequestTimeout
+from es_sbert.gateway.errors import RequestTimeout
 from es_sbert.gateway.settings import Limits
 
 try:
@@ -22,26 +28,26 @@ try:
 except ImportError:  # Windows, which has no limit of open files
     resource = None  # type: ignore[assignment]
 
-_AGAIN = "Send the request again in a moment."
+_RETRY_SOON = "Send the request again in a moment."
 # Of addresses of IPv6 a household has at least 2^64.
 _CLIENT_PREFIX_V6 = 64
-_MOST_CONNECTIONS = 10_000
+_MAX_CONNECTIONS = 10_000
 # Files, the log, the listening socket, and connections that are only refused.
-_OTHER_FILES = 256
-_MOST_SURPLUS = 64
+_RESERVED_FILES = 256
+_MAX_SURPLUS = 64
 
 
-class Admission:
+class AdmissionControl:
     """Limits requests and the memory of their bodies. For one event loop.
 
     Args:
-        limits: `concurrency` and `most_buffered_bytes` of these.
+        limits: `concurrency` and `max_buffered_bytes` of these.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._most_requests = limits.concurrency
-        self._most_bytes = limits.most_buffered_bytes
+        self._most_bytes = limits.max_buffered_bytes
         self._requests = 0
         self._bytes = 0
 
@@ -58,9 +64,9 @@ class Admission:
         return f"{self._most_requests:,} requests are being answered, and no more are taken at once"
 
     @contextmanager
-    def slot(self) -> Iterator[Slot]:
+    def slot(self) -> Iterator[RequestSlot]:
         """Around one request: at its end, what it takes is given back."""
-        slot = Slot(self, self._limits)
+        slot = RequestSlot(self, self._limits)
         try:
             yield slot
         finally:
@@ -69,13 +75,14 @@ class Admission:
 
     def _acquire(self) -> None:
         if self.full is not None:
-            raise Overloaded(self.full, _AGAIN)
+            raise Overloaded(self.full, _RETRY_SOON)
         self._requests += 1
 
     def _reserve(self, size: int) -> None:
         if self._bytes + size > self._most_bytes:
             raise Overloaded(
-                f"the bodies of other requests take up the {self._most_bytes:,} bytes that there are for them", _AGAIN
+                f"the bodies of other requests take up the {self._most_bytes:,} bytes that there are for them",
+                _RETRY_SOON,
             )
         self._bytes += size
 
@@ -116,15 +123,16 @@ class BodyTimer:
             else:
                 why = f"the request's body came at less than {limits.body_rate:,g} bytes a second"
             raise RequestTimeout(
-                why, "Send it again, in smaller requests, or start the gateway with other limits: --body-timeout and "
+                why,
+                "Send it again, in smaller requests, or start the gateway with other limits: --body-timeout and "
                 "--min-body-rate.",
-            ) from None  # fmt: skip
+            ) from None
         finally:
             self._waited += time.monotonic() - start
 
 
-class Slot:
-    """What one request takes of an `Admission`.
+class RequestSlot:
+    """What one request takes of an `AdmissionControl`.
 
     Args:
         admission: Counts it.
@@ -137,7 +145,7 @@ class Slot:
         reserved: Bytes of its body that are kept in memory.
     """
 
-    def __init__(self, admission: Admission, limits: Limits) -> None:
+    def __init__(self, admission: AdmissionControl, limits: Limits) -> None:
         self._admission = admission
         self.timer = BodyTimer(limits)
         self.acquired = False
@@ -163,7 +171,7 @@ class Slot:
         self.reserved += size
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """A connection of a caller.
 
     Attributes:
@@ -176,7 +184,7 @@ class Connection(Protocol):
         """Answer with this error and close."""
 
 
-class Connections:
+class ConnectionLimiter:
     """Counts open connections, all and those of each client.
 
     Beyond the limits, a few connections are taken all the same, so that the health pages can be asked: the gateway
@@ -187,11 +195,11 @@ class Connections:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._most = limits.connections or allowed_connections()
+        self._most = limits.connections or default_connection_limit()
         self._most_of_one = limits.client_connections
         self._of_client: Counter[str] = Counter()
-        self._open: dict[Connection, str] = {}
-        self._surplus: dict[Connection, Overloaded] = {}
+        self._open: dict[ClientConnection, str] = {}
+        self._surplus: dict[ClientConnection, Overloaded] = {}
         self.refused = 0
 
     @property
@@ -204,15 +212,15 @@ class Connections:
         """Why any connection would be refused now; None where it would be taken."""
         return None if self.open < self._most else f"{self._most:,} connections are open, and no more are taken"
 
-    def add(self, connection: Connection) -> Overloaded | None:
+    def add(self, connection: ClientConnection) -> Overloaded | None:
         """Count a new connection.
 
         Returns:
             Why nothing but the health pages may be asked on it; None where anything may.
         """
-        client = client_of(connection.address)
+        client = client_network(connection.address)
         if self.full is not None:
-            error = Overloaded(self.full, _AGAIN)
+            error = Overloaded(self.full, _RETRY_SOON)
         elif self._of_client[client] >= self._most_of_one:
             error = Overloaded(
                 f"{self._most_of_one:,} connections are open from your address, and no more are taken",
@@ -225,12 +233,12 @@ class Connections:
             return None
         self.refused += 1
         self._surplus[connection] = error
-        if len(self._surplus) > _MOST_SURPLUS:
+        if len(self._surplus) > _MAX_SURPLUS:
             oldest = next(iter(self._surplus))
             oldest.refuse(self._surplus.pop(oldest))
         return error
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         """A connection was closed."""
         self._surplus.pop(connection, None)
         client = self._open.pop(connection, None)
@@ -240,7 +248,7 @@ class Connections:
                 del self._of_client[client]
 
 
-def client_of(address: str) -> str:
+def client_network(address: str) -> str:
     """Whom a connection counts for: the address, of IPv6 its network of 64 bits."""
     try:
         read = ipaddress.ip_address(address.partition("%")[0])
@@ -253,21 +261,31 @@ def client_of(address: str) -> str:
     return str(ipaddress.ip_network((read, _CLIENT_PREFIX_V6), strict=False))
 
 
-def allowed_connections() -> int:
+def default_connection_limit() -> int:
     """How many connections the limit of open files allows: each may need one to the engine."""
     if sys.platform != "win32" and resource is not None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY:
-            return max(1, min(_MOST_CONNECTIONS, (soft - _OTHER_FILES) // 2))
-    return _MOST_CONNECTIONS
+            return max(1, min(_MAX_CONNECTIONS, (soft - _RESERVED_FILES) // 2))
+    return _MAX_CONNECTIONS
 
 
-def raise_open_files() -> None:
+def raise_open_file_limit() -> None:
     """Raise this process's limit of open files to what many connections need, as far as the system lets it."""
     if sys.platform != "win32" and resource is not None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 2 * _MOST_CONNECTIONS + _OTHER_FILES
+        wanted = 2 * _MAX_CONNECTIONS + _RESERVED_FILES
         if hard != resource.RLIM_INFINITY:
             wanted = min(wanted, hard)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def has_bearer_key(request: Request, key: SecretStr | None) -> bool:
+    """Whether a request has the key; where there is none, every request may."""
+    if key is None:
+        return True
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    # Compared in constant time: how long a refusal takes says nothing about the key.
+    right = hmac.compare_digest(token.strip().encode(), key.get_secret_value().encode())
+    return scheme.lower() == "bearer" and right

@@ -1,4 +1,4 @@
-"""Metrics of the gateway for Prometheus, by its own client library; `docs/operations.md` lists them."""
+"""Prometheus metrics of the gateway and the `/metrics` endpoint; `docs/operations.md` lists them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from es_sbert.gateway.own_key import may
+from es_sbert.gateway.admission import has_bearer_key
 
 if TYPE_CHECKING:
-    from es_sbert.gateway.admission import Admission, Connections
+    from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter
 
-_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+_SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_TEXTS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclass
-class Outcome:
+class RequestOutcome:
     """How a request ended, set by whoever answers it.
 
     Attributes:
@@ -49,20 +50,24 @@ class GatewayMetrics:
         self.registry = CollectorRegistry()
         self._named = frozenset(models)
         self._requests = Counter(
-            "es_sbert_gateway_requests", "Requests by kind and HTTP status.", ["kind", "status"],
-            registry=self.registry,
-        )  # fmt: skip
+            "es_sbert_gateway_requests", "Requests by kind and HTTP status.", ["kind", "status"], registry=self.registry
+        )
         self._seconds = Histogram(
-            "es_sbert_gateway_request_seconds", "Time until a request was answered.", ["kind"], buckets=_SECONDS,
+            "es_sbert_gateway_request_seconds",
+            "Time until a request was answered.",
+            ["kind"],
+            buckets=_SECONDS_BUCKETS,
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._running = Gauge(
             "es_sbert_gateway_requests_running", "Requests that are being answered.", registry=self.registry
         )
         self._upstream = Counter(
-            "es_sbert_gateway_upstream_errors", "Requests that the engine did not answer, by reason.", ["reason"],
+            "es_sbert_gateway_upstream_errors",
+            "Requests that the engine did not answer, by reason.",
+            ["reason"],
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._waiting = Gauge(
             "es_sbert_gateway_texts_waiting", "Texts that wait for their vectors.", registry=self.registry
         )
@@ -70,41 +75,50 @@ class GatewayMetrics:
             "es_sbert_gateway_texts_refused", "Texts refused because too many waited.", registry=self.registry
         )
         self._vectors = Counter(
-            "es_sbert_gateway_vectors", "Vectors given out, by where they came from: cache or model.", ["source"],
+            "es_sbert_gateway_vectors",
+            "Vectors given out, by where they came from: cache or model.",
+            ["source"],
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._batch_texts = Histogram(
-            "es_sbert_gateway_batch_texts", "Texts embedded together.", buckets=_TEXTS, registry=self.registry
+            "es_sbert_gateway_batch_texts", "Texts embedded together.", buckets=_TEXTS_BUCKETS, registry=self.registry
         )
         self._batch_seconds = Histogram(
-            "es_sbert_gateway_batch_seconds", "Time to embed one batch.", buckets=_SECONDS, registry=self.registry
+            "es_sbert_gateway_batch_seconds",
+            "Time to embed one batch.",
+            buckets=_SECONDS_BUCKETS,
+            registry=self.registry,
         )
         self._models = Gauge(
-            "es_sbert_gateway_model_loaded", "Models in memory, by name; those that only mappings name are `other`.",
-            ["model", "fingerprint"], registry=self.registry,
-        )  # fmt: skip
+            "es_sbert_gateway_model_loaded",
+            "Models in memory, by name; those that only mappings name are `other`.",
+            ["model", "fingerprint"],
+            registry=self.registry,
+        )
         self._connections = Gauge("es_sbert_gateway_connections", "Open connections.", registry=self.registry)
-        self._connections_refused = _Watched(
+        self._connections_refused = _CallbackCounter(
             "es_sbert_gateway_connections_refused", "Connections refused because too many were open.", self.registry
         )
         self._buffered = Gauge(
             "es_sbert_gateway_buffered_bytes", "Bytes of requests' bodies in memory.", registry=self.registry
         )
         self._documents = Counter(
-            "es_sbert_gateway_documents", "Documents written whose vectors change, by what became of these: embedded, "
-            "without or refused.", ["outcome"], registry=self.registry,
-        )  # fmt: skip
+            "es_sbert_gateway_documents",
+            "Documents written whose vectors change, by what became of these: embedded, without or refused.",
+            ["outcome"],
+            registry=self.registry,
+        )
         # Memory, processor time and open files of this process.
         ProcessCollector(registry=self.registry)
 
     @contextmanager
-    def request(self, kind: str) -> Iterator[Outcome]:
+    def request(self, kind: str) -> Iterator[RequestOutcome]:
         """Around one request.
 
         Args:
             kind: What it asks for (`embeddings`, `search`, `write`, `passed`, …), as far as that is known yet.
         """
-        outcome = Outcome(kind)
+        outcome = RequestOutcome(kind)
         start = time.perf_counter()
         self._running.inc()
         try:
@@ -155,14 +169,14 @@ class GatewayMetrics:
     def _labels(self, model: str, fingerprint: str) -> tuple[str, str]:
         return (model, fingerprint) if model in self._named else ("other", "")
 
-    def watch(self, admission: Admission, connections: Connections) -> None:
+    def watch(self, admission: AdmissionControl, connections: ConnectionLimiter) -> None:
         """Show what is open and in memory whenever somebody looks."""
         self._buffered.set_function(lambda: admission.buffered_bytes)
         self._connections.set_function(lambda: connections.open)
         self._connections_refused.read = lambda: connections.refused
 
 
-class _Watched:
+class _CallbackCounter:
     """A counter that something else counts.
 
     Attributes:
@@ -188,11 +202,12 @@ def metrics_routes(metrics: GatewayMetrics, key: SecretStr | None = None) -> lis
     """
 
     async def show(request: Request) -> Response:
-        if not may(request, key):
+        if not has_bearer_key(request, key):
             return PlainTextResponse(
                 "The key is missing or wrong. Send the one of --metrics-key-file as `Authorization: Bearer KEY`.\n",
-                401, {"www-authenticate": "Bearer"},
-            )  # fmt: skip
+                401,
+                {"www-authenticate": "Bearer"},
+            )
         return Response(generate_latest(metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
     return [Route("/metrics", show, methods=["GET"])]

@@ -1,19 +1,121 @@
-"""What an operator decides about the gateway, frozen and checked once."""
+"""Settings of the gateway, validated once and frozen."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from es_sbert.config import EngineSettings
-from es_sbert.errors import UsageError
-from es_sbert.gateway.embedding.embedder import EmbeddingSettings
-from es_sbert.gateway.embedding.served import ModelSettings
-from es_sbert.gateway.openai.api import EmbeddingsApiSettings
-from es_sbert.gateway.search_log.log import SearchLogSettings
+from es_sbert.config import DEFAULT_MODEL, EngineSettings, expand_home
+from es_sbert.errors import ModelNotFound, UsageError
+from es_sbert.gateway.search_log import SearchLogSettings
+
+if TYPE_CHECKING:
+    pass
+
+
+class EmbeddingsApiSettings(BaseModel):
+    """Limits of the API, and who may use it.
+
+    Attributes:
+        max_texts: Most texts of a request.
+        max_characters: Most characters of a request's texts together.
+        max_body: Most bytes of a request.
+        api_key: What callers must send as bearer token; None asks for nothing.
+    """
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    max_texts: int = Field(default=2048, ge=1)
+    max_characters: int = Field(default=2_000_000, ge=1)
+    max_body: int = Field(default=16 << 20, ge=1)
+    api_key: SecretStr | None = None
+
+
+class EmbeddingSettings(BaseModel):
+    """How texts of concurrent requests are put together.
+
+    Attributes:
+        batch_tokens: Most padded tokens of a batch; the encoder's own by default.
+        waiting_texts: Most texts that wait for their vectors, or run; more are refused.
+        cached_vectors: Vectors that are kept for texts that come again (1.5 kB each at 384 dimensions).
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    batch_tokens: int | None = Field(default=None, ge=1)
+    waiting_texts: int = Field(default=4096, ge=1)
+    cached_vectors: int = Field(default=10_000, ge=0)
+
+
+class ModelSettings(BaseModel):
+    """The models of a gateway.
+
+    Attributes:
+        models: Model folders, bundles, hub ids, installed or registered names that clients may name; the first is the
+            default.
+        aliases: More names that clients may use (`text-embedding-3-small`) → one of `models`.
+        device, precision, threads: As `load_encoder` takes them, for all models.
+        in_memory: How many models are kept loaded; at one more, the least recently used is dropped.
+        download: Whether a model that only a mapping names may be fetched from the hub.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    models: tuple[str, ...] = Field(default=(DEFAULT_MODEL,), min_length=1)
+    aliases: Mapping[str, str] = Field(default_factory=dict)
+    device: str = "auto"
+    precision: str = "auto"
+    threads: int | None = Field(default=None, ge=1)
+    in_memory: int = Field(default=2, ge=1)
+    download: bool = False
+
+    @model_validator(mode="after")
+    def _names_are_clear(self) -> ModelSettings:
+        names = [public_name(model) for model in self.models]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"two models would be served as {name!r}", "Rename the folder of one of them.")
+        for alias, model in self.aliases.items():
+            if model not in {*self.models, *names}:
+                raise UsageError(
+                    f"the alias {alias!r} stands for {model!r}, which is not served",
+                    f"Let it stand for one of: {', '.join(names)}.",
+                )
+            if alias in {*self.models, *names}:
+                raise UsageError(f"{alias!r} is a model and cannot be an alias too", "Choose another name.")
+        return self
+
+    @property
+    def public_names(self) -> tuple[str, ...]:
+        """What clients call the models, the default first; where a model's folder is, is none of their business."""
+        return tuple(map(public_name, self.models))
+
+    def find(self, name: str | None) -> str:
+        """The model that a client names; the default where it names none.
+
+        Raises:
+            ModelNotFound: the gateway serves none of that name.
+        """
+        names = dict(zip(self.public_names, self.models, strict=True)) | {model: model for model in self.models}
+        name = self.models[0] if name is None else self.aliases.get(name, name)
+        if name not in names:
+            raise ModelNotFound(
+                f"this gateway serves no model {name!r}",
+                f"Name one of: {', '.join([*self.public_names, *self.aliases])}; --also-model adds more.",
+            )
+        return names[name]
+
+
+def public_name(model: str) -> str:
+    """A model's name for clients: of a folder, there or not, its own name; else all of it."""
+    folder = expand_home(model)
+    return folder.resolve().name if folder.is_dir() or model.startswith((".", "/", "~")) else model
+
 
 DEFAULT_PORT = 9280
 MIB = 1024 * 1024
@@ -65,7 +167,7 @@ class Limits(BaseModel):
     body_grace_seconds: float = Field(default=20.0, gt=0)
 
     @property
-    def most_buffered_bytes(self) -> int:
+    def max_buffered_bytes(self) -> int:
         """Bytes of all bodies in memory."""
         return max(1024 * MIB, 2 * self.body_bytes) if self.buffered_bytes is None else self.buffered_bytes
 
@@ -87,7 +189,7 @@ class OnEmbeddingFailure(StrEnum):
     PASS = "pass"  # it is written without them
 
 
-class Meaning(BaseModel):
+class SemanticSettings(BaseModel):
     """How requests are understood.
 
     Attributes:
@@ -99,7 +201,7 @@ class Meaning(BaseModel):
         hybrid: Whether plain `match` and `multi_match` on an embedded text are searched by meaning too, unless the
             request's header says otherwise.
         semantic_weight: What a cosine score of 1 adds to a hit's BM25 score in such searches; None is what was measured
-            to be best (`es_sbert.search.hybrid_requests`).
+            to be best (`es_sbert.search.hybrid_search`).
         writes: Whether documents written through the gateway get their vectors on the way in.
         on_embedding_failure: What becomes of a document whose vectors cannot be made.
     """
@@ -125,7 +227,7 @@ class Meaning(BaseModel):
         return value
 
 
-class Listen(BaseModel):
+class ListenSettings(BaseModel):
     """Where callers find the gateway.
 
     Attributes:
@@ -146,7 +248,7 @@ class Listen(BaseModel):
     key: Path | None = None
 
     @model_validator(mode="after")
-    def _goes_together(self) -> Listen:
+    def _goes_together(self) -> ListenSettings:
         if self.own_prefix and (not self.own_prefix.startswith("/") or self.own_prefix.endswith("/")):
             raise UsageError(
                 f"{self.own_prefix!r} is no prefix of a path",
@@ -176,9 +278,9 @@ class GatewaySettings(BaseModel):
     model_config = _FROZEN
 
     upstream: EngineSettings
-    listen: Listen = Listen()
+    listen: ListenSettings = ListenSettings()
     limits: Limits = Limits()
-    meaning: Meaning = Meaning()
+    meaning: SemanticSettings = SemanticSettings()
     models: ModelSettings = ModelSettings()
     embedding: EmbeddingSettings = EmbeddingSettings()
     embeddings_api: EmbeddingsApiSettings = EmbeddingsApiSettings()

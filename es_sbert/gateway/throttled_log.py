@@ -1,4 +1,4 @@
-"""Warnings and bugs in the log, where a flood of requests makes no flood of lines."""
+"""Log each kind of warning at most once in a few seconds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from cachetools import LRUCache
 
-from es_sbert.printable import printable
+from es_sbert.messages import escape_unprintable
 
-_SECONDS = 10.0
-_MOST_KINDS = 1000
+_INTERVAL_SECONDS = 10.0
+_MAX_KINDS = 1000
 
 
 @dataclass
-class _Latest:
+class _LastLine:
     """The last line of a kind.
 
     Attributes:
@@ -38,12 +38,12 @@ class ThrottledLog:
     """
 
     def __init__(
-        self, logger: logging.Logger, seconds: float = _SECONDS, clock: Callable[[], float] = time.monotonic
+        self, logger: logging.Logger, seconds: float = _INTERVAL_SECONDS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._logger = logger
         self._seconds = seconds
         self._clock = clock
-        self._latest: LRUCache[str, _Latest] = LRUCache(_MOST_KINDS)
+        self._latest: LRUCache[str, _LastLine] = LRUCache(_MAX_KINDS)
 
     def warning(self, message: str, *args: str, kind: str = "", error: BaseException | None = None) -> None:
         """Log a warning, unless one of its kind was logged a moment ago.
@@ -70,8 +70,8 @@ class ThrottledLog:
         if latest is not None and now - latest.at < self._seconds:
             latest.left_out += 1
             return
-        self._latest[kind] = _Latest(now)
-        shown: tuple[object, ...] = tuple(map(printable, args))
+        self._latest[kind] = _LastLine(now)
+        shown: tuple[object, ...] = tuple(map(escape_unprintable, args))
         if latest is not None and latest.left_out:
             message, shown = f"{message} (and %d times more before)", (*shown, latest.left_out)
         self._logger.log(level, message, *shown, exc_info=error)

@@ -1,1 +1,1 @@
-"""Indices with a vector field: mapping, `_meta.es_sbert`, and the guard against mixed models."""
+"""Indices with vector fields: mapping, metadata, document vectors, and adoption of existing vectors."""

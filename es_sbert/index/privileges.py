@@ -1,7 +1,7 @@
-"""Which privileges each task needs of an Elasticsearch with security, found by trial and kept true by tests.
+"""The index privileges that each task needs on an Elasticsearch with security.
 
-OpenSearch's security plugin has no API by which a user may ask what it may do: there, an action that is refused names
-the permission itself.
+OpenSearch's security plugin has no API that tells a user its permissions; there, the error of a rejected request names
+the missing permission.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from es_sbert.engines.protocol import Engine, Flavour, Json
+from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import AccessDenied
 
 # Of the cluster: the version is asked for first of all.
 CLUSTER_PRIVILEGE = "monitor"
 
-_LOOK = ("read", "view_index_metadata")
-_LOAD = (*_LOOK, "index", "maintenance")
+_READ_PRIVILEGES = ("read", "view_index_metadata")
+_LOAD_PRIVILEGES = (*_READ_PRIVILEGES, "index", "maintenance")
 
 
 @dataclass(frozen=True)
-class Task:
+class IndexTask:
     """Something that a user does with an index.
 
     Attributes:
@@ -32,26 +32,26 @@ class Task:
     privileges: tuple[str, ...]
 
 
-SEARCH = Task("search and show", _LOOK)
-LOAD = Task("load documents into", _LOAD)
-CREATE = Task("create and load", (*_LOAD, "create_index"))
-PRUNE = Task("prune", (*_LOAD, "delete"))
+SEARCH = IndexTask("search and show", _READ_PRIVILEGES)
+LOAD = IndexTask("load documents into", _LOAD_PRIVILEGES)
+CREATE = IndexTask("create and load", (*_LOAD_PRIVILEGES, "create_index"))
+PRUNE = IndexTask("prune", (*_LOAD_PRIVILEGES, "delete"))
 # `manage` includes view_index_metadata, maintenance and create_index.
-LOAD_SETTINGS = Task("switch off refreshes and replicas of", ("read", "index", "manage"))
+CHANGE_LOAD_SETTINGS = IndexTask("switch off refreshes and replicas of", ("read", "index", "manage"))
 # Of the old index and its aliases: to block writes, to note how far it is, and to move the aliases.
-MIGRATE_FROM = Task("migrate", ("read", "manage"))
-MIGRATE_TO = Task("create, fill and swap in", ("read", "index", "delete", "manage"))
-ADOPT = Task("adopt the vectors of", ("read", "index", "manage"))
-TASKS = (SEARCH, LOAD, CREATE, PRUNE, LOAD_SETTINGS)
+MIGRATE_FROM = IndexTask("migrate", ("read", "manage"))
+MIGRATE_TO = IndexTask("create, fill and swap in", ("read", "index", "delete", "manage"))
+ADOPT = IndexTask("adopt the vectors of", ("read", "index", "manage"))
+INDEX_TASKS = (SEARCH, LOAD, CREATE, PRUNE, CHANGE_LOAD_SETTINGS)
 
 
-def granted(engine: Engine, index: str, privileges: Iterable[str]) -> Mapping[str, bool] | None:
+def granted_privileges(engine: Engine, index: str, privileges: Iterable[str]) -> Mapping[str, bool] | None:
     """Which index privileges the user or API key has; None where security is off or the engine does not tell.
 
     Raises:
         EngineError: the engine failed.
     """
-    if engine.info.flavour is Flavour.OPENSEARCH:
+    if engine.info.flavour is EngineType.OPENSEARCH:
         return None
     names = sorted(set(privileges))
     body: Json = {"index": [{"names": [index], "privileges": names}]}
@@ -62,29 +62,29 @@ def granted(engine: Engine, index: str, privileges: Iterable[str]) -> Mapping[st
     return {name: bool(found.get(name, False)) for name in names}
 
 
-def require(engine: Engine, index: str, task: Task) -> None:
+def require_privileges(engine: Engine, index: str, task: IndexTask) -> None:
     """Make sure that the user may do it, before anything is done.
 
     Raises:
         AccessDenied: a privilege is missing; the remedy names it.
         EngineError: the engine failed.
     """
-    has = granted(engine, index, task.privileges)
-    lacking = missing(task, has) if has is not None else []
+    has = granted_privileges(engine, index, task.privileges)
+    lacking = missing_privileges(task, has) if has is not None else []
     if lacking:
         raise AccessDenied(
             f"this user or API key may not {task.words} {index}: it lacks the index privilege "
             f"{' and '.join(lacking)} ({engine.info.label} at {engine.info.url})",
-            remedy(lacking, index),
+            privileges_remedy(lacking, index),
         )
 
 
-def missing(task: Task, has: Mapping[str, bool]) -> list[str]:
+def missing_privileges(task: IndexTask, has: Mapping[str, bool]) -> list[str]:
     """Privileges of a task that a user lacks."""
     return [name for name in task.privileges if not has[name]]
 
 
-def remedy(lacking: list[str], index: str) -> str:
+def privileges_remedy(lacking: list[str], index: str) -> str:
     """What to do about missing privileges."""
     many = "privileges" if len(lacking) > 1 else "privilege"
     return (

@@ -1,1 +1,1 @@
-"""Sources → texts → vectors → bulk, with every document accounted for. No torch."""
+"""Load documents into an index: read, detect changes, embed, write in bulk. Never imports torch."""

@@ -1,4 +1,9 @@
-"""Embedding where the documents stand: those of an index that lack a current vector."""
+"""Embed documents that are already in an index, once or continuously (`--watch`).
+
+Every write to a shard increments its `_seq_no`. A watch reads the documents whose last write has a higher number than
+it has seen: it also finds partial updates, which leave stale vectors behind, and costs as much as the writes, not as
+the index.
+"""
 
 from __future__ import annotations
 
@@ -6,75 +11,80 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from es_sbert.engines.hits import Key
-from es_sbert.engines.look_up import look_up
-from es_sbert.engines.protocol import Json, Slice
-from es_sbert.errors import EngineError
-from es_sbert.index.layout import has_vector, vectors_by_name
-from es_sbert.index.meta import is_current, meta_object
-from es_sbert.index.targets import Targets, lacking_fields, text_fields, texts_of
-from es_sbert.index.text import NoText
-from es_sbert.ingest.actions import Action, update_action
-from es_sbert.ingest.context import LoadContext, patiently, replaced
+from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.protocol import DocumentKey, Json, PointInTimeSlice
+from es_sbert.errors import EngineError, IndexMismatch
+from es_sbert.index.document_vectors import (
+    EmbeddingTargets,
+    absent_fields,
+    raw_document_meta,
+    target_text_fields,
+    target_texts,
+)
+from es_sbert.index.load_checks import in_place_commands
+from es_sbert.index.mapping import has_vector_query, named_vectors_query
+from es_sbert.index.text_template import TextFieldError
+from es_sbert.index.vector_meta import is_vector_current
+from es_sbert.ingest.bulk_lines import DocumentAction, cleared_fields, update_action
+from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
 from es_sbert.ingest.documents import Document
-from es_sbert.ingest.ledger import Outcome
-from es_sbert.ingest.load import Sorted, Task, cleared_fields
+from es_sbert.ingest.ledger import DocumentOutcome
+from es_sbert.ingest.load_context import LoadContext, check_index_unchanged, index_replaced_error, retrying
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.triage import chunks
-from es_sbert.streams.json_lines import object_bytes
+from es_sbert.io.json_lines import dump_object
 
-PAGE = 500
+SCAN_PAGE = 500
 
 
-def scan_query(targets: Targets, *, only_lacking: bool = False, only_ids: Sequence[str] | None = None) -> Json:
+def scan_query(targets: EmbeddingTargets, *, only_lacking: bool = False, only_ids: Sequence[str] | None = None) -> Json:
     """All documents, each hit saying by named queries which of the targets have a vector (their numbers).
 
     Args:
         only_lacking: Only documents that lack a vector in one of them.
         only_ids: Only documents of these ids.
     """
-    query = vectors_by_name((target.field, target.meta) for target in targets)
+    query = named_vectors_query((target.field, target.meta) for target in targets)
     if only_ids is not None:
         query["bool"]["must"] = [{"ids": {"values": list(only_ids)}}]
     if only_lacking:
-        complete = [has_vector(target.field, target.meta) for target in targets]
+        complete = [has_vector_query(target.field, target.meta) for target in targets]
         query["bool"]["must_not"] = [{"bool": {"filter": complete}}]
     return query
 
 
-class Clearing:
+class InPlaceChangeDetection:
     """Sorts a window: what has text is embedded; what lost its text loses its vector.
 
     A search must not find a document by words that it no longer holds.
     """
 
-    def __init__(self, targets: Targets) -> None:
+    def __init__(self, targets: EmbeddingTargets) -> None:
         self._targets = targets
 
-    def __call__(self, documents: list[Document]) -> Sorted:
-        found = Sorted([])
+    def __call__(self, documents: list[Document]) -> WindowPlan:
+        found = WindowPlan([])
         for document in documents:
             wanted = tuple(number for number in document.stale if document.texts[number])
             if wanted:
-                found.embed.append(Task(document, wanted))
+                found.embed.append(EmbeddingTask(document, wanted))
             else:
                 body = update_action(document, [], cleared_fields(document, self._targets))
-                found.actions.append(Action(document, body, Outcome.EMPTY, 0, ""))
+                found.actions.append(DocumentAction(document, body, DocumentOutcome.EMPTY, 0, ""))
         return found
 
 
-class Conflicts:
+class ConflictQueue:
     """Documents that were written between our reading and our writing. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._actions: dict[Key, Action] = {}
+        self._actions: dict[DocumentKey, DocumentAction] = {}
 
-    def add(self, action: Action) -> None:
+    def add(self, action: DocumentAction) -> None:
         with self._lock:
             self._actions[action.document.id, action.document.routing] = action
 
-    def take(self) -> dict[Key, Action]:
+    def take(self) -> dict[DocumentKey, DocumentAction]:
         """All of them, by id and routing; none are left."""
         with self._lock:
             taken, self._actions = self._actions, {}
@@ -92,7 +102,7 @@ class IndexReader:
         slice: The part of the index to read; None reads all of it.
     """
 
-    def __init__(self, context: LoadContext, slice: Slice | None = None) -> None:
+    def __init__(self, context: LoadContext, slice: PointInTimeSlice | None = None) -> None:
         self._context = context
         self._engine = context.engine
         self._index = context.plan.settings.index
@@ -100,7 +110,7 @@ class IndexReader:
         self._only_lacking = context.plan.settings.only_lacking
         self._only_ids = context.plan.settings.only_ids
         self._slice = slice
-        self._text_fields = text_fields(context.targets)
+        self._text_fields = target_text_fields(context.targets)
         self._meta_fields = [target.meta_field for target in context.targets]
         self._outcomes = context.outcomes
         self._control = context.control
@@ -109,7 +119,9 @@ class IndexReader:
     def documents(self) -> Iterator[Document]:
         """From one point in time. A scan that fails ends early: what was read is still loaded."""
         query = scan_query(self._targets, only_lacking=self._only_lacking, only_ids=self._only_ids)
-        pages = self._engine.scan(self._index, query=query, source_includes=self.includes, page=PAGE, slice=self._slice)
+        pages = self._engine.scan(
+            self._index, query=query, source_includes=self.includes, page=SCAN_PAGE, slice=self._slice
+        )
         try:
             for page in pages:
                 for hit in page:
@@ -121,7 +133,7 @@ class IndexReader:
         except EngineError as error:
             self._control.cut(f"reading the index failed: {error.message}")
 
-    def again(self, conflicts: Mapping[Key, Action]) -> Iterator[Document]:
+    def again(self, conflicts: Mapping[DocumentKey, DocumentAction]) -> Iterator[Document]:
         """The documents of these actions as they are now; they are not counted as read a second time.
 
         What cannot be read, since the engine is lost or the user stopped the load, is left for the next run.
@@ -129,15 +141,19 @@ class IndexReader:
         left, source = len(conflicts), {"includes": self.includes}
         try:
             if not self._control.halted.is_set():
-                patiently(self._context, partial(self._engine.refresh, self._index))
-            for keys in chunks(list(conflicts), PAGE):
+                retrying(self._context, partial(self._engine.refresh, self._index))
+            for keys in batched(list(conflicts), SCAN_PAGE):
                 if self._control.halted.is_set():
                     break
                 look = partial(
-                    look_up, self._engine, self._index, [document_id for document_id, _ in keys],
-                    query=scan_query(self._targets), source=source,
-                )  # fmt: skip
-                hits = patiently(self._context, look)
+                    multi_get,
+                    self._engine,
+                    self._index,
+                    [document_id for document_id, _ in keys],
+                    query=scan_query(self._targets),
+                    source=source,
+                )
+                hits = retrying(self._context, look)
                 left -= len(keys)
                 for key in keys:
                     hit = hits.get(key)
@@ -151,7 +167,7 @@ class IndexReader:
                         yield from self._lacking(hit)
         except EngineError as error:
             if not self._control.halted.is_set():
-                self._control.lose(f"reading the index failed: {error.message}")
+                self._control.mark_unreachable(f"reading the index failed: {error.message}")
         self._outcomes.left(left)
 
     @property
@@ -160,7 +176,7 @@ class IndexReader:
         fields = [field for target in self._targets for field in target.template.fields]
         return list(dict.fromkeys([*fields, *self._meta_fields]))
 
-    def _is_ours(self, hit: Json, action: Action) -> bool:
+    def _is_ours(self, hit: Json, action: DocumentAction) -> bool:
         """Whether the version that stood in the way was written by this very action: its answer got lost."""
         document, metas = action.document, self._metas(hit)
         wanted = [number for number in document.stale if document.texts[number]]
@@ -173,12 +189,12 @@ class IndexReader:
         return bool(wanted) and all(map(wrote, wanted))
 
     def _metas(self, hit: Json) -> list[Json | None]:
-        return [meta_object(hit.get("_source") or {}, field) for field in self._meta_fields]
+        return [raw_document_meta(hit.get("_source") or {}, field) for field in self._meta_fields]
 
     def _is_current(self, number: int, text: str, hit: Json, meta: Json | None) -> bool:
         """Whether the hit has the vector that the text would get now."""
         there = str(number) in hit.get("matched_queries", [])
-        return there and is_current(meta, text, self._targets[number].meta.fingerprint)
+        return there and is_vector_current(meta, text, self._targets[number].meta.fingerprint)
 
     def changed(self, hits: Iterable[Json]) -> Iterator[Document]:
         """Those of a page that lack a current vector; they alone are counted as read.
@@ -187,27 +203,27 @@ class IndexReader:
         """
         for hit in hits:
             found = self._examined(hit)
-            if not isinstance(found, Outcome):
+            if not isinstance(found, DocumentOutcome):
                 self._outcomes.read()
                 self._count_lacking(hit)
                 yield from self._entered(hit, found)
 
     def _count_lacking(self, hit: Json) -> None:
-        self._outcomes.lacking(lacking_fields(hit.get("_source") or {}, self._text_fields))
+        self._outcomes.lacking(absent_fields(hit.get("_source") or {}, self._text_fields))
 
     def _lacking(self, hit: Json) -> Iterator[Document]:
         yield from self._entered(hit, self._examined(hit))
 
-    def _entered(self, hit: Json, found: Document | NoText | Outcome) -> Iterator[Document]:
+    def _entered(self, hit: Json, found: Document | TextFieldError | DocumentOutcome) -> Iterator[Document]:
         """A document that lacks a vector is handed on; the end of any other is entered."""
         if isinstance(found, Document):
             yield found
-        elif isinstance(found, NoText):
+        elif isinstance(found, TextFieldError):
             self._outcomes.dead(self._origin, str(found), self._plain(hit), hit["_id"], partial=True)
         else:
             self._outcomes.ledger.enter(found)
 
-    def _examined(self, hit: Json) -> Document | NoText | Outcome:
+    def _examined(self, hit: Json) -> Document | TextFieldError | DocumentOutcome:
         """What is to be done: embed the document, put it aside, or nothing.
 
         Raises:
@@ -215,10 +231,10 @@ class IndexReader:
                 written to the document of that id in the index that the load began with.
         """
         if hit["_index"] != self._context.index.name:
-            raise replaced(self._context)
+            raise index_replaced_error(self._context)
         try:
-            texts = texts_of(hit.get("_source") or {}, self._targets)
-        except NoText as error:
+            texts = target_texts(hit.get("_source") or {}, self._targets)
+        except TextFieldError as error:
             return error
         metas, has = self._metas(hit), hit.get("matched_queries", [])
         stale = tuple(
@@ -229,12 +245,109 @@ class IndexReader:
         if stale:
             version = (hit["_seq_no"], hit["_primary_term"])
             return Document(
-                self._origin, hit["_id"], texts, self._plain(hit), None, version, stale=stale,
+                self._origin,
+                hit["_id"],
+                texts,
+                self._plain(hit),
+                None,
+                version,
+                stale=stale,
                 routing=hit.get("_routing"),
-            )  # fmt: skip
-        return Outcome.UNCHANGED if any(texts) else Outcome.EMPTY
+            )
+        return DocumentOutcome.UNCHANGED if any(texts) else DocumentOutcome.EMPTY
 
     def _plain(self, hit: Json) -> bytes:
         """The part of the document that was read."""
         source: Json = hit.get("_source") or {}
-        return object_bytes({key: value for key, value in source.items() if key not in self._meta_fields})
+        return dump_object({key: value for key, value in source.items() if key not in self._meta_fields})
+
+
+class IndexWatcher:
+    """What was written to an index since it was last looked at.
+
+    Args:
+        context: The load.
+        reader: Tells which documents lack a current vector.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+
+    def __init__(self, context: LoadContext, reader: IndexReader) -> None:
+        self._context = context
+        self._reader = reader
+        self._index = context.index.name
+        self._name = context.plan.settings.index  # an alias leaves out documents that are not its own
+        self._backing = self._backing_indices()
+        self._query: Json = scan_query(context.targets)
+        self._seen = self._checkpoints()
+        self._there = dict(self._seen)
+
+    def has_changes(self) -> bool:
+        """Whether anything was written that was not looked at. An engine that fails ends the watch.
+
+        Raises:
+            IndexMismatch: the index was deleted or made anew, its alias points to another one, or the data stream
+                that it belongs to has rolled over.
+        """
+        try:
+            # Looked at first, and every time: the numbers of another index may well be the same.
+            self._check_stream()
+            check_index_unchanged(self._context)
+            self._there = self._checkpoints()
+        except EngineError as error:
+            self._lost(error)
+        return self._there != self._seen
+
+    def documents(self) -> Iterator[Document]:
+        """Documents that lack a current vector; the writes up to the last `has_changes` count as seen.
+
+        An engine that fails ends the watch: what was read is still embedded.
+        """
+        try:
+            retrying(self._context, lambda: self._context.engine.refresh(self._index))
+            for shard, up_to in self._there.items():
+                yield from self._of_shard(shard, up_to)
+        except EngineError as error:
+            self._lost(error)
+
+    def _backing_indices(self) -> set[str]:
+        """Names of the backing indices of the data stream that the index belongs to; none where it belongs to none."""
+        stream = self._context.index.data_stream
+        return (
+            set() if stream is None else set(retrying(self._context, partial(self._context.engine.index_uuids, stream)))
+        )
+
+    def _check_stream(self) -> None:
+        """New documents of a data stream go to its newest backing index, which this watch would never see."""
+        added = sorted(self._backing_indices() - self._backing)
+        if added:
+            raise IndexMismatch(
+                f"the data stream {self._context.index.data_stream} has rolled over: new documents go to "
+                f"{', '.join(added)} and no longer to {self._index}",
+                f"Embed the last documents of {self._index}: {in_place_commands([self._index])}. Then watch the new "
+                f"backing index: `es-sbert ingest --index {added[-1]} --watch`.",
+            )
+
+    def _lost(self, error: EngineError) -> None:
+        self._context.control.cut(f"reading the index failed: {error.message}")
+
+    def _checkpoints(self) -> dict[int, int]:
+        numbers = retrying(self._context, lambda: self._context.engine.sequence_numbers(self._index))
+        return {shard: number.global_checkpoint for shard, number in enumerate(numbers)}
+
+    def _of_shard(self, shard: int, up_to: int) -> Iterator[Document]:
+        while self._seen.get(shard, -1) < up_to and not self._context.control.stop.is_set():
+            ask = partial(
+                self._context.engine.written,
+                self._name,
+                shard,
+                self._seen.get(shard, -1),
+                up_to,
+                query=self._query,
+                source_includes=self._reader.includes,
+                page=SCAN_PAGE,
+            )
+            hits = retrying(self._context, ask)
+            yield from self._reader.changed(hits)
+            self._seen[shard] = hits[-1]["_seq_no"] if len(hits) == SCAN_PAGE else up_to

@@ -1,4 +1,4 @@
-"""Bulk requests: sent, tried again, split, and every document's end entered."""
+"""Send bulk requests: retry on 429 and broken connections, split bodies that are too large, record every outcome."""
 
 from __future__ import annotations
 
@@ -6,40 +6,39 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from es_sbert.engines.failures import privilege_remedy
-from es_sbert.engines.protocol import Engine, ItemResult
+from es_sbert.engines.error_mapping import privilege_remedy
+from es_sbert.engines.protocol import BulkItemResult, Engine
+from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient
 from es_sbert.errors import AccessDenied, EngineError, RequestFailed
-from es_sbert.events import record
-from es_sbert.ingest.actions import Action, halves
-from es_sbert.ingest.control import Control
+from es_sbert.ingest.bulk_lines import DocumentAction, split_in_half
 from es_sbert.ingest.documents import Document
-from es_sbert.ingest.ledger import Outcome
-from es_sbert.ingest.observer import Observer
-from es_sbert.ingest.outcomes import Outcomes
-from es_sbert.ingest.read_back import ReadBack
-from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, passes
+from es_sbert.ingest.ledger import DocumentOutcome, OutcomeRecorder
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import LoadObserver
+from es_sbert.ingest.read_back import ReadBackCheck
 from es_sbert.ingest.throttle import Throttle
+from es_sbert.messages import log_event
 
 # The whole request was refused because of something inside it: halve it until the culprit stands alone.
-_SPLIT = frozenset({400, 413})
-_OVERLOADED = frozenset({429, 503})
+_SPLIT_STATUSES = frozenset({400, 413})
+_OVERLOAD_STATUSES = frozenset({429, 503})
 # The engine itself stumbles over a document: it may pass, but must not hold up the others for ever.
-_STUMBLED = 500
+_INTERNAL_SERVER_ERROR = 500
 # Read-only, by hand or by a disk that is nearly full: it passes once somebody has mended it.
-_BLOCKED = "cluster_block_exception"
-_DENIED = "security_exception"
+_BLOCKED_REASON = "cluster_block_exception"
+_DENIED_REASON = "security_exception"
 # Nothing is the matter with the documents, and all that follow would be refused too.
-_CLOSED = "index_closed_exception"
+_CLOSED_REASON = "index_closed_exception"
 # A load whose index was deleted ends with an error that says so.
-_DELETED = "index_not_found_exception"
+_DELETED_REASON = "index_not_found_exception"
 # What a pipeline refuses it refuses for ever, though engines answer 500 for its `fail` processor.
-_REFUSED_BY_PIPELINE = "fail_processor_exception"
+_PIPELINE_REASON = "fail_processor_exception"
 _PIPELINE_SETTINGS = "see the settings index.default_pipeline and index.final_pipeline"
 _BLOCKED_STATUS = 403  # of a request; a user who may not is an AccessDenied
 
 
 @dataclass
-class _Refused:
+class _RetryableActions:
     """What of a request is worth another try.
 
     Attributes:
@@ -51,7 +50,7 @@ class _Refused:
         broken: Whether the connection broke before an answer came.
     """
 
-    actions: list[Action] = field(default_factory=list)
+    actions: list[DocumentAction] = field(default_factory=list)
     reason: str = ""
     overloaded: bool = False
     answered: bool = False
@@ -59,14 +58,14 @@ class _Refused:
     broken: bool = False
 
 
-def _may_pass(result: ItemResult) -> bool:
+def _is_retryable_item(result: BulkItemResult) -> bool:
     """Whether an action is worth another try."""
-    if result.reason.startswith(_REFUSED_BY_PIPELINE):
+    if result.reason.startswith(_PIPELINE_REASON):
         return False
-    return passes(result.status) or result.reason.startswith(_BLOCKED)
+    return is_retryable(result.status) or result.reason.startswith(_BLOCKED_REASON)
 
 
-def astray(document: Document, taken: ItemResult, index: str) -> str | None:
+def misrouted_reason(document: Document, taken: BulkItemResult, index: str) -> str | None:
     """Why a document that the engine took does not stand where it was sent to; None where it does.
 
     Args:
@@ -101,10 +100,20 @@ class BulkWriter:
             not.
     """
 
-    def __init__(self, engine: Engine, index: str, policy: RetryPolicy, throttle: Throttle, outcomes: Outcomes,
-                 control: Control, on_conflict: Callable[[Action], None], observer: Observer, read_back: ReadBack,
-                 check_index: Callable[[], None],
-                 alias_moved: Callable[[], str | None] = lambda: None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        engine: Engine,
+        index: str,
+        policy: RetryPolicy,
+        throttle: Throttle,
+        outcomes: OutcomeRecorder,
+        control: LoadControl,
+        on_conflict: Callable[[DocumentAction], None],
+        observer: LoadObserver,
+        read_back: ReadBackCheck,
+        check_index: Callable[[], None],
+        alias_moved: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._engine = engine
         self._index = index
         self._policy = policy
@@ -118,7 +127,7 @@ class BulkWriter:
         self._check_index = check_index
         self._alias_moved = alias_moved
 
-    def send(self, actions: list[Action]) -> None:
+    def send(self, actions: list[DocumentAction]) -> None:
         """Send a group; when this returns, every document of it has come to an end."""
         waiting = [actions]
         # Also where another thread has lost the engine: what waits is left then.
@@ -130,9 +139,9 @@ class BulkWriter:
                 continue
             if len(group) > 1 and sum(len(action.body) for action in group) > self._throttle.body_bytes:
                 # It was packed when the engine still took more at a time.
-                waiting.extend(reversed(halves(group)))
+                waiting.extend(reversed(split_in_half(group)))
                 continue
-            with self._throttle.request(), self._read_back.first_request_alone():
+            with self._throttle.request(), self._read_back.exclusive_first_request():
                 if self._is_over():  # since this group waits for its turn
                     self._outcomes.left(len(group))
                     continue
@@ -143,21 +152,23 @@ class BulkWriter:
                 if refused.answered:
                     self._throttle.succeeded()
                 backoff.succeeded()
-                self._control.goes_on()
+                self._control.clear_backoff()
                 continue
             if len(refused.actions) < len(group):
                 # Some went through, so the engine lives: the budget is for standstill.
                 backoff.succeeded()
             self._control.waits(refused.reason)
-            moved = self._alias_moved() if refused.reason.startswith(_BLOCKED) else None
+            moved = self._alias_moved() if refused.reason.startswith(_BLOCKED_REASON) else None
             if moved is not None:
-                self._control.lose(moved)
+                self._control.mark_unreachable(moved)
             elif backoff.wait():
                 self._outcomes.ledger.add_retries(len(refused.actions))
-                record(
-                    "retry", f"{len(refused.actions):,} documents are sent again: {refused.reason}",
-                    documents=len(refused.actions), reason=refused.reason,
-                )  # fmt: skip
+                log_event(
+                    "retry",
+                    f"{len(refused.actions):,} documents are sent again: {refused.reason}",
+                    documents=len(refused.actions),
+                    reason=refused.reason,
+                )
             elif self._control.halted.is_set():
                 self._outcomes.left(len(refused.actions))
                 if not refused.answered:
@@ -168,10 +179,10 @@ class BulkWriter:
                     self._give_up(action, f"the engine fails on it, for {self._policy.budget:g} s: {refused.reason}")
                 continue
             else:
-                self._control.lose(f"{refused.reason} (tried again for {self._policy.budget:g} s)")
+                self._control.mark_unreachable(f"{refused.reason} (tried again for {self._policy.budget:g} s)")
             if refused.broken and len(refused.actions) > 1:
                 # It may be the body: a proxy that takes no larger one, or a server that it keeps too busy to answer.
-                waiting.extend(reversed(halves(refused.actions)))
+                waiting.extend(reversed(split_in_half(refused.actions)))
             else:
                 waiting.append(refused.actions)
 
@@ -179,7 +190,9 @@ class BulkWriter:
         """Whether nothing is sent any more."""
         return self._control.lost is not None or self._given_up.is_set()
 
-    def _attempt(self, group: list[Action], waiting: list[list[Action]], seconds: float) -> _Refused:
+    def _attempt(
+        self, group: list[DocumentAction], waiting: list[list[DocumentAction]], seconds: float
+    ) -> _RetryableActions:
         """One request; what is too large for it goes back to `waiting` in halves.
 
         Args:
@@ -194,51 +207,51 @@ class BulkWriter:
             status = error.status if isinstance(error, RequestFailed) else 0
             if is_transient(error) or status == _BLOCKED_STATUS:
                 broken = status == 0
-                return _Refused(group, error.message, status in _OVERLOADED or broken, broken=broken)
+                return _RetryableActions(group, error.message, status in _OVERLOAD_STATUSES or broken, broken=broken)
             if status == 413:
                 self._throttle.too_large(len(body))
-            if status in _SPLIT and len(group) > 1:
-                waiting.extend(reversed(halves(group)))
-            elif status in _SPLIT:
+            if status in _SPLIT_STATUSES and len(group) > 1:
+                waiting.extend(reversed(split_in_half(group)))
+            elif status in _SPLIT_STATUSES:
                 self._give_up(group[0], error.message)
             else:
                 way_out = f" ({error.remedy.rstrip('.')})" if isinstance(error, AccessDenied) else ""
-                self._control.lose(error.message + way_out)
+                self._control.mark_unreachable(error.message + way_out)
                 self._outcomes.left(len(group))
-            return _Refused()
+            return _RetryableActions()
         taken = [
             (action, result)
             for action, result in zip(group, results, strict=True)
-            if result.ok and astray(action.document, result, self._index) is None
+            if result.ok and misrouted_reason(action.document, result, self._index) is None
         ]
         self._outcomes.acknowledged([action.document.id for action, _ in taken])
-        refused = _Refused(answered=True, stumbled=True)
+        refused = _RetryableActions(answered=True, stumbled=True)
         for action, result in zip(group, results, strict=True):
-            if _may_pass(result):
+            if _is_retryable_item(result):
                 refused.actions.append(action)
                 refused.reason = result.reason
-                refused.overloaded |= result.status in _OVERLOADED
-                refused.stumbled &= result.status == _STUMBLED
-            elif result.reason.startswith(_DENIED):
+                refused.overloaded |= result.status in _OVERLOAD_STATUSES
+                refused.stumbled &= result.status == _INTERNAL_SERVER_ERROR
+            elif result.reason.startswith(_DENIED_REASON):
                 # Nothing is the matter with the document: the user has lost a privilege, or never had it.
-                self._control.lose(f"{result.reason} ({privilege_remedy(result.reason).rstrip('.')})")
+                self._control.mark_unreachable(f"{result.reason} ({privilege_remedy(result.reason).rstrip('.')})")
                 self._outcomes.left(1)
-            elif result.reason.startswith(_CLOSED):
-                self._control.lose(f"the index {self._index} is closed: open it")
+            elif result.reason.startswith(_CLOSED_REASON):
+                self._control.mark_unreachable(f"the index {self._index} is closed: open it")
                 self._outcomes.left(1)
-            elif result.reason.startswith(_DELETED):
+            elif result.reason.startswith(_DELETED_REASON):
                 self._outcomes.left(1)
             else:
                 self._enter(action, result)
         self._read_back.check_first(taken)
         return refused
 
-    def _enter(self, action: Action, result: ItemResult) -> None:
+    def _enter(self, action: DocumentAction, result: BulkItemResult) -> None:
         document = action.document
-        if result.ok and (problem := astray(document, result, self._index)) is not None:
+        if result.ok and (problem := misrouted_reason(document, result, self._index)) is not None:
             self._give_up(action, problem)
         elif result.ok:
-            if action.outcome is Outcome.INDEXED:
+            if action.outcome is DocumentOutcome.INDEXED:
                 self._outcomes.indexed(action.lost_tokens, action.passages)
             else:
                 self._outcomes.ledger.enter(action.outcome)
@@ -251,11 +264,11 @@ class BulkWriter:
         else:
             self._give_up(action, f"refused by the engine ({result.status}): {result.reason}")
 
-    def _no_longer_embedded(self, action: Action) -> None:
-        if action.outcome is Outcome.INDEXED:
+    def _no_longer_embedded(self, action: DocumentAction) -> None:
+        if action.outcome is DocumentOutcome.INDEXED:
             self._outcomes.ledger.add_embedded(-1)
 
-    def _give_up(self, action: Action, reason: str) -> None:
+    def _give_up(self, action: DocumentAction, reason: str) -> None:
         self._no_longer_embedded(action)
         document = action.document
         partial = document.version is not None

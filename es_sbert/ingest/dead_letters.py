@@ -16,21 +16,21 @@ import orjson
 
 from es_sbert.clock import Clock
 from es_sbert.errors import OutputError
-from es_sbert.events import record
+from es_sbert.filesystem import append_lock
 from es_sbert.ingest.records import Origin
-from es_sbert.locks import held_at
-from es_sbert.streams.lines import SAMPLE_BYTES
+from es_sbert.io.lines import SAMPLE_BYTES
+from es_sbert.messages import log_event
 
 # A document may be as long as --max-document-bytes; of longer last letters the time is not known.
 _TAIL_BYTES = 1 << 20
 
 
-def default_path(index: str) -> Path:
+def default_dead_letters_path(index: str) -> Path:
     """`<index>.dead-letters.jsonl` in the working folder."""
-    return Path(f"{safe_name(index)}.dead-letters.jsonl")
+    return Path(f"{safe_file_name(index)}.dead-letters.jsonl")
 
 
-def safe_name(index: str) -> str:
+def safe_file_name(index: str) -> str:
     """An index's name as part of a file's name, another one for each index.
 
     What a file name may not hold, and a dot in front, is percent-encoded.
@@ -42,7 +42,7 @@ def _percent_encoded(match: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="surrogatepass"))
 
 
-def check_letters(path: Path) -> None:
+def check_dead_letters_writable(path: Path) -> None:
     """Find out before a load whether the file could be written.
 
     Raises:
@@ -56,7 +56,7 @@ def check_letters(path: Path) -> None:
         )
 
 
-def letter_keys(path: Path, run: str) -> Iterator[bytes]:
+def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
     """Keys of the letters that a load has written; none where there is no file.
 
     A line that is no letter of ours, or was cut off, is passed over.
@@ -70,10 +70,10 @@ def letter_keys(path: Path, run: str) -> Iterator[bytes]:
             except orjson.JSONDecodeError:
                 continue
             if isinstance(letter, dict) and letter.get("run") == run:
-                yield letter_key(letter)
+                yield dead_letter_key(letter)
 
 
-def last_time(path: Path) -> str | None:
+def last_dead_letter_time(path: Path) -> str | None:
     """When the last letter of a file was written; None where there is none, or none that can be read."""
     if not path.is_file():
         return None
@@ -90,19 +90,26 @@ def last_time(path: Path) -> str | None:
     return None
 
 
-def letter_key(letter: dict[str, Any]) -> bytes:
+def dead_letter_key(letter: dict[str, Any]) -> bytes:
     """16 bytes that stand for what a letter is about: the place and the content, not the reason."""
     about = [letter.get(name) for name in ("source", "line", "id", "document", "raw")]
     return hashlib.blake2b(orjson.dumps(about, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 
-class Letters(Protocol):
+class DeadLetterSink(Protocol):
     """Takes documents that could not be loaded."""
 
     def write(
-        self, origin: Origin, reason: str, *, document: bytes | None = None, document_id: str | None = None,
-        raw: bytes = b"", size: int = 0, partial: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        origin: Origin,
+        reason: str,
+        *,
+        document: bytes | None = None,
+        document_id: str | None = None,
+        raw: bytes = b"",
+        size: int = 0,
+        partial: bool = False,
+    ) -> None:
         """See `DeadLetters.write`."""
 
 
@@ -120,8 +127,14 @@ class DeadLetters:
         index: Index or alias that the documents were meant for.
     """
 
-    def __init__(self, path: Path, run: str, written: Callable[[bytes], bool] | None = None,
-                 clock: Clock | None = None, index: str | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        path: Path,
+        run: str,
+        written: Callable[[bytes], bool] | None = None,
+        clock: Clock | None = None,
+        index: str | None = None,
+    ) -> None:
         self.path = path
         self._run = run
         self._written = written
@@ -132,9 +145,16 @@ class DeadLetters:
         self._file: FileIO | None = None
 
     def write(
-        self, origin: Origin, reason: str, *, document: bytes | None = None, document_id: str | None = None,
-        raw: bytes = b"", size: int = 0, partial: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        origin: Origin,
+        reason: str,
+        *,
+        document: bytes | None = None,
+        document_id: str | None = None,
+        raw: bytes = b"",
+        size: int = 0,
+        partial: bool = False,
+    ) -> None:
         """Append a letter and hand it to the operating system.
 
         Args:
@@ -160,7 +180,7 @@ class DeadLetters:
             letter["bytes"] = size
         if self._written is not None:
             known = letter if document is None else letter | {"document": orjson.loads(document)}
-            if self._written(letter_key(known)):
+            if self._written(dead_letter_key(known)):
                 return
         line = orjson.dumps(letter, option=orjson.OPT_APPEND_NEWLINE)
         with self._lock:
@@ -169,8 +189,14 @@ class DeadLetters:
                     self._file = _open_to_append(self.path)
                     # The first of many, it may be: whoever looks now may still stop the load and mend the cause.
                     message = f"{origin} cannot be loaded: {reason} (this one and others: {self.path})"
-                    record("first_dead_letter", message, logging.WARNING, file=str(self.path), source=str(origin),
-                           reason=reason)  # fmt: skip
+                    log_event(
+                        "first_dead_letter",
+                        message,
+                        logging.WARNING,
+                        file=str(self.path),
+                        source=str(origin),
+                        reason=reason,
+                    )
                 while not self._append(self._file, line):
                     moved, self._file = self._file, _open_to_append(self.path)
                     moved.close()
@@ -183,7 +209,7 @@ class DeadLetters:
 
     def _append(self, file: FileIO, line: bytes) -> bool:
         """Write a letter; False where a retry has taken the file aside, which would throw it away with the others."""
-        with held_at(file, self.path) as still_there:
+        with append_lock(file, self.path) as still_there:
             rest = memoryview(line if still_there else b"")
             while rest:
                 rest = rest[file.write(rest) :]

@@ -1,23 +1,67 @@
-"""Records become documents: id, text and hashes taken, bad ones told apart."""
+"""Turn the records of a source into documents with an id, texts and a content hash."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
-from es_sbert.index.meta import document_hash
-from es_sbert.index.targets import Targets, lacking_fields, text_fields, texts_of
-from es_sbert.index.text import MISSING, NoText, find_field
-from es_sbert.ingest.ids import BadId, document_id
-from es_sbert.ingest.memory import LoadMemory, Meeting, Met
-from es_sbert.ingest.outcomes import Outcomes
-from es_sbert.ingest.records import Origin, Record, Reject
+from es_sbert.index.document_vectors import EmbeddingTargets, absent_fields, target_text_fields, target_texts
+from es_sbert.index.text_template import MISSING, TextFieldError, find_field
+from es_sbert.index.vector_meta import document_hash
+from es_sbert.ingest.checkpoint import LoadCheckpoint
+from es_sbert.ingest.ledger import OutcomeRecorder
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.records import InvalidId, Origin, Record, RejectedRecord, document_id
+from es_sbert.ingest.seen_records import SeenRecord, SeenStatus
+from es_sbert.ingest.sources.document_source import ByteCounter, DocumentSource, ReadSettings, read_records
+
+
+class RecordStream:
+    """Records of all sources, read once: a pipe or a query gives them only once.
+
+    Args:
+        sources: What is read.
+        settings: How.
+        control: Says when to stop, and is told of a source that does not answer any more.
+
+    Attributes:
+        counter: How much of the sources was read.
+    """
+
+    def __init__(self, sources: Sequence[DocumentSource], settings: ReadSettings, control: LoadControl) -> None:
+        self.counter = ByteCounter()
+        self._records: Generator[Record | RejectedRecord] = read_records(
+            sources, settings, self.counter, control.stop, control.cut
+        )
+        self._peeked: list[Record | RejectedRecord] = []
+
+    @property
+    def peeked(self) -> list[dict[str, Any]]:
+        """The objects among the first records that were looked at; none once the stream is read."""
+        return [record.fields for record in self._peeked if isinstance(record, Record)]
+
+    def peek(self) -> Iterator[Record | RejectedRecord]:
+        """The first records, as many as are taken; iterating over the stream gives them again."""
+        yield from self._peeked
+        for record in self._records:
+            self._peeked.append(record)
+            yield record
+
+    def __iter__(self) -> Iterator[Record | RejectedRecord]:
+        peeked, self._peeked = self._peeked, []
+        return chain(peeked, self._records)
+
+    def close(self) -> None:
+        """Let go of the source: its file, or its connection to a database."""
+        self._records.close()
+
 
 # Documents that the load's memory is asked about at a time: where it stands on another machine, each question travels.
-_MEETINGS = 1024
-_MEETING_BYTES = 1 << 20
+_LOOKUP_DOCUMENTS = 1024
+_LOOKUP_BYTES = 1 << 20
 
 
 class Document(NamedTuple):
@@ -62,7 +106,7 @@ class DocumentRules:
         routing: Of all documents: that of the alias which is loaded.
     """
 
-    targets: Targets
+    targets: EmbeddingTargets
     id_field: str | None
     reserved: tuple[str, ...]
     routing: str | None = None
@@ -70,16 +114,16 @@ class DocumentRules:
     @cached_property
     def text_fields(self) -> tuple[str, ...]:
         """Fields of the texts that the load fills."""
-        return text_fields(self.targets)
+        return target_text_fields(self.targets)
 
     @classmethod
-    def of(cls, targets: Targets, id_field: str | None, routing: str | None) -> DocumentRules:
+    def of(cls, targets: EmbeddingTargets, id_field: str | None, routing: str | None) -> DocumentRules:
         """Rules of a load with these targets."""
         reserved = tuple(name for target in targets for name in (target.field, target.meta_field))
         return cls(targets, id_field, reserved, routing)
 
 
-def document_of(record: Record, rules: DocumentRules) -> Document | Reject:
+def to_document(record: Record, rules: DocumentRules) -> Document | RejectedRecord:
     """The document of a record; its texts may be empty.
 
     A document that cannot be loaded becomes a reject with the reason.
@@ -93,57 +137,59 @@ def document_of(record: Record, rules: DocumentRules) -> Document | Reject:
         for field in rules.reserved:
             if find_field(record.fields, field) is not MISSING:
                 reason = f"the document already has a field {field}, which this load would overwrite"
-                return Reject(record.origin, reason, document=record.source, id=known_id)
-        texts = texts_of(record.fields, rules.targets)
-    except (BadId, NoText) as error:
-        return Reject(record.origin, str(error), document=record.source, id=known_id)
+                return RejectedRecord(record.origin, reason, document=record.source, id=known_id)
+        texts = target_texts(record.fields, rules.targets)
+    except (InvalidId, TextFieldError) as error:
+        return RejectedRecord(record.origin, str(error), document=record.source, id=known_id)
     return Document(
         record.origin, identity, texts, record.source, content, written=record.written, routing=rules.routing
     )
 
 
 def read_documents(
-    records: Iterable[Record | Reject], rules: DocumentRules, memory: LoadMemory, outcomes: Outcomes
+    records: Iterable[Record | RejectedRecord], rules: DocumentRules, memory: LoadCheckpoint, outcomes: OutcomeRecorder
 ) -> Iterator[Document]:
     """Documents worth loading; all others are entered in `outcomes` with the reason.
 
     A repetition of a document met before is skipped. The same id with another content is a dead letter: which of the
     two is meant cannot be known. Documents without text come too: the index may hold them with one.
     """
-    for group in windows(_sound(records, rules, outcomes), _MEETINGS, _MEETING_BYTES):
-        known = memory.meet([Meeting(doc.id, doc.document_hash or "", doc.origin) for doc in group])
+    for group in document_windows(_valid_documents(records, rules, outcomes), _LOOKUP_DOCUMENTS, _LOOKUP_BYTES):
+        known = memory.meet([SeenRecord(doc.id, doc.document_hash or "", doc.origin) for doc in group])
         for document, (met, first) in zip(group, known, strict=True):
             match met:
-                case Met.NEW:
+                case SeenStatus.NEW:
                     yield document
-                case Met.ACKNOWLEDGED:
+                case SeenStatus.ACKNOWLEDGED:
                     outcomes.unchanged()
-                case Met.REPEATED:
+                case SeenStatus.REPEATED:
                     outcomes.duplicate()
-                case Met.CONTRADICTED:
+                case SeenStatus.CONTRADICTED:
                     reason = f"the id {document.id} stands in {first} already, with another content"
                     outcomes.dead(document.origin, reason, document.source, document.id)
 
 
-def _sound(records: Iterable[Record | Reject], rules: DocumentRules, outcomes: Outcomes) -> Iterator[Document]:
+def _valid_documents(
+    records: Iterable[Record | RejectedRecord], rules: DocumentRules, outcomes: OutcomeRecorder
+) -> Iterator[Document]:
     """Documents that can be loaded."""
     for record in records:
         outcomes.read()
-        if isinstance(record, Reject):
+        if isinstance(record, RejectedRecord):
             outcomes.reject(record)
             continue
         if record.superseded:
             outcomes.superseded(1)
             continue
-        document = document_of(record, rules)
-        if isinstance(document, Reject):
+        document = to_document(record, rules)
+        if isinstance(document, RejectedRecord):
             outcomes.reject(document)
         else:
-            outcomes.lacking(lacking_fields(record.fields, rules.text_fields))
+            outcomes.lacking(absent_fields(record.fields, rules.text_fields))
             yield document
 
 
-def windows(documents: Iterable[Document], count: int, max_bytes: int) -> Iterator[list[Document]]:
+def document_windows(documents: Iterable[Document], count: int, max_bytes: int) -> Iterator[list[Document]]:
     """Groups of at most `count` documents and roughly at most `max_bytes` (a larger document goes alone)."""
     group: list[Document] = []
     size = 0

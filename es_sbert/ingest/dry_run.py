@@ -1,4 +1,4 @@
-"""`ingest --dry-run`: the first documents as they would be embedded, and the mapping that they would get."""
+"""`ingest --dry-run`: preview the first documents and the mapping, and write nothing."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from pydantic import BaseModel, ConfigDict
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, IndexState, Json
-from es_sbert.index.ensure import mapping_change, wanted_field
-from es_sbert.index.filled import Piece
-from es_sbert.index.schema import index_body
-from es_sbert.index.targets import Target, Targets, lacking_fields, text_fields, texts_of
-from es_sbert.index.text import NoText
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.documents import Document, document_of
-from es_sbert.ingest.first_window import check_first_window, planned_rules, sample_hits
-from es_sbert.ingest.pieces import Cutter
-from es_sbert.ingest.plan import Plan
-from es_sbert.ingest.records import Origin, Reject
-from es_sbert.ingest.sources.find import waiting_letters
-from es_sbert.ingest.stream import RecordStream
-from es_sbert.printable import printable, printable_lines
-from es_sbert.streams.json_lines import object_bytes
+from es_sbert.index.document_vectors import (
+    ChunkedText,
+    EmbeddingTarget,
+    EmbeddingTargets,
+    absent_fields,
+    target_text_fields,
+    target_texts,
+)
+from es_sbert.index.mapping import index_body
+from es_sbert.index.text_template import TextFieldError
+from es_sbert.index.vector_field import mapping_change, new_field_meta
+from es_sbert.ingest.documents import Document, RecordStream, to_document
+from es_sbert.ingest.first_records import check_first_records, planned_document_rules, sample_hits
+from es_sbert.ingest.load_pipeline import DocumentChunker
+from es_sbert.ingest.load_plan import LoadPlan
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.records import Origin, RejectedRecord
+from es_sbert.ingest.sources.find_sources import pending_dead_letters
+from es_sbert.io.json_lines import dump_object
+from es_sbert.messages import escape_unprintable, escape_unprintable_lines
 
 _NOTHING_WRITTEN = "Nothing was written."
 
@@ -104,7 +109,7 @@ class DryRun(BaseModel):
             f"{self.model} ({self.fingerprint[:12]}) reads {self.max_tokens:,} tokens of a text and {prompt}",
         ]
         for document in self.documents:
-            lines += ["", f"{printable(document.origin)}, id {printable(document.id or 'unknown')}"]
+            lines += ["", f"{escape_unprintable(document.origin)}, id {escape_unprintable(document.id or 'unknown')}"]
             lines += [f"  {line}" for line in _document_lines(document)]
         lines.append("")
         if self.mapping is None:
@@ -119,19 +124,19 @@ class DryRun(BaseModel):
 
 def _document_lines(document: DocumentPreview) -> Iterator[str]:
     if document.problem is not None:
-        yield f"would be a dead letter: {printable(document.problem)}"
+        yield f"would be a dead letter: {escape_unprintable(document.problem)}"
     elif not document.texts:
         yield "would be skipped: no text"
     for text in document.texts:
         chunk = "" if text.chunk is None else f", chunk {text.chunk}"
         cut = ", cut off where the model stops reading" if text.truncated else ""
         yield f"{text.vector_field}{chunk}, {text.tokens:,} tokens{cut}:"
-        yield from (f"  {line}" for line in printable_lines(text.text).split("\n"))
+        yield from (f"  {line}" for line in escape_unprintable_lines(text.text).split("\n"))
     if document.missing_fields:
-        yield f"missing or null: {', '.join(map(printable, document.missing_fields))}"
+        yield f"missing or null: {', '.join(map(escape_unprintable, document.missing_fields))}"
 
 
-def dry_run(engine: Engine, encoder: Encoder, wanted: Plan, count: int) -> DryRun:
+def dry_run(engine: Engine, encoder: Encoder, wanted: LoadPlan, count: int) -> DryRun:
     """The first documents of a load and the mapping that it would need. Nothing is written.
 
     Args:
@@ -142,84 +147,106 @@ def dry_run(engine: Engine, encoder: Encoder, wanted: Plan, count: int) -> DryRu
         IndexMismatch, IndexMissing, UsageError: the index could not be loaded in this way.
         EngineError: the engine failed.
     """
-    control, info = Control(), encoder.info
-    stream = check_first_window(engine, wanted, control)
+    control, info = LoadControl(), encoder.info
+    stream = check_first_records(engine, wanted, control)
     try:
-        found = _of_sources(wanted, control, stream, count) if wanted.sources else _of_index(engine, wanted, count)
+        found = (
+            _first_of_sources(wanted, control, stream, count)
+            if wanted.sources
+            else _sample_of_index(engine, wanted, count)
+        )
     finally:
         if stream is not None:
             stream.close()
     targets, body = _mapping(engine, encoder, wanted)
     return DryRun(
-        index=wanted.settings.index, engine=engine.info.label, model=info.model, fingerprint=info.fingerprint,
-        max_tokens=info.max_tokens, prompt=encoder.prompt("document"), creates_index=wanted.state is None,
-        mapping=body, documents=tuple(_previews(encoder, targets, found)),
-    )  # fmt: skip
+        index=wanted.settings.index,
+        engine=engine.info.label,
+        model=info.model,
+        fingerprint=info.fingerprint,
+        max_tokens=info.max_tokens,
+        prompt=encoder.prompt("document"),
+        creates_index=wanted.state is None,
+        mapping=body,
+        documents=tuple(_previews(encoder, targets, found)),
+    )
 
 
 # Each with the fields that it has.
-_Found = list[tuple[Document | Reject, Json]]
+_Previewed = list[tuple[Document | RejectedRecord, Json]]
 
 
-def _of_sources(wanted: Plan, control: Control, stream: RecordStream | None, count: int) -> _Found:
+def _first_of_sources(wanted: LoadPlan, control: LoadControl, stream: RecordStream | None, count: int) -> _Previewed:
     """The first documents of the sources, those that cannot be loaded among them."""
     if stream is None:
         assert wanted.settings.retry is not None, "only letters have no stream"
-        stream = RecordStream([waiting_letters(wanted.settings.retry)], wanted.reading, control)
-    rules = planned_rules(wanted)
+        stream = RecordStream([pending_dead_letters(wanted.settings.retry)], wanted.reading, control)
+    rules = planned_document_rules(wanted)
     try:
         return [
-            (record, {}) if isinstance(record, Reject) else (document_of(record, rules), record.fields)
+            (record, {}) if isinstance(record, RejectedRecord) else (to_document(record, rules), record.fields)
             for record in islice(stream, count)
         ]
     finally:
         stream.close()
 
 
-def _of_index(engine: Engine, wanted: Plan, count: int) -> _Found:
+def _sample_of_index(engine: Engine, wanted: LoadPlan, count: int) -> _Previewed:
     """Some documents of the index."""
-    targets = planned_rules(wanted).targets
-    found: _Found = []
+    targets = planned_document_rules(wanted).targets
+    found: _Previewed = []
     origin = Origin(f"index {wanted.settings.index}")
     for hit in sample_hits(engine, wanted, count):
         fields = hit.get("_source") or {}
         try:
-            texts = texts_of(fields, targets)
-        except NoText as error:
-            found.append((Reject(origin, str(error), id=hit["_id"]), fields))
+            texts = target_texts(fields, targets)
+        except TextFieldError as error:
+            found.append((RejectedRecord(origin, str(error), id=hit["_id"]), fields))
             continue
-        found.append((Document(origin, hit["_id"], texts, object_bytes(fields), None), fields))
+        found.append((Document(origin, hit["_id"], texts, dump_object(fields), None), fields))
     return found
 
 
-def _mapping(engine: Engine, encoder: Encoder, wanted: Plan) -> tuple[Targets, Json | None]:
+def _mapping(engine: Engine, encoder: Encoder, wanted: LoadPlan) -> tuple[EmbeddingTargets, Json | None]:
     """The vector fields as they would be, and the body that makes them."""
     settings, info, state = wanted.settings, encoder.info, wanted.state
-    targets: list[Target] = []
+    targets: list[EmbeddingTarget] = []
     created: Json | None = None
     addition: Json = {}
     for field in wanted.fields:
         if field.passages is not None:
             encoder.splitter(field.passages.tokens, field.passages.overlap, "document")
-        meta, chosen = wanted_field(
-            engine, field.field, fingerprint=info.fingerprint, model_name=info.model, dimensions=info.dimensions,
-            index_type=settings.index_type, text=field.template.template, passages=field.passages,
-        )  # fmt: skip
+        meta, chosen = new_field_meta(
+            engine,
+            field.field,
+            fingerprint=info.fingerprint,
+            model_name=info.model,
+            dimensions=info.dimensions,
+            index_type=settings.index_type,
+            text=field.template.template,
+            passages=field.passages,
+        )
         if state is None:
             created = index_body(engine.info.flavour, field.field, meta)
             state = _as_created(settings.index, created)
-            targets.append(Target(field.field, field.template, meta))
+            targets.append(EmbeddingTarget(field.field, field.template, meta))
             continue
         change = mapping_change(
-            engine, state, field.field, meta, chosen, name=settings.index, text_options=field.text_options,
+            engine,
+            state,
+            field.field,
+            meta,
+            chosen,
+            name=settings.index,
+            text_options=field.text_options,
             replace_text=settings.replace_text_template,
-        )  # fmt: skip
-        targets.append(Target(field.field, field.template, change.field.meta))
+        )
+        targets.append(EmbeddingTarget(field.field, field.template, change.field.meta))
         if change.body is not None:
-            addition = _joined(addition, change.body)
-            state = dataclasses.replace(state, mappings=_joined(state.mappings, change.body))
+            addition = _merge_mapping(addition, change.body)
+            state = dataclasses.replace(state, mappings=_merge_mapping(state.mappings, change.body))
     if created is not None:
-        return tuple(targets), created | {"mappings": _joined(created["mappings"], addition)}
+        return tuple(targets), created | {"mappings": _merge_mapping(created["mappings"], addition)}
     return tuple(targets), addition or None
 
 
@@ -229,19 +256,19 @@ def _as_created(name: str, body: Json) -> IndexState:
     return IndexState(name, body["mappings"], settings)
 
 
-def _joined(mapping: Json, addition: Json) -> Json:
+def _merge_mapping(mapping: Json, addition: Json) -> Json:
     """A mapping after `PUT /index/_mapping`, which replaces `_meta` whole and adds properties."""
     properties = mapping.get("properties", {}) | addition.get("properties", {})
     joined = mapping | addition
     return joined | {"properties": properties} if properties else joined
 
 
-def _previews(encoder: Encoder, targets: Targets, found: _Found) -> Iterator[DocumentPreview]:
-    cut = Cutter(encoder, targets)
+def _previews(encoder: Encoder, targets: EmbeddingTargets, found: _Previewed) -> Iterator[DocumentPreview]:
+    cut = DocumentChunker(encoder, targets)
     for document, fields in found:
-        missing = tuple(lacking_fields(fields, text_fields(targets))) if fields else ()
+        missing = tuple(absent_fields(fields, target_text_fields(targets))) if fields else ()
         origin = str(document.origin)
-        if isinstance(document, Reject):
+        if isinstance(document, RejectedRecord):
             yield DocumentPreview(
                 id=document.id, origin=origin, texts=(), missing_fields=missing, problem=document.reason
             )
@@ -253,10 +280,13 @@ def _previews(encoder: Encoder, targets: Targets, found: _Found) -> Iterator[Doc
         yield DocumentPreview(id=document.id, origin=origin, texts=texts, missing_fields=missing, problem=None)
 
 
-def _texts(encoder: Encoder, piece: Piece) -> Iterator[TextPreview]:
+def _texts(encoder: Encoder, piece: ChunkedText) -> Iterator[TextPreview]:
     tokenized = encoder.tokenize(piece.texts, "document")
     for number, (text, tokens) in enumerate(zip(piece.texts, tokenized.tokens.tolist(), strict=True), 1):
         yield TextPreview(
-            vector_field=piece.target.field, text=text, tokens=tokens, truncated=tokens > tokenized.max_tokens,
+            vector_field=piece.target.field,
+            text=text,
+            tokens=tokens,
+            truncated=tokens > tokenized.max_tokens,
             chunk=None if piece.spans is None else number,
-        )  # fmt: skip
+        )

@@ -1,15 +1,98 @@
-"""What became of every document: counts that add up to what was read."""
+"""The ledger of a load: the outcome of every document, in counts that must add up to the documents read."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
+from es_sbert.ingest.checkpoint import LoadCheckpoint
+from es_sbert.ingest.dead_letters import DeadLetterSink
+from es_sbert.ingest.records import Origin, RejectedRecord
+from es_sbert.ingest.settings import MIN_RECORDS_READ, ErrorLimit
 
-class Outcome(StrEnum):
+# Kinds of reasons that are counted; a source with more has no frequent one.
+_MAX_REASONS = 1000
+_REPORTED_REASONS = 3
+_REASON_CHARACTERS = 160
+
+
+class ErrorReasons:
+    """Counts why documents could not be loaded; reasons that differ in names and numbers only are one. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+
+    def add(self, reason: str) -> None:
+        """Count a failure."""
+        kind = _kind(reason)
+        with self._lock:
+            if kind in self._first or len(self._first) < _MAX_REASONS:
+                self._first.setdefault(kind, reason)
+                self._counts[kind] += 1
+
+    def most_frequent(self) -> list[tuple[int, str]]:
+        """The most frequent kinds of reasons: how often each was met, and the first of its kind."""
+        with self._lock:
+            return [
+                (count, _shortened(self._first[kind])) for kind, count in self._counts.most_common(_REPORTED_REASONS)
+            ]
+
+
+class ErrorMonitor:
+    """Stops a load once too many of its documents have failed. Thread-safe.
+
+    Args:
+        limit: How many may fail.
+        stop: Called once, with what to say to the user.
+        letters: The dead-letter file, for the message.
+    """
+
+    def __init__(self, limit: ErrorLimit, stop: Callable[[str], None], letters: str) -> None:
+        self._limit = limit
+        self._stop = stop
+        self._letters = letters
+        self._reasons = ErrorReasons()
+        self._stopped = threading.Event()
+
+    def add(self, reason: str) -> None:
+        """A document could not be loaded."""
+        self._reasons.add(reason)
+
+    def check(self, read: int, failed: int) -> None:
+        """Stop the load if too much of it has failed.
+
+        Args:
+            read: Records read so far.
+            failed: Documents of them that could not be loaded.
+        """
+        if self._stopped.is_set() or not self._limit.is_exceeded(read, failed):
+            return
+        self._stopped.set()
+        reasons = "; ".join(f"{count:,} × {reason}" for count, reason in self._reasons.most_frequent())
+        self._stop(
+            f"{failed:,} of the {read:,} documents read could not be loaded, more than --max-errors {self._limit} "
+            f"allows. Most frequent: {reasons}. They are in {self._letters}. Correct the source, or add "
+            "--max-errors off"
+        )
+
+
+def _kind(reason: str) -> str:
+    """A reason without what differs from document to document: quoted text and numbers."""
+    plain = re.sub(r"'[^']*'|\"[^\"]*\"", "…", reason)
+    return re.sub(r"\d+", "0", re.sub(r"the id \S+ ", "the id … ", plain))[:_REASON_CHARACTERS]
+
+
+def _shortened(reason: str) -> str:
+    return reason if len(reason) <= _REASON_CHARACTERS else f"{reason[: _REASON_CHARACTERS - 1]}…"
+
+
+class DocumentOutcome(StrEnum):
     """How a document ends; each ends in exactly one of these."""
 
     INDEXED = "indexed"  # embedded and written
@@ -43,7 +126,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[Outcome] = Counter()
+        self._counts: Counter[DocumentOutcome] = Counter()
         self.read = 0
         self.truncated = 0
         self.lost_tokens = 0
@@ -56,11 +139,11 @@ class Ledger:
         with self._lock:
             self.read += count
 
-    def enter(self, outcome: Outcome, count: int = 1) -> None:
+    def enter(self, outcome: DocumentOutcome, count: int = 1) -> None:
         with self._lock:
             self._counts[outcome] += count
 
-    def enter_indexed(self, lost_tokens: int, passages: int = 0) -> None:
+    def add_indexed(self, lost_tokens: int, passages: int = 0) -> None:
         """A document with new vectors was acknowledged.
 
         Args:
@@ -69,7 +152,7 @@ class Ledger:
         """
         with self._lock:
             self.embedded -= 1
-            self._counts[Outcome.INDEXED] += 1
+            self._counts[DocumentOutcome.INDEXED] += 1
             self.passages += passages
             if lost_tokens:
                 self.truncated += 1
@@ -106,10 +189,10 @@ class Ledger:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
 
-    def counts(self) -> dict[Outcome, int]:
+    def counts(self) -> dict[DocumentOutcome, int]:
         """Outcome → documents, all outcomes in their order."""
         with self._lock:
-            return {outcome: self._counts[outcome] for outcome in Outcome}
+            return {outcome: self._counts[outcome] for outcome in DocumentOutcome}
 
     @property
     def done(self) -> int:
@@ -121,14 +204,14 @@ class Ledger:
     def processed(self) -> int:
         """Documents that are embedded, or have come to their end otherwise; not those that are left."""
         with self._lock:
-            ended = self._counts.total() - self._counts[Outcome.LEFT]
+            ended = self._counts.total() - self._counts[DocumentOutcome.LEFT]
             return min(self.read, ended + max(0, round(self.embedded)))
 
     @property
     def dead(self) -> int:
         """Documents that could not be loaded."""
         with self._lock:
-            return self._counts[Outcome.DEAD]
+            return self._counts[DocumentOutcome.DEAD]
 
     def verify(self) -> None:
         """Check that every record read has come to an end.
@@ -138,3 +221,109 @@ class Ledger:
         """
         if self.done != self.read:
             raise LedgerError(f"{self.read} documents were read, but {self.done} accounted for: {self.counts()}")
+
+
+class OutcomeRecorder:
+    """Ledger, memory and dead letters as one, so that none is ever written without the others. Thread-safe.
+
+    Args:
+        ledger: Counts.
+        letters: Where documents go that cannot be loaded.
+        memory: Remembers what the index holds; None where the index itself is the source.
+        errors: Stops the load when too many documents fail; None where nothing does.
+
+    Attributes:
+        rejected: Records that are no documents.
+        dropped: Vector field → documents whose vector there stood for a text that they no longer have, and that this
+            load does not fill.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        letters: DeadLetterSink,
+        memory: LoadCheckpoint | None = None,
+        errors: ErrorMonitor | None = None,
+    ) -> None:
+        self.ledger = ledger
+        self.letters = letters
+        self._memory = memory
+        self._errors = errors
+        self.rejected = 0  # records that are no documents: which one of the index stands for them is not known
+        self.dropped: Counter[str] = Counter()
+
+    def read(self) -> None:
+        self.ledger.add_read()
+        if self.ledger.read == MIN_RECORDS_READ:
+            # From here on earlier failures count. Later, only a further failure can exceed the limit.
+            self.check_errors()
+
+    def lacking(self, fields: Sequence[str]) -> None:
+        """A document lacks these fields of its text."""
+        if fields:
+            self.ledger.add_lacking(fields)
+
+    def check_errors(self, reasons: Iterable[str] = ()) -> None:
+        """Stop the load if too many documents have failed.
+
+        Args:
+            reasons: Why further ones have failed.
+        """
+        if self._errors is not None:
+            for reason in reasons:
+                self._errors.add(reason)
+            self._errors.check(self.ledger.read, self.ledger.dead)
+
+    def acknowledged(self, document_ids: Sequence[str]) -> None:
+        """The index holds these documents as they stand in the source."""
+        if self._memory is not None and document_ids:
+            self._memory.acknowledge(document_ids)
+
+    def indexed(self, lost_tokens: int, passages: int) -> None:
+        self.ledger.add_indexed(lost_tokens, passages)
+
+    def unchanged(self, count: int = 1) -> None:
+        self.ledger.enter(DocumentOutcome.UNCHANGED, count)
+
+    def empty(self, count: int = 1) -> None:
+        self.ledger.enter(DocumentOutcome.EMPTY, count)
+
+    def duplicate(self) -> None:
+        self.ledger.enter(DocumentOutcome.DUPLICATE)
+
+    def left(self, count: int) -> None:
+        """Documents that were not sent; nothing is the matter with them."""
+        self.ledger.enter(DocumentOutcome.LEFT, count)
+
+    def superseded(self, count: int) -> None:
+        self.ledger.enter(DocumentOutcome.SUPERSEDED, count)
+
+    def drop(self, fields: Iterable[str]) -> None:
+        """A document is written without these vectors."""
+        self.dropped.update(fields)
+
+    def deleted(self) -> None:
+        self.ledger.enter(DocumentOutcome.DELETED)
+
+    def dead(
+        self, origin: Origin, reason: str, document: bytes | None, document_id: str | None, *, partial: bool = False
+    ) -> None:
+        """A document that could not be loaded; `partial`: what is at hand of it is not the whole."""
+        self.letters.write(origin, reason, document=document, document_id=document_id, partial=partial)
+        self.ledger.enter(DocumentOutcome.DEAD)
+        self.check_errors([reason])
+
+    def reject(self, reject: RejectedRecord) -> None:
+        """Input that is not a document."""
+        self.rejected += 1
+        self.letters.write(
+            reject.origin,
+            reject.reason,
+            document=reject.document,
+            document_id=reject.id,
+            raw=reject.raw,
+            size=reject.size,
+            partial=reject.partial,
+        )
+        self.ledger.enter(DocumentOutcome.DEAD)
+        self.check_errors([reject.reason])

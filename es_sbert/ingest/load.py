@@ -1,249 +1,475 @@
-"""The pipeline of a load: read → sort out → tokenise → embed → pack → write, all at the same time.
-
-Every arrow is a bounded channel, so the slowest stage sets the pace and memory does not grow with the corpus.
-Tokenising, the model and the network release Python's lock; the stages really overlap.
-"""
+"""Run a load from its plan to its report, in this process or on a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
-
-import numpy as np
-from numpy.typing import NDArray
+from pathlib import Path
+from typing import Protocol
 
 from es_sbert.clock import Clock
-from es_sbert.encoder.batches import slices_within
+from es_sbert.encoder.embeddings import EncoderInfo
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import TokenizedTexts, Vectors
-from es_sbert.engines.protocol import Engine
-from es_sbert.errors import EngineError
-from es_sbert.index.bulk_lines import bodies
-from es_sbert.index.filled import FilledField, Piece
-from es_sbert.index.targets import Targets
-from es_sbert.ingest.actions import Action, index_action, update_action
-from es_sbert.ingest.bulk import BulkWriter
-from es_sbert.ingest.channel import Channel
-from es_sbert.ingest.control import Control, Halted
-from es_sbert.ingest.documents import Document
-from es_sbert.ingest.ledger import Outcome
-from es_sbert.ingest.observer import Observer
-from es_sbert.ingest.outcomes import Outcomes
-from es_sbert.ingest.pieces import Cutter, WindowVectors, too_many_passages
-from es_sbert.ingest.threads import Stages
+from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.engines.retry import RetryPolicy, wait_for_engine
+from es_sbert.errors import DocumentsAltered, EsSbertError
+from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets
+from es_sbert.index.load_checks import check_created_index, delete_unused_index
+from es_sbert.index.load_settings import unrestored_settings
+from es_sbert.index.mapping import vector_fields
+from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
+from es_sbert.index.vector_meta import ChunkRules
+from es_sbert.ingest.backfill import ConflictQueue, IndexReader, IndexWatcher, InPlaceChangeDetection
+from es_sbert.ingest.bulk_lines import DocumentAction
+from es_sbert.ingest.bulk_load_settings import (
+    apply_bulk_load_settings,
+    not_restored_note,
+    restore_bulk_load_settings,
+    uses_bulk_load_settings,
+)
+from es_sbert.ingest.change_detection import ChangeDetection
+from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity
+from es_sbert.ingest.concurrent_changes import read_primary_terms, report_concurrent_changes
+from es_sbert.ingest.documents import Document, DocumentRules, RecordStream, document_windows, read_documents
+from es_sbert.ingest.first_records import check_first_records
+from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, Ledger, OutcomeRecorder
+from es_sbert.ingest.load_context import (
+    LoadContext,
+    advance_clock,
+    check_index_unchanged,
+    load_identity,
+    open_dead_letters,
+    refresh_index,
+    require_index,
+    retrying,
+    retrying_unless_halted,
+)
+from es_sbert.ingest.load_pipeline import WINDOW_BYTES, WRITERS, batch_window, build_pipeline
+from es_sbert.ingest.load_plan import LoadPlan
+from es_sbert.ingest.load_report import LoadReport, record_end, record_start, record_watch
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import LoadObserver, NullObserver, ProgressMeter, ProgressTracker, fraction_processed
+from es_sbert.ingest.prune import ConfirmPrune, prune_index
+from es_sbert.ingest.read_back import ReadBackCheck
+from es_sbert.ingest.sources.dead_letter_source import quarantine, quarantine_path
 from es_sbert.ingest.throttle import Throttle
 
-# Threads that send; how many of them do at a time is the throttle's.
-WRITERS = 4
-# A window may hold this much text; with the channels below, a dozen windows at most are on their way.
-WINDOW_BYTES = 16 << 20
-# Documents that are cut, or texts that are tokenised, at a time, and characters of them: a load that is halted waits
-# for one group, of about a second. The libraries spread each over the processors.
-_CUT_GROUP, _CUT_SIZE = 256, 1 << 17
-_TOKENIZED_GROUP, _TOKENIZED_SIZE = 4096, 1 << 20
 
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A document that gets vectors.
+@dataclass(frozen=True)
+class ModelIdentity:
+    """What an index must know of a model.
 
     Attributes:
-        document: The document.
-        wanted: Targets, by number, that get one; at least one of them.
-        kept: Vector fields that it keeps, where it is written as a whole.
+        name, fingerprint, dimensions: Of the model.
     """
 
-    document: Document
-    wanted: tuple[int, ...]
-    kept: tuple[FilledField, ...] = ()
+    name: str
+    fingerprint: str
+    dimensions: int
 
 
-@dataclass
-class Sorted:
-    """A window after change detection.
+class LoadRunner(Protocol):
+    """Brings the documents of a load to their ends."""
 
-    Attributes:
-        embed: Documents that get vectors.
-        actions: Actions of documents that get none any more.
-    """
+    @property
+    def model(self) -> ModelIdentity:
+        """The model that embeds."""
 
-    embed: list[Task]
-    actions: list[Action] = field(default_factory=list)
+    def check_passages(self, rules: ChunkRules) -> None:
+        """Make sure that rules go with the model.
 
+        Raises:
+            UsageError: they do not.
+        """
 
-@dataclass
-class _Tokenized:
-    window: Sorted
-    pieces: list[list[Piece]]  # of each task
-    texts: TokenizedTexts  # of all pieces, one after another
+    def open_memory(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
+        """What the load remembers, where the runner can use it.
 
+        Raises:
+            UsageError: another process is loading with this file.
+            OutputError: the file cannot be written.
+        """
 
-@dataclass
-class _Embedded:
-    tokenized: _Tokenized
-    vectors: Vectors  # (texts, dimensions)
-    made: NDArray[np.bool_]  # (texts,), False where the load was halted before the text was embedded
-
-
-class Loader:
-    """Runs windows of documents through the pipeline.
-
-    Args:
-        targets: The load's vector fields.
-        sort_out: Change detection; enters what needs nothing more in `outcomes` itself.
-        writer: Takes groups of actions.
-        throttle: Says how large a group may be.
-        clock: Gives the vectors their times.
-        nested_limit: Nested objects that the index takes of a document.
-
-    Raises:
-        UsageError: rules for passages that do not go with the model.
-    """
-
-    def __init__(self, engine: Engine, encoder: Encoder, targets: Targets, *, throttle: Throttle,
-                 sort_out: Callable[[list[Document]], Sorted], writer: BulkWriter, outcomes: Outcomes,
-                 control: Control, observer: Observer, clock: Clock, nested_limit: int) -> None:  # fmt: skip
-        self._engine = engine
-        self._encoder = encoder
-        self._targets = targets
-        self._cut = Cutter(encoder, targets)
-        self._throttle = throttle
-        self._sort_out = sort_out
-        self._writer = writer
-        self._outcomes = outcomes
-        self._control = control
-        self._observer = observer
-        self._clock = clock
-        self._nested_limit = nested_limit
-
-    def run(self, windows: Iterable[list[Document]], tick: Callable[[], None]) -> None:
-        """Load all windows; returns when every document has come to an end.
+    def load(self, context: LoadContext) -> EncoderInfo:
+        """Bring every document to its end; what embedded, as it really ran.
 
         Raises:
             EsSbertError: a stage failed (never because of a single document).
         """
-        stages = Stages(self._control)
-        read: Channel[list[Document]] = stages.channel(2)
-        tokenized: Channel[_Tokenized] = stages.channel(1)
-        embedded: Channel[_Embedded] = stages.channel(1)
-        packed: Channel[list[Action]] = stages.channel(WRITERS)
-        stages.start("read", lambda: self._read(windows, read), closes=[read])
-        stages.start("tokenise", lambda: self._tokenise(read, tokenized), closes=[tokenized])
-        stages.start("embed", lambda: self._embed(tokenized, embedded), closes=[embedded])
-        stages.start("pack", lambda: self._pack(embedded, packed), closes=[packed])
-        for number in range(WRITERS):
-            stages.start(f"write-{number}", lambda: self._write(packed))
-        stages.wait(tick)
 
-    def _read(self, windows: Iterable[list[Document]], out: Channel[list[Document]]) -> None:
-        # `stop` is looked at by the source, which knows what of it has been counted as read.
-        for window in windows:
-            out.put(window)
 
-    def _tokenise(self, source: Iterable[list[Document]], out: Channel[_Tokenized]) -> None:
-        for window in source:
-            wanted = self._sorted(window)
-            if wanted is None:
-                self._outcomes.left(len(window))
-                continue
-            try:
-                out.put(self._tokenized(wanted))
-            except Halted:
-                self._outcomes.left(len(wanted.embed) + len(wanted.actions))
+# How often documents that other writers keep changing are read and embedded anew.
+CONFLICT_ROUNDS = 3
 
-    def _sorted(self, window: list[Document]) -> Sorted | None:
-        """A window after change detection; None where it is left for the next run."""
+
+def load_sources(
+    context: LoadContext, encoder: Encoder, stream: RecordStream, tick: Callable[[], None], *, empty_index: bool
+) -> None:
+    """Bring every document of the plan's sources to its end.
+
+    Args:
+        stream: Their records.
+        tick: Called several times a second.
+        empty_index: Whether the index held nothing when the load began.
+
+    Raises:
+        EsSbertError: a stage failed (never because of a single document).
+    """
+    assert context.memory is not None, "a load of files remembers what it met"
+    settings, outcomes = context.plan.settings, context.outcomes
+    detect = ChangeDetection(
+        context.engine,
+        context.index,
+        settings.index,
+        context.targets,
+        outcomes,
+        patiently=partial(retrying_unless_halted, context),
+        # Where there are other vector fields, another load may be filling them just now.
+        empty_index=empty_index and all(target.filled for target in context.targets),
+        # A letter gives way to a later version of its document, also to one that was written a moment ago.
+        refresh=settings.retry is not None,
+        distrusted=context.memory.is_distrusted(),
+    )
+    rules = DocumentRules.of(context.targets, settings.id_field, context.index.alias_routing(settings.index))
+    documents = read_documents(stream, rules, context.memory, outcomes)
+    read_back = ReadBackCheck(context)
+    loader = build_pipeline(context, encoder, detect, fail_on_conflict, read_back)
+    loader.run(document_windows(documents, batch_window(context, encoder), WINDOW_BYTES), tick)
+    read_back.check_sample()
+
+
+def embed_in_place(
+    context: LoadContext,
+    encoder: Encoder,
+    reader: IndexReader,
+    documents: Callable[[], Iterable[Document]],
+    tick: Callable[[], None],
+) -> None:
+    """Give documents of the index their vectors.
+
+    Args:
+        documents: Gives those that lack one, as `reader` finds them.
+        tick: Called several times a second.
+
+    Raises:
+        EsSbertError: a stage failed (never because of a single document).
+    """
+    window = batch_window(context, encoder)
+    conflicts = ConflictQueue()
+    read_back = ReadBackCheck(context)
+    loader = build_pipeline(context, encoder, InPlaceChangeDetection(context.targets), conflicts.add, read_back)
+    loader.run(document_windows(documents(), window, WINDOW_BYTES), tick)
+    for _ in range(CONFLICT_ROUNDS):
+        changed = conflicts.take()
+        if not changed:
+            break
+        loader.run(document_windows(reader.again(changed), window, WINDOW_BYTES), tick)
+    for action in conflicts.take().values():
+        reason = "other writers kept changing it while it was being embedded: run again"
+        document = action.document
+        context.outcomes.dead(document.origin, reason, document.source, document.id, partial=True)
+    read_back.check_sample()
+
+
+def progress_callback(
+    context: LoadContext, part_read: Callable[[], float | None], *, watching: Callable[[], bool] = lambda: False
+) -> Callable[[], None]:
+    """What shows how far the load is.
+
+    Args:
+        part_read: Part of the source that was read, 0 to 1; None where its size is not known.
+        watching: Whether the load waits for changes of the index.
+    """
+    tracker = ProgressTracker()
+    ledger = context.outcomes.ledger
+
+    def tick() -> None:
+        read, processed = ledger.read, ledger.processed
+        fraction = fraction_processed(read, processed, part_read())
+        snapshot = tracker.snapshot(read, processed, fraction, context.control.waiting, watching=watching())
+        context.meter.show(snapshot)
+        context.observer.show(snapshot)
+
+    return tick
+
+
+def fail_on_conflict(action: DocumentAction) -> None:
+    raise RuntimeError(f"{action.document.id} was sent without a version, yet conflicted")
+
+
+class LocalRunner:
+    """Runs a load with one encoder, on this machine's processors or one of its GPUs.
+
+    Args:
+        encoder: What embeds; it stays open.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    @property
+    def model(self) -> ModelIdentity:
+        info = self._encoder.info
+        return ModelIdentity(info.model, info.fingerprint, info.dimensions)
+
+    def check_passages(self, rules: ChunkRules) -> None:
+        self._encoder.splitter(rules.tokens, rules.overlap, "document")
+
+    def open_memory(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
+        return CheckpointFile(path, identity)
+
+    def load(self, context: LoadContext) -> EncoderInfo:
+        record_start(context, self._encoder.info)
+        if context.plan.sources:
+            self._load_sources(context)
+        elif context.plan.settings.watch_seconds is None:
+            self._load_index(context, IndexReader(context))
+        else:
+            self._watch(context, context.plan.settings.watch_seconds)
+        return self._encoder.info
+
+    def _load_sources(self, context: LoadContext) -> None:
+        settings = context.plan.settings
+        if settings.retry is not None:
+            quarantine(settings.retry)
+        # Of the index itself: an alias may have a filter.
+        empty = retrying(context, lambda: context.engine.count(context.index.name)) == 0
+        stream = context.stream or RecordStream(context.plan.sources, context.plan.reading, context.control)
+        sizes = [source.size for source in context.plan.sources]
+        total = None if None in sizes else sum(size or 0 for size in sizes)
+        tick = progress_callback(context, lambda: stream.counter.bytes / total if total else None)
+        load_sources(context, self._encoder, stream, tick, empty_index=empty)
+
+    def _load_index(self, context: LoadContext, reader: IndexReader) -> None:
+        # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.
+        engine, name = context.engine, context.plan.settings.index
+        retrying(context, lambda: engine.refresh(name))
+        total = retrying(context, lambda: engine.count(name))
+        ledger = context.outcomes.ledger
+        tick = progress_callback(context, lambda: min(1.0, ledger.read / total) if total else None)
+        embed_in_place(context, self._encoder, reader, reader.documents, tick)
+
+    def _watch(self, context: LoadContext, seconds: float) -> None:
+        reader = IndexReader(context)
+        # Noted before the first look at everything, so that nothing falls between the two.
+        changes = IndexWatcher(context, reader)
+        self._load_index(context, reader)
+        if not context.control.stop.is_set():
+            record_watch(context, seconds)
+        idle = True
+        tick = progress_callback(context, lambda: None, watching=lambda: idle)
+        tick()
+        while not context.control.stop.wait(seconds):
+            if changes.has_changes():
+                idle = False
+                embed_in_place(context, self._encoder, reader, changes.documents, tick)
+                idle = True
+            tick()
+
+
+def run_load(
+    engine: Engine,
+    runner: LoadRunner,
+    wanted: LoadPlan,
+    control: LoadControl,
+    meter: ProgressMeter,
+    confirm: ConfirmPrune = lambda gone: True,
+    observer: LoadObserver | None = None,
+    *,
+    show_summary: bool = True,
+) -> LoadReport:
+    """Carry out a plan.
+
+    Args:
+        engine: Where to load.
+        runner: Where the pipeline runs.
+        wanted: The plan.
+        control: Stops the load from outside.
+        meter: Shows how far it is.
+        confirm: Asked before documents are removed that the source no longer has.
+        observer: Sees the load from outside.
+        show_summary: Whether a terminal shows the summary; it is logged in any case.
+
+    Raises:
+        UsageError: another process is loading the same source into the same index.
+        SourceError: the first documents cannot be loaded, or lack a field of the text; nothing was written then.
+        IndexMismatch: the index holds another model's vectors, or others than asked for, or was deleted meanwhile.
+        EngineError: the engine failed before the first document was sent.
+        OutputError: the dead letters or the state cannot be written.
+    """
+    settings = wanted.settings
+    wait = partial(wait_for_engine, seconds=settings.retry_seconds, no_waiting=control.no_waiting)
+    pruned = missing = 0
+    with ExitStack() as stack:
+        stream = check_first_records(engine, wanted, control)
+        if stream is not None:
+            stack.enter_context(closing(stream))
+        fields = wait(lambda: _ensure_fields(engine, runner, wanted))
+        begin = time.monotonic()
+        stack.enter_context(closing(meter))
+        index = wait(lambda: require_index(engine, settings.index))
+        targets = _load_targets(wanted, fields, index)
+        created = any(field.outcome is FieldOutcome.CREATED for field in fields)
+        if created:
+            first = [] if stream is None else stream.peeked
+            check_created_index(engine, index, settings.index, [target.meta_field for target in targets], first)
+        memory = None
+        if wanted.state_file is not None:
+            memory = runner.open_memory(wanted.state_file, load_identity(wanted, index, targets))
+            stack.enter_context(closing(memory))
+        clock = Clock()
+        letters = open_dead_letters(wanted, memory, clock)
+        stack.enter_context(closing(letters))
+        errors = ErrorMonitor(settings.error_limit, control.cut, str(wanted.dead_letters))
+        outcomes = OutcomeRecorder(Ledger(), letters, memory, errors)
+        context = LoadContext(
+            engine,
+            wanted,
+            targets,
+            control,
+            meter,
+            outcomes,
+            RetryPolicy(settings.retry_seconds),
+            index,
+            memory,
+            Throttle(settings.bulk_bytes, WRITERS),
+            observer or NullObserver(),
+            clock,
+            stream,
+        )
+        fast = uses_bulk_load_settings(settings, created=created)
+        changed = fast or unrestored_settings(index) is not None
+        if changed:
+            # Before the first request that changes them.
+            control.left_behind = f"{not_restored_note(settings.index)}."
+        notes = [memory.note] if memory is not None and memory.note is not None else []
+        before = None
         try:
-            self._control.check()
-            return self._sort_out(window)
-        except Halted:
-            return None
-        except EngineError as error:
-            if not self._control.halted.is_set():
-                # The lookup has its own retries: the engine is gone.
-                self._control.lose(error.message)
-            return None
-
-    def _tokenized(self, window: Sorted) -> _Tokenized:
-        """The token ids of a window, made in groups: a window may be a minute's work.
-
-        Raises:
-            Halted: between two groups.
-        """
-        tasks: list[Task] = []
-        pieces: list[list[Piece]] = []
-        refused: list[tuple[Document, str]] = []
-        for some in slices_within(window.embed, lambda task: task.document.size, _CUT_SIZE, _CUT_GROUP):
-            self._control.check()
-            for task, own in zip(some, self._cut([(task.document, task.wanted) for task in some]), strict=True):
-                problem = too_many_passages(own, task.kept, self._nested_limit)
-                if problem is None:
-                    tasks.append(task)
-                    pieces.append(own)
-                else:
-                    refused.append((task.document, problem))
-        texts = [text for own in pieces for piece in own for text in piece.texts]
-        parts: list[TokenizedTexts] = []
-        for part in slices_within(texts, len, _TOKENIZED_SIZE, _TOKENIZED_GROUP):
-            self._control.check()
-            parts.append(self._encoder.tokenize(part, "document"))
-        for document, problem in refused:
-            partial = document.version is not None
-            self._outcomes.dead(document.origin, problem, document.source, document.id, partial=partial)
-        tokenized = TokenizedTexts.joined(parts, self._encoder.info.max_tokens)
-        return _Tokenized(Sorted(tasks, window.actions), pieces, tokenized)
-
-    def _embed(self, source: Iterable[_Tokenized], out: Channel[_Embedded]) -> None:
-        for entry in source:
-            if self._control.lost is not None:
-                # Vectors that nobody will take are not worth the electricity.
-                self._outcomes.left(len(entry.window.embed) + len(entry.window.actions))
-                continue
-            progress = partial(self._embedded, len(entry.window.embed))
-            with self._observer.embed():
-                # vectors: (texts, dimensions), made: (texts,)
-                vectors, made = self._encoder.embed_until(entry.texts, self._control.halted, progress)
-            out.put(_Embedded(entry, vectors, made))
-
-    def _embedded(self, documents: int, part: float) -> None:
-        self._outcomes.ledger.add_embedded(part * documents)
-
-    def _pack(self, source: Iterable[_Embedded], out: Channel[list[Action]]) -> None:
-        for entry in source:
-            for group in bodies(self._actions(entry), self._throttle.body_bytes):
-                out.put(group)
-
-    def _write(self, source: Iterable[list[Action]]) -> None:
-        for group in source:
-            self._writer.send(group)
-
-    def _actions(self, entry: _Embedded) -> Iterator[Action]:
-        tokenized, embedded_at = entry.tokenized, self._clock.now()
-        yield from tokenized.window.actions
-        vectors = WindowVectors(self._engine.info, tokenized.texts, entry.vectors, embedded_at)
-        first = 0
-        for task, pieces in zip(tokenized.window.embed, tokenized.pieces, strict=True):
-            end = first + sum(len(piece.texts) for piece in pieces)
-            whole, first = bool(entry.made[first:end].all()), end
-            if not whole:
-                vectors.skip(pieces)
-                self._outcomes.left(1)
-                continue
-            made = [vectors.field_of(task.document, piece) for piece in pieces]
-            fields = (*task.kept, *(filled for filled, _ in made))
-            lost_tokens = sum(lost for _, lost in made)
-            yield Action(
-                task.document, self._body(task.document, fields), Outcome.INDEXED, lost_tokens, embedded_at, fields,
-                passages=sum(len(piece.spans) for piece in pieces if piece.spans is not None),
-            )  # fmt: skip
-
-    def _body(self, document: Document, fields: Sequence[FilledField]) -> bytes:
-        if document.version is None:
-            return index_action(document, fields)
-        return update_action(document, fields, cleared_fields(document, self._targets))
+            if fast:
+                before, said = apply_bulk_load_settings(context)
+                notes += said
+            began = clock.now()
+            terms = read_primary_terms(context)
+            if wanted.sources:
+                advance_clock(context)
+            info = runner.load(context)
+            # After an interrupt the next run does all of it: a refresh may have to build a graph first.
+            if control.lost is None and not _is_interrupted(control, wanted):
+                refresh_index(context)
+                changes = report_concurrent_changes(context, check_index_unchanged(context), began, terms)
+                notes, missing = [*notes, *changes.notes], changes.missing
+                if settings.prune and not missing and not control.stop.is_set():
+                    meter.close()
+                    pruned, note = prune_index(context, confirm)
+                    notes += note
+            if changed:
+                notes += restore_bulk_load_settings(context, before)
+            if created and control.lost is None and not control.stop.is_set():
+                notes += _delete_created_index(context)
+        except EsSbertError as error:
+            if memory is not None and isinstance(error, DocumentsAltered):
+                memory.distrust()
+            if changed:
+                error.message += "".join(f"; {note}" for note in restore_bulk_load_settings(context, before))
+            written = sum(
+                outcomes.ledger.counts()[outcome] for outcome in (DocumentOutcome.INDEXED, DocumentOutcome.UPDATED)
+            )
+            error.message += f" (this came after {written:,} documents were written)"
+            raise
+        if memory is not None and not missing and not control.stop.is_set():
+            if settings.retry is not None:
+                # Every letter has come to its end, be it as a new one.
+                quarantine_path(settings.retry).unlink()
+            memory.finish()
+        notes += _dropped_vector_notes(context)
+    summary = LoadReport.of(
+        outcomes.ledger,
+        info,
+        index=settings.index,
+        engine=engine.info.label,
+        source=wanted.source,
+        dead_letters=str(wanted.dead_letters),
+        seconds=time.monotonic() - begin,
+        interrupted=_is_interrupted(control, wanted),
+        stopped=_stop_reason(control, wanted, memory),
+        resumed=memory is not None and memory.resumed,
+        notes=tuple(notes),
+        pruned=pruned,
+        missing=missing,
+    )
+    record_end(summary, shown=show_summary)
+    return summary
 
 
-def cleared_fields(document: Document, targets: Targets) -> list[str]:
-    """Vector fields that a document of the index loses, because it lost their text."""
-    return [targets[number].field for number in document.stale if not document.texts[number]]
+def _ensure_fields(engine: Engine, runner: LoadRunner, wanted: LoadPlan) -> list[VectorField]:
+    """The vector fields of the plan, fit for the model."""
+    for field in wanted.fields:
+        if field.passages is not None:
+            # Rules that do not go with the model are refused before an index is made for them.
+            runner.check_passages(field.passages)
+    settings, model = wanted.settings, runner.model
+    return [
+        ensure_vector_field(
+            engine,
+            settings.index,
+            vector_field=field.field,
+            fingerprint=model.fingerprint,
+            model_name=model.name,
+            dimensions=model.dimensions,
+            index_type=settings.index_type,
+            text=field.template.template,
+            passages=field.passages,
+            create=bool(wanted.sources),
+            text_options=field.text_options,
+            replace_text=settings.replace_text_template,
+        )
+        for field in wanted.fields
+    ]
+
+
+def _load_targets(wanted: LoadPlan, fields: Sequence[VectorField], index: IndexState) -> EmbeddingTargets:
+    """The fields that are filled, and those that documents from files keep."""
+    own = tuple(
+        EmbeddingTarget(field.name, planned.template, field.meta)
+        for planned, field in zip(wanted.fields, fields, strict=True)
+    )
+    if not wanted.sources:
+        return own  # partial updates leave other fields alone
+    return own + kept_targets(vector_fields(index.mappings, index.name), [target.field for target in own])
+
+
+def _delete_created_index(context: LoadContext) -> list[str]:
+    """Delete the index that this load has created, where it took no document: an export with wrong fields, say."""
+    name = context.index.name
+    if not context.outcomes.ledger.counts()[DocumentOutcome.DEAD]:
+        return []  # an empty source is no failure
+    if not retrying(context, partial(delete_unused_index, context.engine, context.index)):
+        return []
+    return [f"the index {name}, which this load created, took no document and was deleted again"]
+
+
+def _dropped_vector_notes(context: LoadContext) -> list[str]:
+    """What must be said about vectors that this load does not make and that no longer stand for their texts."""
+    name = context.plan.settings.index
+    return [
+        f"{count:,} documents lost their vector in {field}, since its text changed or _source leaves it out: "
+        f"`es-sbert ingest --index {name} --vector-field {field}` embeds it anew"
+        for field, count in sorted(context.outcomes.dropped.items())
+    ]
+
+
+def _is_interrupted(control: LoadControl, wanted: LoadPlan) -> bool:
+    """Whether the user stopped the load before its end; a watch has no other end."""
+    return control.interrupted and wanted.settings.watch_seconds is None
+
+
+def _stop_reason(control: LoadControl, wanted: LoadPlan, memory: LoadCheckpoint | None) -> str | None:
+    """Why the load did not come to its end, and how it goes on; None where it did."""
+    reason = control.lost or control.truncated_reason or ("interrupted" if _is_interrupted(control, wanted) else None)
+    if reason is None:
+        return None
+    where = f" where it was ({memory.path})" if memory is not None else ", leaving alone what has a vector"
+    return f"{reason}; the same command goes on{where}"

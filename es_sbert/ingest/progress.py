@@ -1,10 +1,11 @@
-"""Progress of a load: a bar on a terminal, plain lines elsewhere, or nothing."""
+"""The progress of a load: snapshots, the meters that show them, and observers such as metrics."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
@@ -12,9 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.table import Column
 
-from es_sbert.events import record
-from es_sbert.printable import counted, printable
-from es_sbert.progress_line import SingleLineProgress
+from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.engines.protocol import EngineInfo
+from es_sbert.ingest.ledger import Ledger
+from es_sbert.ingest.throttle import Throttle
+from es_sbert.messages import escape_unprintable, log_event, pluralize
+from es_sbert.progress_bar import SingleLineProgress
 
 _LINE_SECONDS = 5.0
 # The time left follows the speed of this long: shorter, it would jump; longer, a resumed load, whose first documents
@@ -27,7 +31,7 @@ _ESTIMATE_TOLERANCE = 0.15
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ProgressSnapshot:
     """A moment of a load.
 
     Attributes:
@@ -80,14 +84,14 @@ class ProgressTracker:
 
     def snapshot(
         self, read: int, processed: int, fraction: float | None, waiting: str | None = None, *, watching: bool = False
-    ) -> Snapshot:
-        """The moment of this call; see `Snapshot` for the arguments."""
+    ) -> ProgressSnapshot:
+        """The moment of this call; see `ProgressSnapshot` for the arguments."""
         seconds = self._timer() - self._begin
         left = None
         if fraction is not None:
             fraction = self._fraction = max(self._fraction, fraction)
             left = self._seconds_left(seconds)
-        return Snapshot(read, processed, fraction, seconds, left, waiting, watching)
+        return ProgressSnapshot(read, processed, fraction, seconds, left, waiting, watching)
 
     def _seconds_left(self, seconds: float) -> float | None:
         if not self._fraction:
@@ -104,7 +108,7 @@ class ProgressTracker:
         return max(0.0, self._end - seconds)
 
 
-def clock(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """`1:02:03`, `2:03`; `?` for None."""
     if seconds is None:
         return "?"
@@ -113,23 +117,23 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class Meter(Protocol):
+class ProgressMeter(Protocol):
     """Shows snapshots; called several times a second from one thread."""
 
-    def show(self, snapshot: Snapshot) -> None: ...
+    def show(self, snapshot: ProgressSnapshot) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Silent:
+class SilentMeter:
     """Shows nothing."""
 
-    def show(self, snapshot: Snapshot) -> None: ...
+    def show(self, snapshot: ProgressSnapshot) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Lines:
+class LineMeter:
     """A line every few seconds, for logs."""
 
     def __init__(self, stream: TextIO, timer: Callable[[], float] = time.monotonic) -> None:
@@ -137,7 +141,7 @@ class Lines:
         self._timer = timer
         self._next = timer() + _LINE_SECONDS
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: ProgressSnapshot) -> None:
         if self._timer() < self._next:
             return
         self._next = self._timer() + _LINE_SECONDS
@@ -146,43 +150,49 @@ class Lines:
     def close(self) -> None: ...
 
 
-class Logged:
+class EventMeter:
     """An event every few seconds, for machines."""
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer
         self._next = timer() + _LINE_SECONDS
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: ProgressSnapshot) -> None:
         if self._timer() < self._next:
             return
         self._next = self._timer() + _LINE_SECONDS
         left = snapshot.seconds_left
-        record(
-            "progress", progress_line(snapshot), read=snapshot.read, processed=snapshot.processed,
+        log_event(
+            "progress",
+            progress_line(snapshot),
+            read=snapshot.read,
+            processed=snapshot.processed,
             fraction=snapshot.fraction,
-            seconds=round(snapshot.seconds, 3), documents_per_second=round(snapshot.rate, 1),
-            seconds_left=None if left is None else round(left, 1), waiting=snapshot.waiting, watching=snapshot.watching,
-        )  # fmt: skip
+            seconds=round(snapshot.seconds, 3),
+            documents_per_second=round(snapshot.rate, 1),
+            seconds_left=None if left is None else round(left, 1),
+            waiting=snapshot.waiting,
+            watching=snapshot.watching,
+        )
 
     def close(self) -> None: ...
 
 
-def progress_line(snapshot: Snapshot) -> str:
+def progress_line(snapshot: ProgressSnapshot) -> str:
     """`12,000 documents · 410/s · 35 % · 1:12 left`, without the last two where the size of the source is not known."""
-    parts = [counted(snapshot.processed, "document")]
+    parts = [pluralize(snapshot.processed, "document")]
     if snapshot.watching:
         parts.append("watching for changes (Ctrl-C ends)")
     else:
         parts.append(f"{snapshot.rate:,.0f}/s")
     if snapshot.fraction is not None:
-        parts += [f"{snapshot.fraction:.0%}", f"{clock(snapshot.seconds_left)} left"]
+        parts += [f"{snapshot.fraction:.0%}", f"{format_duration(snapshot.seconds_left)} left"]
     if snapshot.waiting is not None:
         parts.append(f"waiting for the engine: {snapshot.waiting}")
-    return printable(" · ".join(parts))
+    return escape_unprintable(" · ".join(parts))
 
 
-class Bar:
+class BarMeter:
     """A bar with rate and time left, in one line."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -192,12 +202,15 @@ class Bar:
         self._progress = SingleLineProgress(bar, text, elapsed, console=Console(file=stream), transient=True)
         self._task = self._progress.add_task("", total=None, line="", elapsed="")
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: ProgressSnapshot) -> None:
         total = None if snapshot.fraction is None else 1.0
         self._progress.update(
-            self._task, total=total, completed=snapshot.fraction or 0.0, line=progress_line(snapshot),
-            elapsed=clock(snapshot.seconds),
-        )  # fmt: skip
+            self._task,
+            total=total,
+            completed=snapshot.fraction or 0.0,
+            line=progress_line(snapshot),
+            elapsed=format_duration(snapshot.seconds),
+        )
         # Starting hides the cursor, so it waits until there is a load to show; twice does no harm.
         self._progress.start()
 
@@ -205,7 +218,7 @@ class Bar:
         self._progress.stop()
 
 
-def meter_for(stream: TextIO, *, quiet: bool, events: bool = False) -> Meter:
+def choose_meter(stream: TextIO, *, quiet: bool, events: bool = False) -> ProgressMeter:
     """The meter that suits a stream.
 
     Args:
@@ -213,7 +226,41 @@ def meter_for(stream: TextIO, *, quiet: bool, events: bool = False) -> Meter:
         events: Whether machines read the stream.
     """
     if quiet:
-        return Silent()
+        return SilentMeter()
     if events:
-        return Logged()
-    return Bar(stream) if stream.isatty() else Lines(stream)
+        return EventMeter()
+    return BarMeter(stream) if stream.isatty() else LineMeter(stream)
+
+
+class LoadObserver(Protocol):
+    """Told of a load's beginning, and then called from its threads."""
+
+    def began(self, index: str, engine: EngineInfo, encoder: EncoderInfo, ledger: Ledger, throttle: Throttle) -> None:
+        """A load begins; its counts and limits can be read from now on."""
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        """How far it is; several times a second, from one thread."""
+
+    def bulk(self, body_bytes: int) -> AbstractContextManager[None]:
+        """Around one bulk request."""
+
+    def embed(self) -> AbstractContextManager[None]:
+        """Around the embedding of one window of texts."""
+
+
+class NullObserver:
+    """Nobody does."""
+
+    def began(self, index: str, engine: EngineInfo, encoder: EncoderInfo, ledger: Ledger, throttle: Throttle) -> None:
+        pass
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        pass
+
+    @contextmanager
+    def bulk(self, body_bytes: int) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def embed(self) -> Iterator[None]:
+        yield

@@ -1,4 +1,4 @@
-"""Removing what the source no longer has: only documents that a load from files wrote, and only as they were seen."""
+"""`--prune`: remove documents that an earlier load from files wrote and that the source no longer has."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from functools import partial
 
 import orjson
 
-from es_sbert.engines.failures import denied
-from es_sbert.engines.hits import Key, key_of
-from es_sbert.engines.look_up import look_up
-from es_sbert.engines.protocol import Engine, Json
+from es_sbert.engines.error_mapping import access_denied
+from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
+from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, with_retries
 from es_sbert.errors import EngineError, RequestFailed
-from es_sbert.index.targets import Targets, filled
-from es_sbert.ingest.context import LoadContext, refresh
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.memory import LoadMemory
-from es_sbert.ingest.retry import Backoff, RetryPolicy, passes, with_retries
+from es_sbert.index.document_vectors import EmbeddingTargets, targets_to_fill
+from es_sbert.ingest.checkpoint import LoadCheckpoint
+from es_sbert.ingest.load_context import LoadContext, refresh_index
+from es_sbert.ingest.pipeline import LoadControl
 
 _SAMPLE = 5
 _PAGE = 1000
@@ -26,7 +25,7 @@ _FORBIDDEN = 403
 
 
 @dataclass(frozen=True)
-class Gone:
+class PruneCandidates:
     """Documents of an index that the source no longer has.
 
     Attributes:
@@ -40,7 +39,7 @@ class Gone:
     sample: tuple[str, ...]
 
 
-Confirm = Callable[[Gone], bool]
+ConfirmPrune = Callable[[PruneCandidates], bool]
 
 
 class Pruner:
@@ -58,18 +57,26 @@ class Pruner:
         on_retry: Called with the number of documents that are sent again.
     """
 
-    def __init__(self, engine: Engine, index: str, targets: Targets, memory: LoadMemory, policy: RetryPolicy,
-                 control: Control, on_retry: Callable[[int], None]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        engine: Engine,
+        index: str,
+        targets: EmbeddingTargets,
+        memory: LoadCheckpoint,
+        policy: RetryPolicy,
+        control: LoadControl,
+        on_retry: Callable[[int], None],
+    ) -> None:
         self._engine = engine
         self._index = index
-        hashes = [{"exists": {"field": f"{target.meta_field}.document_hash"}} for target in filled(targets)]
+        hashes = [{"exists": {"field": f"{target.meta_field}.document_hash"}} for target in targets_to_fill(targets)]
         self._query: Json = {"bool": {"should": hashes, "minimum_should_match": 1}}
         self._memory = memory
         self._policy = policy
         self._control = control
         self._on_retry = on_retry
 
-    def find(self) -> Gone:
+    def find(self) -> PruneCandidates:
         """Count them.
 
         Raises:
@@ -83,7 +90,7 @@ class Pruner:
                 count += 1
                 if len(sample) < _SAMPLE:
                     sample.append(str(hit["_id"]))
-        return Gone(count, loaded, tuple(sample))
+        return PruneCandidates(count, loaded, tuple(sample))
 
     def remove(self) -> int:
         """Remove them, but for those that were written since they were seen; how many were removed.
@@ -102,10 +109,10 @@ class Pruner:
         there = self._memory.holds([hit["_id"] for hit in page])
         return (hit for hit in page if hit["_id"] not in there)
 
-    def _standing(self, hits: list[Json]) -> Collection[Key]:
+    def _standing(self, hits: list[Json]) -> Collection[DocumentKey]:
         """Which documents stand in the index now that have the ids of these hits."""
         self._engine.refresh(self._index)
-        return look_up(self._engine, self._index, [hit["_id"] for hit in hits]).keys()
+        return multi_get(self._engine, self._index, [hit["_id"] for hit in hits]).keys()
 
     def _delete(self, hits: list[Json]) -> int:
         removed = 0
@@ -122,13 +129,13 @@ class Pruner:
             for hit, result in zip(hits, results, strict=True):
                 if result.ok:
                     removed += 1
-                elif passes(result.status):
+                elif is_retryable(result.status):
                     again.append(hit)
                 elif result.status == _CONFLICT:
                     conflicts.append(hit)
                 elif result.status == _FORBIDDEN:
                     label = self._engine.info.label
-                    raise denied(label, f"removing {hit['_id']!r} from {self._index}", result.reason)
+                    raise access_denied(label, f"removing {hit['_id']!r} from {self._index}", result.reason)
                 else:
                     raise RequestFailed(
                         f"{self._engine.info.label} does not remove {hit['_id']!r} from {self._index}: {result.reason}",
@@ -138,7 +145,7 @@ class Pruner:
             if conflicts:
                 # Where an answer got lost, the next try meets documents that are no longer there.
                 there = with_retries(partial(self._standing, conflicts), self._policy, self._control.no_waiting, count)
-                removed += sum(key_of(hit) not in there for hit in conflicts)
+                removed += sum(document_key(hit) not in there for hit in conflicts)
             if again and not backoff.wait():
                 raise RequestFailed(
                     f"{self._engine.info.label} is too busy to remove documents (tried for {self._policy.budget:g} s)",
@@ -150,14 +157,19 @@ class Pruner:
         return removed
 
 
-def prune(context: LoadContext, confirm: Confirm) -> tuple[int, list[str]]:
+def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[str]]:
     """How many documents were removed, and what must be said about those that were not."""
     assert context.memory is not None, "a load of files remembers what it met"
     settings = context.plan.settings
     pruner = Pruner(
-        context.engine, settings.index, context.targets, context.memory, context.policy, context.control,
+        context.engine,
+        settings.index,
+        context.targets,
+        context.memory,
+        context.policy,
+        context.control,
         context.outcomes.ledger.add_retries,
-    )  # fmt: skip
+    )
     gone = pruner.find()
     if not gone.count:
         return 0, []
@@ -170,7 +182,7 @@ def prune(context: LoadContext, confirm: Confirm) -> tuple[int, list[str]]:
     if not confirm(gone):
         return 0, [kept]
     removed = pruner.remove()
-    refresh(context)
+    refresh_index(context)
     return removed, []
 
 

@@ -1,8 +1,8 @@
-"""Written documents read back: a load ends with an error where the engine stores something else than it was sent.
+"""Read written documents back and compare them with what was sent.
 
-An ingest pipeline sees every document that is written as a whole and may change its text or its vector. The engine
-acknowledges such a write like any other. The vector then does not match the text, and every later load finds a
-document that differs from its source.
+An ingest pipeline sees every document that is indexed as a whole and may change its text or its vector, and the engine
+acknowledges the write all the same. The vector then no longer matches the text, and every later load finds a document
+that differs from its source. A load therefore fails as soon as a document differs from what was sent.
 """
 
 from __future__ import annotations
@@ -18,25 +18,29 @@ from typing import Any
 import numpy as np
 import orjson
 
-from es_sbert.encoder.types import Vectors
-from es_sbert.engines.look_up import look_up
-from es_sbert.engines.protocol import IndexState, ItemResult, Json
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.protocol import BulkItemResult, IndexState, Json
 from es_sbert.errors import DocumentsAltered, EngineError, IndexMissing
-from es_sbert.events import record
-from es_sbert.index.filled import added_members
-from es_sbert.index.layout import vector_path
-from es_sbert.index.meta import DocumentMeta, stored_meta
-from es_sbert.index.schema import is_in_source
-from es_sbert.index.targets import Target, Targets, text_in
-from es_sbert.index.text import MISSING, find_field
-from es_sbert.index.vectors import stored_vectors
-from es_sbert.ingest.actions import Action
-from es_sbert.ingest.channel import Aborted
-from es_sbert.ingest.context import LoadContext, patiently, replaced
+from es_sbert.index.document_vectors import (
+    EmbeddingTarget,
+    EmbeddingTargets,
+    read_document_meta,
+    stored_text,
+    vector_members,
+)
+from es_sbert.index.mapping import is_in_source, vector_path
+from es_sbert.index.serialization import read_stored_vectors
+from es_sbert.index.text_template import MISSING, find_field
+from es_sbert.index.vector_meta import DocumentMeta
+from es_sbert.ingest.bulk_lines import DocumentAction
+from es_sbert.ingest.load_context import LoadContext, index_replaced_error, retrying
+from es_sbert.ingest.pipeline import LoadAborted
+from es_sbert.messages import log_event
 
 # Documents that are read back of the first bulk request, and at the end of a load.
-FIRST = 8
-SAMPLE = 32
+FIRST_REQUEST_DOCUMENTS = 8
+SAMPLE_DOCUMENTS = 32
 # Larger documents are read back only where there is no other: an answer with a thousand passages takes megabytes.
 _MOST_BYTES = 64 << 10
 # Quantised storage and the engine's own normalisation stay far above it.
@@ -65,11 +69,11 @@ class SentDocument:
     absent: tuple[str, ...]
 
     @classmethod
-    def of(cls, action: Action, version: tuple[int, int], targets: Targets) -> SentDocument:
+    def of(cls, action: DocumentAction, version: tuple[int, int], targets: EmbeddingTargets) -> SentDocument:
         document = action.document
         # Copies: a vector of a window is a view that would keep the vectors of the whole window in memory.
         fields = {
-            field.field: (tuple(vector.copy() for _, _, vector in stored_vectors(field.value, 0)), field.meta)
+            field.field: (tuple(vector.copy() for _, _, vector in read_stored_vectors(field.value, 0)), field.meta)
             for field in action.fields
         }
         # A partial update leaves the vectors that it does not name.
@@ -78,7 +82,7 @@ class SentDocument:
         return cls(document.id, document.routing, version, document.texts, fields, absent)
 
 
-class ReadBack:
+class ReadBackCheck:
     """Compares documents of a load with what the engine stores of them. Thread-safe.
 
     Args:
@@ -96,7 +100,7 @@ class ReadBack:
         self._chance = random.Random()
 
     @contextmanager
-    def first_request_alone(self) -> Iterator[None]:
+    def exclusive_first_request(self) -> Iterator[None]:
         """Let no second request go until documents of the first one were read back.
 
         Raises:
@@ -107,10 +111,10 @@ class ReadBack:
             return
         with self._gate:
             if self._failed:
-                raise Aborted
+                raise LoadAborted
             yield
 
-    def check_first(self, taken: Sequence[tuple[Action, ItemResult]]) -> None:
+    def check_first(self, taken: Sequence[tuple[DocumentAction, BulkItemResult]]) -> None:
         """Read back some documents of the first request of which the engine takes any.
 
         Where they differ, the vectors of all documents of the request are removed: they count as not embedded.
@@ -124,11 +128,11 @@ class ReadBack:
         if self._first_checked:
             self._add_to_sample(taken)
             return
-        fit = _fit([pair for pair in taken if pair[1].version is not None])
+        fit = _small_documents([pair for pair in taken if pair[1].version is not None])
         if not fit:
             return
         self._add_to_sample(taken)
-        chosen = fit[:: max(1, len(fit) // FIRST)][:FIRST]
+        chosen = fit[:: max(1, len(fit) // FIRST_REQUEST_DOCUMENTS)][:FIRST_REQUEST_DOCUMENTS]
         try:
             self._check([self._sent(action, result.version) for action, result in chosen if result.version])
         except DocumentsAltered:
@@ -148,22 +152,24 @@ class ReadBack:
         if self._context.control.lost is not None:
             return
         try:
-            patiently(self._context, partial(self._check, self._sample))
+            retrying(self._context, partial(self._check, self._sample))
         except EngineError as error:
             self._context.control.cut(f"written documents could not be read back: {error.message}")
 
-    def _sent(self, action: Action, version: tuple[int, int]) -> SentDocument:
+    def _sent(self, action: DocumentAction, version: tuple[int, int]) -> SentDocument:
         return SentDocument.of(action, version, self._context.targets)
 
-    def _add_to_sample(self, taken: Sequence[tuple[Action, ItemResult]]) -> None:
+    def _add_to_sample(self, taken: Sequence[tuple[DocumentAction, BulkItemResult]]) -> None:
         """Reservoir sampling: each document of the load has the same chance."""
         for action, result in taken:
             if result.version is None or len(action.body) > _MOST_BYTES:
                 continue
             with self._lock:
                 self._seen += 1
-                place = len(self._sample) if len(self._sample) < SAMPLE else self._chance.randrange(self._seen)
-                if place < SAMPLE:
+                place = (
+                    len(self._sample) if len(self._sample) < SAMPLE_DOCUMENTS else self._chance.randrange(self._seen)
+                )
+                if place < SAMPLE_DOCUMENTS:
                     self._sample[place : place + 1] = [self._sent(action, result.version)]
 
     def _check(self, sent: Sequence[SentDocument]) -> None:
@@ -171,12 +177,12 @@ class ReadBack:
             self._compare(sent)
         except IndexMissing:
             # Deleted since the documents were acknowledged.
-            raise replaced(self._context) from None
+            raise index_replaced_error(self._context) from None
 
     def _compare(self, sent: Sequence[SentDocument]) -> None:
         context = self._context
         name, mappings = context.index.name, context.index.mappings
-        names = [name for target in context.targets for name in _names(target)]
+        names = [name for target in context.targets for name in _source_fields(target)]
         keys = [(document.id, document.routing) for document in sent]
         stored = context.engine.read_documents(name, keys, source_includes=list(dict.fromkeys(names)))
         missing = [document for document, found in zip(sent, stored, strict=True) if found is None]
@@ -196,7 +202,7 @@ class ReadBack:
         name = context.index.name
         context.engine.refresh(name)
         ids = [document.id for document in missing]
-        hits = look_up(context.engine, name, ids, source=context.engine.info.source_with_vectors())
+        hits = multi_get(context.engine, name, ids, source=context.engine.info.source_with_vectors())
         return [(document, hit) for document in missing for hit in hits.values() if hit["_id"] == document.id]
 
     def _altered(self, document: SentDocument, differences: Sequence[str]) -> DocumentsAltered:
@@ -225,7 +231,7 @@ class ReadBack:
             f"Look at `GET _cat/plugins` and `GET {name}/_settings`. Once the cause is removed, {again}.",
         )
 
-    def _remove_vectors(self, taken: Sequence[tuple[Action, ItemResult]]) -> None:
+    def _remove_vectors(self, taken: Sequence[tuple[DocumentAction, BulkItemResult]]) -> None:
         """Leave no vector in the index that may differ from what was sent. Pipelines do not see partial updates."""
         lines = []
         for action, result in taken:
@@ -234,16 +240,18 @@ class ReadBack:
                 head: Json = {"_id": action.document.id, "if_seq_no": sequence, "if_primary_term": term}
                 if action.document.routing is not None:
                     head["routing"] = action.document.routing
-                partial_document = added_members((), [field.field for field in action.fields])
+                partial_document = vector_members((), [field.field for field in action.fields])
                 lines += [orjson.dumps({"update": head}), orjson.dumps({"doc": partial_document})]
         try:
             if lines:
                 self._context.engine.bulk(self._context.index.name, b"\n".join([*lines, b""]))
         except EngineError as error:
-            record("vectors_left", f"the vectors of {len(lines) // 2} documents remain: {error.message}")
+            log_event("vectors_left", f"the vectors of {len(lines) // 2} documents remain: {error.message}")
 
 
-def _fit(taken: Sequence[tuple[Action, ItemResult]]) -> Sequence[tuple[Action, ItemResult]]:
+def _small_documents(
+    taken: Sequence[tuple[DocumentAction, BulkItemResult]],
+) -> Sequence[tuple[DocumentAction, BulkItemResult]]:
     """Those that are not large, or else the smallest one."""
     return [pair for pair in taken if len(pair[0].body) <= _MOST_BYTES] or sorted(
         taken, key=lambda pair: len(pair[0].body)
@@ -256,28 +264,30 @@ def _pipelines(index: IndexState) -> dict[str, str]:
     return {setting: name for setting, name in names if name != "_none"}
 
 
-def _names(target: Target) -> tuple[str, ...]:
+def _source_fields(target: EmbeddingTarget) -> tuple[str, ...]:
     return (*target.template.fields, target.field, target.meta_field)
 
 
-def _differences(sent: SentDocument, found: Json, targets: Targets, mappings: Mapping[str, Any]) -> list[str]:
+def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, mappings: Mapping[str, Any]) -> list[str]:
     """How a stored document differs from what was sent."""
     source: Json = found.get("_source") or {}
     told = []
     if found.get("_routing") != sent.routing:
         told.append(f"the routing is {found.get('_routing')!r} and not {sent.routing!r}")
     for target, text in zip(targets, sent.texts, strict=True):
-        if all(is_in_source(name, mappings) for name in target.template.fields) and text_in(source, target) != text:
+        if all(is_in_source(name, mappings) for name in target.template.fields) and stored_text(source, target) != text:
             told.append(f"the text {target.template.template!r} is another one")
         if is_in_source(vector_path(target.field, target.meta), mappings):
             told += _vector_differences(sent, source, target)
         wanted = sent.fields.get(target.field)
         if wanted is not None and is_in_source(target.meta_field, mappings):
-            told += [] if stored_meta(source, target.meta_field) == wanted[1] else [f"{target.meta_field} differs"]
+            told += (
+                [] if read_document_meta(source, target.meta_field) == wanted[1] else [f"{target.meta_field} differs"]
+            )
     return told
 
 
-def _vector_differences(sent: SentDocument, source: Json, target: Target) -> list[str]:
+def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarget) -> list[str]:
     field, wanted = target.field, sent.fields.get(target.field)
     value = find_field(source, field)
     has_vector = value is not MISSING and value is not None
@@ -286,7 +296,7 @@ def _vector_differences(sent: SentDocument, source: Json, target: Target) -> lis
     if not has_vector:
         return [f"the vector in {field} is missing"]
     try:
-        stored = [vector for _, _, vector in stored_vectors(value, 0)]
+        stored = [vector for _, _, vector in read_stored_vectors(value, 0)]
         if len(stored) != len(wanted[0]):
             return [f"{field} has {len(stored)} passages and not {len(wanted[0])}"]
         cosine = min(_cosine(one, two) for one, two in zip(stored, wanted[0], strict=True))

@@ -1,9 +1,13 @@
-"""What reading a source gives: records, and places where there should have been one."""
+"""Records as sources yield them, rejected records, and document ids taken from a field."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from es_sbert.index.text_template import MISSING, find_field
+from es_sbert.io.json_lines import json_type_name
 
 
 # Named tuples: one of each is made per record, and a frozen dataclass takes three times as long to make.
@@ -44,7 +48,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
+class RejectedRecord:
     """Input that is not a document.
 
     Attributes:
@@ -64,3 +68,31 @@ class Reject:
     document: bytes | None = None
     id: str | None = None
     partial: bool = False
+
+
+# Both engines refuse longer ids.
+MAX_ID_BYTES = 512
+
+
+class InvalidId(Exception):
+    """A document whose id cannot be used; the message says why."""
+
+
+def document_id(fields: Mapping[str, Any], id_field: str) -> str:
+    """The id that stands in a field: a string, or an integer written out.
+
+    Raises:
+        BadId: missing, null, empty, longer than 512 bytes in UTF-8, or of another type.
+    """
+    value = find_field(fields, id_field)
+    if value is MISSING:
+        raise InvalidId(f"the id field {id_field} is missing")
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InvalidId(f"the id field {id_field} is a JSON {json_type_name(value)}, not a string or an integer")
+    text = str(value)
+    if not text:
+        raise InvalidId(f"the id field {id_field} is empty")
+    size = len(text.encode())
+    if size > MAX_ID_BYTES:
+        raise InvalidId(f"the id has {size} bytes; engines take at most {MAX_ID_BYTES}")
+    return text

@@ -1,7 +1,7 @@
-"""The records that a load has read so far: tells duplicates and contradictions, and what the engine has acknowledged.
+"""The records that a load has read so far, in a scratch SQLite table.
 
-A table of digests in a file, so that memory does not grow with the source. The table is only of use to the process that
-writes it: it is not synchronised with the disk, and the file of a killed load is overwritten by the next one.
+It finds duplicates and conflicting ids, and remembers what the engine has acknowledged. Only the process that writes
+the table uses it: it is not synced to disk, and the next load overwrites the table of a killed one.
 """
 
 from __future__ import annotations
@@ -9,12 +9,37 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Sequence
+from enum import Enum, auto
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
-from es_sbert.ingest.memory import Meeting, Met
+from es_sbert.engines.multi_get import batched
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.triage import chunks
+
+
+class SeenStatus(Enum):
+    """What a load knows of a document that comes out of its source."""
+
+    NEW = auto()  # not seen in this run; what an earlier run has seen is looked up in the index again
+    ACKNOWLEDGED = auto()  # acknowledged in this run, and read again since the worker that read it first was lost
+    REPEATED = auto()  # the very document was met earlier in this source
+    CONTRADICTED = auto()  # its id was met earlier in this source, with another content
+
+
+class SeenRecord(NamedTuple):
+    """A document that comes out of the source.
+
+    Attributes:
+        id: Its id.
+        content: Hash of the whole document, in hex digits.
+        origin: Where it stands.
+    """
+
+    id: str
+    content: str
+    origin: Origin
+
 
 # The system's own cache holds the rest of the file: more here would only grow with the source.
 _CACHE_KIB = 8 * 1024
@@ -31,7 +56,7 @@ _ACKNOWLEDGE = f"UPDATE records SET acknowledged = 1 WHERE id IN ({_KEYS})"
 _Row = tuple[bytes, int, bytes, int, int, int]
 
 
-class SeenRecords:
+class SeenRecordTable:
     """Not thread-safe.
 
     Args:
@@ -65,8 +90,8 @@ class SeenRecords:
         # One transaction for all: without a journal it costs nothing to keep open.
         self._db.execute("BEGIN")
 
-    def meet(self, meetings: Sequence[Meeting]) -> list[tuple[Met, Origin]]:
-        """See `LoadMemory.meet`."""
+    def meet(self, meetings: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
+        """See `LoadCheckpoint.meet`."""
         first_number = self._meetings
         self._meetings += len(meetings)
         rows = [
@@ -75,8 +100,8 @@ class SeenRecords:
         ]
         # Neighbours of the table are entered together; of one key, the first that was met wins.
         rows.sort()
-        answers = [(Met.NEW, meeting.origin) for meeting in meetings]
-        for some in chunks(rows, _ROWS):
+        answers = [(SeenStatus.NEW, meeting.origin) for meeting in meetings]
+        for some in batched(rows, _ROWS):
             padding = [None] * (len(some[0]) * (_ROWS - len(some)))
             if self._db.execute(_INSERT, [*chain.from_iterable(some), *padding]).rowcount == len(some):
                 continue  # all of them are new
@@ -88,17 +113,17 @@ class SeenRecords:
         return answers
 
     def acknowledge(self, document_ids: Sequence[str]) -> None:
-        """See `LoadMemory.acknowledge`."""
-        for keys in chunks(sorted(map(_key, document_ids)), _ROWS):
+        """See `LoadCheckpoint.acknowledge`."""
+        for keys in batched(sorted(map(_key, document_ids)), _ROWS):
             self._db.execute(_ACKNOWLEDGE, _padded(keys))
 
     def holds(self, document_ids: Sequence[str]) -> set[str]:
-        """See `LoadMemory.holds`."""
+        """See `LoadCheckpoint.holds`."""
         seen = self._find([_key(document_id) for document_id in document_ids])
         return {document_id for document_id in document_ids if _key(document_id) in seen}
 
     def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
-        """See `LoadMemory.count_acknowledged`."""
+        """See `LoadCheckpoint.count_acknowledged`."""
         if documents is None:
             [(count,)] = self._db.execute("SELECT COUNT(*) FROM records WHERE acknowledged = 1")
             return int(count)
@@ -121,17 +146,17 @@ class SeenRecords:
     def _find(self, keys: Sequence[bytes]) -> dict[bytes, _Row]:
         """Rows by their keys."""
         found: dict[bytes, _Row] = {}
-        for some in chunks(keys, _ROWS):
+        for some in batched(keys, _ROWS):
             found |= {row[0]: row for row in self._db.execute(_FIND, _padded(some))}
         return found
 
-    def _seen_before(self, row: _Row, content: bytes, origin: Origin) -> tuple[Met, Origin]:
+    def _seen_before(self, row: _Row, content: bytes, origin: Origin) -> tuple[SeenStatus, Origin]:
         _, _, known, source, line, acknowledged = row
         first = Origin(self._names[source], line)
         if self._rereads and known == content and (first == origin or not acknowledged):
             # The worker that read it first may be lost and never have sent it; indexing it twice is harmless.
-            return (Met.ACKNOWLEDGED if acknowledged else Met.NEW), origin
-        return (Met.REPEATED if known == content else Met.CONTRADICTED), first
+            return (SeenStatus.ACKNOWLEDGED if acknowledged else SeenStatus.NEW), origin
+        return (SeenStatus.REPEATED if known == content else SeenStatus.CONTRADICTED), first
 
     def _place(self, origin: Origin) -> tuple[int, int]:
         """Number of the source in this table, and line."""

@@ -1,20 +1,70 @@
-"""What one load is asked to do."""
+"""The settings of a load, among them the error limit of `--max-errors`."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.ingest.error_limit import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit
-from es_sbert.ingest.sources.formats import Format
+from es_sbert.errors import UsageError
+from es_sbert.ingest.sources.document_source import FileFormat
+
+# A share means nothing before so many records were read.
+MIN_RECORDS_READ = 1000
+
+
+@dataclass(frozen=True)
+class ErrorLimit:
+    """How many documents may fail before a load stops.
+
+    Attributes:
+        count: The most that may fail; None where a share is given, or nothing.
+        share: The largest part of the records read that may fail, 0 to 1, once `MIN_RECORDS_READ` were read.
+    """
+
+    count: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> ErrorLimit:
+        """Read `100`, `5%`, `0.5%` or `off`.
+
+        Raises:
+            UsageError: it is none of these.
+        """
+        if text.strip().lower() == "off":
+            return cls()
+        match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?) ?%", text.strip(), re.ASCII)
+        if match is None or (match[2] is not None and float(match[2]) > 100):
+            raise UsageError(
+                f"--max-errors {text!r} is neither a number nor a percentage",
+                "Write a number of documents (100), a part of those read (5%), or off.",
+            )
+        return cls(count=int(match[1])) if match[1] is not None else cls(share=float(match[2]) / 100)
+
+    def is_exceeded(self, read: int, failed: int) -> bool:
+        """Whether a load with these counts is to stop."""
+        if self.count is not None:
+            return failed > self.count
+        return self.share is not None and read >= MIN_RECORDS_READ and failed > self.share * read
+
+    def __str__(self) -> str:
+        if self.count is not None:
+            return f"{self.count:,}"
+        return "off" if self.share is None else f"{self.share * 100:g}%"
+
+
+DEFAULT_LIMIT = ErrorLimit(share=0.1)
+NO_LIMIT = ErrorLimit()
 
 MIB = 1 << 20
 
 
-class LoadSettings(StrEnum):
+class BulkLoadSettings(StrEnum):
     """Whether an index is loaded without refreshes and replicas."""
 
     AUTO = "auto"  # an index that this load creates
@@ -63,7 +113,7 @@ class IngestSettings(BaseModel):
 
     index: str
     files: tuple[str, ...] = ()
-    format: Format | None = None
+    format: FileFormat | None = None
     text_fields: tuple[str, ...] = ()
     text_template: str | None = None
     id_field: str | None = None
@@ -77,7 +127,7 @@ class IngestSettings(BaseModel):
     retry_seconds: float = Field(default=300.0, ge=0)
     max_document_bytes: int = Field(default=16 * MIB, ge=1024)
     dead_letters: Path | None = None
-    load_settings: LoadSettings = LoadSettings.AUTO
+    load_settings: BulkLoadSettings = BulkLoadSettings.AUTO
     prune: bool = False
     retry: Path | None = None
     watch_seconds: float | None = Field(default=None, gt=0)

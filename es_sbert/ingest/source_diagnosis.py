@@ -1,4 +1,4 @@
-"""Why the first records of a source hold no document that can be loaded, and what to do about it."""
+"""Diagnose why the first records of a source cannot be loaded, and suggest a remedy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from es_sbert.index.field_names import document_names, fields_hint
-from es_sbert.index.text import MISSING, find_field
-from es_sbert.ingest.documents import Document, DocumentRules, document_of
-from es_sbert.ingest.error_limit import ErrorReasons
-from es_sbert.ingest.records import Record, Reject
-from es_sbert.streams.json_lines import json_type
+from es_sbert.index.text_template import MISSING, document_field_names, fields_hint, find_field
+from es_sbert.ingest.documents import Document, DocumentRules, to_document
+from es_sbert.ingest.ledger import ErrorReasons
+from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.io.json_lines import json_type_name
 
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
 _BULK_PARAMETERS = frozenset({
@@ -26,7 +25,7 @@ _LISTED = 100
 
 
 @dataclass
-class Window:
+class FirstRecords:
     """The first records of a source, examined as a load examines them.
 
     Attributes:
@@ -37,20 +36,20 @@ class Window:
     """
 
     rules: DocumentRules
-    records: list[Record | Reject] = field(default_factory=list)
+    records: list[Record | RejectedRecord] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
+    rejects: list[RejectedRecord] = field(default_factory=list)
     _present: set[str] = field(default_factory=set)
 
-    def add(self, record: Record | Reject) -> None:
+    def add(self, record: Record | RejectedRecord) -> None:
         """Examine the next record."""
         self.records.append(record)
-        if isinstance(record, Reject):
+        if isinstance(record, RejectedRecord):
             self.rejects.append(record)
             return
         self._present |= {name for name in self.absent if find_field(record.fields, name) is not MISSING}
-        document = document_of(record, self.rules)
-        if isinstance(document, Reject):
+        document = to_document(record, self.rules)
+        if isinstance(document, RejectedRecord):
             self.rejects.append(document)
         else:
             self.documents.append(document)
@@ -78,7 +77,7 @@ class Window:
         """Names of the fields that the first documents have, in their order."""
         found: dict[str, None] = {}
         for _, fields in zip(range(_LISTED), self.objects(), strict=False):
-            found |= dict.fromkeys(document_names(fields))
+            found |= dict.fromkeys(document_field_names(fields))
         return list(found)
 
 
@@ -90,7 +89,7 @@ def is_bulk_action(fields: Mapping[str, Any]) -> bool:
     return action in _BULK_ACTIONS and isinstance(parameters, dict) and parameters.keys() <= _BULK_PARAMETERS
 
 
-def wrong_format(window: Window) -> tuple[str, str] | None:
+def diagnose_format(window: FirstRecords) -> tuple[str, str] | None:
     """What a source is in place of documents, and what to do; None where its records may be documents.
 
     These formats are refused even if some of their lines could be loaded.
@@ -98,8 +97,8 @@ def wrong_format(window: Window) -> tuple[str, str] | None:
     first = window.records[0] if window.records else None
     if first is None:
         return None
-    name = _file(first)
-    if isinstance(first, Reject):
+    name = _shell_name(first)
+    if isinstance(first, RejectedRecord):
         # Files are refused for this before they are read; pipes are not.
         if first.raw.lstrip().startswith(b"[") and _is_json(first):
             return f"{first.origin.source} holds a JSON array, not one object a line", f"Use: jq -c '.[]' {name}"
@@ -109,7 +108,7 @@ def wrong_format(window: Window) -> tuple[str, str] | None:
         # An action alone may be a strange document; followed by another line it is a bulk body.
         if len(window.records) > 1:
             return f"{first.origin.source} looks like a _bulk body: each document comes after a line with its action", (
-                _from_bulk(first.fields, actions, name)
+                _bulk_body_remedy(first.fields, actions, name)
             )
     if _is_response(first.fields):
         return (
@@ -125,13 +124,13 @@ def wrong_format(window: Window) -> tuple[str, str] | None:
     return None
 
 
-def nothing_loadable(window: Window) -> tuple[str, str]:
+def diagnose_unloadable(window: FirstRecords) -> tuple[str, str]:
     """Why no record of the window can be loaded, and what to do.
 
     Args:
         window: At least one record, and none with a text.
     """
-    source = _file(window.records[0])
+    source = _shell_name(window.records[0])
     shown = window.records[0].origin.source
     names = window.field_names()
     objects = list(window.objects())
@@ -154,14 +153,16 @@ def nothing_loadable(window: Window) -> tuple[str, str]:
         )
     texts = window.rules.text_fields
     for name in texts:
-        types = {json_type(value) for fields in objects if (value := find_field(fields, name)) not in (MISSING, None)}
+        types = {
+            json_type_name(value) for fields in objects if (value := find_field(fields, name)) not in (MISSING, None)
+        }
         if types and "string" not in types:
             return f"{count}, since the text field {name} is a JSON {' or '.join(sorted(types))}, not a string", (
                 f"{fields_hint([], names, 'The documents have')} Name a field of text with --text-field or "
                 "--text-template."
             )
     if window.rejects and not window.documents:
-        return f"{count}: {_reasons(window)}", "Correct the source and run the command again."
+        return f"{count}: {_frequent_reasons(window)}", "Correct the source and run the command again."
     if window.absent == list(texts):
         return f"{count}, since no document has the text field {' or '.join(texts)}", (
             f"{fields_hint(texts, names, 'The documents have')} Name the fields of the text with --text-field or "
@@ -173,7 +174,7 @@ def nothing_loadable(window: Window) -> tuple[str, str]:
     )
 
 
-def _no_objects(window: Window, shown: str, file: str, first_raw: bytes) -> tuple[str, str]:
+def _no_objects(window: FirstRecords, shown: str, file: str, first_raw: bytes) -> tuple[str, str]:
     lines = [reject.raw.strip() for reject in window.rejects if reject.raw.strip()]
     all_json = all(map(_is_json, window.rejects))
     if all_json and first_raw.strip() == b"{":
@@ -192,12 +193,12 @@ def _no_objects(window: Window, shown: str, file: str, first_raw: bytes) -> tupl
             f"Add --format {kind}, or name the file .{kind}.",
         )
     return (
-        f"{shown}: none of the first {len(window.records):,} records can be loaded: {_reasons(window)}",
+        f"{shown}: none of the first {len(window.records):,} records can be loaded: {_frequent_reasons(window)}",
         "Check that the file holds what its name or --format says.",
     )
 
 
-def _is_json(reject: Reject) -> bool:
+def _is_json(reject: RejectedRecord) -> bool:
     """Whether a line was read as JSON, and was no object."""
     return reject.reason.startswith(("malformed JSON", "the line is a JSON"))
 
@@ -212,7 +213,7 @@ def _delimiter(lines: Sequence[bytes]) -> bytes | None:
     return None
 
 
-def _reasons(window: Window) -> str:
+def _frequent_reasons(window: FirstRecords) -> str:
     reasons = ErrorReasons()
     for reject in window.rejects:
         reasons.add(reject.reason)
@@ -228,7 +229,7 @@ def _is_hit(fields: Mapping[str, Any]) -> bool:
     return isinstance(fields.get("_source"), dict) and "_id" in fields and "_index" in fields
 
 
-def _from_bulk(first: Mapping[str, Any], actions: set[str], file: str) -> str:
+def _bulk_body_remedy(first: Mapping[str, Any], actions: set[str], file: str) -> str:
     if not actions <= {"index", "create"}:
         return (
             "Send it to the _bulk API of the engine, then embed the documents in place: "
@@ -240,7 +241,7 @@ def _from_bulk(first: Mapping[str, Any], actions: set[str], file: str) -> str:
     return f"Keep its documents: awk 'NR % 2 == 0' {file}"
 
 
-def _file(record: Record | Reject) -> str:
+def _shell_name(record: Record | RejectedRecord) -> str:
     """A record's source for a shell command."""
     name = record.origin.source
     return "FILE" if re.match(r"[\w+.-]+://", name) or name in ("-", "sql") else shlex.quote(name)

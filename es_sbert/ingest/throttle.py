@@ -1,4 +1,4 @@
-"""How much is sent at a time: more, step by step, while the engine keeps up; half when it does not."""
+"""Adaptive throttling of bulk requests: grow body size and concurrency step by step, halve both on overload."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from es_sbert.events import record
+from es_sbert.messages import log_event
 
 SMALLEST_BODY = 64 << 10
 _BODY_STEP = 256 << 10
@@ -96,4 +96,4 @@ class Throttle:
         self._record(f"a body of {size:,} bytes is over the server's limit")
 
     def _record(self, message: str) -> None:
-        record("throttle_changed", message, body_bytes=self.body_bytes, requests=self.requests)
+        log_event("throttle_changed", message, body_bytes=self.body_bytes, requests=self.requests)

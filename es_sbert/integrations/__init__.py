@@ -1,10 +1,10 @@
-"""es-sbert's models in other libraries' vector stores and pipelines; none of those libraries is needed to import this.
+"""Adapters that let other libraries use es-sbert's models. Importing this package needs none of those libraries.
 
-An `Encoder` by itself is what LangChain and elasticsearch-py's `VectorStore` call an embedding object. The modules here
-are for what it cannot be at the same time:
+An `Encoder` is already an embedding object for LangChain and for elasticsearch-py's `VectorStore`. These modules cover
+the rest:
 
 | module | for | needs |
 |---|---|---|
 | `elasticsearch_vectorstore` | elasticsearch-py's `AsyncVectorStore` | nothing |
-| `haystack` | Haystack's pipelines | `haystack-ai` (extra `haystack`) |
+| `haystack` | Haystack pipelines | `haystack-ai` (extra `haystack`) |
 """

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any, Self
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import UsageError
-from es_sbert.extras import require
-from es_sbert.loading import load_encoder
+from es_sbert.errors import UsageError, require_extra
+from es_sbert.model_loading import load_encoder
 
-require("haystack", "haystack")
+require_extra("haystack", "haystack")
 from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402  (after what says how to get it)
 
 
@@ -26,8 +25,9 @@ class _Embedder:
         ModelError, DeviceError, UsageError: on `warm_up`, when the model cannot be loaded as asked.
     """
 
-    def __init__(self, model: str | None = None, device: str = "auto", precision: str = "auto",
-                 threads: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, model: str | None = None, device: str = "auto", precision: str = "auto", threads: int | None = None
+    ) -> None:
         self.model = model
         self.device = device
         self.precision = precision
@@ -37,9 +37,7 @@ class _Embedder:
     def warm_up(self) -> None:
         """Load the model; `run` does so by itself where nobody has."""
         if self._encoder is None:
-            self._encoder = load_encoder(
-                self.model, device=self.device, precision=self.precision, threads=self.threads
-            )  # fmt: skip
+            self._encoder = load_encoder(self.model, device=self.device, precision=self.precision, threads=self.threads)
 
     def close(self) -> None:
         """End the encoder's threads; the next `run` loads it again."""
@@ -116,9 +114,15 @@ class SbertDocumentEmbedder(_Embedder):
         embedding_separator: Between those values and the content.
     """
 
-    def __init__(self, model: str | None = None, device: str = "auto", precision: str = "auto",
-                 threads: int | None = None, meta_fields_to_embed: list[str] | None = None,
-                 embedding_separator: str = "\n") -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: str | None = None,
+        device: str = "auto",
+        precision: str = "auto",
+        threads: int | None = None,
+        meta_fields_to_embed: list[str] | None = None,
+        embedding_separator: str = "\n",
+    ) -> None:
         # By name: @component makes the class anew, and super() would look for the one that it replaced.
         _Embedder.__init__(self, model, device, precision, threads)
         self.meta_fields_to_embed = meta_fields_to_embed or []
@@ -157,5 +161,6 @@ class SbertDocumentEmbedder(_Embedder):
 
     def _text(self, document: Document) -> str:
         values = (document.meta.get(name) for name in self.meta_fields_to_embed)
-        return self.embedding_separator.join([*(str(value) for value in values if value is not None),
-                                              document.content or ""])  # fmt: skip
+        return self.embedding_separator.join(
+            [*(str(value) for value in values if value is not None), document.content or ""]
+        )

@@ -1,5 +1,6 @@
-"""An index moved to another model behind its alias: copied, embedded anew, checked and swapped while it is in use.
+"""Migrate an index to another model, text or index type behind its alias, while the index is in use.
 
-The old index keeps answering until the swap and stands until it is dropped. What was done so far stands in the new
-index (`_meta.es_sbert.migration`), so any machine can go on with it.
+Documents are copied to a new index, embedded and verified; then the alias is swapped. The old index answers searches
+until the swap and is kept until it is dropped. Progress is stored in the new index (`_meta.es_sbert.migration`), so
+any machine can resume.
 """

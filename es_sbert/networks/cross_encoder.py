@@ -1,4 +1,4 @@
-"""The cross-encoder: both texts in one input, a classification head on the transformer's output."""
+"""The cross-encoder: both texts in one input, with a classification head on the transformer's output."""
 
 from __future__ import annotations
 
@@ -11,24 +11,89 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from es_sbert.bundle.cross_encoder import CrossEncoderModel, ScoreActivation
-from es_sbert.bundle.reranker import PairFormat
-from es_sbert.encoder.batches import plan_batches
-from es_sbert.encoder.pairs import PairTokenizer, TokenizedPairs
-from es_sbert.networks.pair_scores import check_pairs, pair_scores
-from es_sbert.networks.siamese import evaluating
+from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation
+from es_sbert.bundle.manifest import PairFormat
+from es_sbert.encoder.batching import plan_batches
+from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs
+from es_sbert.errors import UsageError
+from es_sbert.networks.siamese_encoder import eval_mode
+
+# Names of the class whose probability says how alike two texts are, in data sets and on the hub.
+_SIMILAR_CLASS_NAMES = (
+    "entailment",
+    "duplicate",
+    "is_duplicate",
+    "paraphrase",
+    "equivalent",
+    "similar",
+    "relevant",
+    "1",
+    "true",
+    "yes",
+)
+
+
+def pair_scores(logits: Tensor, model: CrossEncoderModel) -> Tensor:
+    """One score a pair.
+
+    One logit gives its sigmoid, in [0, 1], or itself where the model was trained so; several give the probability
+    of the class that stands for likeness: entailment, duplicate, paraphrase, …
+
+    Args:
+        logits: *Shape:* ``(pairs, labels)`` float32.
+        model: Whose logits they are.
+
+    Returns:
+        *Shape:* ``(pairs,)``.
+
+    Raises:
+        UsageError: no class, or more than one, stands for likeness.
+    """
+    if len(model.labels) > 1:
+        return torch.softmax(logits, dim=1)[:, similar_class_index(model.labels)]
+    return logits[:, 0].sigmoid() if model.activation is ScoreActivation.SIGMOID else logits[:, 0]
+
+
+def check_pairs(first: Sequence[str], second: Sequence[str]) -> None:
+    """Make sure that two columns are pairs.
+
+    Raises:
+        UsageError: they differ in length.
+    """
+    if len(first) != len(second):
+        raise UsageError(
+            f"{len(first)} first texts and {len(second)} second ones are no pairs", "Give as many of each."
+        )
+
+
+def similar_class_index(classes: Sequence[str]) -> int:
+    """The number of the class that says that two texts are alike.
+
+    Raises:
+        UsageError: no class, or more than one, has such a name.
+    """
+    found = [number for number, name in enumerate(classes) if name.lower() in _SIMILAR_CLASS_NAMES]
+    if len(found) != 1:
+        raise UsageError(
+            f"which of the classes {', '.join(classes)} says how alike two texts are is not clear",
+            f"Name exactly one of them {', '.join(_SIMILAR_CLASS_NAMES[:-1])} or {_SIMILAR_CLASS_NAMES[-1]}, or "
+            f"train with the objective "
+            "regression, which gives one score.",
+        )
+    return found[0]
+
 
 # transformers' own name for the one label of a regression.
-ONE_LABEL = ("LABEL_0",)
+REGRESSION_LABELS = ("LABEL_0",)
 
 # Padded tokens of one batch without gradients.
-_BUDGET = {"cpu": 1024, "cuda": 32_768}
+_BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
 # Pairs tokenised at a time: what is held of a large set is scores, not tokens.
-_WINDOW = 16_384
+_TOKENIZE_WINDOW = 16_384
 
 
 class CrossEncoder(nn.Module):
-    """A cross-encoder in torch; `es_sbert.networks.cross_encoder_folder` opens, starts and saves one.
+    """A cross-encoder in torch; `es_sbert.networks.pair_scorer_folder` opens, starts and saves one.
 
     A `PairScorer` for evaluation as it stands.
 
@@ -75,7 +140,7 @@ class CrossEncoder(nn.Module):
 
         There is no attention mask where it would hide nothing.
         """
-        return _unmasked(self._tokenizer.feed(pairs, np.arange(len(pairs.ids))))
+        return _without_full_mask(self._tokenizer.feed(pairs, np.arange(len(pairs.ids))))
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Logits ``(pairs, labels)`` float32 of a batch that `inputs` made."""
@@ -91,17 +156,17 @@ class CrossEncoder(nn.Module):
         """
         check_pairs(first, second)
         scores = np.empty(len(first), dtype=np.float32)  # (pairs,)
-        with evaluating(self):
-            for start in range(0, len(first), _WINDOW):
-                window = slice(start, start + _WINDOW)
+        with eval_mode(self):
+            for start in range(0, len(first), _TOKENIZE_WINDOW):
+                window = slice(start, start + _TOKENIZE_WINDOW)
                 self._score(first[window], second[window], scores[window])
         return scores
 
     def _score(self, first: Sequence[str], second: Sequence[str], scores: NDArray[np.float32]) -> None:
         """Score one window of pairs; `scores`, *shape* ``(pairs,)``, receives them."""
         tokenized = self._tokenizer(first, second)
-        for members in plan_batches(tokenized.lengths, _BUDGET.get(self.device.type, _BUDGET["cuda"])):
-            inputs = _unmasked(self._tokenizer.feed(tokenized, members))
+        for members in plan_batches(tokenized.lengths, _BATCH_TOKENS.get(self.device.type, _BATCH_TOKENS["cuda"])):
+            inputs = _without_full_mask(self._tokenizer.feed(tokenized, members))
             logits = self({name: tensor.to(self.device) for name, tensor in inputs.items()})
             scores[members] = pair_scores(logits, self.model).cpu().numpy()
 
@@ -131,7 +196,7 @@ class CrossEncoder(nn.Module):
         return CrossEncoder(model, self.pairs, transformer)
 
 
-def _unmasked(arrays: Mapping[str, NDArray[np.int64]]) -> dict[str, Tensor]:
+def _without_full_mask(arrays: Mapping[str, NDArray[np.int64]]) -> dict[str, Tensor]:
     """Arrays as tensors, without an attention mask that hides nothing; on a GPU, seeing that would take a wait."""
     return {
         name: torch.from_numpy(array) for name, array in arrays.items() if name != "attention_mask" or not array.all()

@@ -1,4 +1,4 @@
-"""The poly-encoder: between bi-encoder and cross-encoder (Humeau et al. 2020, arXiv 1905.01969)."""
+"""The poly-encoder and its attention: between bi-encoder and cross-encoder (Humeau et al. 2020, arXiv 1905.01969)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,68 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from es_sbert.encoder.batches import distinct, plan_batches
-from es_sbert.networks.attention import attended_cosine, summarise
-from es_sbert.networks.pair_scores import check_pairs
-from es_sbert.networks.siamese import SiameseEncoder, evaluating
+from es_sbert.encoder.batching import plan_batches, unique_rows
+from es_sbert.networks.cross_encoder import check_pairs
+from es_sbert.networks.pooling import MIN_NORM, normalize_vectors
+from es_sbert.networks.siamese_encoder import SiameseEncoder, eval_mode
+
+
+def attend_with_codes(tokens: Tensor, mask: Tensor, codes: Tensor) -> Tensor:
+    """The context as m vectors: each code attends over the context's token vectors.
+
+    yᵢ = Σⱼ wⱼ hⱼ with w = softmax(cᵢ · h₁, …, cᵢ · h_N): dot products as in the paper, without a scale.
+
+    Args:
+        tokens: The transformer's outputs h. *Shape:* ``(batch, tokens, width)``.
+        mask: 1 for a token, 0 for padding. *Shape:* ``(batch, tokens)``; every row has a token.
+        codes: The learnt codes c. *Shape:* ``(m, width)``.
+
+    Returns:
+        *Shape:* ``(batch, m, width)``.
+    """
+    logits = codes @ tokens.mT  # (batch, m, tokens)
+    logits = logits.masked_fill(mask.unsqueeze(1) == 0, float("-inf"))
+    return torch.softmax(logits, dim=-1) @ tokens
+
+
+def attention_cosine(contexts: Tensor, candidates: Tensor) -> Tensor:
+    """Each candidate attends over the m vectors of a context; the score is its cosine with the result.
+
+    With s = (x · y₁, …, x · y_m) for a candidate x and w = softmax(s), the context's final vector is y = Σᵢ wᵢ yᵢ
+    and the score x · y / (‖x‖ ‖y‖). The paper scores by the dot product; a cosine is also what STS gold scores are
+    compared with, and what a temperature was chosen for. 0 where x or y is zero.
+
+    y itself is never made: x · y = w · s, and ‖y‖² = wᵀ G w with Gᵢⱼ = yᵢ · yⱼ, so that a batch against all its
+    candidates takes m numbers a pair instead of m + width.
+
+    Args:
+        contexts: *Shape:* ``(batch, m, width)``.
+        candidates: *Shape:* ``(batch, candidates, width)``: those of each context; or ``(1, candidates, width)``:
+            the same for all.
+
+    Returns:
+        *Shape:* ``(batch, candidates)``.
+    """
+    logits = candidates @ contexts.mT  # (batch, candidates, m)
+    weights = torch.softmax(logits, dim=-1)  # (batch, candidates, m)
+    gram = contexts @ contexts.mT  # (batch, m, m)
+    squared = ((weights @ gram) * weights).sum(dim=-1)  # (batch, candidates): ‖y‖²
+    has_direction = squared > MIN_NORM**2
+    # Replaced before root and division: where() alone would let NaN through from the branch not taken.
+    length = torch.where(has_direction, squared, 1.0).sqrt()  # (batch, candidates)
+    # x/‖x‖ · y, by way of the unit candidate, whose gradient stays finite at zero.
+    dots = (weights * (normalize_vectors(candidates) @ contexts.mT)).sum(dim=-1)  # (batch, candidates)
+    return torch.where(has_direction, dots / length, 0.0)
+
 
 # Padded tokens of one batch without gradients.
-_BUDGET = {"cpu": 1024, "cuda": 32_768}
+_BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
 # Pairs scored at a time: each needs a context's m vectors.
-_PAIRS = 256
+_SCORED_PAIRS = 256
 
 
 class PolyEncoder(nn.Module):
-    """A poly-encoder in torch; `es_sbert.networks.pair_folder` opens one.
+    """A poly-encoder in torch; `es_sbert.networks.pair_scorer_folder` opens one.
 
     The first text of a pair is the context: m learnt codes attend over its token vectors. The second is the candidate:
     its one vector, which can be stored, attends over the m vectors of the context. Both go through the same
@@ -62,7 +111,7 @@ class PolyEncoder(nn.Module):
         tokens = self.encoder.transformer(input_ids=ids, attention_mask=mask if padded else None).last_hidden_state
         # Sums over many tokens lose too much in half precision.
         with torch.autocast(ids.device.type, enabled=False):
-            return summarise(tokens.float(), mask, self.codes)
+            return attend_with_codes(tokens.float(), mask, self.codes)
 
     def candidates(self, ids: Tensor, mask: Tensor, padded: bool = True) -> Tensor:
         """The vector of each second text, ``(batch, width)`` float32, of token ids ``(batch, tokens)``."""
@@ -70,9 +119,9 @@ class PolyEncoder(nn.Module):
         return vectors
 
     def compare(self, contexts: Tensor, candidates: Tensor) -> Tensor:
-        """Scores in [−1, 1], ``(batch, candidates)``; shapes as in `attended_cosine`."""
+        """Scores in [−1, 1], ``(batch, candidates)``; shapes as in `attention_cosine`."""
         with torch.autocast(contexts.device.type, enabled=False):
-            return attended_cosine(contexts, candidates)
+            return attention_cosine(contexts, candidates)
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
         """Scores of pairs in [−1, 1], *shape* ``(pairs,)``, without dropout: contexts first, candidates second.
@@ -84,18 +133,18 @@ class PolyEncoder(nn.Module):
         """
         check_pairs(first, second)
         scores = np.empty(len(first), dtype=np.float32)  # (pairs,)
-        with evaluating(self):
+        with eval_mode(self):
             vectors, vector_of = self._candidate_vectors(second)
             rows = self.encoder.tokenize(first)
-            kinds, kind_of = distinct(rows)
+            kinds, kind_of = unique_rows(rows)
             # Contexts are m times as large as candidates: they are used up batch by batch, not kept.
             for members, ids, mask in self._batches([rows[kind] for kind in kinds]):
                 contexts = self.contexts(ids, mask)  # (batch, m, width)
                 place = np.full(len(kinds), -1, dtype=np.int64)  # (kinds,): where in this batch
                 place[members] = np.arange(len(members))
                 pairs = np.flatnonzero(place[kind_of] >= 0)  # (pairs of this batch,)
-                for start in range(0, len(pairs), _PAIRS):
-                    some = pairs[start : start + _PAIRS]
+                for start in range(0, len(pairs), _SCORED_PAIRS):
+                    some = pairs[start : start + _SCORED_PAIRS]
                     own = contexts[torch.from_numpy(place[kind_of[some]]).to(self.device)]  # (some, m, width)
                     theirs = vectors[torch.from_numpy(vector_of[some])].to(self.device)  # (some, width)
                     scores[some] = self.compare(own, theirs.unsqueeze(1))[:, 0].cpu().numpy()
@@ -104,7 +153,7 @@ class PolyEncoder(nn.Module):
     def _candidate_vectors(self, texts: Sequence[str]) -> tuple[Tensor, NDArray[np.int64]]:
         """Vectors of different texts ``(kinds, width)``, on the CPU, and which of them is each text's ``(texts,)``."""
         rows = self.encoder.tokenize(texts)
-        kinds, kind_of = distinct(rows)
+        kinds, kind_of = unique_rows(rows)
         vectors = torch.empty(len(kinds), self.codes.shape[1])  # (kinds, width)
         for members, ids, mask in self._batches([rows[kind] for kind in kinds]):
             vectors[torch.from_numpy(members)] = self.candidates(ids, mask).cpu()
@@ -113,6 +162,6 @@ class PolyEncoder(nn.Module):
     def _batches(self, rows: Sequence[NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
         """Numbers of some rows with their ids and mask, on the network's device; every row once."""
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
-        for members in plan_batches(lengths, _BUDGET.get(self.device.type, _BUDGET["cuda"])):
+        for members in plan_batches(lengths, _BATCH_TOKENS.get(self.device.type, _BATCH_TOKENS["cuda"])):
             ids, mask = self.encoder.pad([rows[member] for member in members])
             yield members, ids.to(self.device), mask.to(self.device)

@@ -1,4 +1,4 @@
-"""Token vectors to one sentence vector, in torch; the ONNX twin is exporters/pooling.py."""
+"""Pool token vectors into one sentence vector, and normalize vectors; the ONNX counterpart is exporters/pooling.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from es_sbert.bundle.model import Pooling
+from es_sbert.bundle.sentence_model import Pooling
 
 
 def pool(tokens: Tensor, mask: Tensor, modes: Sequence[Pooling]) -> Tensor:
@@ -48,7 +48,7 @@ def _weighted_mean(tokens: Tensor, real: Tensor) -> Tensor:
     return (tokens * weights).sum(dim=1) / weights.sum(dim=1)
 
 
-def _last(tokens: Tensor, real: Tensor) -> Tensor:
+def _last_token(tokens: Tensor, real: Tensor) -> Tensor:
     last = real.squeeze(-1).sum(dim=1).long() - 1  # (batch,)
     return tokens[torch.arange(len(tokens), device=tokens.device), last]
 
@@ -59,5 +59,28 @@ _POOLERS: dict[Pooling, Callable[[Tensor, Tensor], Tensor]] = {
     Pooling.MEAN: _mean,
     Pooling.MEAN_SQRT_LEN: _mean_sqrt_len,
     Pooling.WEIGHTEDMEAN: _weighted_mean,
-    Pooling.LASTTOKEN: _last,
+    Pooling.LASTTOKEN: _last_token,
 }
+
+# Vectors shorter than this have no direction; torch.nn.CosineSimilarity draws the line here as well.
+MIN_NORM = 1e-8
+
+
+def normalize_vectors(vectors: Tensor) -> Tensor:
+    """Scale vectors to unit length; those without a direction become zero and get no gradient.
+
+    The usual v / max(‖v‖, ε) has the gradient 1/ε at zero: one such vector, clipped with the rest, would drown the
+    whole step.
+
+    Args:
+        vectors: *Shape:* ``(..., dimensions)``.
+
+    Returns:
+        *Shape:* ``(..., dimensions)``.
+    """
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)  # (..., 1)
+    # Asked this way round, a length that is no number stays one: a broken network must show in the loss.
+    vanished = length <= MIN_NORM
+    # The divisor is replaced before the division: where() alone would let 0 · ∞ = NaN through from the other branch.
+    scaled = vectors / torch.where(vanished, 1.0, length)  # (..., dimensions)
+    return torch.where(vanished, 0.0, scaled)

@@ -1,16 +1,16 @@
-"""Text into kNN, cosine and hybrid queries, and typed results. No torch."""
+"""Semantic, exact and hybrid search over an Elasticsearch or OpenSearch index, with typed results. No torch."""
 
 from es_sbert.search.async_semantic_index import AsyncSemanticIndex
-from es_sbert.search.results import Found, Hit, HybridHit, HybridResult, Passage, Reranking, SearchResult
+from es_sbert.search.search_result import Hit, HybridHit, HybridResult, Passage, RankedHits, Reranking, SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
 
 __all__ = [
     "AsyncSemanticIndex",
-    "Found",
     "Hit",
     "HybridHit",
     "HybridResult",
     "Passage",
+    "RankedHits",
     "Reranking",
     "SearchResult",
     "SemanticIndex",

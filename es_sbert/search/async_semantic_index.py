@@ -1,4 +1,4 @@
-"""`AsyncSemanticIndex`: `SemanticIndex` for asynchronous programs."""
+"""`AsyncSemanticIndex`: the same as `SemanticIndex`, for asyncio."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.encoder.types import Vectors
-from es_sbert.engines.adopt import adopt, is_async_client
+from es_sbert.engines.connect import from_client, is_async_client
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import UsageError
-from es_sbert.search.hybrid_requests import HybridOptions
-from es_sbert.search.options import OpenOptions, SearchOptions
-from es_sbert.search.results import HybridResult, SearchResult
+from es_sbert.search.hybrid_search import HybridOptions
+from es_sbert.search.search_request import OpenOptions, SearchOptions
+from es_sbert.search.search_result import HybridResult, SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
 
 if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch, Elasticsearch
     from opensearchpy import AsyncOpenSearch, OpenSearch
+
 
 T = TypeVar("T")
 
@@ -50,10 +51,21 @@ class AsyncSemanticIndex:
             the first search.
     """
 
-    def __init__(self, index: str | Sequence[str],
-                 engine: AsyncElasticsearch | AsyncOpenSearch | Elasticsearch | OpenSearch | Engine | EngineSettings
-                 | str | None = None, *, concurrency: int = CONCURRENCY,
-                 **options: Unpack[OpenOptions]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        index: str | Sequence[str],
+        engine: AsyncElasticsearch
+        | AsyncOpenSearch
+        | Elasticsearch
+        | OpenSearch
+        | Engine
+        | EngineSettings
+        | str
+        | None = None,
+        *,
+        concurrency: int = CONCURRENCY,
+        **options: Unpack[OpenOptions],
+    ) -> None:
         if concurrency < 1:
             raise UsageError(f"concurrency is {concurrency}", "Give the number of searches at a time, at least 1.")
         self._index = index
@@ -64,8 +76,15 @@ class AsyncSemanticIndex:
         self._opened: SemanticIndex | None = None
         self._closed = False
 
-    async def search(self, text: str, k: int = 10, *, rerank: Reranker | None = None, window: int | None = None,
-                     **options: Unpack[SearchOptions]) -> SearchResult:  # fmt: skip
+    async def search(
+        self,
+        text: str,
+        k: int = 10,
+        *,
+        rerank: Reranker | None = None,
+        window: int | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> SearchResult:
         """See `SemanticIndex.search`."""
         return await self._run(lambda index: index.search(text, k, rerank=rerank, window=window, **options))
 
@@ -73,13 +92,21 @@ class AsyncSemanticIndex:
         """See `SemanticIndex.search_vector`."""
         return await self._run(lambda index: index.search_vector(vector, k, **options))
 
-    async def like(self, id: str, k: int = 10, *, index: str | None = None,
-                   **options: Unpack[SearchOptions]) -> SearchResult:  # fmt: skip
+    async def like(
+        self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult:
         """See `SemanticIndex.like`."""
         return await self._run(lambda opened: opened.like(id, k, index=index, **options))
 
-    async def hybrid(self, text: str, k: int = 10, *, rerank: Reranker | None = None, window: int | None = None,
-                     **options: Unpack[HybridOptions]) -> HybridResult:  # fmt: skip
+    async def hybrid(
+        self,
+        text: str,
+        k: int = 10,
+        *,
+        rerank: Reranker | None = None,
+        window: int | None = None,
+        **options: Unpack[HybridOptions],
+    ) -> HybridResult:
         """See `SemanticIndex.hybrid`."""
         return await self._run(lambda index: index.hybrid(text, k, rerank=rerank, window=window, **options))
 
@@ -87,8 +114,9 @@ class AsyncSemanticIndex:
         """See `SemanticIndex.body`."""
         return await self._run(lambda index: index.body(text, k, **options))
 
-    async def like_body(self, id: str, k: int = 10, *, index: str | None = None,
-                        **options: Unpack[SearchOptions]) -> Json:  # fmt: skip
+    async def like_body(
+        self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
+    ) -> Json:
         """See `SemanticIndex.like_body`."""
         return await self._run(lambda opened: opened.like_body(id, k, index=index, **options))
 
@@ -114,8 +142,9 @@ class AsyncSemanticIndex:
             raise
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:  # fmt: skip
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def _run(self, work: Callable[[SemanticIndex], T]) -> T:
@@ -131,5 +160,5 @@ class AsyncSemanticIndex:
         return await loop.run_in_executor(self._pool, work, self._opened)
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> SemanticIndex:
-        engine: Any = adopt(self._engine, loop) if is_async_client(self._engine) else self._engine
+        engine: Any = from_client(self._engine, loop) if is_async_client(self._engine) else self._engine
         return SemanticIndex(self._index, engine, **self._options)

@@ -1,4 +1,4 @@
-"""Hits of a search put into the order that a cross-encoder gives them."""
+"""Reranking: a cross-encoder scores the hits of a search and sorts them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, TypeVar
 
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import UsageError
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.index.text import NoText, TextTemplate
-from es_sbert.search.options import SearchOptions
-from es_sbert.search.results import Found, Hit, HybridHit, Reranking
-from es_sbert.search.searched import Searched
+from es_sbert.index.text_template import TextFieldError, TextTemplate
+from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.search.search_request import SearchOptions
+from es_sbert.search.search_result import Hit, HybridHit, RankedHits, Reranking
+from es_sbert.search.search_scope import SearchScope
 
 # What the cross-encoder reads of a hit; None where there is nothing to read.
-TextOf = Callable[[Hit | HybridHit], str | None]
+HitTextReader = Callable[[Hit | HybridHit], str | None]
 
 # A cross-encoder reads each pair anew: so many take a CPU of two cores seconds already.
 MAX_WINDOW = 1000
 DEFAULT_WINDOW = 50
 
 
-Result = TypeVar("Result", bound=Found[Any])
+Result = TypeVar("Result", bound=RankedHits[Any])
 
 
-def window_of(k: int, window: int | None) -> int:
+def effective_window(k: int, window: int | None) -> int:
     """How many hits are reranked so that k are shown: as asked for, else 50, or k if that is more.
 
     Raises:
@@ -37,22 +37,23 @@ def window_of(k: int, window: int | None) -> int:
     return window or min(MAX_WINDOW, max(DEFAULT_WINDOW, k))
 
 
-def rerank(text: str, found: Result, reranker: Reranker, text_of: TextOf, *, k: int,
-           window: int | None = None) -> Result:  # fmt: skip
+def rerank(
+    text: str, found: Result, reranker: Reranker, text_of: HitTextReader, *, k: int, window: int | None = None
+) -> Result:
     """Put the first hits of a search into a cross-encoder's order; each then has its `rerank_score`.
 
     Args:
         text: The text that was searched for.
         found: Hits of the search, at least `max(k, window_of(k, window))` of them where there are as many.
         reranker: A cross-encoder with one output.
-        text_of: What the cross-encoder reads of a hit; see `embedded_text`.
+        text_of: What the cross-encoder reads of a hit; see `hit_text_reader`.
         k: How many hits are wanted.
         window: How many of the first hits are reranked; by default 50, or k if that is more.
 
     Raises:
         UsageError: a window that is empty or too large, or a cross-encoder with several outputs.
     """
-    size = min(len(found), window_of(k, window))
+    size = min(len(found), effective_window(k, window))
     began = time.perf_counter()
     text_at = {place: read for place, hit in enumerate(found.hits[:size]) if (read := text_of(hit)) is not None}
     scored = reranker.score_pairs([text] * len(text_at), list(text_at.values()))
@@ -69,9 +70,15 @@ def rerank(text: str, found: Result, reranker: Reranker, text_of: TextOf, *, k: 
     return replace(found, hits=hits, reranking=reranking)
 
 
-def search_and_rerank(text: str, k: int, find: Callable[[int], Result], searched: Callable[[], Searched],
-                      reranker: Reranker | None, window: int | None,
-                      options: SearchOptions) -> Result:  # fmt: skip
+def search_and_rerank(
+    text: str,
+    k: int,
+    find: Callable[[int], Result],
+    searched: Callable[[], SearchScope],
+    reranker: Reranker | None,
+    window: int | None,
+    options: SearchOptions,
+) -> Result:
     """A search, and where a cross-encoder is given, its order.
 
     Args:
@@ -83,7 +90,7 @@ def search_and_rerank(text: str, k: int, find: Callable[[int], Result], searched
         options: Of the search, among which pages and orders of the engine's make no sense with another order.
 
     Raises:
-        UsageError: as `rerank` and `embedded_text`; a window without a reranker, or a page or order of the engine's.
+        UsageError: as `rerank` and `hit_text_reader`; a window without a reranker, or a page or order of the engine's.
     """
     if reranker is None:
         if window is not None:
@@ -94,8 +101,8 @@ def search_and_rerank(text: str, k: int, find: Callable[[int], Result], searched
             f"{' and '.join(clash)} would cut or order the hits before the cross-encoder reads them",
             "Leave it out, and take the part of the result's hits that is wanted.",
         )
-    found = find(max(k, window_of(k, window)))
-    return rerank(text, found, reranker, searched_text(searched()), k=k, window=window)
+    found = find(max(k, effective_window(k, window)))
+    return rerank(text, found, reranker, scope_text_reader(searched()), k=k, window=window)
 
 
 def rerank_order(hits: int, score_at: Mapping[int, float]) -> list[int]:
@@ -109,7 +116,7 @@ def rerank_order(hits: int, score_at: Mapping[int, float]) -> list[int]:
     return scored + [place for place in range(hits) if place not in score_at]
 
 
-def embedded_text(meta: VectorFieldMeta) -> TextOf:
+def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
     """What takes the text of a hit: its nearest passage where the index holds passages, else all that was embedded.
 
     It gives None where the hit's source lacks the fields of that text, or they are blank.
@@ -132,19 +139,19 @@ def embedded_text(meta: VectorFieldMeta) -> TextOf:
             return hit.passage.text
         try:
             text = template.render(hit.source)
-        except NoText:
+        except TextFieldError:
             return None
         return text if text.strip() else None
 
     return text_of
 
 
-def searched_text(searched: Searched) -> TextOf:
-    """As `embedded_text`, for a search of several fields or indices: of several fields, the text of the first.
+def scope_text_reader(searched: SearchScope) -> HitTextReader:
+    """As `hit_text_reader`, for a search of several fields or indices: of several fields, the text of the first.
 
     Raises:
-        UsageError: as `embedded_text`, of any of the indices.
+        UsageError: as `hit_text_reader`, of any of the indices.
     """
     name = searched.names[0]
-    by_index = {index: embedded_text(searched.meta(name, index)) for index in searched.indices}
+    by_index = {index: hit_text_reader(searched.meta(name, index)) for index in searched.indices}
     return lambda hit: by_index[hit.index](hit)

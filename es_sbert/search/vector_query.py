@@ -1,24 +1,101 @@
-"""`VectorQuery`: what a search for the nearest vectors asks for, checked."""
+"""Vector queries as JSON: a checked `VectorQuery` becomes the engine's kNN or script_score query.
+
+Pure functions from typed arguments to clauses and request bodies. Engines do not allow negative scores, so each shifts
+the cosine:
+
+| query | `_score` |
+|---|---|
+| kNN on both engines, rescored with float32 vectors or not | (1 + cos) / 2 |
+| exact on Elasticsearch: `cosineSimilarity(…) + 1.0` | 1 + cos |
+| exact on OpenSearch: `knn_score` with `cosinesimil` | (1 + cos) / 2 |
+
+What a clause matches, observed on Elasticsearch 8.19.8 and 9.5.0 and OpenSearch 3.6.0 (`tests/engine`):
+
+- A kNN clause finds k documents per shard (on OpenSearch with `oversample`: k times that), so up to k × shards
+  match. Elasticsearch's `knn` section, which `search_body` uses, finds k documents of the whole index.
+- On Elasticsearch 9 a kNN clause on a `flat` field matches every document that has a vector and passes the filter,
+  for any k. The scores are correct. Only `size` or `min_cosine` limit the hits. 8.19 returns k.
+- An exact clause matches every document that has a vector and passes the filter, on both engines.
+- In an index without the field, a clause matches nothing.
+- A filter that matches fewer than k documents returns all of them.
+- On Elasticsearch 9.4.3 (not on 9.5.0) a filter on a `flat`, `int8_flat` or `int4_flat` field also matches documents
+  that pass it and have no vector, with score 0.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
+import orjson
 
-from es_sbert.encoder.types import Vectors
-from es_sbert.engines.protocol import Json
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import UsageError
-from es_sbert.index.layout import PASSAGE_VECTOR
-from es_sbert.index.vectors import QueryVector
-from es_sbert.search.filters import check_query
+from es_sbert.index.mapping import CHUNK_VECTOR, chunk_inner_hits
+from es_sbert.index.serialization import QueryVector, to_float_list
+
+
+class SearchMethod(StrEnum):
+    """How a query finds its hits: by the index's own kNN search, or by a script over all vectors."""
+
+    KNN = "knn"
+    EXACT = "exact"
+
+
+def cosine_from_score(score: float, flavour: EngineType, method: SearchMethod) -> float:
+    """The cosine, within [-1, 1], that an engine turned into this score."""
+    cosine = score - 1.0 if _is_cosine_plus_one(flavour, method) else 2.0 * score - 1.0
+    # Scores are float32: the cosine of a vector with itself may come back as 1.0000001.
+    return min(1.0, max(-1.0, cosine))
+
+
+def score_from_cosine(cosine: float, flavour: EngineType, method: SearchMethod) -> float:
+    """The inverse of `cosine_from_score`, for `min_score` and the like."""
+    return cosine + 1.0 if _is_cosine_plus_one(flavour, method) else (1.0 + cosine) / 2.0
+
+
+def _is_cosine_plus_one(flavour: EngineType, method: SearchMethod) -> bool:
+    return flavour is EngineType.ELASTICSEARCH and method is SearchMethod.EXACT
+
+
+_FILTER_EXAMPLE = (
+    """Write one query, e.g. '{"term": {"language": "en"}}'; several go into '{"bool": {"filter": […]}}'."""
+)
+
+
+def parse_filter(text: str) -> Json:
+    """A filter given as JSON text.
+
+    Raises:
+        UsageError: not JSON, or not an object.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"the filter is not JSON: {error}", _FILTER_EXAMPLE) from None
+    check_query(value, "the filter")
+    query: Json = value
+    return query
+
+
+def check_query(value: object, what: str) -> None:
+    """Refuse what cannot be a query; whether the engine knows it, the engine says.
+
+    Raises:
+        UsageError: not an object, or an empty one.
+    """
+    if not isinstance(value, dict) or not value:
+        raise UsageError(f"{what} is no query but {str(value)[:80]!r}", _FILTER_EXAMPLE)
+
 
 # index.max_result_window, and Elasticsearch's own limit of k and num_candidates.
 MAX_K = 10_000
 MIN_CANDIDATES = 100
 MAX_OVERSAMPLE = 10.0  # Elasticsearch's own
-_SHORTEST, _LONGEST = 1e-18, 1e18
+_MIN_NORM, _MAX_NORM = 1e-18, 1e18
 
 
 def check_k(k: int) -> None:
@@ -35,7 +112,7 @@ def check_k(k: int) -> None:
         )
 
 
-def check_direction(vector: Vectors) -> None:
+def check_query_vector(vector: Vectors) -> None:
     """Refuse a vector that has no cosine with others.
 
     Args:
@@ -46,7 +123,7 @@ def check_direction(vector: Vectors) -> None:
     """
     # Engines square its numbers in float32.
     length = float(np.linalg.norm(vector.astype(np.float64))) if vector.ndim == 1 else 0.0
-    if not _SHORTEST < length < _LONGEST:
+    if not _MIN_NORM < length < _MAX_NORM:
         raise UsageError(
             "the query vector has no direction: it is empty, all zeros, not finite, too short or long for float32, or "
             "not one vector",
@@ -104,12 +181,12 @@ class VectorQuery:
         if not 0.0 < self.boost < math.inf:
             raise UsageError(f"the boost is {self.boost:g}", "Give a number above 0; 1 leaves scores as they are.")
         if not isinstance(self.vector, list):
-            check_direction(self.vector)
+            check_query_vector(self.vector)
 
     @property
     def path(self) -> str:
         """Full name of the field that holds the numbers."""
-        return f"{self.field}.{PASSAGE_VECTOR}" if self.passages else self.field
+        return f"{self.field}.{CHUNK_VECTOR}" if self.passages else self.field
 
     @property
     def candidates(self) -> int:
@@ -119,3 +196,166 @@ class VectorQuery:
     def oversampled_k(self) -> int:
         """k times `oversample`, within the engines' limit."""
         return min(MAX_K, math.ceil(self.k * (self.oversample or 1.0)))
+
+
+def search_body(flavour: EngineType, method: SearchMethod, query: VectorQuery) -> Json:
+    """Body of `POST /index/_search` for the k nearest documents.
+
+    The filter applies during the search, not after it: k hits come back wherever k documents match. The
+    vector is left out of the hits' `_source`.
+    """
+    if method is SearchMethod.KNN and flavour is EngineType.ELASTICSEARCH:
+        section = _knn_section(query)
+    else:
+        section = {"query": vector_clause(flavour, method, query)}
+    return section | {"size": query.k, "_source": {"excludes": [query.field]}}
+
+
+def vector_clause(flavour: EngineType, method: SearchMethod, query: VectorQuery) -> Json:
+    """The search as a clause that may stand anywhere inside `query`: alone, in a bool, in a filter, in an aggregation.
+
+    Its scores are those of `scores.cosine_from_score` times the boost. How many documents it matches, see the module.
+
+    Raises:
+        UsageError: passages on Elasticsearch with a filter that holds a `nested` query.
+    """
+    if method is SearchMethod.EXACT:
+        return _exact_clause(flavour, query)
+    return _elasticsearch_clause(query) if flavour is EngineType.ELASTICSEARCH else _opensearch_clause(query)
+
+
+def _knn_section(query: VectorQuery) -> Json:
+    """A body's section `knn`, which finds k documents of the whole index, with no `query` beside it."""
+    if not query.passages:
+        return {"knn": _elasticsearch_knn(query) | _boost(query)}
+    knn = _elasticsearch_knn(replace(query, min_cosine=None)) | _boost(query)
+    if query.inner_hits is not None:
+        knn["inner_hits"] = chunk_inner_hits(query.field, query.inner_hits)
+    if query.min_cosine is None:
+        return {"knn": knn}
+    # Not by `similarity`, which inner hits are compared with anew by quantised vectors: a hit might have no passage.
+    return {
+        "knn": knn,
+        "min_score": query.boost * score_from_cosine(query.min_cosine, EngineType.ELASTICSEARCH, SearchMethod.KNN),
+    }
+
+
+def _elasticsearch_knn(query: VectorQuery) -> Json:
+    knn: Json = {
+        "field": query.path,
+        "query_vector": to_float_list(query.vector),
+        "k": query.k,
+        "num_candidates": query.candidates,
+    }
+    if query.oversample is not None:
+        knn["rescore_vector"] = {"oversample": query.oversample}
+    if query.min_cosine is not None:
+        # Compared with the cosine itself, after rescoring and before boosts.
+        knn["similarity"] = query.min_cosine
+    return knn if query.filter is None else knn | {"filter": query.filter}
+
+
+def _elasticsearch_clause(query: VectorQuery) -> Json:
+    knn = _elasticsearch_knn(query)
+    if not query.passages:
+        return _exact_count(query, {"knn": knn | _boost(query)})
+    if query.filter is not None and _contains_nested(query.filter):
+        # Elasticsearch looks for the nested objects inside the passages, finds none, and answers with no hits.
+        raise UsageError(
+            "a search over passages inside a larger query cannot be filtered by a nested query on Elasticsearch",
+            "Filter by fields of the document itself, or make the search the body's own `knn` section.",
+        )
+    return _nested_query(query, _exact_count(query, {"knn": knn}))
+
+
+def _exact_count(query: VectorQuery, clause: Json) -> Json:
+    """A clause whose matches are counted one by one.
+
+    Where Elasticsearch 9 only counts (totals, aggregations, must_not), it counts the k of a clause and forgets the
+    minimum. A function_score that changes nothing has no such short cut.
+    """
+    return clause if query.min_cosine is None else {"function_score": {"query": clause, "min_score": 0}}
+
+
+def _opensearch_clause(query: VectorQuery) -> Json:
+    knn: Json = {
+        "vector": to_float_list(query.vector),
+        "k": query.oversampled_k,
+        "method_parameters": {"ef_search": max(query.candidates, query.oversampled_k)},
+        "ignore_unmapped": True,
+    }
+    if query.filter is not None:
+        knn["filter"] = query.filter
+    if query.oversample is None and query.min_cosine is None:
+        found: Json = {"knn": {query.path: knn}}
+        return _nested_query(query, found) if query.passages else {"knn": {query.path: knn | _boost(query)}}
+    # OpenSearch's own rescoring needs its native library, and its own minimum excludes k: a script over what the graph
+    # found does both.
+    return _script_score(
+        EngineType.OPENSEARCH, query, {"bool": {"must": [{"knn": {query.path: knn}}], "filter": [_has_vector(query)]}}
+    )
+
+
+def _exact_clause(flavour: EngineType, query: VectorQuery) -> Json:
+    """All documents that have a vector and pass the filter."""
+    filters = [_has_vector(query)]
+    if query.passages:
+        passages = _script_score(flavour, query, filters[0])
+        # Passages know nothing of the fields of their document, so the filter stands outside; it costs no hits, since
+        # every passage is scored.
+        return passages if query.filter is None else {"bool": {"must": [passages], "filter": [query.filter]}}
+    if query.filter is not None:
+        filters.append(query.filter)
+    return _script_score(flavour, query, {"bool": {"filter": filters}})
+
+
+def _has_vector(query: VectorQuery) -> Json:
+    """Scripts fail in an index that lacks the field, unless something else matches nothing there first."""
+    return {"exists": {"field": query.path}}
+
+
+def _script_score(flavour: EngineType, query: VectorQuery, documents: Json) -> Json:
+    """Documents, or those of passages, scored by the cosine of their float32 vectors, from the minimum up."""
+    script = _script(flavour, query)
+    if query.min_cosine is not None:
+        # `min_score` is compared after all boosts, also those of outer queries, unless constant_score stands between.
+        least = score_from_cosine(query.min_cosine, flavour, SearchMethod.EXACT)
+        near = {"script_score": {"query": documents, "script": script, "min_score": least}}
+        documents = {"constant_score": {"filter": near}}
+    scored: Json = {"query": documents, "script": script}
+    if query.passages:
+        return _nested_query(query, {"script_score": scored})
+    return {"script_score": scored | _boost(query)}
+
+
+def _nested_query(query: VectorQuery, inner: Json) -> Json:
+    """A query over passages as one over documents."""
+    nested: Json = {"path": query.field, "score_mode": "max", "query": inner, "ignore_unmapped": True}
+    if query.inner_hits is not None:
+        nested["inner_hits"] = chunk_inner_hits(query.field, query.inner_hits)
+    return {"nested": nested | _boost(query)}
+
+
+def _boost(query: VectorQuery) -> Json:
+    return {} if query.boost == 1.0 else {"boost": query.boost}
+
+
+def _script(flavour: EngineType, query: VectorQuery) -> Json:
+    vector = to_float_list(query.vector)
+    if flavour is EngineType.ELASTICSEARCH:
+        source = f"cosineSimilarity(params.q, '{_escape_field(query.path)}') + 1.0"
+        return {"source": source, "params": {"q": vector}}
+    params = {"field": query.path, "query_value": vector, "space_type": "cosinesimil"}
+    return {"lang": "knn", "source": "knn_score", "params": params}
+
+
+def _contains_nested(query: object) -> bool:
+    if isinstance(query, dict):
+        nested = query.get("nested")  # a query, unless a field is called so
+        return (isinstance(nested, dict) and "path" in nested) or any(map(_contains_nested, query.values()))
+    return isinstance(query, list) and any(map(_contains_nested, query))
+
+
+def _escape_field(field: str) -> str:
+    """A field's name inside a string of a script: nothing in it may end the string."""
+    return field.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,4 +1,4 @@
-"""Several processes as one: every process computes the objective over the joint batch."""
+"""Compute the loss over the joint batch of all processes."""
 
 from __future__ import annotations
 

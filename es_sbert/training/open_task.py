@@ -1,4 +1,4 @@
-"""From a recipe's model to the task that is trained."""
+"""Open a recipe's model as a training task, with its objectives, LoRA and gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.errors import RecipeInvalid
+from es_sbert.networks.attention_mask import skip_mask_check
 from es_sbert.networks.cross_encoder import CrossEncoder
-from es_sbert.networks.padding_mask import use_given_masks
-from es_sbert.training.bi_encoder import BiEncoderTask
-from es_sbert.training.cross_encoder import CrossEncoderTask
+from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.build import build_objective, objective_shape
+from es_sbert.training.initial_model import open_initial_model
+from es_sbert.training.objectives.losses import build_objective, objective_schema
 from es_sbert.training.objectives.objective import Objective
 from es_sbert.training.objectives.settings import ObjectiveSpec
-from es_sbert.training.poly_encoder import PolyEncoderTask
-from es_sbert.training.recipe import Kind, Lora, ModelSpec, Stage
-from es_sbert.training.start import open_start
-from es_sbert.training.task import TrainingTask
+from es_sbert.training.pair_tasks import CrossEncoderTask, PolyEncoderTask
+from es_sbert.training.recipe import LoraSpec, ModelKind, ModelSpec, StageSpec
+from es_sbert.training.training_task import TrainingTask
 
 
 def open_task(
-    spec: ModelSpec, stage: Stage, examples: Sequence[Examples], objectives: Sequence[ObjectiveSpec]
+    spec: ModelSpec, stage: StageSpec, examples: Sequence[Examples], objectives: Sequence[ObjectiveSpec]
 ) -> TrainingTask:
     """Open the model and put the stage's objectives on it; new heads and layers take torch's random numbers.
 
@@ -38,7 +37,7 @@ def open_task(
         RecipeInvalid: settings that do not go with the kind of model, or with the base.
     """
     by_name = {each.name: objective for each, objective in zip(examples, objectives, strict=True)}
-    task = (_bi_encoder if spec.kind is Kind.BI_ENCODER else _pair_scorer)(spec, stage, by_name)
+    task = (_open_bi_encoder_task if spec.kind is ModelKind.BI_ENCODER else _open_pair_task)(spec, stage, by_name)
     reads = task.encoder.model.max_tokens
     if spec.max_tokens is not None and reads < spec.max_tokens:
         raise RecipeInvalid(
@@ -48,8 +47,8 @@ def open_task(
     return task
 
 
-def _pair_scorer(
-    spec: ModelSpec, stage: Stage, objectives: Mapping[str, ObjectiveSpec]
+def _open_pair_task(
+    spec: ModelSpec, stage: StageSpec, objectives: Mapping[str, ObjectiveSpec]
 ) -> CrossEncoderTask | PolyEncoderTask:
     if stage.mini_batch is not None:
         raise RecipeInvalid(
@@ -60,30 +59,30 @@ def _pair_scorer(
             f"prompts are for bi-encoders, not for a {spec.kind}", "Leave prompts out of the recipe's data."
         )
     task: CrossEncoderTask | PolyEncoderTask
-    task = (CrossEncoderTask if spec.kind is Kind.CROSS_ENCODER else PolyEncoderTask).open(spec, objectives)
-    _prepare(task.encoder, stage, spec.lora)
+    task = (CrossEncoderTask if spec.kind is ModelKind.CROSS_ENCODER else PolyEncoderTask).open(spec, objectives)
+    _prepare_transformer(task.encoder, stage, spec.lora)
     return task
 
 
-def _bi_encoder(spec: ModelSpec, stage: Stage, objectives: Mapping[str, ObjectiveSpec]) -> BiEncoderTask:
-    encoder = open_start(resolve_model(spec.base), spec)
+def _open_bi_encoder_task(spec: ModelSpec, stage: StageSpec, objectives: Mapping[str, ObjectiveSpec]) -> BiEncoderTask:
+    encoder = open_initial_model(resolve_model(spec.base), spec)
     built: dict[int, Objective] = {}  # data sets that share the stage's objective share its head
     for objective in objectives.values():
         if id(objective) not in built:
             built[id(objective)] = build_objective(objective, encoder.dimensions)
-    _prepare(encoder, stage, spec.lora)
+    _prepare_transformer(encoder, stage, spec.lora)
     return BiEncoderTask(
         encoder,
         {name: built[id(objective)] for name, objective in objectives.items()},
         prompts={
-            name: prompts_of(encoder.model.prompts, data.prompts, objective, data.columns)
+            name: column_prompts(encoder.model.prompts, data.prompts, objective, data.columns)
             for (name, objective), data in zip(objectives.items(), stage.data, strict=True)
         },
         mini_batch=stage.mini_batch,
     )
 
 
-def prompts_of(
+def column_prompts(
     known: Mapping[str, str],
     wanted: Mapping[str, str],
     objective: ObjectiveSpec,
@@ -101,17 +100,17 @@ def prompts_of(
             f"Add it under model.prompts; there are: {', '.join(known) or 'none'}.",
         )
     prompts = []
-    for role in objective_shape(objective).roles:
+    for role in objective_schema(objective).roles:
         mapped = columns.get(role, ())
         prompt = known[wanted[role]] if role in wanted else ""
         prompts += [prompt] * (1 if isinstance(mapped, str) else len(mapped))
     return prompts
 
 
-def _prepare(encoder: nn.Module, stage: Stage, lora: Lora | None) -> None:
+def _prepare_transformer(encoder: nn.Module, stage: StageSpec, lora: LoraSpec | None) -> None:
     """Gradient checkpointing and LoRA on the encoder's transformer; the head above it is trained whole."""
     transformer = encoder.transformer
-    use_given_masks(transformer)
+    skip_mask_check(transformer)
     if stage.gradient_checkpointing:
         transformer.gradient_checkpointing_enable({"use_reentrant": False})
     if lora is not None:

@@ -1,17 +1,26 @@
-"""What a training run is: a recipe of one model and one or several stages, frozen and checked."""
+"""Training recipes: their settings, and how they are read from YAML files.
+
+A recipe names one model and one or several stages. It is frozen, and unknown settings are errors. This module does not
+import torch, so that recipes can be checked without it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from enum import StrEnum
-from typing import Literal
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+import yaml
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from es_sbert.bundle.model import Activation, Pooling, Precision
-from es_sbert.training.objectives.settings import ObjectiveSpec, Regression, Settings
+from es_sbert.bundle.sentence_model import Activation, Pooling, Precision
+from es_sbert.errors import RecipeInvalid, error_summary
+from es_sbert.training.objectives.settings import ObjectiveSpec, RecipeSettings, RegressionSpec
 
 
-class Kind(StrEnum):
+class ModelKind(StrEnum):
     """What is trained: two texts apart, together, or in between."""
 
     BI_ENCODER = "bi-encoder"
@@ -19,7 +28,7 @@ class Kind(StrEnum):
     POLY_ENCODER = "poly-encoder"
 
 
-class NeighboursSpec(Settings):
+class NeighboursSpec(RecipeSettings):
     """Take each text of a data set with one of its nearest, in place of the pairs that stand in the file.
 
     Attributes:
@@ -33,7 +42,7 @@ class NeighboursSpec(Settings):
     seed: int = 1
 
 
-class DataSpec(Settings):
+class DataSpec(RecipeSettings):
     """One file (or datasets folder) of examples.
 
     Attributes:
@@ -61,7 +70,7 @@ class DataSpec(Settings):
     neighbours: NeighboursSpec | None = None
 
 
-class DevSpec(Settings):
+class DevSpec(RecipeSettings):
     """What a model is measured on: a stage's dev set chooses the best checkpoint, a recipe's test set nothing.
 
     Attributes:
@@ -80,7 +89,7 @@ class DevSpec(Settings):
     limit: PositiveInt | None = None
 
 
-class Lora(Settings):
+class LoraSpec(RecipeSettings):
     """Train low-rank updates of the transformer's matrices instead of the matrices (Hu et al. 2021, arXiv 2106.09685).
 
     The updates are merged into the weights at the end of the run.
@@ -92,7 +101,7 @@ class Lora(Settings):
     targets: tuple[str, ...] = ()  # names of the modules; empty: every linear layer of the transformer
 
 
-class Stage(Settings):
+class StageSpec(RecipeSettings):
     """One pass of training; a run's stages follow each other, each from the best weights of the one before.
 
     The defaults are the paper's (Reimers and Gurevych 2019, section 3.1).
@@ -130,7 +139,7 @@ class Stage(Settings):
     patience: PositiveInt | None = None
 
     @model_validator(mode="after")
-    def _every_data_set_has_an_objective(self) -> Stage:
+    def _every_data_set_has_an_objective(self) -> StageSpec:
         without = [data.path for data in self.data if data.objective is None and self.objective is None]
         if without:
             raise ValueError(f"no objective for {', '.join(without)}: give the stage or the data set one")
@@ -138,7 +147,7 @@ class Stage(Settings):
             raise ValueError("patience needs dev: nothing says which checkpoint is better")
         for data in self.data:
             objective = self.objective_of(data)
-            if data.neighbours and not (isinstance(objective, Regression) and objective.teacher is not None):
+            if data.neighbours and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
                 raise ValueError(f"{data.path}: nobody has scored neighbours: use objective regression with a teacher")
         return self
 
@@ -149,7 +158,7 @@ class Stage(Settings):
         return objective
 
 
-class DenseSpec(Settings):
+class DenseSpec(RecipeSettings):
     """A Dense layer behind the pooling."""
 
     out_features: PositiveInt
@@ -157,7 +166,7 @@ class DenseSpec(Settings):
     bias: bool = True
 
 
-class ModelSpec(Settings):
+class ModelSpec(RecipeSettings):
     """What the run starts from.
 
     Attributes:
@@ -173,17 +182,17 @@ class ModelSpec(Settings):
     """
 
     base: str
-    kind: Kind = Kind.BI_ENCODER
+    kind: ModelKind = ModelKind.BI_ENCODER
     pooling: tuple[Pooling, ...] | None = None
     dense: DenseSpec | None = None
     normalize: bool | None = None
     max_tokens: PositiveInt | None = None
     prompts: dict[str, str] = Field(default_factory=dict)
     codes: PositiveInt = 64
-    lora: Lora | None = None
+    lora: LoraSpec | None = None
 
 
-class ExportSpec(Settings):
+class ExportSpec(RecipeSettings):
     """The ONNX export at the end of the run.
 
     Attributes:
@@ -195,7 +204,7 @@ class ExportSpec(Settings):
     sts: str | None = None
 
 
-class Recipe(Settings):
+class Recipe(RecipeSettings):
     """A training run.
 
     Attributes:
@@ -214,7 +223,7 @@ class Recipe(Settings):
     name: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
     description: str = ""
     model: ModelSpec
-    stages: tuple[Stage, ...] = Field(min_length=1)
+    stages: tuple[StageSpec, ...] = Field(min_length=1)
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: bool = False
     seed: int = Field(42, ge=0)
@@ -227,3 +236,114 @@ class Recipe(Settings):
         if len(set(names)) != len(names):
             raise ValueError(f"stages need different names, not {', '.join(names)}")
         return self
+
+
+_SHIPPED_RECIPES = resources.files("es_sbert.training.recipes")
+_REMEDY = "docs/commands/train.md describes every setting; `es-sbert train --list` names recipes to start from."
+
+
+def shipped_recipes() -> dict[str, str]:
+    """Name → description of the recipes that come with es-sbert."""
+    names = sorted(
+        entry.name.removesuffix(".yaml") for entry in _SHIPPED_RECIPES.iterdir() if entry.name.endswith(".yaml")
+    )
+    return {name: load_recipe(name).description for name in names}
+
+
+def load_recipe(name: str, overrides: Mapping[str, str] | None = None) -> Recipe:
+    """Read and check a recipe.
+
+    Args:
+        name: Path of a YAML file, or the name of a shipped recipe.
+        overrides: Dotted path of a setting → its value in YAML, such as `stages.0.batch` → `32`.
+
+    Raises:
+        RecipeInvalid: no such recipe, no YAML, or settings that are unknown, missing or contradict each other.
+    """
+    source, text = _read_yaml(name)
+    try:
+        settings = yaml.load(text, _UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or error_summary(error)
+        raise RecipeInvalid(f"{source}{where}: {problem}", "Mend the YAML there.") from error
+    if not isinstance(settings, dict):
+        raise RecipeInvalid(f"{source} does not hold settings (key: value)", _REMEDY)
+    for path, value in (overrides or {}).items():
+        _apply_override(settings, path, value)
+    try:
+        return Recipe.model_validate(settings)
+    except ValidationError as error:
+        raise RecipeInvalid(f"{source}: {_describe_problems(error)}", _REMEDY) from error
+
+
+def _read_yaml(name: str) -> tuple[str, str]:
+    """(what to call it, text)."""
+    path = Path(name)
+    shipped = _SHIPPED_RECIPES / f"{name}.yaml"
+    if not path.is_file() and "/" not in name and shipped.is_file():
+        return f"recipe {name}", shipped.read_text(encoding="utf-8")
+    try:
+        return name, path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise RecipeInvalid(
+            f"there is no recipe {name!r}", "Give a YAML file, or a name that `es-sbert train --list` shows."
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeInvalid(f"{name} cannot be read: {error_summary(error)}", "Give a YAML file in UTF-8.") from error
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML without keys that stand twice: PyYAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _apply_override(settings: dict[str, Any], path: str, value: str) -> None:
+    *way, last = path.split(".")
+    place: Any = settings
+    try:
+        for part in way:
+            place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
+        place[int(last) if isinstance(place, list) else last] = yaml.safe_load(value)
+    except (ValueError, IndexError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise RecipeInvalid(
+            f"--set {path}={value} does not fit the recipe: {error_summary(error)}",
+            "Write the way to the setting with dots, lists by number: --set stages.0.batch=32",
+        ) from error
+
+
+def _describe_problems(error: ValidationError) -> str:
+    """Every problem with its place, in one line."""
+    problems = []
+    places = [entry["loc"] for entry in error.errors()]
+    for entry in error.errors():
+        loc = entry["loc"]
+        if entry["type"] == "too_short" and any(other[: len(loc)] == loc != other for other in places):
+            continue  # pydantic counts stages without the broken ones, and complains of their number as well
+        place = ".".join(map(str, entry["loc"])) or "the recipe"
+        unknown = entry["type"] == "extra_forbidden"
+        problems.append(f"{place}: {'no such setting' if unknown else entry['msg'].removeprefix('Value error, ')}")
+    return "; ".join(problems)
+
+
+def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
+    """`KEY=VALUE` options as a mapping.
+
+    Raises:
+        RecipeInvalid: one has no `=`.
+    """
+    parsed = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise RecipeInvalid(f"--set {pair!r} is not KEY=VALUE", "Write for instance --set stages.0.batch=32")
+        parsed[key] = value
+    return parsed

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.exporters.export import export_bundle
 from tests.cuda.stand_in import Run, StandIns
 from tests.unit.checkpoints import write_checkpoint
@@ -17,7 +17,7 @@ FLASH, EFFICIENT = "flash_fwd_kernel", "attention_kernel_batched_impl"
 
 ENCODE = """
 from pathlib import Path
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.cuda.marks import mark
 
 with load_encoder({folder!r}, device="cuda") as encoder:
@@ -34,7 +34,7 @@ with load_encoder({folder!r}, device="cuda") as encoder:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    model = read_model(write_checkpoint(folder / "model", hidden=128, heads=4, layers=LAYERS, max_tokens=256))
+    model = read_sentence_model(write_checkpoint(folder / "model", hidden=128, heads=4, layers=LAYERS, max_tokens=256))
     export_bundle(model, folder / "bundle", [Precision.FP16])
     return folder / "bundle"
 
@@ -75,7 +75,7 @@ def test_products_in_fp32_do_not_round_to_tf32(encoded: Run) -> None:
 OVERFULL = """
 import sys
 from es_sbert.errors import DeviceError
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 
 with load_encoder({folder!r}, device="cuda") as encoder:
     encoder.encode(["a cat"])

@@ -36,8 +36,9 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scratch")
 
 
-def run_step(stand_ins: StandIns, name: str, folder: Path, model: Path, scratch: Path, *more: str, **settings: Any
-             ) -> tuple[Run, dict[str, Any]]:  # fmt: skip
+def run_step(
+    stand_ins: StandIns, name: str, folder: Path, model: Path, scratch: Path, *more: str, **settings: Any
+) -> tuple[Run, dict[str, Any]]:
     output = folder / "gpu.json"
     arguments = ["--step", name, "--output", str(output), "--scratch", str(scratch), "--model", str(model), *more]
     settings = {"timeout": 600.0, **settings}
@@ -82,12 +83,14 @@ def test_stages_add_up(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, sc
 
 
 def test_sweep_and_speed_need_no_torch(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path) -> None:
-    _, section = run_step(cuda_stand_ins, "sweep", tmp_path, model, scratch, "--case", "2 workers, 65536",
-                          "--texts", "200")  # fmt: skip
+    _, section = run_step(
+        cuda_stand_ins, "sweep", tmp_path, model, scratch, "--case", "2 workers, 65536", "--texts", "200"
+    )
     assert section["fastest"] in section["cases"]
     assert len(section["cases"]) == 2
-    _, section = run_step(cuda_stand_ins, "speed", tmp_path, model, scratch, "--case", "/64", "--texts", "100",
-                          "--rounds", "2")  # fmt: skip
+    _, section = run_step(
+        cuda_stand_ins, "speed", tmp_path, model, scratch, "--case", "/64", "--texts", "100", "--rounds", "2"
+    )
     assert section["cases"]["tiny/64"]["texts_per_second"]["rounds"] == 2
     assert section["cases"]["tiny/64"]["sentence_transformers"] is None
 
@@ -102,8 +105,9 @@ def test_profile_finds_no_operator_that_computes_on_the_cpu(
     assert operators["PackedMultiHeadAttention"] == "CUDAExecutionProvider"
 
 
-def test_without_a_card_nothing_is_written(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
-                                           ) -> None:  # fmt: skip
+def test_without_a_card_nothing_is_written(
+    cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
+) -> None:
     done, section = run_step(cuda_stand_ins, "environment", tmp_path, model, scratch, cards=0)
     assert done.returncode == 2
     assert "the NVIDIA driver offers no card" in done.stderr

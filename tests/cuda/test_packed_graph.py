@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Pooling, Precision
-from es_sbert.encoder.packing import pack
-from es_sbert.exporters.architectures import read_transformer
-from es_sbert.exporters.build import RECIPES, build_graph
-from es_sbert.exporters.files import save_graph
+from es_sbert.bundle.sentence_model import Pooling, Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.encoder.batching import pack
+from es_sbert.exporters.architectures import read_transformer_weights
+from es_sbert.exporters.output_folder import save_graph
+from es_sbert.exporters.sentence_graph import GRAPH_SPECS, build_sentence_graph
 from tests.cuda.events import Copy, Gemm, Kernel, Sync
 from tests.cuda.stand_in import GraphRun, StandIns
 from tests.unit.checkpoints import write_checkpoint
@@ -30,10 +30,10 @@ def run_packed(
 ) -> GraphRun:
     """Run the fp16 graph of a small model twice on texts of `LENGTHS` tokens; the second run is warm."""
     checkpoint = write_checkpoint(folder / "model", architecture, hidden=HIDDEN, heads=HEADS, layers=LAYERS)
-    model = read_model(checkpoint).model_copy(update={"pooling": (Pooling(pooling),)})
-    transformer = read_transformer(model)
+    model = read_sentence_model(checkpoint).model_copy(update={"pooling": (Pooling(pooling),)})
+    transformer = read_transformer_weights(model)
     path = folder / "model.onnx"
-    save_graph(build_graph(model, transformer, *RECIPES[Precision.FP16]), path)
+    save_graph(build_sentence_graph(model, transformer, *GRAPH_SPECS[Precision.FP16]), path)
     batch = pack([np.full(length, 7) for length in LENGTHS], transformer.embeddings.padding_id)
     run = stand_ins.run_graph(path, vars(batch), runs=2, **options)  # type: ignore[arg-type]
     assert run.error is None

@@ -10,10 +10,10 @@ import orjson
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision
-from es_sbert.exporters.architectures import read_transformer
-from es_sbert.exporters.build import RECIPES, build_graph
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.exporters.architectures import read_transformer_weights
+from es_sbert.exporters.sentence_graph import GRAPH_SPECS, build_sentence_graph
 from tests.cuda.stand_in import Run, StandIns
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
@@ -23,7 +23,7 @@ OPEN = """
 import sys
 from pathlib import Path
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.session import open_session
+from es_sbert.encoder.onnx_session import open_session
 from es_sbert.errors import EsSbertError
 try:
     session = open_session(Path({path!r}), Device("cuda"))
@@ -42,10 +42,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def packed(model: Path) -> Path:
     """The graph that is preferred on CUDA."""
-    bundle = read_model(model)
-    (recipe,) = RECIPES[Precision.FP16]
+    bundle = read_sentence_model(model)
+    (recipe,) = GRAPH_SPECS[Precision.FP16]
     path = model.parent / "packed.onnx"
-    onnx.save(build_graph(bundle, read_transformer(bundle), recipe), path)
+    onnx.save(build_sentence_graph(bundle, read_transformer_weights(bundle), recipe), path)
     return path
 
 
@@ -90,9 +90,9 @@ def test_a_graph_that_cuda_runs_is_opened_and_says_nothing(cuda_stand_ins: Stand
 def test_graphs_with_relative_positions_and_with_a_padding_token_are_opened(
     cuda_stand_ins: StandIns, tmp_path: Path, architecture: str
 ) -> None:
-    bundle = read_model(write_checkpoint(tmp_path / "model", architecture))
-    (recipe,) = RECIPES[Precision.FP16]
-    onnx.save(build_graph(bundle, read_transformer(bundle), recipe), tmp_path / "model.onnx")
+    bundle = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
+    (recipe,) = GRAPH_SPECS[Precision.FP16]
+    onnx.save(build_sentence_graph(bundle, read_transformer_weights(bundle), recipe), tmp_path / "model.onnx")
     assert opened(cuda_stand_ins, tmp_path / "model.onnx") == "opened CUDAExecutionProvider\n"
 
 
@@ -161,10 +161,10 @@ def test_a_driver_that_is_too_old(cuda_stand_ins: StandIns, packed: Path) -> Non
 def test_a_card_that_goes_away_between_two_batches(cuda_stand_ins: StandIns, packed: Path) -> None:
     """`device_error` turns what a later run raises into an error with a remedy."""
     code = OPEN.format(path=str(packed)) + (
-        "from es_sbert.encoder.cuda_errors import device_error\n"
-        "from es_sbert.encoder.cuda_session import trial_feed\n"
+        "from es_sbert.encoder.cuda_session import device_error\n"
+        "from es_sbert.encoder.cuda_session import warmup_inputs\n"
         "try:\n"
-        "    for number in range(1000): session.run(None, trial_feed(session))\n"
+        "    for number in range(1000): session.run(None, warmup_inputs(session))\n"
         "except Exception as error: print(device_error(Device('cuda'), error), file=sys.stderr)\n"
     )
     done = cuda_stand_ins.run(code, fail={"cudaMemcpyAsync": (719, 100)})
@@ -179,9 +179,9 @@ def test_computing_nodes_on_the_cpu_are_refused(cuda_stand_ins: StandIns, tmp_pa
 
 
 def test_shapes_may_be_computed_on_the_cpu(cuda_stand_ins: StandIns, model: Path) -> None:
-    bundle = read_model(model)
+    bundle = read_sentence_model(model)
     path = model.parent / "fp32.onnx"
-    onnx.save(build_graph(bundle, read_transformer(bundle), RECIPES[Precision.FP32][0]), path)
+    onnx.save(build_sentence_graph(bundle, read_transformer_weights(bundle), GRAPH_SPECS[Precision.FP32][0]), path)
     ids = np.zeros((1, 2), np.int64)
     run = cuda_stand_ins.run_graph(path, {"input_ids": ids, "attention_mask": ids + 1})
     assert "Concat" in run.nodes_of("CPUExecutionProvider")

@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 import pytest
 
-from es_sbert.bundle.cross_encoder import read_cross_encoder
-from es_sbert.bundle.model import Precision
-from es_sbert.bundle.reranker import open_reranker
-from es_sbert.exporters.graph import INT64
-from es_sbert.exporters.reranker import export_reranker
+from es_sbert.bundle.bundle import open_reranker_bundle
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.exporters.export import export_reranker
+from es_sbert.exporters.graph_builder import INT64
 from tests.cuda.stand_in import StandIns
 from tests.unit.checkpoints import write_cross_encoder
 
@@ -43,7 +43,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def feed(folder: Path) -> dict[str, np.ndarray]:
     """Inputs of three texts, of which two have padding."""
-    pairs = open_reranker(folder).manifest.pairs
+    pairs = open_reranker_bundle(folder).manifest.pairs
     mask = np.ones((PAIRS, TOKENS), dtype=np.int64)
     mask[1:, TOKENS // 2 :] = 0
     if pairs.padding_side == "left":
@@ -71,7 +71,7 @@ def test_everything_but_shapes_is_computed_on_cuda_in_fp16(cuda_stand_ins: Stand
     assert not computing
 
     # Attention is one operator where it is written in the usual way.
-    fused = open_reranker(exported).manifest.architecture in ("bert", "mpnet")
+    fused = open_reranker_bundle(exported).manifest.architecture in ("bert", "mpnet")
     assert run.nodes_of(CUDA).count("MultiHeadAttention") == (LAYERS if fused else 0)
     assert run.nodes_of(CUDA).count("Softmax") == (0 if fused else LAYERS)
 
@@ -112,9 +112,7 @@ def test_without_fp16_it_says_so(cuda_stand_ins: StandIns, tmp_path: Path) -> No
     export_reranker(read_cross_encoder(folder), tmp_path / "exported", [Precision.FP32])
     done = cuda_stand_ins.run(["-c", RERANK, str(tmp_path / "exported"), "auto"])
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "model (fp32) (3,)", "the reranker has no fp16 variant: fp32 runs instead",
-    ]  # fmt: skip
+    assert done.stdout.splitlines() == ["model (fp32) (3,)", "the reranker has no fp16 variant: fp32 runs instead"]
 
 
 def test_long_and_many_pairs_go_in_batches(cuda_stand_ins: StandIns, exported: Path) -> None:

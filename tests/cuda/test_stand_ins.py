@@ -103,8 +103,8 @@ def test_only_stand_ins_are_loaded(cuda_stand_ins: StandIns) -> None:
 
 
 def test_modules_are_those_of_this_checkout(cuda_stand_ins: StandIns) -> None:
-    done = cuda_stand_ins.run("import es_sbert.exporters.build as build; print(build.__file__)")
-    expected = Path(__file__).resolve().parents[2] / "exporters/build.py"
+    done = cuda_stand_ins.run("import es_sbert.exporters.sentence_graph as build; print(build.__file__)")
+    expected = Path(__file__).resolve().parents[2] / "exporters/sentence_graph.py"
     assert Path(done.stdout.strip()).resolve() == expected, done.stderr
 
 

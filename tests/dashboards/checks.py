@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 from jsonschema import Draft202012Validator
 
-from es_sbert.dashboards.boards import COLUMNS
-from es_sbert.dashboards.saved_objects import Product
+from es_sbert.dashboards.saved_objects import GRID_COLUMNS, DashboardProduct
 
 SCHEMAS = Path(__file__).parent / "schemas"
 
@@ -19,11 +18,11 @@ def _validator(name: str) -> Draft202012Validator:
     return Draft202012Validator(orjson.loads((SCHEMAS / f"{name}.json").read_bytes()))
 
 
-OBJECTS = {product: _validator(product.value) for product in Product}
+OBJECTS = {product: _validator(product.value) for product in DashboardProduct}
 VIS_STATE = _validator("vis_state")
 
 
-def check_objects(product: Product, lines: Sequence[dict[str, Any]]) -> None:
+def check_objects(product: DashboardProduct, lines: Sequence[dict[str, Any]]) -> None:
     """Every object by its schema, and all of them together.
 
     Raises:
@@ -43,7 +42,7 @@ def check_objects(product: Product, lines: Sequence[dict[str, Any]]) -> None:
         assert used == set(references), f"{line['attributes']['title']}: {used} but {set(references)}"
 
 
-def _used(product: Product, kind: str, attributes: dict[str, Any]) -> set[str]:
+def _used(product: DashboardProduct, kind: str, attributes: dict[str, Any]) -> set[str]:
     """Names of the references that an object's inner state uses."""
     used = set()
     if "kibanaSavedObjectMeta" in attributes:
@@ -63,7 +62,7 @@ def _used(product: Product, kind: str, attributes: dict[str, Any]) -> set[str]:
         panels = orjson.loads(attributes["panelsJSON"])
         _check_grid(panels)
         prefix = {panel["panelRefName"]: f"{panel['panelIndex']}:" for panel in panels}
-        used |= {(prefix[name] if product is Product.KIBANA else "") + name for name in prefix}
+        used |= {(prefix[name] if product is DashboardProduct.KIBANA else "") + name for name in prefix}
         assert len(used) == len(panels)
     if kind == "index-pattern":
         assert all(set(one) == {"value"} for one in orjson.loads(attributes["sourceFilters"]))
@@ -80,6 +79,6 @@ def _check_grid(panels: Sequence[dict[str, Any]]) -> None:
         cells = {
             (x, y) for x in range(grid["x"], grid["x"] + grid["w"]) for y in range(grid["y"], grid["y"] + grid["h"])
         }
-        assert all(0 <= x < COLUMNS for x, _ in cells)
+        assert all(0 <= x < GRID_COLUMNS for x, _ in cells)
         assert not cells & taken, "panels overlap"
         taken |= cells

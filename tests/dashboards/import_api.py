@@ -22,12 +22,12 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from es_sbert.dashboards.saved_objects import Product
+from es_sbert.dashboards.saved_objects import DashboardProduct
 from tests.dashboards.checks import OBJECTS
 
 Json = dict[str, Any]
 _TYPES = ("index-pattern", "search", "visualization", "dashboard")
-_PREFIX = {Product.KIBANA: "kbn", Product.DASHBOARDS: "osd"}
+_PREFIX = {DashboardProduct.KIBANA: "kbn", DashboardProduct.DASHBOARDS: "osd"}
 
 
 @dataclass
@@ -45,7 +45,7 @@ class ImportApi:
         requests: Method and path with query of each.
     """
 
-    product: Product
+    product: DashboardProduct
     password: str | None = None
     may_import: bool = True
     largest: int = 1 << 20
@@ -78,13 +78,16 @@ class ImportApi:
         for line in lines:
             key = (line["type"], line["id"])
             store[(key[0], moved.get(key, key[1]))] = line
-            results.append({"type": key[0], "id": key[1], "meta": {"title": line["attributes"]["title"]}}
-                           | ({"destinationId": moved[key]} if copies else {}))  # fmt: skip
+            results.append(
+                {"type": key[0], "id": key[1], "meta": {"title": line["attributes"]["title"]}}
+                | ({"destinationId": moved[key]} if copies else {})
+            )
         return 200, {"success": True, "successCount": len(lines), "successResults": results}
 
 
-def _errors(product: Product, line: Json, sent: set[tuple[str, str]], store: dict[tuple[str, str], Json],
-            ignore: bool) -> Iterator[Json]:  # fmt: skip
+def _errors(
+    product: DashboardProduct, line: Json, sent: set[tuple[str, str]], store: dict[tuple[str, str], Json], ignore: bool
+) -> Iterator[Json]:
     named = {"type": line["type"], "id": line["id"], "meta": {"title": line["attributes"]["title"]}}
     if line["type"] not in _TYPES:
         yield named | {"error": {"type": "unsupported_type"}}
@@ -95,8 +98,11 @@ def _errors(product: Product, line: Json, sent: set[tuple[str, str]], store: dic
         return
     if (line["type"], line["id"]) in store and not ignore:
         yield named | {"error": {"type": "conflict"}}
-    missing = [{"type": r["type"], "id": r["id"]} for r in line["references"]
-               if (r["type"], r["id"]) not in sent and (r["type"], r["id"]) not in store]  # fmt: skip
+    missing = [
+        {"type": r["type"], "id": r["id"]}
+        for r in line["references"]
+        if (r["type"], r["id"]) not in sent and (r["type"], r["id"]) not in store
+    ]
     if missing:
         yield named | {"error": {"type": "missing_references", "references": missing}}
 
@@ -129,8 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.startswith(f"{api.base_path}/"):
             return missing
         path = path.removeprefix(api.base_path)
-        room = self.headers.get("securitytenant", "") if api.product is Product.DASHBOARDS else ""
-        if api.product is Product.KIBANA and path.startswith("/s/"):
+        room = self.headers.get("securitytenant", "") if api.product is DashboardProduct.DASHBOARDS else ""
+        if api.product is DashboardProduct.KIBANA and path.startswith("/s/"):
             room, _, path = path.removeprefix("/s/").partition("/")
             path = f"/{path}"
             if room not in api.spaces:
@@ -145,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
             return missing
         xsrf = f"{_PREFIX[api.product]}-xsrf"
         if xsrf not in self.headers:
-            the = "a" if api.product is Product.KIBANA else "the"
+            the = "a" if api.product is DashboardProduct.KIBANA else "the"
             return _bad(f"Request must contain {the} {xsrf} header.")
         if len(body) > api.largest:
             message = f"Payload content length greater than maximum allowed: {api.largest}"

@@ -11,9 +11,16 @@ from pathlib import Path
 
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["es_sbert.cli.main", "es_sbert.cli.ingest.command", "es_sbert.ingest.run", "es_sbert.loading",
-     "es_sbert.engines.connect", "es_sbert.search.semantic_index", "prometheus_client"]
-)  # fmt: skip
+    [
+        "es_sbert.cli.main",
+        "es_sbert.cli.ingest",
+        "es_sbert.ingest.load",
+        "es_sbert.model_loading",
+        "es_sbert.engines.connect",
+        "es_sbert.search.semantic_index",
+        "prometheus_client",
+    ]
+)
 
 
 class OwnProcess:
@@ -28,8 +35,16 @@ class OwnProcess:
         broken: Whether a mistake of the program's own ends it in a traceback.
     """
 
-    def __init__(self, arguments: list[str], folder: Path, environment: Mapping[str, str], prints: Path, *,
-                 debug: bool = False, broken: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        arguments: list[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        prints: Path,
+        *,
+        debug: bool = False,
+        broken: bool = False,
+    ) -> None:
         self._out, self._err = prints.with_suffix(".out"), prints.with_suffix(".err")
         self._process = _CONTEXT.Process(
             target=_run, args=(arguments, folder, dict(environment), self._out, self._err, debug, broken)
@@ -58,8 +73,9 @@ class OwnProcess:
         return code
 
 
-def _run(arguments: list[str], folder: Path, environment: dict[str, str], out: Path, err: Path, debug: bool,
-         broken: bool) -> None:  # fmt: skip
+def _run(
+    arguments: list[str], folder: Path, environment: dict[str, str], out: Path, err: Path, debug: bool, broken: bool
+) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

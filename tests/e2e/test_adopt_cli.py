@@ -10,9 +10,9 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.encoder.types import Vectors
-from es_sbert.index.vectors import vector_value
-from es_sbert.loading import load_encoder
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.index.serialization import vector_value
+from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.tiny import WORDS

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.store import cached_bundle_folder
+from es_sbert.bundle.bundle import cached_bundle_folder
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
@@ -30,9 +30,20 @@ def ingest(cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str
 
     def call(*arguments: str | Path) -> Done:
         return cli(
-            "ingest", "--index", index, "--url", es9_url, "--model", model, "--precision", "fp32", "--json",
-            "--dead-letters", "dead.jsonl", *arguments,
-        )  # fmt: skip
+            "ingest",
+            "--index",
+            index,
+            "--url",
+            es9_url,
+            "--model",
+            model,
+            "--precision",
+            "fp32",
+            "--json",
+            "--dead-letters",
+            "dead.jsonl",
+            *arguments,
+        )
 
     return call
 
@@ -278,7 +289,7 @@ def test_a_bundle_edited_by_hand(
     Path("docs.jsonl").write_bytes(jsonl(*GOOD))
     assert ingest("docs.jsonl").code == 0
     # What was exported on first use is a bundle like any other.
-    bundle = Path(shutil.copytree(cached_bundle_folder(read_model(model)), tmp_path / "bundle"))
+    bundle = Path(shutil.copytree(cached_bundle_folder(read_sentence_model(model)), tmp_path / "bundle"))
     assert ingest("docs.jsonl", "--model", bundle).code == 0
     before = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
     edit(bundle)

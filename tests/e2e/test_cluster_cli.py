@@ -38,10 +38,16 @@ def test_texts_come_by_cluster_with_its_name_the_largest_first(cluster: Callable
     assert done.code == 0
     found = objects(done.out)
     assert [(one["cluster"], one["name"], one["id"]) for one in found] == [
-        (0, NAMES[0], "d9"), (0, NAMES[0], "d7"), (0, NAMES[0], "d4"), (0, NAMES[0], "d2"),
-        (1, NAMES[1], "d8"), (1, NAMES[1], "d5"), (1, NAMES[1], "d3"),
-        (2, NAMES[2], "d6"), (2, NAMES[2], "d1"),
-    ]  # fmt: skip
+        (0, NAMES[0], "d9"),
+        (0, NAMES[0], "d7"),
+        (0, NAMES[0], "d4"),
+        (0, NAMES[0], "d2"),
+        (1, NAMES[1], "d8"),
+        (1, NAMES[1], "d5"),
+        (1, NAMES[1], "d3"),
+        (2, NAMES[2], "d6"),
+        (2, NAMES[2], "d1"),
+    ]
     assert {one["cosine"] for one in found} == {1.0}
     assert found[0] == {"cluster": 0, "name": NAMES[0], "id": "d9", "cosine": 1.0, "text": TEXTS[0]}
     assert "3 clusters of 9 texts by kmeans, silhouette 1.000, in" in done.err

@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert.engines.protocol import IndexState
 from es_sbert.engines.rest import RestEngine
-from es_sbert.index.load_settings import begin_load
+from es_sbert.index.load_settings import apply_load_settings
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import open_engine
@@ -39,7 +39,7 @@ def test_what_is_wrong_is_said_with_the_way_out(
         engine.create_index(index, {"settings": {"index.blocks.write": True}})
         state = engine.get_index(index)
         assert state is not None
-        begin_load(engine, state)
+        apply_load_settings(engine, state)
     done = cli("doctor", "--index", index, "--url", es9_url, "--model", model, "--precision", "fp32")
     assert done.code == 1
     assert f"FAIL  index: {index} has index.blocks.write" in done.out

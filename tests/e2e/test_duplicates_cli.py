@@ -182,10 +182,14 @@ def kept_alive(arguments: list[str | Path], folder: Path, proxy: FaultyProxy, ho
     """The command in its own process, stopped at the moment of a hold."""
     command = [sys.executable, "-m", "es_sbert", *map(str, arguments), "--url", proxy.url]
     process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         # Whoever runs the tests may ignore it, as shells let jobs in the background.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     assert hold.reached.wait(120)
     return process
 

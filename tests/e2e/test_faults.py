@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.faults import disk
 from tests.faults.bench import Bench, FaultNotFelt
 from tests.faults.catalogue import FAULTS
@@ -53,9 +53,14 @@ def server() -> Iterator[Callable[[Mapping[str, str]], OwnServer]]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_nothing_is_lost_nothing_doubled_and_nothing_stale(
-    fault: Fault, request: pytest.FixtureRequest, server: Callable[[Mapping[str, str]], OwnServer],
-    fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path,
-) -> None:  # fmt: skip
+    fault: Fault,
+    request: pytest.FixtureRequest,
+    server: Callable[[Mapping[str, str]], OwnServer],
+    fresh_index: Callable[[str], str],
+    model: Path,
+    tiny: Encoder,
+    tmp_path: Path,
+) -> None:
     if fault.happen in (disk.full_for_state, disk.full_for_letters) and not disk.can_mount():
         pytest.skip("this user may not mount a small disk")
     own = server(fault.settings or SMALL_REQUESTS) if fault.server else None

@@ -36,9 +36,20 @@ def index(engine_url: str, index_name: str) -> str:
 def ingest(cli: Cli, model: Path, engine_url: str, index: str) -> Callable[..., Done]:
     def call(*arguments: str | Path) -> Done:
         return cli(
-            "ingest", "--index", index, "--url", engine_url, "--model", model, "--precision", "fp32", "--json",
-            "--dead-letters", "dead.jsonl", *arguments,
-        )  # fmt: skip
+            "ingest",
+            "--index",
+            index,
+            "--url",
+            engine_url,
+            "--model",
+            model,
+            "--precision",
+            "fp32",
+            "--json",
+            "--dead-letters",
+            "dead.jsonl",
+            *arguments,
+        )
 
     return call
 
@@ -189,9 +200,14 @@ CSV = b"id,title,body\n1,a cat,a man\n2,a dog,a woman\n"
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_source_without_a_document_that_can_be_loaded_says_why(
-    cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str], data: bytes, options: tuple[str, ...],
+    cli: Cli,
+    model: Path,
+    es9_url: str,
+    fresh_index: Callable[[str], str],
+    data: bytes,
+    options: tuple[str, ...],
     cause: str,
-) -> None:  # fmt: skip
+) -> None:
     Path("d.jsonl").write_bytes(data)
     index = fresh_index(es9_url)
     text = () if b'"text"' in data else RIGHT
@@ -279,8 +295,13 @@ class TestDryRun:
         arguments = ["ingest", "--index", index, "--url", engine_url, "--model", model, "--id-field", "id"]
         done = cli(*arguments, "--dry-run", "d.jsonl")
         assert (done.code, state_of(engine_url, index)) == (0, None)
-        for fact in ("d.jsonl:1, id x", "tokens, cut off where", long["text"].strip(), "would be created with:",
-                     "Nothing was written."):  # fmt: skip
+        for fact in (
+            "d.jsonl:1, id x",
+            "tokens, cut off where",
+            long["text"].strip(),
+            "would be created with:",
+            "Nothing was written.",
+        ):
             assert fact in done.out
 
     def test_in_place(self, ingest: Callable[..., Done], engine_url: str, index: str) -> None:

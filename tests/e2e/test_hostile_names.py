@@ -12,15 +12,30 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.engines.protocol import Flavour
-from es_sbert.search.queries import search_body
-from es_sbert.search.scores import Method
-from es_sbert.search.vector_query import VectorQuery
+from es_sbert.engines.protocol import EngineType
+from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import contents, letters, open_engine, write_jsonl
 
-IDS = ["../../_all", "a/b", "a?routing=x", "a#b", "a%2Fb", "line\nfeed", 'quo"te', "it's", "back\\slash", "*", "_id",
-       "🎸𝄞", "\x1b[31m", "{}", '{"delete":{"_id":"a/b"}}', "a\u2028b", " "]  # fmt: skip
+IDS = [
+    "../../_all",
+    "a/b",
+    "a?routing=x",
+    "a#b",
+    "a%2Fb",
+    "line\nfeed",
+    'quo"te',
+    "it's",
+    "back\\slash",
+    "*",
+    "_id",
+    "🎸𝄞",
+    "\x1b[31m",
+    "{}",
+    '{"delete":{"_id":"a/b"}}',
+    "a\u2028b",
+    " ",
+]
 RED = "\x1b[31m"
 
 
@@ -113,5 +128,7 @@ def test_a_field_name_stays_a_name_inside_a_script(es8_url: str, fresh_index: Ca
         engine.refresh(index)
         for name in FIELDS:
             query = VectorQuery(name, np.array([1.0, 0.0], dtype=np.float32))
-            [hit] = engine.search(index, search_body(Flavour.ELASTICSEARCH, Method.EXACT, query))["hits"]["hits"]
+            [hit] = engine.search(index, search_body(EngineType.ELASTICSEARCH, SearchMethod.EXACT, query))["hits"][
+                "hits"
+            ]
             assert hit["_score"] == 2.0

@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from es_sbert.index.ensure import read_vector_field
-from es_sbert.index.load_settings import begin_load
+from es_sbert.index.load_settings import apply_load_settings
+from es_sbert.index.vector_field import read_vector_field
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
@@ -156,7 +156,7 @@ def test_settings_that_a_killed_load_has_left_are_put_back(
         engine.create_index(index, {"settings": {"index.number_of_replicas": "2"}})
         state = engine.get_index(index)
         assert state is not None
-        begin_load(engine, state)
+        apply_load_settings(engine, state)
         done = run("index", "repair", index, url=es9_url)
         assert (done.code, done.out) == (0, "")
         assert done.err.splitlines() == [
@@ -177,8 +177,20 @@ def test_recall_sizes_and_another_type(
     assert run("index", "create", index, "--shards", "1", "--replicas", "0", url=es9_url).code == 0
     with open_engine(es9_url) as engine:
         load(engine, index, "embedding", random_vectors(500, 384), lambda row: {"text": f"t{row}"})
-    done = run("index", "recall", index, "--sample", "20", "--num-candidates", "500", "--num-candidates", "20",
-               "--target", "0.9", url=es9_url)  # fmt: skip
+    done = run(
+        "index",
+        "recall",
+        index,
+        "--sample",
+        "20",
+        "--num-candidates",
+        "500",
+        "--num-candidates",
+        "20",
+        "--target",
+        "0.9",
+        url=es9_url,
+    )
     assert done.code == 0, done.err
     assert "Recommended for 0.9: num_candidates" in done.out
     assert "exact search: one pass over all vectors" in done.err

@@ -69,9 +69,16 @@ def test_the_summary_goes_to_stderr_and_json_to_stdout(ingest: Callable[..., Don
     Path("docs.jsonl").write_bytes(b'{"text": "the cat"}\n\n{"text": ""}\nnonsense\n' + orjson.dumps(long))
     done = ingest("docs.jsonl")
     assert (done.code, done.out) == (1, "")
-    for fact in ("4 documents read", "2  embedded and indexed", "1  skipped: no text", "1  not loaded: see test-",
-                 "1 texts are longer than the model reads: about 8 tokens were cut off", "documents/s", "fp32",
-                 "CPUExecutionProvider on cpu"):  # fmt: skip
+    for fact in (
+        "4 documents read",
+        "2  embedded and indexed",
+        "1  skipped: no text",
+        "1  not loaded: see test-",
+        "1 texts are longer than the model reads: about 8 tokens were cut off",
+        "documents/s",
+        "fp32",
+        "CPUExecutionProvider on cpu",
+    ):
         assert fact in done.err
     quiet = ingest("docs.jsonl", "--quiet", "--json")
     assert quiet.err == ""
@@ -90,8 +97,9 @@ def test_the_summary_goes_to_stderr_and_json_to_stdout(ingest: Callable[..., Don
     assert first["run"] < second["run"]
 
 
-def test_the_model_of_the_index_is_the_default(cli: Cli, model: Path, es9_url: str,
-                                               fresh_index: Callable[[str], str]) -> None:  # fmt: skip
+def test_the_model_of_the_index_is_the_default(
+    cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str]
+) -> None:
     index = fresh_index(es9_url)
     Path("docs.txt").write_text("the cat\n")
     assert cli("ingest", *options(es9_url, index, model), "docs.txt").code == 0
@@ -107,8 +115,9 @@ def test_standard_input_may_be_compressed(engine_url: str, index_name: str, mode
     data = gzip.compress(b"".join(orjson.dumps(document) + b"\n" for document in sentences(30)))
     process = start(
         [*options(engine_url, index_name, model), "-", "--format", "jsonl", "--id-field", "id", "--json"],
-        stdin=subprocess.PIPE, cwd=tmp_path,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        cwd=tmp_path,
+    )
     out, err = process.communicate(data, timeout=120)
     assert process.returncode == 0, err.decode()
     assert orjson.loads(out)["indexed"] == 30
@@ -123,8 +132,9 @@ def test_a_signal_leaves_what_is_not_embedded_and_sums_up(
     arguments = options(es9_url, index, model)
     process = start(
         [*arguments, "-", "--format", "lines", "--json", "--batch-window", "4", "--metrics", "0"],
-        stdin=subprocess.PIPE, cwd=tmp_path,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        cwd=tmp_path,
+    )
     assert process.stdin is not None
     assert process.stderr is not None
     process.stdin.write(b"the cat sleeps\na man plays\nthe guitar\nthe mat\na cat\nhalf a li")
@@ -233,14 +243,27 @@ def test_memory_does_not_grow_with_the_source(
             "import atexit, os, re\n"
             "atexit.register(lambda: open(os.environ['PEAK'], 'w').write("
             "re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read()).group(1)))\n"
-            "from es_sbert.ingest import flows\nflows.WINDOW_BYTES >>= 4\n"
+            "from es_sbert.ingest import load\nload.WINDOW_BYTES >>= 4\n"
             "from es_sbert.cli.main import main\nmain()"
         )
         done = subprocess.run(
-            [sys.executable, "-c", code, "ingest", *options(es9_url, index, model), str(path), "--json",
-             "--bulk-bytes", str(5 << 16)],
-            capture_output=True, env=environment, cwd=tmp_path, timeout=300, check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                code,
+                "ingest",
+                *options(es9_url, index, model),
+                str(path),
+                "--json",
+                "--bulk-bytes",
+                str(5 << 16),
+            ],
+            capture_output=True,
+            env=environment,
+            cwd=tmp_path,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr.decode()
         assert orjson.loads(done.stdout)["indexed"] == count
         peaks.append(int(Path(environment["PEAK"]).read_text()) / 1024)

@@ -16,7 +16,7 @@ import pytest
 
 from es_sbert import __version__
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import open_engine, same_vectors, vector_of, write_jsonl
 from tests.faults.bench import Bench, Load

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import sentences
 from tests.faults.bench import Bench
 from tests.faults.compare import compare
@@ -43,9 +43,15 @@ def server() -> Iterator[HttpFiles]:
 
 @pytest.fixture(params=["parquet", "http", "sql"])
 def bench(
-    request: pytest.FixtureRequest, server: HttpFiles, es9_url: str, fresh_index: Callable[[str], str], model: Path,
-    tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Bench]:  # fmt: skip
+    request: pytest.FixtureRequest,
+    server: HttpFiles,
+    es9_url: str,
+    fresh_index: Callable[[str], str],
+    model: Path,
+    tiny: Encoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Bench]:
     corpus = Corpus(COUNT, [], WANTED, set(), broken=0, empty=0, repeated=0)
     made = Bench("es9", es9_url, fresh_index(es9_url), model, tiny, tmp_path, corpus, outage=0)
     if request.param == "parquet":

@@ -33,9 +33,20 @@ def test_every_request_of_a_load_may_fail_once_from_the_first_one_on(
     write_jsonl(Path("docs.jsonl"), sentences(5))
     with FaultyProxy(engine_url, always=fails_once, paths="") as proxy:
         done = cli(
-            "ingest", "--index", index_name, "--url", proxy.url, "--model", model, "--precision", "fp32",
-            "docs.jsonl", "--id-field", "id", "--json",
-        )  # fmt: skip
+            "ingest",
+            "--index",
+            index_name,
+            "--url",
+            proxy.url,
+            "--model",
+            model,
+            "--precision",
+            "fp32",
+            "docs.jsonl",
+            "--id-field",
+            "id",
+            "--json",
+        )
     assert done.code == 0, done.err
     assert (done.summary["indexed"], done.summary["dead"], done.summary["left"]) == (5, 0, 0)
     assert "Waiting for the engine, up to 300 s: " in done.err
@@ -48,9 +59,12 @@ def test_ctrl_c_ends_the_wait_for_an_engine_that_does_not_come(silent_port: int,
     (tmp_path / "docs.txt").write_text("the cat\n")
     command = [sys.executable, "-m", "es_sbert", "ingest", "--index", "docs", "docs.txt", "--retry-seconds", "3600"]
     process = subprocess.Popen(
-        [*command, "--url", f"http://127.0.0.1:{silent_port}"], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        [*command, "--url", f"http://127.0.0.1:{silent_port}"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     try:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("Waiting for the engine, up to 3600 s: nothing listens at http://")

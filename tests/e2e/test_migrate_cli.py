@@ -12,10 +12,10 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
-from es_sbert.loading import load_encoder
-from es_sbert.migration.hold import WRITE_BLOCK
-from es_sbert.migration.state import Phase, read_migration
-from es_sbert.migration.target import target_name
+from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
+from es_sbert.migration.migration_state import MigrationPhase, read_migration_state
+from es_sbert.migration.prepare_migration import new_index_name
+from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.engine.migration.support import Place, document, make_place, models
@@ -56,9 +56,9 @@ def run(cli: Cli, place: Place) -> Run:
 def moments(engine: Engine, source: str, target: str) -> dict[str, Callable[[], bool]]:
     """What can be seen of both indices from outside, in the order in which it comes."""
 
-    def phase(wanted: Phase) -> bool:
+    def phase(wanted: MigrationPhase) -> bool:
         state = engine.get_index(target)
-        note = None if state is None else read_migration(state)
+        note = None if state is None else read_migration_state(state)
         return note is not None and note.phase is wanted
 
     def vectors() -> int:
@@ -69,13 +69,13 @@ def moments(engine: Engine, source: str, target: str) -> dict[str, Callable[[], 
 
     def held() -> bool:
         state = engine.get_index(source)
-        return state is not None and state.settings.get(WRITE_BLOCK) == "true"
+        return state is not None and state.settings.get(WRITE_BLOCK_SETTING) == "true"
 
     return {
         "made": lambda: engine.get_index(target) is not None,
         "embedding": lambda: vectors() > 0,
         "embedded": lambda: vectors() >= COUNT,
-        "closing": lambda: phase(Phase.CLOSING),
+        "closing": lambda: phase(MigrationPhase.CLOSING),
         "held": held,
     }
 
@@ -98,7 +98,7 @@ def test_killed_at_any_moment_it_goes_on(
     place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder
 ) -> None:
     engine = place.engine
-    target = target_name(place.alias, second.info.fingerprint, place.index)
+    target = new_index_name(place.alias, second.info.fingerprint, place.index)
     options = ("--model", two_models[1], "--precision", "fp32", "--threads", "1", "--json")
     expected = {str(number): document(number) for number in range(COUNT)}
     for number, (moment, has_come) in enumerate(moments(engine, place.index, target).items()):
@@ -143,7 +143,7 @@ def test_what_it_says_and_refuses(place: Place, run: Run, two_models: tuple[Path
         assert (done.code, done.out) == (code, "")
         assert said in done.err
     done = run("--model", other, "--precision", "fp32")
-    target = target_name(place.alias, second.info.fingerprint, place.index)
+    target = new_index_name(place.alias, second.info.fingerprint, place.index)
     assert done.code == 0, done.err
     assert f"{place.alias} points to {target} now" in done.err
     assert f"Writes to {place.index} were refused for" in done.err

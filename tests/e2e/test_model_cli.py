@@ -54,9 +54,13 @@ class Workshop:
 
 @pytest.fixture
 def workshop(
-    cli: Cli, own_cache: None, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path,
+    cli: Cli,
+    own_cache: None,
+    es9_url: str,
+    fresh_index: Callable[[str], str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Workshop:  # fmt: skip
+) -> Workshop:
     made = tmp_path / "made"
     made.mkdir()
     monkeypatch.chdir(made)
@@ -114,8 +118,8 @@ def test_a_migration_goes_on_with_the_model_of_the_index(workshop: Workshop, fre
     alias, new = f"{workshop.index}-alias", fresh_index(workshop.url)
     httpx.put(f"{workshop.url}/{workshop.index}/_alias/{alias}").raise_for_status()
     done = workshop.cli(
-        "index", "migrate", alias, "--url", workshop.url, "--index-type", "flat", "--name", new, "--json", "--quiet",
-    )  # fmt: skip
+        "index", "migrate", alias, "--url", workshop.url, "--index-type", "flat", "--name", new, "--json", "--quiet"
+    )
     assert (done.code, done.summary["model"], done.summary["target"]) == (0, "base", new), done.err
 
 
@@ -183,8 +187,11 @@ def test_models_are_listed_and_removed(workshop: Workshop) -> None:
     listed = workshop.cli("model", "list", "--json")
     [model] = [json.loads(line) for line in listed.out.splitlines()]
     assert model == {
-        "name": "tuned", "fingerprint": workshop.fingerprint, "folder": str(workshop.bundle), "state": "present",
-    }  # fmt: skip
+        "name": "tuned",
+        "fingerprint": workshop.fingerprint,
+        "folder": str(workshop.bundle),
+        "state": "present",
+    }
     header, row = workshop.cli("model", "list").out.splitlines()
     assert header.split() == ["name", "fingerprint", "state", "folder"]
     assert row.split() == ["tuned", workshop.fingerprint[:12], "present", str(workshop.bundle)]
@@ -220,19 +227,27 @@ def test_an_export_succeeds_where_it_cannot_be_registered(
 
 @pytest.mark.slow
 def test_a_trained_model_is_registered_under_the_recipes_name_and_found_by_a_search(
-    cli: Cli, own_cache: None, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path,
+    cli: Cli,
+    own_cache: None,
+    es9_url: str,
+    fresh_index: Callable[[str], str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     pairs = [{"question": f"what is {word}", "answer": word} for word in ("rain", "snow", "music", "bread")]
     Path("pairs.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
     recipe = {
         "name": "quickstart",
         "model": {"base": str(write_checkpoint(tmp_path / "base", hidden=32, layers=1, config=STILL))},
-        "stages": [{
-            "data": [{"path": "pairs.jsonl", "columns": {"anchor": "question", "positive": "answer"}}],
-            "objective": {"kind": "in-batch"}, "epochs": 1, "batch": 4,
-        }],
-    }  # fmt: skip
+        "stages": [
+            {
+                "data": [{"path": "pairs.jsonl", "columns": {"anchor": "question", "positive": "answer"}}],
+                "objective": {"kind": "in-batch"},
+                "epochs": 1,
+                "batch": 4,
+            }
+        ],
+    }
     Path("recipe.yaml").write_text(yaml.safe_dump(recipe))
     trained = cli("train", "recipe.yaml", "-o", "tuned", "--device", "cpu", "--json")
     assert (trained.code, "Registered as quickstart." in trained.err) == (0, True), trained.err

@@ -15,10 +15,10 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.ingest.metrics import LoadMetrics, served
-from es_sbert.ingest.summary import Summary
-from es_sbert.loading import load_encoder
+from es_sbert.ingest.load_metrics import LoadMetrics, serve_metrics
+from es_sbert.ingest.load_report import LoadReport
 from es_sbert.mappings import read_body
+from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli
 from tests.e2e.scraping import Sample, scrape, value
 from tests.engine.ingest_support import load, open_engine, sentences, write_jsonl
@@ -43,7 +43,7 @@ def docs(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", documents)
 
 
-def assert_equal_to_the_summary(samples: dict[Sample, float], summary: Summary) -> None:
+def assert_equal_to_the_summary(samples: dict[Sample, float], summary: LoadReport) -> None:
     outcomes = {
         "indexed": summary.indexed, "updated": summary.updated, "unchanged": summary.unchanged, "dead": summary.dead,
         "left": summary.left, **summary.skipped.model_dump(),
@@ -60,13 +60,21 @@ def test_the_counters_at_the_end_are_the_summary(
     engine_url: str, index_name: str, docs: Path, tiny: Encoder, tmp_path: Path
 ) -> None:
     metrics = LoadMetrics()
-    with served(metrics, "0") as url, FaultyProxy(engine_url) as proxy:
+    with serve_metrics(metrics, "0") as url, FaultyProxy(engine_url) as proxy:
         assert not any(name.startswith("es_sbert_documents") for name, _ in scrape(url))
         proxy.faults += [answer(429), answer(503)]
         summary = load(
-            proxy.url, tiny, index_name, docs, dead=tmp_path / "dead", id_field="id", batch_window=32,
-            bulk_bytes=20_000, retry_seconds=60, observer=metrics,
-        )  # fmt: skip
+            proxy.url,
+            tiny,
+            index_name,
+            docs,
+            dead=tmp_path / "dead",
+            id_field="id",
+            batch_window=32,
+            bulk_bytes=20_000,
+            retry_seconds=60,
+            observer=metrics,
+        )
         samples = scrape(url)
     assert (summary.dead, summary.skipped.empty, summary.truncated) == (1, 1, 1)
     assert summary.retries > 0
@@ -127,10 +135,33 @@ def test_a_running_load_is_scraped_and_tells_what_happens(
     index = fresh_index(es9_url)
     with FaultyProxy(es9_url, always=answer(429)) as proxy:
         running = Running(
-            "--index", index, "--url", proxy.url, "--model", str(model), "--precision", "fp32", "--threads", "1",
-            "--id-field", "id", "--batch-window", "32", "--bulk-bytes", "20000", "--log-format", "json", "--json",
-            "--metrics", "0", "--state", str(tmp_path / "state"), "--dead-letters", str(tmp_path / "dead"), str(docs),
-        )  # fmt: skip
+            "--index",
+            index,
+            "--url",
+            proxy.url,
+            "--model",
+            str(model),
+            "--precision",
+            "fp32",
+            "--threads",
+            "1",
+            "--id-field",
+            "id",
+            "--batch-window",
+            "32",
+            "--bulk-bytes",
+            "20000",
+            "--log-format",
+            "json",
+            "--json",
+            "--metrics",
+            "0",
+            "--state",
+            str(tmp_path / "state"),
+            "--dead-letters",
+            str(tmp_path / "dead"),
+            str(docs),
+        )
         url = running.wait_for("metrics_served")["url"]
         assert url.startswith("http://127.0.0.1:")
         running.wait_for("load_started")
@@ -145,8 +176,19 @@ def test_a_running_load_is_scraped_and_tells_what_happens(
     events = running.events
     assert all({"time", "level", "event", "message"} <= set(event) for event in events)
     names = [event["event"] for event in events]
-    order = ["metrics_served", "load_started", "settings_changed", "waiting_began", "retry", "throttle_changed",
-             "waiting_ended", "first_dead_letter", "settings_put_back", "dead_letters", "load_ended"]  # fmt: skip
+    order = [
+        "metrics_served",
+        "load_started",
+        "settings_changed",
+        "waiting_began",
+        "retry",
+        "throttle_changed",
+        "waiting_ended",
+        "first_dead_letter",
+        "settings_put_back",
+        "dead_letters",
+        "load_ended",
+    ]
     assert set(order) <= set(names)
     assert names.index("load_started") < names.index("waiting_began") < names.index("waiting_ended")
     assert names.index("settings_changed") < names.index("settings_put_back") < names.index("load_ended")
@@ -198,8 +240,21 @@ def test_quiet_silences_events_but_no_errors(cli: Cli) -> None:
 def test_each_load_leaves_a_report(cli: Cli, model: Path, es8_url: str, fresh_index: Callable[[str], str]) -> None:
     index_name, reports = fresh_index(es8_url), fresh_index(es8_url)
     write_jsonl(Path("docs.jsonl"), [*sentences(20), {"id": "bad", "text": 17}])
-    command = ["ingest", "docs.jsonl", "--index", index_name, "--url", es8_url, "--model", model, "--id-field", "id",
-               "--report-index", reports, "--json"]  # fmt: skip
+    command = [
+        "ingest",
+        "docs.jsonl",
+        "--index",
+        index_name,
+        "--url",
+        es8_url,
+        "--model",
+        model,
+        "--id-field",
+        "id",
+        "--report-index",
+        reports,
+        "--json",
+    ]
     first, second = cli(*command), cli(*command)
     assert (first.code, second.code) == (1, 1)
     with open_engine(es8_url) as engine:
@@ -208,8 +263,9 @@ def test_each_load_leaves_a_report(cli: Cli, model: Path, es8_url: str, fresh_in
         state = engine.get_index(reports)
     written = [hit["_source"] for hit in hits]
     assert [(one["indexed"], one["unchanged"], one["dead"], one["exit_code"]) for one in written] == [
-        (20, 0, 1, 1), (0, 20, 1, 1),
-    ]  # fmt: skip
+        (20, 0, 1, 1),
+        (0, 20, 1, 1),
+    ]
     for one, summary in zip(written, (first.summary, second.summary), strict=True):
         assert {name: summary[name] for name in one if name not in ("@timestamp", "exit_code")} == {
             name: value for name, value in one.items() if name not in ("@timestamp", "exit_code")

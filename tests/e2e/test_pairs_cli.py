@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine, write_jsonl
 
@@ -138,8 +138,16 @@ def test_an_index_gives_the_pairs_of_its_file(
     assert found == pytest.approx(expected, abs=2e-5)
     assert lines(done.out)[0]["first"]["text"] in TEXTS
     assert "left out: it has no vector in embedding (first: " in done.err
-    filtered = cli("pairs", "--index", index_name, "--url", engine_url, "--json", "--filter",
-                   '{"ids": {"values": ["d0", "d1", "d2"]}}')  # fmt: skip
+    filtered = cli(
+        "pairs",
+        "--index",
+        index_name,
+        "--url",
+        engine_url,
+        "--json",
+        "--filter",
+        '{"ids": {"values": ["d0", "d1", "d2"]}}',
+    )
     assert len(lines(filtered.out)) == 3
     assert cli("pairs", "--index", index_name, "--url", engine_url, "--vector-field", "other").code == 2
 

@@ -18,16 +18,23 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import AccessDenied
-from es_sbert.index.privileges import ADOPT, CLUSTER_PRIVILEGE, CREATE, LOAD, LOAD_SETTINGS, MIGRATE_TO, PRUNE, SEARCH
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.local import LocalRunner
-from es_sbert.ingest.observer import Observer, Unobserved
-from es_sbert.ingest.plan import plan
-from es_sbert.ingest.progress import Silent
-from es_sbert.ingest.run import run
+from es_sbert.index.privileges import (
+    ADOPT,
+    CHANGE_LOAD_SETTINGS,
+    CLUSTER_PRIVILEGE,
+    CREATE,
+    LOAD,
+    MIGRATE_TO,
+    PRUNE,
+    SEARCH,
+)
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_report import LoadReport
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import LoadObserver, NullObserver, SilentMeter
 from es_sbert.ingest.settings import IngestSettings
-from es_sbert.ingest.summary import Summary
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import sentences, write_jsonl
 from tests.engine.secured import PASSWORD, Secured
@@ -118,13 +125,13 @@ def desk(secured_es8: Secured, cli: Cli, model: Path, monkeypatch: pytest.Monkey
 
 def interrupted(desk: Desk) -> str:
     """An index whose load was killed before it put the settings back."""
-    from es_sbert.index.load_settings import begin_load
+    from es_sbert.index.load_settings import apply_load_settings
 
     name = desk.loaded()
     with desk.admin() as engine:
         state = engine.get_index(name)
         assert state is not None
-        begin_load(engine, state)
+        apply_load_settings(engine, state)
     return name
 
 
@@ -222,7 +229,7 @@ def test_the_code_asks_for_what_the_table_says() -> None:
         "`ingest FILE…` into an index with the vector field": LOAD,
         "`ingest FILE…` into a new index": CREATE,
         "`ingest --prune`": PRUNE,
-        "`ingest --load-settings fast`": LOAD_SETTINGS,
+        "`ingest --load-settings fast`": CHANGE_LOAD_SETTINGS,
         "`index adopt`": ADOPT,
         "`index migrate`": MIGRATE_TO,
     }.items():
@@ -284,7 +291,7 @@ def test_asking_for_what_a_key_may_not_is_no_missing_api(desk: Desk) -> None:
         assert engine.ask("/_no/such/api") is None
 
 
-class AtTheThirdRequest(Unobserved):
+class AtTheThirdRequest(NullObserver):
     """Does something while a load is under way."""
 
     def __init__(self, act: Callable[[], object]) -> None:
@@ -323,9 +330,11 @@ def test_a_key_that_loses_its_rights_during_a_load_leaves_documents_but_kills_no
             role = {"cluster": ["monitor"], "indices": [{"names": ["docs*"], "privileges": privileges}]}
             desk.server.ask("PUT", f"/_security/api_key/{key_id(key)}", {"role_descriptors": {"role": role}})
 
-    def load(key: str, observer: Observer) -> Summary:
+    def load(key: str, observer: LoadObserver) -> LoadReport:
         with closing(connect(desk.settings(api_key=SecretStr(key)))) as engine:
-            return run(engine, LocalRunner(encoder), plan(engine, wanted), Control(), Silent(), observer=observer)
+            return run_load(
+                engine, LocalRunner(encoder), plan_load(engine, wanted), LoadControl(), SilentMeter(), observer=observer
+            )
 
     with load_encoder(str(model), precision="fp32", threads=1) as encoder:
         first = load(key, AtTheThirdRequest(take_away))
@@ -337,7 +346,7 @@ def test_a_key_that_loses_its_rights_during_a_load_leaves_documents_but_kills_no
         )
         assert reason in first.stopped
         assert (first.dead, first.left > 0, first.exit_code) == (0, True, 1)
-        second = load(desk.server.api_key(cluster=["monitor"], index={"docs*": ["all"]}), Unobserved())
+        second = load(desk.server.api_key(cluster=["monitor"], index={"docs*": ["all"]}), NullObserver())
     assert second.exit_code == 0
     assert second.resumed
     assert second.indexed == 400 - first.indexed

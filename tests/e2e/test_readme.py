@@ -18,8 +18,18 @@ ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _CPU_BLOCK = "requirements-cpu.txt"
 # What is no part of a clone.
-_LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache",
-                                   ".hypothesis", "*.egg-info", "build", "dist")  # fmt: skip
+_LEFT_OUT = shutil.ignore_patterns(
+    ".git",
+    ".venv*",
+    "__pycache__",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".hypothesis",
+    "*.egg-info",
+    "build",
+    "dist",
+)
 
 pytestmark = pytest.mark.slow
 
@@ -52,8 +62,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _environment(home: Path, **more: str) -> dict[str, str]:
     """Without anything of es-sbert's or of a virtual environment."""
-    kept = {name: value for name, value in os.environ.items()
-            if not name.startswith(("ES_SBERT_", "VIRTUAL_ENV", "PYTEST_", "XDG_"))}  # fmt: skip
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ES_SBERT_", "VIRTUAL_ENV", "PYTEST_", "XDG_"))
+    }
     kept["PATH"] = os.pathsep.join(
         folder for folder in kept["PATH"].split(os.pathsep) if folder != str(Path(sys.executable).parent)
     )
@@ -83,10 +96,14 @@ def test_the_blocks_of_the_readme_run_in_an_empty_home(repository: Path, tmp_pat
     log = tmp_path / "log"
     with log.open("w") as output:
         run = subprocess.Popen(
-            ["bash", "-c", "\n".join(script)], cwd=home, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            ["bash", "-c", "\n".join(script)],
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
             env=_environment(home, REPOSITORY=str(repository), PYTHONPATH=sysconfig.get_path("purelib")),
-        )  # fmt: skip
+        )
         try:
             code = run.wait(2300)
         finally:
@@ -116,9 +133,13 @@ def test_the_installation_for_cpus_is_without_the_gpu_build_and_embeds(repositor
     )
     subprocess.run(["git", "clone", "--quiet", repository, clone], check=True, capture_output=True)
     done = subprocess.run(
-        ["bash", "-c", script], cwd=clone, capture_output=True, text=True, check=False,
+        ["bash", "-c", script],
+        cwd=clone,
+        capture_output=True,
+        text=True,
+        check=False,
         env=_environment(tmp_path, PIP_CACHE_DIR=cache.stdout.strip()),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     installed = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
     assert "onnxruntime" in installed

@@ -12,7 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
-from es_sbert.analysis.report import Report, ReportGroup, ReportKind, report_bytes
+from es_sbert.analysis.html_report import AnalysisReport, ReportGroup, ReportKind, report_bytes
 from tests.browser import chromium
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ HOSTILE = [
 OpenReport = Callable[..., "ReportPage"]
 
 
-def clusters(count: int = GROUPS) -> Report:
+def clusters(count: int = GROUPS) -> AnalysisReport:
     """Clusters of some texts each, and ten texts in none."""
     size = count * MEMBERS
     texts = [f"Text {number} about {TOPICS[number // MEMBERS % 3]}: Café №{number}" for number in range(size + 10)]
@@ -56,7 +56,7 @@ def clusters(count: int = GROUPS) -> Report:
     return report(ReportKind.CLUSTERS, texts, groups, points)
 
 
-def duplicates() -> Report:
+def duplicates() -> AnalysisReport:
     """A group of three texts and one of two."""
     texts = [
         "The parcel has not arrived yet.", "The parcel did not arrive.", "The parcel has not arrived yet.",
@@ -69,15 +69,20 @@ def duplicates() -> Report:
     return report(ReportKind.DUPLICATES, texts, groups)
 
 
-def pairs() -> Report:
+def pairs() -> AnalysisReport:
     """Three pairs."""
     texts = ["I can't sign in.", "I cannot sign in.", "Where is my parcel?", "Where is my refund?", "Hello."]
-    groups = [ReportGroup("1", (0, 1), (0.98, 0.98)), ReportGroup("2", (2, 3), (0.7, 0.7)),
-              ReportGroup("3", (0, 3), (0.1, 0.1))]  # fmt: skip
+    groups = [
+        ReportGroup("1", (0, 1), (0.98, 0.98)),
+        ReportGroup("2", (2, 3), (0.7, 0.7)),
+        ReportGroup("3", (0, 3), (0.1, 0.1)),
+    ]
     return report(ReportKind.PAIRS, texts, groups)
 
 
-def report(kind: ReportKind, texts: list[str], groups: list[ReportGroup], points: Any = None, **parts: Any) -> Report:
+def report(
+    kind: ReportKind, texts: list[str], groups: list[ReportGroup], points: Any = None, **parts: Any
+) -> AnalysisReport:
     """A report whose points are on a circle, unless some are given."""
     if points is None:
         turns = np.linspace(0, 2 * np.pi, len(texts), endpoint=False)
@@ -88,7 +93,7 @@ def report(kind: ReportKind, texts: list[str], groups: list[ReportGroup], points
         "ids": [f"text-{number}" for number in range(len(texts))],
         "projection": "PCA",
     }
-    return Report(kind=kind, texts=texts, groups=groups, points=np.asarray(points, np.float32), **given | parts)
+    return AnalysisReport(kind=kind, texts=texts, groups=groups, points=np.asarray(points, np.float32), **given | parts)
 
 
 REPORTS = {ReportKind.CLUSTERS: clusters, ReportKind.DUPLICATES: duplicates, ReportKind.PAIRS: pairs}
@@ -159,7 +164,7 @@ def open_report(browser: Browser, tmp_path: Path) -> Iterator[OpenReport]:
     """A function from a report to a tab; each is closed after the test and must have had no problems or requests."""
     opened: list[ReportPage] = []
 
-    def page_of(report: Report, limits: dict[str, int] | None = None, **context: Any) -> ReportPage:
+    def page_of(report: AnalysisReport, limits: dict[str, int] | None = None, **context: Any) -> ReportPage:
         file = tmp_path / f"report-{len(opened)}.html"
         file.write_bytes(report_bytes(report, **limits or {}))
         opened.append(ReportPage(browser, file, **context))
@@ -412,8 +417,10 @@ def test_texts_in_no_group_are_listed_from_the_legend(open_report: OpenReport) -
 
 
 def test_hostile_texts_ids_and_names_are_shown_as_text(open_report: OpenReport) -> None:
-    groups = [ReportGroup(text, (number, (number + 1) % len(HOSTILE)), (0.5, 0.5), kept=number)
-              for number, text in enumerate(HOSTILE)]  # fmt: skip
+    groups = [
+        ReportGroup(text, (number, (number + 1) % len(HOSTILE)), (0.5, 0.5), kept=number)
+        for number, text in enumerate(HOSTILE)
+    ]
     facts = [(text, text) for text in HOSTILE]
     for kind in ReportKind:
         shown = {"ids": HOSTILE, "title": HOSTILE[0], "facts": facts, "projection": HOSTILE[1]}

@@ -17,8 +17,8 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.loading import load_encoder
+from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.model_loading import load_encoder
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.vectors import load
@@ -59,14 +59,20 @@ def site(engine_url: str, encoder: Encoder) -> Iterator[Site]:
     with closing(engine):
         for name, fingerprint in ((site.index, encoder.info.fingerprint), (site.foreign, "0" * 64)):
             ensure_vector_field(
-                engine, name, vector_field="embedding", fingerprint=fingerprint, model_name=encoder.info.model,
-                dimensions=encoder.info.dimensions, index_type="hnsw", text="{title}", replicas=0,
-            )  # fmt: skip
+                engine,
+                name,
+                vector_field="embedding",
+                fingerprint=fingerprint,
+                model_name=encoder.info.model,
+                dimensions=encoder.info.dimensions,
+                index_type="hnsw",
+                text="{title}",
+                replicas=0,
+            )
         # As ingest does it: the language as a keyword, so that terms filter by it on every engine.
         engine.put_mapping(site.index, {"properties": {"language": {"type": "keyword"}, "title": {"type": "keyword"}}})
         vectors = encoder.encode([text for _, text in TEXTS], "document").vectors
-        load(engine, site.index, "embedding", vectors,
-             lambda i: {"language": TEXTS[i][0], "title": TEXTS[i][1]})  # fmt: skip
+        load(engine, site.index, "embedding", vectors, lambda i: {"language": TEXTS[i][0], "title": TEXTS[i][1]})
         yield site
         for name in (site.index, site.foreign):
             engine._request("DELETE", f"/{name}")

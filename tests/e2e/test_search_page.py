@@ -12,10 +12,10 @@ import pytest
 
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Flavour
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.index.vectors import vector_value
-from es_sbert.loading import load_encoder
+from es_sbert.engines.protocol import EngineType
+from es_sbert.index.serialization import vector_value
+from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.model_loading import load_encoder
 from tests.e2e.test_search_cli import TEXTS
 from tests.engine.vectors import load
 
@@ -36,15 +36,29 @@ def names(engine_url: str) -> Iterator[dict[str, str]]:
         for name, fields in ((names["docs"], ("embedding", "title_embedding")), (names["news"], ("embedding",))):
             for field in fields:
                 ensure_vector_field(
-                    engine, name, vector_field=field, fingerprint=encoder.info.fingerprint, text="{title}",
-                    model_name=encoder.info.model, dimensions=encoder.info.dimensions, index_type="hnsw",
-                )  # fmt: skip
+                    engine,
+                    name,
+                    vector_field=field,
+                    fingerprint=encoder.info.fingerprint,
+                    text="{title}",
+                    model_name=encoder.info.model,
+                    dimensions=encoder.info.dimensions,
+                    index_type="hnsw",
+                )
             engine.put_mapping(name, {"properties": {"language": {"type": "keyword"}, "title": {"type": "text"}}})
             # In these documents the title is all there is, so that its vector stands in both fields.
-            load(engine, name, "embedding", vectors, lambda number, fields=fields: {
-                "language": TEXTS[number][0], "title": TEXTS[number][1], "year": 2020 + number,
-                **({"title_embedding": vector_value(engine.info, vectors[number])} if len(fields) > 1 else {}),
-            })  # fmt: skip
+            load(
+                engine,
+                name,
+                "embedding",
+                vectors,
+                lambda number, fields=fields: {
+                    "language": TEXTS[number][0],
+                    "title": TEXTS[number][1],
+                    "year": 2020 + number,
+                    **({"title_embedding": vector_value(engine.info, vectors[number])} if len(fields) > 1 else {}),
+                },
+            )
         yield names
         for name in names.values():
             engine.delete_index(name)
@@ -52,7 +66,7 @@ def names(engine_url: str) -> Iterator[dict[str, str]]:
 
 def test_every_example_runs(engine_url: str, names: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with closing(connect(EngineSettings(url=engine_url))) as engine:
-        other = "OpenSearch" if engine.info.flavour is Flavour.ELASTICSEARCH else "Elasticsearch"
+        other = "OpenSearch" if engine.info.flavour is EngineType.ELASTICSEARCH else "Elasticsearch"
     blocks = [block for block in _BLOCK.findall(PAGE.read_text()) if not block.startswith(f"# {other}\n")]
     assert len(blocks) > 10
     space: dict[str, object] = {"__name__": "page"}

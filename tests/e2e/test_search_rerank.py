@@ -10,13 +10,13 @@ import orjson
 import pytest
 from sentence_transformers import CrossEncoder
 
-from es_sbert.bundle.cross_encoder import read_cross_encoder
-from es_sbert.bundle.model import Precision
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
+from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
-from es_sbert.exporters.reranker import export_reranker
-from es_sbert.loading import load_reranker
+from es_sbert.exporters.export import export_reranker
+from es_sbert.model_loading import load_reranker
 from es_sbert.search.async_semantic_index import AsyncSemanticIndex
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.e2e.cli_support import Cli
@@ -47,11 +47,36 @@ def search(engine_url: str, index_name: str, model: Path, cli: Cli, tmp_path: Pa
     file = tmp_path / "documents.jsonl"
     rows = [{"id": number, "title": "the", "body": body} for number, body in DOCUMENTS.items()]
     file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
-    done = cli("ingest", "--index", index_name, "--url", engine_url, "--model", model, "--precision", "fp32",
-               "--id-field", "id", "--text-template", "{title} {body}", file)  # fmt: skip
+    done = cli(
+        "ingest",
+        "--index",
+        index_name,
+        "--url",
+        engine_url,
+        "--model",
+        model,
+        "--precision",
+        "fp32",
+        "--id-field",
+        "id",
+        "--text-template",
+        "{title} {body}",
+        file,
+    )
     assert done.code == 0, done.err
-    return lambda *more: ["search", QUESTION, "--index", index_name, "--url", engine_url, "--model", str(model),
-                          "--precision", "fp32", *map(str, more)]  # fmt: skip
+    return lambda *more: [
+        "search",
+        QUESTION,
+        "--index",
+        index_name,
+        "--url",
+        engine_url,
+        "--model",
+        str(model),
+        "--precision",
+        "fp32",
+        *map(str, more),
+    ]
 
 
 def test_the_order_is_that_of_sentence_transformers(

@@ -63,9 +63,11 @@ def by_password() -> Login:
     word = secret()
     header = basic("anna", word)
     return Login(
-        f"Basic {header}", [word, header], arguments=["--username", "anna", "--password-file", "word"],
+        f"Basic {header}",
+        [word, header],
+        arguments=["--username", "anna", "--password-file", "word"],
         files={"word": word},
-    )  # fmt: skip
+    )
 
 
 def by_token() -> Login:
@@ -105,8 +107,11 @@ class Office:
 
     def start(self, *arguments: str, debug: bool = False, broken: bool = False) -> OwnProcess:
         prints = self.folder / f"prints-{len(self._started)}"
-        self._started.append(OwnProcess([*arguments, *self.login.arguments], self.folder, self._environment, prints,
-                                        debug=debug, broken=broken))  # fmt: skip
+        self._started.append(
+            OwnProcess(
+                [*arguments, *self.login.arguments], self.folder, self._environment, prints, debug=debug, broken=broken
+            )
+        )
         return self._started[-1]
 
     def run(self, *arguments: str, debug: bool = False, broken: bool = False) -> Run:

@@ -15,8 +15,24 @@ from tests.unit.checkpoints import write_checkpoint
 from tests.unit.training.support import STILL
 
 # What is asked shares no word with what is answered: only training can bring them together.
-QUESTIONS = ["river", "winter", "music", "bread", "planet", "doctor", "garden", "engine", "forest", "market", "school",
-             "island", "window", "letter", "silver", "dragon"]  # fmt: skip
+QUESTIONS = [
+    "river",
+    "winter",
+    "music",
+    "bread",
+    "planet",
+    "doctor",
+    "garden",
+    "engine",
+    "forest",
+    "market",
+    "school",
+    "island",
+    "window",
+    "letter",
+    "silver",
+    "dragon",
+]
 ANSWERS = ["the water flows", "cold snow falls", "he plays guitar", "flour is baked", "it orbits a star",
            "she heals people", "flowers grow there", "it burns fuel", "many tall trees", "people buy things",
            "children learn here", "land within the sea", "glass in a wall", "words on paper", "a shining metal",
@@ -66,13 +82,24 @@ def test_a_recipe_becomes_hits(
     def found_by(model: Path) -> int:
         """How many questions have their answer as first hit."""
         index = fresh_index(es9_url)
-        loaded = cli("ingest", "--url", es9_url, "--index", index, "--model", model, "--id-field", "id",
-                     tmp_path / "answers.jsonl")  # fmt: skip
+        loaded = cli(
+            "ingest",
+            "--url",
+            es9_url,
+            "--index",
+            index,
+            "--model",
+            model,
+            "--id-field",
+            "id",
+            tmp_path / "answers.jsonl",
+        )
         assert loaded.code == 0, loaded.err
         right = 0
         for number in range(len(QUESTIONS)):
-            answer = cli("search", "--url", es9_url, "--index", index, "--model", model, "-k", "1", "--json",
-                         asked(number))  # fmt: skip
+            answer = cli(
+                "search", "--url", es9_url, "--index", index, "--model", model, "-k", "1", "--json", asked(number)
+            )
             assert answer.code == 0, answer.err
             right += json.loads(answer.out.splitlines()[0])["id"] == str(number)
         return right

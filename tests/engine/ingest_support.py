@@ -16,21 +16,20 @@ import orjson
 from numpy.typing import NDArray
 
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import TokenizedTexts, Vectors
+from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
-from es_sbert.index.vectors import read_vector
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.local import LocalRunner
-from es_sbert.ingest.observer import Observer
-from es_sbert.ingest.plan import plan
-from es_sbert.ingest.progress import Meter, Silent
-from es_sbert.ingest.prune import Confirm
-from es_sbert.ingest.run import run
+from es_sbert.index.serialization import read_vector
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_report import LoadReport
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
+from es_sbert.ingest.prune import ConfirmPrune
 from es_sbert.ingest.settings import IngestSettings
-from es_sbert.ingest.summary import Summary
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 WORDS = [
@@ -102,18 +101,27 @@ def open_engine(url: str) -> closing[Engine]:
     return closing(connect(EngineSettings(url=url)))
 
 
-def load(url: str, encoder: Any, index: str, *files: Path | str, dead: Path, control: Control | None = None,
-         meter: Meter | None = None, confirm: Confirm = lambda gone: True, observer: Observer | None = None,
-         **options: Any) -> Summary:  # fmt: skip
+def load(
+    url: str,
+    encoder: Any,
+    index: str,
+    *files: Path | str,
+    dead: Path,
+    control: LoadControl | None = None,
+    meter: ProgressMeter | None = None,
+    confirm: ConfirmPrune = lambda gone: True,
+    observer: LoadObserver | None = None,
+    **options: Any,
+) -> LoadReport:
     """One load, as the command line makes it; its counts must add up."""
     settings = IngestSettings(index=index, files=tuple(map(str, files)), dead_letters=dead, **options)
     with open_engine(url) as engine:
-        summary = run(
+        summary = run_load(
             engine,
             LocalRunner(encoder),
-            plan(engine, settings),
-            control or Control(),
-            meter or Silent(),
+            plan_load(engine, settings),
+            control or LoadControl(),
+            meter or SilentMeter(),
             confirm,
             observer,
         )

@@ -11,14 +11,14 @@ import numpy as np
 import orjson
 
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import EngineType
 from es_sbert.engines.rest import RestEngine
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.index.meta import PassageRules
-from es_sbert.index.vectors import bulk_value, passage_values
+from es_sbert.index.serialization import bulk_vector_value, chunk_values
+from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_meta import ChunkRules
 from tests.engine.vectors import cosines
 from tests.tiny import WORDS
 
@@ -55,7 +55,7 @@ class Shelf:
 
     @property
     def opensearch(self) -> bool:
-        return self.engine.info.flavour is Flavour.OPENSEARCH
+        return self.engine.info.flavour is EngineType.OPENSEARCH
 
     def query(self, text: str) -> Vectors:
         """*Shape:* ``(dimensions,)``."""
@@ -88,30 +88,41 @@ def shelf(url: str, encoder: Encoder) -> Iterator[Shelf]:
     with closing(connect(EngineSettings(url=url))) as engine:
         assert isinstance(engine, RestEngine)
         try:
-            for name, index_type, fields in (("one", "hnsw", "vw"), ("two", "int8_hnsw", "vw"), ("split", "hnsw", "v"),
-                                             ("foreign", "hnsw", "v")):  # fmt: skip
+            for name, index_type, fields in (
+                ("one", "hnsw", "vw"),
+                ("two", "int8_hnsw", "vw"),
+                ("split", "hnsw", "v"),
+                ("foreign", "hnsw", "v"),
+            ):
                 for field in fields:
                     made = names[name] if field == "v" else None
                     ensure_vector_field(
-                        engine, names[name], vector_field=field,
+                        engine,
+                        names[name],
+                        vector_field=field,
                         fingerprint="0" * 32 if name == "foreign" else encoder.info.fingerprint,
                         model_name="other" if name == "foreign" else encoder.info.model,
-                        dimensions=encoder.info.dimensions, index_type=index_type, text="{text}",
-                        passages=PassageRules(tokens=8, overlap=0) if name == "split" else None,
-                        shards=2 if made else None, replicas=0 if made else None,
-                    )  # fmt: skip
+                        dimensions=encoder.info.dimensions,
+                        index_type=index_type,
+                        text="{text}",
+                        passages=ChunkRules(tokens=8, overlap=0) if name == "split" else None,
+                        shards=2 if made else None,
+                        replicas=0 if made else None,
+                    )
             for prefix, name in (("", "one"), ("two-", "two"), ("", "split")):
                 lines = []
                 for number, text in enumerate(texts):
                     document = {"text": text, "group": number % 10, "number": number}
                     if name == "split":
                         spans = [half(text, 0), half(text, 1)]
-                        document["v"] = passage_values(engine.info, spans, halves[number])
+                        document["v"] = chunk_values(engine.info, spans, halves[number])
                     else:
-                        document["v"] = bulk_value(engine.info, v[number])
-                        document["w"] = bulk_value(engine.info, w[number])
-                    lines += [orjson.dumps({"index": {"_id": f"{prefix}{number}"}}),
-                              orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)]  # fmt: skip
+                        document["v"] = bulk_vector_value(engine.info, v[number])
+                        document["w"] = bulk_vector_value(engine.info, w[number])
+                    lines += [
+                        orjson.dumps({"index": {"_id": f"{prefix}{number}"}}),
+                        orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY),
+                    ]
                 bare = {"text": "nothing", "group": 1, "number": COUNT}
                 lines += [orjson.dumps({"index": {"_id": f"{prefix}bare"}}), orjson.dumps(bare), b""]
                 assert all(item.ok for item in engine.bulk(names[name], b"\n".join(lines)))

@@ -13,10 +13,10 @@ from typing import Any
 
 import fsspec
 
-from es_sbert.engines.local import process
-from es_sbert.engines.local.catalogue import Artifact
+from es_sbert.engines.local import server_process
+from es_sbert.engines.local.engine_builds import Artifact
+from es_sbert.engines.local.engine_install import find_maven
 from es_sbert.engines.local.jdk import find_jdk
-from es_sbert.engines.local.maven import find_maven
 from tests.conftest import free_port
 
 S3PROXY = Artifact("org.gaul", "s3proxy", "2.6.0", 41, "jar", "jar-with-dependencies")
@@ -34,17 +34,22 @@ class ObjectStore:
     def environment(self) -> dict[str, str]:
         """What an S3 client reads of its environment."""
         return {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}", "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_DEFAULT_REGION": "us-east-1",
-        }  # fmt: skip
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
 
     @property
     def filesystem(self) -> Any:
         """An fsspec filesystem to put objects with."""
         return fsspec.filesystem(
-            "s3", key=ACCESS_KEY, secret=SECRET_KEY, endpoint_url=f"http://127.0.0.1:{self.port}",
+            "s3",
+            key=ACCESS_KEY,
+            secret=SECRET_KEY,
+            endpoint_url=f"http://127.0.0.1:{self.port}",
             client_kwargs={"region_name": "us-east-1"},
-        )  # fmt: skip
+        )
 
     def put(self, key: str, data: bytes) -> str:
         """Store an object; its address."""
@@ -74,21 +79,23 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     java = find_jdk(21, os.environ, None).home / "bin" / "java"
     console = folder / "s3proxy.log"
     command = [str(java), "-Xmx192m", "-XX:TieredStopAtLevel=1", "-jar", str(program), "--properties", str(properties)]
-    pid = process.spawn(command, folder=folder, environment={"HOME": str(folder)}, console=console, account=None)
-    started = process.identity(pid)
+    pid = server_process.start_process(
+        command, folder=folder, environment={"HOME": str(folder)}, console=console, account=None
+    )
+    started = server_process.process_identity(pid)
     try:
         _wait(store, pid, console)
         store.filesystem.call_s3("create_bucket", Bucket=BUCKET)
         yield store
     finally:
         if started is not None:
-            process.stop(pid, started, grace=10.0)
+            server_process.stop_process(pid, started, grace=10.0)
 
 
 def _wait(store: ObjectStore, pid: int, console: Path) -> None:
     """Wait until the server listens."""
     deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and process.exit_code(pid) is None:
+    while time.monotonic() < deadline and server_process.process_exit_code(pid) is None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", store.port), timeout=5):
             return
         time.sleep(0.1)

@@ -16,19 +16,22 @@ from pathlib import Path
 
 import psycopg
 
-from es_sbert.engines.local import process
-from es_sbert.engines.local.account import server_account
-from es_sbert.engines.local.catalogue import Artifact
-from es_sbert.engines.local.layout import Layout
-from es_sbert.engines.local.maven import find_maven
+from es_sbert.engines.local import server_process
+from es_sbert.engines.local.engine_builds import Artifact
+from es_sbert.engines.local.engine_home import EngineHome
+from es_sbert.engines.local.engine_install import find_maven
+from es_sbert.engines.local.server_process import server_account
 from tests.conftest import free_port
 
 PASSWORD = "pg-s3cret:of/the@tests"
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64v8", "arm64": "arm64v8"}
 POSTGRESQL = Artifact(
-    "io.zonky.test.postgres", f"embedded-postgres-binaries-{platform.system().lower()}-{_MACHINES[platform.machine()]}",
-    "17.6.0", 15, "jar",
-)  # fmt: skip
+    "io.zonky.test.postgres",
+    f"embedded-postgres-binaries-{platform.system().lower()}-{_MACHINES[platform.machine()]}",
+    "17.6.0",
+    15,
+    "jar",
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Postgresql:
 def postgresql() -> Iterator[Postgresql]:
     """Start the server on a fresh database, and remove all of it at the end."""
     account = server_account()
-    layout = Layout.from_environment(os.environ, root=os.geteuid() == 0)
+    layout = EngineHome.from_environment(os.environ, root=os.geteuid() == 0)
     layout.create(account)
     server = Postgresql(free_port())
     work = layout.work("postgresql", server.port)
@@ -63,30 +66,60 @@ def postgresql() -> Iterator[Postgresql]:
                 os.chown(path, account.uid, account.gid)
         data, environment = work / "data", {"HOME": str(work), "LC_ALL": "C"}
         subprocess.run(
-            [str(work / "bin" / "initdb"), "-D", str(data), "-U", "postgres", "-A", "scram-sha-256", "-E", "UTF8",
-             "--no-sync", f"--pwfile={password_file}"],
-            env=environment, cwd=work, capture_output=True, check=True, user=account.uid if account else None,
-            group=account.gid if account else None, extra_groups=[] if account else None,
-        )  # fmt: skip
+            [
+                str(work / "bin" / "initdb"),
+                "-D",
+                str(data),
+                "-U",
+                "postgres",
+                "-A",
+                "scram-sha-256",
+                "-E",
+                "UTF8",
+                "--no-sync",
+                f"--pwfile={password_file}",
+            ],
+            env=environment,
+            cwd=work,
+            capture_output=True,
+            check=True,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=[] if account else None,
+        )
         console = work / "console.log"
-        pid = process.spawn(
-            [str(work / "bin" / "postgres"), "-D", str(data), "-p", str(server.port), "-k", "", "-c",
-             "listen_addresses=127.0.0.1", "-c", "fsync=off"],
-            folder=work, environment=environment, console=console, account=account,
-        )  # fmt: skip
-        started = process.identity(pid)
+        pid = server_process.start_process(
+            [
+                str(work / "bin" / "postgres"),
+                "-D",
+                str(data),
+                "-p",
+                str(server.port),
+                "-k",
+                "",
+                "-c",
+                "listen_addresses=127.0.0.1",
+                "-c",
+                "fsync=off",
+            ],
+            folder=work,
+            environment=environment,
+            console=console,
+            account=account,
+        )
+        started = server_process.process_identity(pid)
         _wait(server, pid, console)
         yield server
     finally:
         if pid is not None and started is not None:
-            process.stop(pid, started, grace=30.0)
+            server_process.stop_process(pid, started, grace=30.0)
         shutil.rmtree(work)
 
 
 def _wait(server: Postgresql, pid: int, console: Path) -> None:
     """Wait until it lets somebody in: it listens before that."""
     deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and process.exit_code(pid) is None:
+    while time.monotonic() < deadline and server_process.process_exit_code(pid) is None:
         with suppress(psycopg.OperationalError), psycopg.connect(server.url, connect_timeout=30):
             return
         time.sleep(0.1)

@@ -23,13 +23,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from es_sbert.engines.local import lookup, process
-from es_sbert.engines.local.account import server_account
-from es_sbert.engines.local.configuration import prepare_work, server_environment
-from es_sbert.engines.local.install import install
+from es_sbert.engines.local import find_build, server_process
+from es_sbert.engines.local.engine_home import EngineHome
+from es_sbert.engines.local.engine_install import find_maven, install
 from es_sbert.engines.local.jdk import find_jdk
-from es_sbert.engines.local.layout import Layout
-from es_sbert.engines.local.maven import find_maven
+from es_sbert.engines.local.server_configuration import prepare_work_folder, server_environment
+from es_sbert.engines.local.server_process import server_account
 from tests.conftest import build_of, free_port
 from tests.memory import make_folder_in_memory
 from tests.shared import shared
@@ -106,10 +105,10 @@ def secured_elasticsearch(folder: Path, name: str = "es9") -> Iterator[Secured]:
 
 
 def _start(folder: Path, name: str) -> dict[str, Any]:
-    standard = lookup(build_of(name))
+    standard = find_build(build_of(name))
     settings = [*(pair for pair in standard.settings if "security" not in pair[0]), *SECURITY]
     account = server_account()
-    layout = Layout.from_environment(os.environ, root=os.geteuid() == 0)
+    layout = EngineHome.from_environment(os.environ, root=os.geteuid() == 0)
     layout.create(account)
     home = layout.dist / standard.folder_name
     if not home.is_dir():
@@ -125,27 +124,37 @@ def _start(folder: Path, name: str) -> dict[str, Any]:
     build = replace(standard, settings=tuple(settings))
     described: dict[str, Any] = {"port": port, "ca_certs": str(ca_certs), "folders": folders}
     try:
-        console = prepare_work(build, home, port, work, account)
+        console = prepare_work_folder(build, home, port, work, account)
         environment = server_environment(build, jdk.home, "512m", work, os.environ)
 
         def tool(*command: str, given: str = "") -> None:
             subprocess.run(
-                command, env=environment, input=given, capture_output=True, text=True, check=True, cwd=work,
-                user=account.uid if account else None, group=account.gid if account else None,
+                command,
+                env=environment,
+                input=given,
+                capture_output=True,
+                text=True,
+                check=True,
+                cwd=work,
+                user=account.uid if account else None,
+                group=account.gid if account else None,
                 extra_groups=[] if account else None,
-            )  # fmt: skip
+            )
 
         certificate, key = _certificate()
-        for path, content in ((ca_certs, certificate), (work / "conf/http.crt", certificate),
-                              (work / "conf/http.key", key)):  # fmt: skip
+        for path, content in (
+            (ca_certs, certificate),
+            (work / "conf/http.crt", certificate),
+            (work / "conf/http.key", key),
+        ):
             path.write_bytes(content)
         tool(str(home / "bin" / "elasticsearch-keystore"), "add", "-f", "-x", "bootstrap.password", given=PASSWORD)
         (work / "conf" / "roles.yml").write_text(NARROW_ROLE)
         tool(str(home / "bin" / "elasticsearch-users"), "useradd", "anna", "-p", PASSWORD, "-r", "narrow")
-        pid = process.spawn(
+        pid = server_process.start_process(
             [str(home / build.launcher)], folder=home, environment=environment, console=console, account=account
         )
-        described |= {"pid": pid, "started": process.identity(pid) or "ended"}
+        described |= {"pid": pid, "started": server_process.process_identity(pid) or "ended"}
         _wait(Secured(port, ca_certs), pid, console)
         return described
     except BaseException:
@@ -174,14 +183,14 @@ def _certificate() -> tuple[bytes, bytes]:
 
 def _stop(described: dict[str, Any]) -> None:
     if "pid" in described:
-        process.stop(described["pid"], described["started"], grace=30.0)
+        server_process.stop_process(described["pid"], described["started"], grace=30.0)
     for folder in filter(os.path.exists, described["folders"]):
         shutil.rmtree(folder)
 
 
 def _wait(server: Secured, pid: int, console: Path) -> None:
     deadline = time.monotonic() + 600
-    while time.monotonic() < deadline and process.exit_code(pid) is None:
+    while time.monotonic() < deadline and server_process.process_exit_code(pid) is None:
         try:
             server.ask("GET", "/_cluster/health")
             return

@@ -11,18 +11,18 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.adoption.adopt import AdoptionReport, AdoptionSettings, adopt
-from es_sbert.adoption.plain_field import read_adoptable_field
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import Vectors
-from es_sbert.engines.protocol import Engine, Flavour, Json
+from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, VectorIndexError
-from es_sbert.index.describe import describe_index
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.index.meta import UNKNOWN_MODEL, PassageRules, text_hash
-from es_sbert.index.text import TextTemplate
-from es_sbert.index.vectors import vector_value
-from es_sbert.loading import load_encoder
+from es_sbert.index.adopt import AdoptionReport, AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.index_summary import describe_index
+from es_sbert.index.serialization import vector_value
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_meta import UNKNOWN_FINGERPRINT, ChunkRules, text_hash
+from es_sbert.model_loading import load_encoder
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of, write_jsonl
 from tests.tiny import WORDS, write_tiny_bert
@@ -47,22 +47,30 @@ def texts(found: list[dict[str, Any]], template: TextTemplate = TITLE) -> list[s
 
 def vector_mapping(engine: Engine, dimensions: int, **changed: Any) -> Json:
     """A vector field as an application would map it, without es-sbert."""
-    if engine.info.flavour is Flavour.ELASTICSEARCH:
+    if engine.info.flavour is EngineType.ELASTICSEARCH:
         return {"type": "dense_vector", "dims": dimensions, "similarity": "cosine"} | changed
     method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
     return {"type": "knn_vector", "dimension": dimensions, "method": method} | changed
 
 
 def create(engine: Engine, index: str, *, dimensions: int = 16, mappings: Json | None = None, **changed: Any) -> None:
-    settings = {"index.knn": True} if engine.info.flavour is Flavour.OPENSEARCH else {}
+    settings = {"index.knn": True} if engine.info.flavour is EngineType.OPENSEARCH else {}
     properties = {
-        "vector": vector_mapping(engine, dimensions, **changed), "title": {"type": "text"}, "body": {"type": "text"},
-    }  # fmt: skip
+        "vector": vector_mapping(engine, dimensions, **changed),
+        "title": {"type": "text"},
+        "body": {"type": "text"},
+    }
     engine.create_index(index, {"settings": settings, "mappings": {"properties": properties} | (mappings or {})})
 
 
-def write(engine: Engine, index: str, found: list[dict[str, Any]], vectors: Vectors | None, *,
-          routing: Callable[[int], str | None] = lambda row: None) -> None:  # fmt: skip
+def write(
+    engine: Engine,
+    index: str,
+    found: list[dict[str, Any]],
+    vectors: Vectors | None,
+    *,
+    routing: Callable[[int], str | None] = lambda row: None,
+) -> None:
     """Index documents by plain bulk requests, as any application does."""
     lines: list[Json] = []
     for row, document in enumerate(found):
@@ -83,9 +91,18 @@ def plain(engine: Engine, index_name: str, tiny: Encoder) -> str:
     return index_name
 
 
-def run(engine: Engine, index: str, encoder: Encoder, text: TextTemplate | None = TITLE, *, field: str = "vector",
-        **settings: Any) -> AdoptionReport:  # fmt: skip
-    return adopt(engine, read_adoptable_field(engine, index, field, text), encoder, AdoptionSettings(**settings))
+def run(
+    engine: Engine,
+    index: str,
+    encoder: Encoder,
+    text: TextTemplate | None = TITLE,
+    *,
+    field: str = "vector",
+    **settings: Any,
+) -> AdoptionReport:
+    return adopt_vectors(
+        engine, read_adoptable_field(engine, index, field, text), encoder, AdoptionSettings(**settings)
+    )
 
 
 def mapping(engine: Engine, index: str) -> Json:
@@ -128,7 +145,7 @@ def test_vectors_of_the_model_are_adopted_searched_and_not_embedded_again(
     field = describe_index(engine, plain).fields[0]
     assert (field.name, field.meta.model, field.meta.text) == ("vector", tiny.info.model, "{title}")
     assert (field.vectors, field.current, field.truncated) == (COUNT, COUNT, 0)
-    assert field.meta.index_type == ("int8_hnsw" if engine.info.flavour is Flavour.ELASTICSEARCH else "hnsw")
+    assert field.meta.index_type == ("int8_hnsw" if engine.info.flavour is EngineType.ELASTICSEARCH else "hnsw")
 
     found = SemanticIndex(plain, engine, encoder=tiny, vector_field="vector").search(documents()[7]["title"], k=3)
     assert found.hits[0].id == "d7"
@@ -163,7 +180,7 @@ def test_wrong_vectors_are_listed_and_embedded_again_and_the_others_are_not(
     assert {one.key for one in report.written.failing} == failing
     assert (report.exit_code, report.written.adopted) == (0, COUNT - 3)
     marked = contents(engine.info.url, index_name)["d44"]
-    assert marked["vector_meta"]["fingerprint"] == UNKNOWN_MODEL
+    assert marked["vector_meta"]["fingerprint"] == UNKNOWN_FINGERPRINT
     assert same_vectors(vector_of(marked, "vector"), mixed[44])  # it is only marked
     assert describe_index(engine, index_name).fields[0].current == COUNT - 3
 
@@ -212,9 +229,14 @@ def test_a_text_that_changed_after_the_adoption_is_embedded_again(
     files = documents()
     files[0]["title"] = "a man sleeps"
     summary = load(
-        engine.info.url, tiny, plain, write_jsonl(tmp_path / "docs.jsonl", files), dead=tmp_path / "dead",
-        id_field="id", vector_field="vector",
-    )  # fmt: skip
+        engine.info.url,
+        tiny,
+        plain,
+        write_jsonl(tmp_path / "docs.jsonl", files),
+        dead=tmp_path / "dead",
+        id_field="id",
+        vector_field="vector",
+    )
     assert summary.updated + summary.indexed == COUNT
     after = contents(engine.info.url, plain)
     assert same_vectors(vector_of(after["d0"], "vector"), tiny.encode([BOTH.render(files[0])], "document").vectors[0])
@@ -273,9 +295,14 @@ def test_vectors_made_without_the_prompt_are_refused_with_the_reason(
 
 
 def test_another_model_and_other_dimensions_are_refused(
-    engine: Engine, plain: str, tiny: Encoder, index_name: str, fresh_index: Callable[[str], str], tmp_path: Path,
+    engine: Engine,
+    plain: str,
+    tiny: Encoder,
+    index_name: str,
+    fresh_index: Callable[[str], str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     before, was = mapping(engine, plain), versions(engine, plain)
     with load_encoder(str(write_tiny_bert(tmp_path / "other", seed=1)), precision="fp32", threads=1) as other:
@@ -341,7 +368,7 @@ def test_an_adopted_index_refuses_another_model(engine: Engine, plain: str, tiny
 def test_vectors_that_are_compared_otherwise_are_adopted_from_a_copy(
     engine: Engine, index_name: str, fresh_index: Callable[[str], str], tiny: Encoder
 ) -> None:
-    elastic = engine.info.flavour is Flavour.ELASTICSEARCH
+    elastic = engine.info.flavour is EngineType.ELASTICSEARCH
     method = {"name": "hnsw", "engine": "lucene", "space_type": "l2"}
     create(engine, index_name, **({"similarity": "dot_product"} if elastic else {"method": method}))
     vectors = tiny.encode(texts(documents()), "document").vectors
@@ -352,9 +379,14 @@ def test_vectors_that_are_compared_otherwise_are_adopted_from_a_copy(
     # The remedy, step by step.
     copy = fresh_index(engine.info.url)
     ensure_vector_field(
-        engine, copy, vector_field="vector", fingerprint=tiny.info.fingerprint, model_name=tiny.info.model,
-        dimensions=16, text="{title}",
-    )  # fmt: skip
+        engine,
+        copy,
+        vector_field="vector",
+        fingerprint=tiny.info.fingerprint,
+        model_name=tiny.info.model,
+        dimensions=16,
+        text="{title}",
+    )
     reindex = {"source": {"index": index_name}, "dest": {"index": copy}}
     if engine.ask("/_reindex", {"refresh": "true"}, reindex) is None:  # a server without that module
         write(engine, copy, documents(), vectors)
@@ -378,9 +410,15 @@ def test_an_index_that_keeps_no_vectors_in_its_source_is_refused(
 
 def test_passages_are_refused(engine: Engine, index_name: str, tiny: Encoder) -> None:
     ensure_vector_field(
-        engine, index_name, vector_field="vector", fingerprint=tiny.info.fingerprint, model_name=tiny.info.model,
-        dimensions=16, text="{title}", passages=PassageRules.of(16),
-    )  # fmt: skip
+        engine,
+        index_name,
+        vector_field="vector",
+        fingerprint=tiny.info.fingerprint,
+        model_name=tiny.info.model,
+        dimensions=16,
+        text="{title}",
+        passages=ChunkRules.of(16),
+    )
     with pytest.raises(IndexMismatch, match="holds several vectors a document") as caught:
         run(engine, index_name, tiny)
     assert f"`es-sbert ingest --index {index_name} --vector-field OTHER --passages 256" in caught.value.remedy
@@ -446,10 +484,9 @@ class Cut:
 
 @pytest.mark.parametrize("all_documents", [False, True])
 def test_a_run_that_was_cut_off_is_gone_on_with_and_failing_documents_stay_failing(
-    engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    all_documents: bool,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("es_sbert.adoption.metadata.PAGE", 20)
+    engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_documents: bool
+) -> None:
+    monkeypatch.setattr("es_sbert.index.adopt_metadata.PAGE", 20)
     create(engine, index_name)
     vectors = tiny.encode(texts(documents()), "document").vectors
     vectors[59] = -vectors[59]
@@ -459,7 +496,7 @@ def test_a_run_that_was_cut_off_is_gone_on_with_and_failing_documents_stay_faili
         run(cut, index_name, tiny, share=0.5, all_documents=all_documents, retry_seconds=0)
     engine.refresh(index_name)
     assert describe_index(engine, index_name).fields[0].current in (19, 20)
-    assert contents(engine.info.url, index_name)["d59"]["vector_meta"]["fingerprint"] == UNKNOWN_MODEL
+    assert contents(engine.info.url, index_name)["d59"]["vector_meta"]["fingerprint"] == UNKNOWN_FINGERPRINT
     report = run(engine, index_name, tiny, None, share=1, all_documents=all_documents)
     assert report.without_metadata in (39, 40)
     assert (report.exit_code, report.check.failing) == (0, [])

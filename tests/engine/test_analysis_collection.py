@@ -63,7 +63,7 @@ def test_writes_that_come_while_an_index_is_read_are_not_seen(
 ) -> None:
     path = write_jsonl(tmp_path / "d.jsonl", [{"id": f"d{n}", "text": f"a cat {n}"} for n in range(6)])
     load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id")
-    monkeypatch.setattr("es_sbert.analysis.collection._PAGE", 2)
+    monkeypatch.setattr("es_sbert.analysis.text_collection._PAGE", 2)
     with open_engine(engine_url) as engine:
         scan = engine.scan
 

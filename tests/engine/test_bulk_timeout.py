@@ -13,7 +13,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import load, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy
 from tests.tiny import write_tiny_bert
@@ -57,9 +57,15 @@ def test_an_engine_without_the_primary_shard_answers_within_the_retry_budget(
     docs = write_jsonl(tmp_path / "docs.jsonl", sentences(2))
     with FaultyProxy(engine_url, always=note, paths="") as proxy:
         summary = load(
-            proxy.url, small, index_name, docs, dead=tmp_path / "dead", id_field="id", retry_seconds=5,
+            proxy.url,
+            small,
+            index_name,
+            docs,
+            dead=tmp_path / "dead",
+            id_field="id",
+            retry_seconds=5,
             load_settings="keep",
-        )  # fmt: skip
+        )
     assert (summary.indexed, summary.left, summary.dead) == (0, 2, 0)
     # The engine's own words: it was asked to wait for less than its own minute.
     assert re.search(r"primary shard is not active Timeout: \[[1-5](\.\d+)?s\]", str(summary.stopped))

@@ -12,15 +12,15 @@ import numpy as np
 import orjson
 import pytest
 
+from es_sbert.diagnostics.calibration import COSINE_GRID
+from es_sbert.diagnostics.index_calibration import IndexCalibrator
+from es_sbert.diagnostics.query_sets import LabelledQuery
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.index.vectors import vector_value
+from es_sbert.index.serialization import vector_value
+from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.search import SemanticIndex
-from es_sbert.tuning.calibrate import GRID
-from es_sbert.tuning.calibrate_index import CalibratedIndex
-from es_sbert.tuning.queries import LabelledQuery
 from tests.conftest import delete_index
 from tests.engine.ingest_support import WORDS, contents, load, open_engine, vector_of, write_jsonl
 from tests.engine.vectors import random_vectors
@@ -55,8 +55,15 @@ def filled(engine_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathF
     index = f"test-{uuid.uuid4().hex[:12]}"
     documents = [*map(document, range(COUNT)), {"id": "none", "group": 0}]
     try:
-        load(engine_url, encoder, index, write_jsonl(folder / "docs.jsonl", documents), dead=folder / "dead",
-             id_field="id", text_fields=("text",))  # fmt: skip
+        load(
+            engine_url,
+            encoder,
+            index,
+            write_jsonl(folder / "docs.jsonl", documents),
+            dead=folder / "dead",
+            id_field="id",
+            text_fields=("text",),
+        )
         with open_engine(engine_url) as engine:
             lines = orjson.dumps({"index": {"_id": "bare"}}) + b'\n{"text": "without a vector", "group": 0}\n'
             assert all(result.ok for result in engine.bulk(index, lines))
@@ -76,7 +83,7 @@ def brute_force(encoder: Encoder, held: dict[str, dict[str, Any]], queries: list
 
 
 def test_pseudo_queries_give_what_numpy_gives(filled: str, engine: Engine, encoder: Encoder) -> None:
-    found = CalibratedIndex(engine, filled, "embedding").measure(encoder, sample=1000, k=5)
+    found = IndexCalibrator(engine, filled, "embedding").measure(encoder, sample=1000, k=5)
     held = contents(engine.info.url, filled)
     assert (found.documents, found.sample) == (COUNT, COUNT)
     assert found.queries.kinds == {"first sentence": 90, "first half of the words": 30}
@@ -94,7 +101,7 @@ def test_pseudo_queries_give_what_numpy_gives(filled: str, engine: Engine, encod
     assert found.cosines.compared.tolist() == [COUNT - 1] * len(own)
     for number, row in enumerate(cosines):
         unrelated = row[~is_own[number]]
-        low, high = ((unrelated[:, None] >= GRID + error).sum(axis=0) for error in (CLOSE, -CLOSE))
+        low, high = ((unrelated[:, None] >= COSINE_GRID + error).sum(axis=0) for error in (CLOSE, -CLOSE))
         assert (low <= found.cosines.passed[number]).all()
         assert (found.cosines.passed[number] <= high).all()
         hits = found.cosines.nearest[number]
@@ -103,7 +110,7 @@ def test_pseudo_queries_give_what_numpy_gives(filled: str, engine: Engine, encod
 
 
 def test_a_seed_gives_the_same_documents_and_another_seed_others(filled: str, engine: Engine, encoder: Encoder) -> None:
-    index = CalibratedIndex(engine, filled, "embedding")
+    index = IndexCalibrator(engine, filled, "embedding")
     one, again, other = (index.measure(encoder, sample=30, seed=seed) for seed in (1, 1, 2))
     assert [len(found.queries.queries) for found in (one, other)] == [30, 30]
     assert {query.ids for query in one.queries.queries} == {query.ids for query in again.queries.queries}
@@ -119,7 +126,7 @@ def test_labelled_queries_give_what_numpy_gives(filled: str, engine: Engine, enc
         LabelledQuery("storms", ("d2", "d42", "d62")),
         LabelledQuery("nothing", ("gone", "bare")),
     ]
-    found = CalibratedIndex(engine, filled, "embedding").measure(encoder, queries, sample=1000, k=COUNT)
+    found = IndexCalibrator(engine, filled, "embedding").measure(encoder, queries, sample=1000, k=COUNT)
     assert [query.ids for query in found.queries.queries] == [("d1", "d21"), ("d2", "d42", "d62")]
     left_out = found.queries.left_out
     assert left_out["labelled documents that the index does not hold with a vector"] == 2
@@ -136,7 +143,7 @@ def test_labelled_queries_give_what_numpy_gives(filled: str, engine: Engine, enc
 
 
 def test_the_recommended_value_keeps_what_a_search_with_it_finds(filled: str, engine: Engine, encoder: Encoder) -> None:
-    index = CalibratedIndex(engine, filled, "embedding")
+    index = IndexCalibrator(engine, filled, "embedding")
     queries = [LabelledQuery(f"the {WORDS[number]} that people saw", (f"d{number}",)) for number in range(1, 20)]
     report = index.calibrate(encoder, queries, keep=0.7, k=COUNT)
     row = report.calibration.recommended.row
@@ -153,7 +160,7 @@ def test_an_alias_shows_its_own_documents_only(filled: str, engine: Engine, enco
     alias = f"{filled}-odd"
     actions = [{"add": {"index": filled, "alias": alias, "filter": {"term": {"group": 1}}}}]
     engine.update_aliases(actions)
-    found = CalibratedIndex(engine, alias, "embedding").measure(encoder, sample=1000, k=COUNT)
+    found = IndexCalibrator(engine, alias, "embedding").measure(encoder, sample=1000, k=COUNT)
     assert (found.documents, found.sample) == (COUNT // 2, COUNT // 2)
     assert {len(hits.cosines) for hits in found.cosines.nearest} == {COUNT // 2}
 
@@ -162,14 +169,27 @@ def test_passages_lose_the_query_and_count_by_the_nearest(
     engine: Engine, encoder: Encoder, index_name: str, tmp_path: Path
 ) -> None:
     documents = [
-        {"id": f"d{number}", "text": f"The {WORDS[number]} is the first subject. " + " ".join(
-            f"Some people wrote about the {WORDS[(number + place) % 20]} in the year {1900 + place}."
-            for place in range(8))}
+        {
+            "id": f"d{number}",
+            "text": f"The {WORDS[number]} is the first subject. "
+            + " ".join(
+                f"Some people wrote about the {WORDS[(number + place) % 20]} in the year {1900 + place}."
+                for place in range(8)
+            ),
+        }
         for number in range(20)
-    ]  # fmt: skip
-    load(engine.info.url, encoder, index_name, write_jsonl(tmp_path / "docs.jsonl", documents),
-         dead=tmp_path / "dead", id_field="id", text_fields=("text",), passages=("24",))  # fmt: skip
-    index = CalibratedIndex(engine, index_name, "embedding")
+    ]
+    load(
+        engine.info.url,
+        encoder,
+        index_name,
+        write_jsonl(tmp_path / "docs.jsonl", documents),
+        dead=tmp_path / "dead",
+        id_field="id",
+        text_fields=("text",),
+        passages=("24",),
+    )
+    index = IndexCalibrator(engine, index_name, "embedding")
     found = index.measure(encoder)
     held = contents(engine.info.url, index_name)
     assert found.queries.kinds == {"first sentence": 20}
@@ -195,8 +215,15 @@ def test_passages_lose_the_query_and_count_by_the_nearest(
 def test_vectors_of_other_models_and_of_older_texts_are_left_out(
     engine: Engine, encoder: Encoder, index_name: str, tmp_path: Path
 ) -> None:
-    load(engine.info.url, encoder, index_name, write_jsonl(tmp_path / "docs.jsonl", [document(n) for n in range(9)]),
-         dead=tmp_path / "dead", id_field="id", text_fields=("text",))  # fmt: skip
+    load(
+        engine.info.url,
+        encoder,
+        index_name,
+        write_jsonl(tmp_path / "docs.jsonl", [document(n) for n in range(9)]),
+        dead=tmp_path / "dead",
+        id_field="id",
+        text_fields=("text",),
+    )
     changes = [
         ("d1", {"text": "A new text of many words. It has no vector yet."}),
         ("d2", {"embedding_meta": {"fingerprint": "0" * 64}}),
@@ -204,9 +231,9 @@ def test_vectors_of_other_models_and_of_older_texts_are_left_out(
     ]
     lines = [
         line for id, doc in changes for line in (orjson.dumps({"update": {"_id": id}}), orjson.dumps({"doc": doc}))
-    ]  # fmt: skip
+    ]
     assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
-    found = CalibratedIndex(engine, index_name, "embedding").measure(encoder)
+    found = IndexCalibrator(engine, index_name, "embedding").measure(encoder)
     assert {reason: count for reason, count in found.queries.left_out.items() if count} == {
         "documents whose vector is of another model": 1,
         "documents whose text changed after their vector was made": 1,
@@ -219,8 +246,8 @@ def test_what_cannot_be_calibrated_is_refused(
     filled: str, engine: Engine, encoder: Encoder, index_name: str, fresh_index: Callable[[str], str]
 ) -> None:
     with pytest.raises(IndexMissing, match="no index"):
-        CalibratedIndex(engine, index_name, "embedding")
-    index = CalibratedIndex(engine, filled, "embedding")
+        IndexCalibrator(engine, index_name, "embedding")
+    index = IndexCalibrator(engine, filled, "embedding")
     other = _OtherModel(encoder)
     with pytest.raises(IndexMismatch, match="holds vectors of the model"):
         index.measure(other)  # type: ignore[arg-type]
@@ -228,19 +255,25 @@ def test_what_cannot_be_calibrated_is_refused(
         index.measure(encoder, [LabelledQuery("a", ("x", "y"))])
     assert "_id" in caught.value.remedy
     info = encoder.info
-    ensure_vector_field(engine, index_name, vector_field="embedding", fingerprint=info.fingerprint,
-                        model_name=info.model, dimensions=info.dimensions)  # fmt: skip
+    ensure_vector_field(
+        engine,
+        index_name,
+        vector_field="embedding",
+        fingerprint=info.fingerprint,
+        model_name=info.model,
+        dimensions=info.dimensions,
+    )
     with pytest.raises(IndexMismatch, match="is not known, so no queries") as caught:
-        CalibratedIndex(engine, index_name, "embedding").measure(encoder)
+        IndexCalibrator(engine, index_name, "embedding").measure(encoder)
     assert f"`es-sbert index create {index_name} --text-field FIELD`" in caught.value.remedy
     with pytest.raises(IndexMismatch, match="no document of") as caught:
-        CalibratedIndex(engine, index_name, "embedding").measure(encoder, [LabelledQuery("a", ("x",))])
+        IndexCalibrator(engine, index_name, "embedding").measure(encoder, [LabelledQuery("a", ("x",))])
     assert f"`es-sbert ingest --index {index_name}`" in caught.value.remedy
     vector = vector_value(engine.info, random_vectors(1, info.dimensions)[0])
     lines = (orjson.dumps({"index": {"_id": "x"}}), orjson.dumps({"embedding": vector}))
     assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
     with pytest.raises(IndexMismatch, match="holds no unrelated document"):
-        CalibratedIndex(engine, index_name, "embedding").measure(encoder, [LabelledQuery("a", ("x",))])
+        IndexCalibrator(engine, index_name, "embedding").measure(encoder, [LabelledQuery("a", ("x",))])
 
 
 class _OtherModel:

@@ -10,7 +10,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, Json
-from es_sbert.index.vectors import stored_vectors
+from es_sbert.index.serialization import read_stored_vectors
 from tests.engine.ingest_support import Interposed, contents, load, same_vectors, wait_for_first_window, write_jsonl
 
 WORDS = ("man", "guitar", "cat", "mat", "query", "passage")
@@ -83,7 +83,7 @@ class Loaded:
             assert {name: there[name] for name in document} == document
             for field, text_field in fields.items():
                 text = document[text_field]
-                vectors = stored_vectors(there[field], len(text))
+                vectors = read_stored_vectors(there[field], len(text))
                 expected = self.encoder.encode([text[start:end] for start, end, _ in vectors], "document").vectors
                 assert all(same_vectors(one, two) for (_, _, one), two in zip(vectors, expected, strict=True))
                 # All of the text has a vector.
@@ -101,7 +101,7 @@ def ids(begin: int, end: int) -> list[str]:
 
 def test_documents_written_back_as_read_get_their_vectors_again(loaded: Loaded) -> None:
     loaded.write_back(ids(0, 10))
-    lost = 10 if loaded.engine.info.hides_vectors_in_source else 0
+    lost = 10 if loaded.engine.info.excludes_vectors_from_source else 0
     assert loaded.load() == {"indexed": lost, "updated": 0, "unchanged": COUNT - lost}
     loaded.assert_holds_the_source({"embedding": "text"})
     assert loaded.load()["unchanged"] == COUNT
@@ -160,7 +160,7 @@ def test_passages_that_are_gone_or_of_another_text_are_made_again(
     loaded.write_without(ids(0, 5), "embedding")
     loaded.update(ids(5, 10), text="the cat sleeps")
     loaded.write_back(ids(10, 15))
-    lost = 10 if engine.info.hides_vectors_in_source else 5
+    lost = 10 if engine.info.excludes_vectors_from_source else 5
     assert loaded.load() == {"indexed": lost, "updated": 5, "unchanged": COUNT - 5 - lost}
     loaded.assert_holds_the_source({"embedding": "text"})
     assert loaded.load()["unchanged"] == COUNT

@@ -8,14 +8,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from es_sbert.engines.protocol import Engine, Flavour
+from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
-from es_sbert.index.change_type import CHANGES, change_type, force_merge, index_options
-from es_sbert.index.ensure import ensure_vector_field, read_vector_field
-from es_sbert.index.types import IndexType
-from es_sbert.search.queries import search_body
-from es_sbert.search.scores import Method
-from es_sbert.search.vector_query import VectorQuery
+from es_sbert.index.change_index_type import ALLOWED_CHANGES, change_index_type, changed_index_options, force_merge
+from es_sbert.index.mapping import IndexType
+from es_sbert.index.vector_field import ensure_vector_field, read_vector_field
+from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from tests.engine.vectors import cosines, load, random_vectors
 
 DIMENSIONS = 64
@@ -23,9 +21,17 @@ DIMENSIONS = 64
 
 def create(engine: Engine, index: str, index_type: str, shards: int = 1) -> None:
     ensure_vector_field(
-        engine, index, vector_field="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS,
-        index_type=index_type, text="{title}", shards=shards, replicas=0,
-    )  # fmt: skip
+        engine,
+        index,
+        vector_field="embedding",
+        fingerprint="a" * 32,
+        model_name="model-a",
+        dimensions=DIMENSIONS,
+        index_type=index_type,
+        text="{title}",
+        shards=shards,
+        replicas=0,
+    )
 
 
 @pytest.fixture(params=["es9", "es8"])
@@ -45,9 +51,9 @@ def test_the_engine_allows_exactly_what_the_table_says(elastic: Engine, elastic_
         state = elastic.get_index(elastic_index)
         assert state is not None
         mapped = state.mappings["properties"]["embedding"]
-        options = index_options(mapped["index_options"], after)
+        options = changed_index_options(mapped["index_options"], after)
         body = {"properties": {"embedding": mapped | {"index_options": options}}}
-        if after not in CHANGES[before]:
+        if after not in ALLOWED_CHANGES[before]:
             with pytest.raises(RequestFailed, match=r"Cannot update parameter \[index_options\]") as caught:
                 elastic.put_mapping(elastic_index, body)
             assert caught.value.status == 400
@@ -66,7 +72,7 @@ def test_a_change_reaches_the_mapping_our_meta_and_after_a_merge_every_segment(
     load(elastic, elastic_index, "embedding", vectors, lambda row: {"title": f"t{row}"})
     sizes = []
     for after in ("hnsw", "int8_hnsw", "bbq_hnsw"):
-        change_type(elastic, elastic_index, "embedding", after)
+        change_index_type(elastic, elastic_index, "embedding", after)
         force_merge(elastic, elastic_index)
         # Every shard is one segment now, and would be left alone by the next merge but for our help.
         assert elastic.segments(elastic_index) == [1] * shards
@@ -84,7 +90,7 @@ def test_a_change_reaches_the_mapping_our_meta_and_after_a_merge_every_segment(
 
     query = random_vectors(1, DIMENSIONS, seed=9)[0]
     knn = VectorQuery("embedding", query, k=100, num_candidates=600, oversample=6.0)
-    hits = elastic.search(elastic_index, search_body(elastic.info.flavour, Method.KNN, knn))["hits"]["hits"]
+    hits = elastic.search(elastic_index, search_body(elastic.info.flavour, SearchMethod.KNN, knn))["hits"]["hits"]
     assert [hit["_id"] for hit in hits[:5]] == [str(row) for row in np.argsort(-cosines(query, vectors))[:5]]
     assert elastic.count(elastic_index) == 600
 
@@ -108,7 +114,7 @@ def test_an_empty_index_is_merged_without_a_word(engine: Engine, index_name: str
 def test_the_type_that_it_has_already_is_no_change(engine: Engine, index_name: str) -> None:
     create(engine, index_name, "hnsw")
     before = engine.get_index(index_name)
-    assert change_type(engine, index_name, "embedding", "hnsw") == "hnsw"
+    assert change_index_type(engine, index_name, "embedding", "hnsw") == "hnsw"
     assert engine.get_index(index_name) == before
 
 
@@ -116,17 +122,17 @@ def test_what_cannot_be_changed_is_refused_with_the_way_out(engine: Engine, inde
     create(engine, index_name, "int8_hnsw")
     before = engine.get_index(index_name)
     with pytest.raises(IndexMismatch, match="cannot change") as caught:
-        change_type(engine, index_name, "embedding", "hnsw")
+        change_index_type(engine, index_name, "embedding", "hnsw")
     assert "es-sbert index migrate ALIAS --index-type hnsw" in caught.value.remedy
     with pytest.raises(UsageError, match="no index type 'int9'"):
-        change_type(engine, index_name, "embedding", "int9")
+        change_index_type(engine, index_name, "embedding", "int9")
     with pytest.raises(IndexMismatch, match="no vector field 'other'"):
-        change_type(engine, index_name, "other", "hnsw")
+        change_index_type(engine, index_name, "other", "hnsw")
     with pytest.raises(IndexMissing):
-        change_type(engine, "test-no-such-index", "embedding", "hnsw")
-    if engine.info.flavour is Flavour.OPENSEARCH:
+        change_index_type(engine, "test-no-such-index", "embedding", "hnsw")
+    if engine.info.flavour is EngineType.OPENSEARCH:
         with pytest.raises(IndexMismatch, match="OpenSearch 3"):
-            change_type(engine, index_name, "embedding", "flat")
+            change_index_type(engine, index_name, "embedding", "flat")
     assert engine.get_index(index_name) == before
 
 
@@ -137,4 +143,4 @@ def test_one_document_is_touched_in_each_shard_of_one_segment(elastic: Engine, e
     numbers = elastic.sequence_numbers(elastic_index)
     force_merge(elastic, elastic_index)
     after = elastic.sequence_numbers(elastic_index)
-    assert [new.highest - old.highest for old, new in itertools.zip_longest(numbers, after)] == [1, 1, 1]
+    assert [new.max_seq_no - old.max_seq_no for old, new in itertools.zip_longest(numbers, after)] == [1, 1, 1]

@@ -15,7 +15,7 @@ from elasticsearch import AsyncElasticsearch, Elasticsearch
 from opensearchpy import AsyncOpenSearch, OpenSearch
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.adopt import adopt, is_async_client, is_client
+from es_sbert.engines.connect import from_client, is_async_client, is_engine_client
 from es_sbert.errors import AccessDenied, EngineUnreachable, IndexMismatch, UnsupportedEngine, UsageError
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.conftest import free_port
@@ -65,7 +65,7 @@ def test_a_client_is_used_and_stays_open(site: Shelf) -> None:
         assert index.engine.info == site.engine.info
     with pytest.raises(UsageError, match="is closed"):
         index.search(TEXT, 5)
-    assert adopt(client).count(site.one) > 0  # still open
+    assert from_client(client).count(site.one) > 0  # still open
     client.close()
 
 
@@ -87,7 +87,7 @@ def test_an_asynchronous_client_is_used_and_stays_open(site: Shelf) -> None:
                 assert len(await index.search_vector(vector, 5)) == 5
                 with pytest.raises(UsageError, match="k is 0"):
                     await index.search(TEXT, 0)
-            again = await asyncio.to_thread(adopt, client, asyncio.get_running_loop())
+            again = await asyncio.to_thread(from_client, client, asyncio.get_running_loop())
             assert await asyncio.to_thread(again.count, site.one) > 0  # still open
 
     asyncio.run(search())
@@ -96,8 +96,10 @@ def test_an_asynchronous_client_is_used_and_stays_open(site: Shelf) -> None:
 def test_searches_run_beside_each_other_and_leave_the_loop_free(site: Shelf) -> None:
     async def search() -> int:
         ticks = 0
-        async with async_client_of(site) as client, AsyncSemanticIndex(site.one, client, concurrency=4,
-                                                                       **options(site)) as index:  # fmt: skip
+        async with (
+            async_client_of(site) as client,
+            AsyncSemanticIndex(site.one, client, concurrency=4, **options(site)) as index,
+        ):
             searches = asyncio.gather(*(index.search(TEXT, 5) for _ in range(40)))
             while not searches.done():
                 await asyncio.sleep(0)
@@ -144,7 +146,7 @@ def test_the_client_of_the_other_engine(site: Shelf) -> None:
     client: Any = Elasticsearch(site.engine.info.url) if site.opensearch else OpenSearch(site.engine.info.url)
     # Elasticsearch's client checks by itself whom it talks to.
     with pytest.raises((UnsupportedEngine, EngineUnreachable)):
-        adopt(client)
+        from_client(client)
     client.close()
 
 
@@ -152,27 +154,27 @@ def test_nothing_answers_a_client() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for client in (Elasticsearch(url, max_retries=0), OpenSearch(url, max_retries=0)):
         with pytest.raises(EngineUnreachable, match="nothing listens"):
-            adopt(client)
+            from_client(client)
         client.close()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("value", [None, 7, "http://localhost:9200", object()])
 def test_what_is_no_client(value: object) -> None:
-    assert not is_client(value)
+    assert not is_engine_client(value)
     assert not is_async_client(value)
     with pytest.raises(UsageError, match="no client of an engine"):
-        adopt(value)
+        from_client(value)
 
 
 def test_a_client_signs_in_by_itself(secured_es9: Secured) -> None:
     """With TLS and a user; the wrong password is told as such."""
     common: dict[str, Any] = {"ca_certs": str(secured_es9.ca_certs)}
     client = Elasticsearch(secured_es9.url, basic_auth=("elastic", PASSWORD), **common)
-    assert adopt(client).info.url == secured_es9.url
+    assert from_client(client).info.url == secured_es9.url
     client.close()
     client = Elasticsearch(secured_es9.url, basic_auth=("elastic", "wrong"), **common)
     with pytest.raises(AccessDenied, match="refused the credentials"):
-        adopt(client)
+        from_client(client)
     client.close()
 
 
@@ -181,8 +183,19 @@ def client8(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with elasticsearch-py 8."""
     folder = tmp_path_factory.mktemp("client8")
     # Whatever else they need is installed, in versions that serve both.
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", "--target", str(folder),
-               "elasticsearch>=8.19,<9", "elastic-transport>=8.15,<9"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--no-deps",
+        "--target",
+        str(folder),
+        "elasticsearch>=8.19,<9",
+        "elastic-transport>=8.15,<9",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return folder
@@ -192,7 +205,7 @@ _CLIENT8 = """
 import asyncio, sys
 import elasticsearch
 from elasticsearch import AsyncElasticsearch, Elasticsearch
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 
 assert elasticsearch.__version__[0] == 8, elasticsearch.__version__
@@ -223,9 +236,18 @@ def test_elasticsearch_py_8(request: pytest.FixtureRequest, engine_name: str, cl
     with tiny_encoder(tmp_path) as encoder, shelf(url, encoder) as made:
         with SemanticIndex(made.one, made.engine, encoder=encoder, vector_field="v") as index:
             expected = [hit.id for hit in index.search(TEXT, 5)]
-        environment = {"PYTHONPATH": f"{client8}:{Path(__file__).parents[2]}", "PATH": "/usr/bin:/bin",
-                       "ES_SBERT_CACHE": str(tmp_path / "cache"), "HOME": str(tmp_path)}  # fmt: skip
-        done = subprocess.run([sys.executable, "-c", _CLIENT8, url, made.one, str(tmp_path / "model")],
-                              env=environment, capture_output=True, text=True, timeout=600)  # fmt: skip
+        environment = {
+            "PYTHONPATH": f"{client8}:{Path(__file__).parents[2]}",
+            "PATH": "/usr/bin:/bin",
+            "ES_SBERT_CACHE": str(tmp_path / "cache"),
+            "HOME": str(tmp_path),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", _CLIENT8, url, made.one, str(tmp_path / "model")],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout.split() == expected

@@ -14,16 +14,22 @@ import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.dashboards.build import build
-from es_sbert.dashboards.saved_objects import Product, SavedObject, ndjson
+from es_sbert.dashboards.build_dashboards import build_saved_objects
+from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, to_ndjson
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
-from es_sbert.gateway.search_log.log import SearchLog, SearchLogSettings
-from es_sbert.gateway.search_log.record import Kind, SearchRecord, Wording, month_index
+from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.search_log import (
+    QueryTextPolicy,
+    SearchKind,
+    SearchLog,
+    SearchLogSettings,
+    SearchRecord,
+    monthly_index,
+)
 from es_sbert.gateway.settings import Limits
-from es_sbert.gateway.wire.upstream import Upstream
-from es_sbert.index.meta import PassageRules, VectorFieldMeta
-from es_sbert.index.schema import index_body, mapping_addition
+from es_sbert.index.mapping import index_body, mapping_addition
+from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
 from es_sbert.mappings import read_body
 from tests.dashboards.checks import check_objects
 from tests.dashboards.import_api import ImportApi, serving
@@ -68,14 +74,14 @@ def shown(engine_url: str) -> Iterator[Shown]:
         asyncio.run(_fill_log(engine_url, made.searches))
         engine.refresh(f"{made.searches}-2026.01")
         yield made
-        present = month_index(made.searches, datetime.now(UTC))  # made when the log began
+        present = monthly_index(made.searches, datetime.now(UTC))  # made when the log began
         for name in (made.index, made.reports, f"{made.searches}-2026.01", present):
             engine.delete_index(name)
 
 
 def _fill_index(engine: Engine, index: str) -> None:
     one = _meta("new-model", NEW, "{title}")
-    parts = _meta("old-model", OLD, "{body}", passages=PassageRules.of(64))
+    parts = _meta("old-model", OLD, "{body}", passages=ChunkRules.of(64))
     body = index_body(engine.info.flavour, "embedding", one, shards=1, replicas=0)
     mappings = body["mappings"]
     added = mapping_addition(engine.info.flavour, "parts", parts, mappings["_meta"])
@@ -116,17 +122,29 @@ async def _fill_log(url: str, name: str) -> None:
     """Searches as the gateway records them, through its own log and connection."""
     upstream = Upstream(EngineSettings(url=url), Limits())
     upstream.open()
-    settings = SearchLogSettings(Wording.of(queries=True), "here", index=name, flush_seconds=0.01, close_seconds=60)
-    log = SearchLog(settings, upstream.ask_as_itself)
+    settings = SearchLogSettings(
+        QueryTextPolicy.of(queries=True), "here", index=name, flush_seconds=0.01, close_seconds=60
+    )
+    log = SearchLog(settings, upstream.request_as_gateway)
     log.start()
     for number in range(60):
-        kind = list(Kind)[number % 3]
-        log.record(SearchRecord(
-            "docs", "_search" if number % 3 else "_msearch", kind, 200, 5.0 + number,
-            embedding_milliseconds=2.0, upstream_milliseconds=3.0,
-            texts=[] if kind is Kind.LEXICAL else [f"query {number % 4}"],
-            rewrites=["virtual_field"], k=10, hits=number % 5, at=NOW - timedelta(hours=number),
-        ))  # fmt: skip
+        kind = list(SearchKind)[number % 3]
+        log.record(
+            SearchRecord(
+                "docs",
+                "_search" if number % 3 else "_msearch",
+                kind,
+                200,
+                5.0 + number,
+                embedding_milliseconds=2.0,
+                upstream_milliseconds=3.0,
+                texts=[] if kind is SearchKind.LEXICAL else [f"query {number % 4}"],
+                rewrites=["virtual_field"],
+                k=10,
+                hits=number % 5,
+                at=NOW - timedelta(hours=number),
+            )
+        )
     await log.close()
     await upstream.close()
     assert (log.written, log.dropped) == (60, 0)
@@ -145,9 +163,11 @@ def _ask(url: str, method: str, path: str, body: Any = None) -> Any:
 
 def test_every_aggregation_runs_and_finds_something(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
-        bundle = build(engine, shown.index, searches=shown.searches, reports=shown.reports)
+        bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
     assert bundle.notes == ()
-    check_objects(bundle.product, [orjson.loads(line) for line in ndjson(bundle.objects, bundle.product).splitlines()])
+    check_objects(
+        bundle.product, [orjson.loads(line) for line in to_ndjson(bundle.objects, bundle.product).splitlines()]
+    )
     patterns = _patterns(bundle.objects)
     charts = [saved for saved in bundle.objects if saved.type == "visualization"]
     assert len(charts) == 2 * 4 + 2 + 10
@@ -179,7 +199,7 @@ def _check_filled(aggregations: dict[str, Any], title: str) -> None:
 
 def test_the_figures_are_those_of_the_documents(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
-        bundle = build(engine, shown.index, searches=shown.searches, reports=shown.reports)
+        bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
     by_title = {saved.title: saved for saved in bundle.objects}
     patterns = _patterns(bundle.objects)
 
@@ -196,7 +216,7 @@ def test_the_figures_are_those_of_the_documents(shown: Shown) -> None:
     alias = f"{shown.index}-alias"
     _ask(shown.url, "PUT", f"/{shown.index}/_alias/{alias}")
     with open_engine(shown.url) as engine:
-        by_alias = build(engine, alias, searches=shown.searches, reports=shown.reports)
+        by_alias = build_saved_objects(engine, alias, searches=shown.searches, reports=shown.reports)
     [of_alias] = [saved for saved in by_alias.objects if saved.title == f"{alias}: ends of documents"]
     assert _ask(shown.url, "POST", f"/{shown.reports}/_search", request(of_alias))["hits"]["total"]["value"] == 1
     without = aggregated("Searches: without a hit")["2"]["buckets"]
@@ -209,7 +229,7 @@ def test_the_figures_are_those_of_the_documents(shown: Shown) -> None:
 
 def test_every_field_that_is_named_exists(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
-        bundle = build(engine, shown.index, searches=shown.searches, reports=shown.reports)
+        bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
     patterns = _patterns(bundle.objects)
     known = {
         pattern: set(_ask(shown.url, "GET", f"/{pattern}/_field_caps?fields=*")["fields"])
@@ -226,8 +246,11 @@ def test_every_field_that_is_named_exists(shown: Shown) -> None:
         else:
             continue
         assert named <= fields, f"{saved.title}: {named - fields}"
-    [view] = [saved for saved in bundle.objects if saved.attributes.get("title") == shown.index
-              and "timeFieldName" not in saved.attributes]  # fmt: skip
+    [view] = [
+        saved
+        for saved in bundle.objects
+        if saved.attributes.get("title") == shown.index and "timeFieldName" not in saved.attributes
+    ]
     # What the view hides is what _source may not bring, as both products ask for it.
     hidden = [one["value"] for one in orjson.loads(view.attributes["sourceFilters"])]
     hits = _ask(shown.url, "POST", f"/{shown.index}/_search", {"_source": {"excludes": hidden}})["hits"]["hits"]
@@ -237,7 +260,7 @@ def test_every_field_that_is_named_exists(shown: Shown) -> None:
 
 def test_a_saved_search_sorts_by_score_and_its_source_is_a_query(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
-        bundle = build(engine, shown.index, searches=shown.searches, reports=shown.reports)
+        bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
     [search] = [saved for saved in bundle.objects if saved.type == "search"]
     assert search_source(search)["query"] == {"query": "", "language": "kuery"}
     assert sorted(search.attributes["columns"][:2]) == ["body", "title"]
@@ -245,18 +268,18 @@ def test_a_saved_search_sorts_by_score_and_its_source_is_a_query(shown: Shown) -
 
 def test_without_logs_the_rest_is_made_and_what_is_missing_is_said(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
-        bundle = build(engine, shown.index, searches="test-no-such-log", reports="test-no-such-reports")
+        bundle = build_saved_objects(engine, shown.index, searches="test-no-such-log", reports="test-no-such-reports")
         assert len(bundle.notes) == 2
         assert "--report-index test-no-such-reports" in bundle.notes[0]
         assert "--search-log test-no-such-log" in bundle.notes[1]
         assert {saved.type for saved in bundle.objects} == {"index-pattern", "visualization", "search", "dashboard"}
         with pytest.raises(IndexMissing):
-            build(engine, "test-no-such-index", searches=shown.searches, reports=shown.reports)
+            build_saved_objects(engine, "test-no-such-index", searches=shown.searches, reports=shown.reports)
         with pytest.raises(IndexMismatch, match="no vector field") as caught:
-            build(engine, shown.reports, searches=shown.searches, reports=shown.reports)
+            build_saved_objects(engine, shown.reports, searches=shown.searches, reports=shown.reports)
         assert "es-sbert ingest" in caught.value.remedy
         with pytest.raises(UsageError, match="no name for an index"):
-            build(engine, shown.index, searches="../x", reports=shown.reports)
+            build_saved_objects(engine, shown.index, searches="../x", reports=shown.reports)
 
 
 def test_export_and_install_on_the_command_line(shown: Shown, cli: Cli, tmp_path: Any) -> None:
@@ -266,7 +289,7 @@ def test_export_and_install_on_the_command_line(shown: Shown, cli: Cli, tmp_path
     written = file.read_bytes()
     assert cli("dashboards", "export", *shown.options).out.encode() == written
     lines = [orjson.loads(line) for line in written.splitlines()]
-    product = Product.KIBANA if "typeMigrationVersion" in lines[0] else Product.DASHBOARDS
+    product = DashboardProduct.KIBANA if "typeMigrationVersion" in lines[0] else DashboardProduct.DASHBOARDS
     check_objects(product, lines)
     assert cli("dashboards", "export", *shown.options, "--output", tmp_path / "no" / "file").code == 2
     api = ImportApi(product)

@@ -12,17 +12,13 @@ import orjson
 import pytest
 
 from es_sbert.analysis import duplicate_groups, pairs_above, read_index
-from es_sbert.analysis.duplicate_search import (
-    DuplicateRecall,
-    DuplicateSearch,
-    DuplicateSearchResult,
-    DuplicateSearchSettings,
-)
+from es_sbert.analysis.duplicate_search import DuplicateSearch
 from es_sbert.analysis.duplicate_search_state import DuplicateSearchState
+from es_sbert.analysis.duplicates import DuplicateRecall, DuplicateSearchResult, DuplicateSearchSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, Json
+from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
-from es_sbert.ingest.retry import RetryPolicy
 from tests.engine.ingest_support import contents, load, open_engine, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer, cut_before
 
@@ -49,7 +45,7 @@ def texts(count: int) -> list[dict[str, Any]]:
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pages of an index that is soon loaded."""
     monkeypatch.setattr("es_sbert.analysis.duplicate_search._PAGE", 16)
-    monkeypatch.setattr("es_sbert.analysis.duplicate_search._SEARCHES", 7)
+    monkeypatch.setattr("es_sbert.analysis.duplicate_search._SEARCHES_PER_REQUEST", 7)
 
 
 @pytest.fixture
@@ -60,8 +56,9 @@ def index(engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> st
     return index_name
 
 
-def search(engine: Engine, index: str, state: Path, on_progress: Callable[[int, int], None] = lambda *_: None,
-           **settings: Any) -> DuplicateSearchResult:  # fmt: skip
+def search(
+    engine: Engine, index: str, state: Path, on_progress: Callable[[int, int], None] = lambda *_: None, **settings: Any
+) -> DuplicateSearchResult:
     chosen = DuplicateSearchSettings(**{"min_cosine": THRESHOLD} | EVERYTHING | settings)
     searching = DuplicateSearch(
         engine, index, "embedding", chosen, policy=RetryPolicy(30, first=0.01), on_progress=on_progress
@@ -73,22 +70,27 @@ def search(engine: Engine, index: str, state: Path, on_progress: Callable[[int, 
 def named(found: DuplicateSearchResult) -> list[tuple[str, list[tuple[str, float]]]]:
     """Groups by ids: the kept document, and the members with their cosines."""
     return [
-        (found.texts.ids[group.kept],
-         [(found.texts.ids[one], cosine) for one, cosine in zip(group.members, group.cosines, strict=True)])
+        (
+            found.texts.ids[group.kept],
+            [(found.texts.ids[one], cosine) for one, cosine in zip(group.members, group.cosines, strict=True)],
+        )
         for group in found.groups
-    ]  # fmt: skip
+    ]
 
 
-def exact(engine: Engine, index: str, min_cosine: float = THRESHOLD,
-          filter: Json | None = None) -> list[tuple[str, list[tuple[str, float]]]]:  # fmt: skip
+def exact(
+    engine: Engine, index: str, min_cosine: float = THRESHOLD, filter: Json | None = None
+) -> list[tuple[str, list[tuple[str, float]]]]:
     """The same from all pairs."""
     engine.refresh(index)
     every = read_index(engine, index, "embedding", filter=filter)
     return [
-        (every.ids[group.kept],
-         [(every.ids[one], cosine) for one, cosine in zip(group.members, group.cosines, strict=True)])
+        (
+            every.ids[group.kept],
+            [(every.ids[one], cosine) for one, cosine in zip(group.members, group.cosines, strict=True)],
+        )
         for group in duplicate_groups(every.vectors, min_cosine, starts=every.starts)
-    ]  # fmt: skip
+    ]
 
 
 def update(engine: Engine, index: str, *lines: Json) -> None:
@@ -147,8 +149,10 @@ def test_the_kept_document_has_the_lowest_id_whatever_characters_ids_hold(
 def test_documents_with_chunks_are_near_duplicates_by_their_best_chunks(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
-    documents = [{"id": one["id"], "text": f"{one['text']}. " * 3 + two["text"], "even": True}
-                 for one, two in zip(texts(40), texts(60)[20:], strict=True)]  # fmt: skip
+    documents = [
+        {"id": one["id"], "text": f"{one['text']}. " * 3 + two["text"], "even": True}
+        for one, two in zip(texts(40), texts(60)[20:], strict=True)
+    ]
     path = write_jsonl(tmp_path / "docs.jsonl", documents)
     options: dict[str, Any] = {"id_field": "id", "passages": ("16",), "passage_overlap": 2}
     load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", **options)
@@ -243,13 +247,19 @@ def test_what_others_write_while_a_search_runs_or_rests_is_taken_into_account(
             return
         moved.append(True)
         update(
-            engine, index,
-            {"delete": {"_id": "same0"}}, {"delete": {"_id": "d001"}},
-            {"update": {"_id": "same1"}}, {"doc": {"embedding": before["d050"]["embedding"]}},
-            {"update": {"_id": "d002"}}, {"doc": {"embedding": before["d100"]["embedding"]}},
-            {"update": {"_id": "d119"}}, {"doc": {"embedding": before["d003"]["embedding"]}},
-            {"index": {"_id": "new"}}, {key: value for key, value in before["d060"].items() if key != "_version"},
-        )  # fmt: skip
+            engine,
+            index,
+            {"delete": {"_id": "same0"}},
+            {"delete": {"_id": "d001"}},
+            {"update": {"_id": "same1"}},
+            {"doc": {"embedding": before["d050"]["embedding"]}},
+            {"update": {"_id": "d002"}},
+            {"doc": {"embedding": before["d100"]["embedding"]}},
+            {"update": {"_id": "d119"}},
+            {"doc": {"embedding": before["d003"]["embedding"]}},
+            {"index": {"_id": "new"}},
+            {key: value for key, value in before["d060"].items() if key != "_version"},
+        )
         engine.refresh(index)
 
     moved: list[bool] = []
@@ -346,9 +356,13 @@ def test_documents_without_a_vector_or_with_another_models_are_counted(
     engine: Engine, index: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     update(
-        engine, index, {"update": {"_id": "d001"}}, {"doc": {"embedding_meta": {"fingerprint": "another"}}},
-        {"index": {"_id": "plain"}}, {"text": "a mat"},
-    )  # fmt: skip
+        engine,
+        index,
+        {"update": {"_id": "d001"}},
+        {"doc": {"embedding_meta": {"fingerprint": "another"}}},
+        {"index": {"_id": "plain"}},
+        {"text": "a mat"},
+    )
     engine.refresh(index)
     found = search(engine, index, tmp_path / "state")
     assert sorted(found.texts.skipped.lines()) == [

@@ -14,9 +14,8 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
-from es_sbert.engines.hits import key_of
-from es_sbert.engines.look_up import look_up
-from es_sbert.engines.protocol import Engine, Flavour, ItemResult, Json, Slice
+from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.protocol import BulkItemResult, Engine, EngineType, Json, PointInTimeSlice, document_key
 from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed, UsageError
 
@@ -103,7 +102,7 @@ def test_bulk_answers_in_order_and_says_why_it_rejected(engine: Engine, index: s
         ("gone", 404),
         ("1", 200),
     ]
-    assert results[0] == ItemResult(201, "1", "", index, "created", (0, 1))
+    assert results[0] == BulkItemResult(201, "1", "", index, "created", (0, 1))
     assert "failed to parse field [n] of type [integer]" in results[1].reason
     assert "version conflict" in results[2].reason
     assert "\n" not in "".join(result.reason for result in results)
@@ -113,7 +112,7 @@ def test_bulk_answers_in_order_and_says_why_it_rejected(engine: Engine, index: s
 def test_bulk_from_four_threads(engine: Engine, index: str) -> None:
     start = threading.Barrier(4)
 
-    def load(thread: int) -> list[ItemResult]:
+    def load(thread: int) -> list[BulkItemResult]:
         start.wait()
         ids = range(thread * 250, thread * 250 + 250)
         return engine.bulk(index, actions(*[({"index": {"_id": str(n)}}, {"n": n}) for n in ids]))
@@ -147,13 +146,13 @@ def test_documents_are_found_in_all_their_routings(
     heads: list[Json] = [{"_id": key, "routing": routing} for key in "abc" for routing in "0123456789"]
     assert all(result.ok for result in engine.bulk(index_name, actions(*(({"index": head}, {}) for head in heads))))
     engine.refresh(index_name)
-    everything = [key_of(hit) for hit in engine.search(index_name, {"size": 100})["hits"]["hits"]]
+    everything = [document_key(hit) for hit in engine.search(index_name, {"size": 100})["hits"]["hits"]]
     for most in (1024, 8):  # one page; pages that are full
-        monkeypatch.setattr("es_sbert.engines.look_up._MOST_SHARDS", most)
-        found = look_up(engine, index_name, ["b", "c", "no such", "c"], shards=True)
+        monkeypatch.setattr("es_sbert.engines.multi_get._MAX_SHARDS", most)
+        found = multi_get(engine, index_name, ["b", "c", "no such", "c"], shards=True)
         assert found.keys() == {(key, routing) for key, routing in everything if key != "a"}
         assert all({"_seq_no", "_primary_term", "_shard"} <= hit.keys() for hit in found.values())
-    matching = look_up(engine, index_name, [everything[0][0]], query={"term": {"_routing": everything[0][1]}})
+    matching = multi_get(engine, index_name, [everything[0][0]], query={"term": {"_routing": everything[0][1]}})
     assert list(matching) == everything[:1]
 
 
@@ -193,7 +192,7 @@ def test_slices_of_one_point_in_time_hold_every_document_once(engine: Engine, in
     seen: list[str] = []
     try:
         for number in range(8):
-            part = Slice(number, 8, point_in_time)
+            part = PointInTimeSlice(number, 8, point_in_time)
             pages = engine.scan(index, query={"match_all": {}}, source_includes=[], page=50, slice=part)
             found = [hit["_id"] for page in pages for hit in page]
             assert found
@@ -242,7 +241,7 @@ def test_point_in_time_is_closed_at_the_end_on_a_break_and_on_an_error(engine: R
     wait_until_closed(engine, index)
 
     point_in_time = engine.open_point_in_time(index)
-    list(engine.scan(index, query={"match_all": {}}, source_includes=[], slice=Slice(0, 2, point_in_time)))
+    list(engine.scan(index, query={"match_all": {}}, source_includes=[], slice=PointInTimeSlice(0, 2, point_in_time)))
     assert open_contexts(engine, index) > 0  # the other slices are still to be read
     engine.close_point_in_time(point_in_time)
     engine.close_point_in_time(point_in_time)  # is none any more: no error
@@ -253,7 +252,7 @@ def test_a_scan_whose_point_in_time_is_gone_says_what_to_do(engine: Engine, inde
     engine.bulk(index, numbered(10))
     engine.refresh(index)
     point_in_time = engine.open_point_in_time(index)
-    part = Slice(0, 2, point_in_time)
+    part = PointInTimeSlice(0, 2, point_in_time)
     pages = engine.scan(index, query={"match_all": {}}, source_includes=[], page=1, slice=part)
     next(pages)
     engine.close_point_in_time(point_in_time)  # as a restart of the engine does
@@ -285,7 +284,7 @@ def test_a_server_that_goes_away_is_unreachable(es9_url: str, opensearch_url: st
 
 def test_vectors_are_brought_where_the_source_hides_them(engine: Engine, index_name: str) -> None:
     vector: Any = {"type": "dense_vector", "dims": 2, "index": False}
-    if engine.info.flavour is Flavour.OPENSEARCH:
+    if engine.info.flavour is EngineType.OPENSEARCH:
         vector = {"type": "knn_vector", "dimension": 2, "space_type": "cosinesimil"}
     engine.create_index(index_name, {"mappings": {"properties": {"v": vector}}})
     engine.bulk(index_name, actions(({"index": {"_id": "1"}}, {"v": [1.0, 2.0], "t": "x"})))

@@ -9,11 +9,11 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.errors import EngineError, IndexMismatch
-from es_sbert.evaluation.data import Collection
-from es_sbert.evaluation.live import run_live
-from es_sbert.evaluation.onnx import OnnxEmbedder
-from es_sbert.evaluation.tasks import memory_run, retrieval_row
-from es_sbert.loading import load_encoder
+from es_sbert.evaluation.evaluated_models import OnnxEmbedder
+from es_sbert.evaluation.index_retrieval import evaluate_index
+from es_sbert.evaluation.task_data import RetrievalCollection
+from es_sbert.evaluation.task_runner import memory_run, retrieval_row
+from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 _SUBJECTS = ("a man", "the man", "a cat", "the cat", "the guitar")
@@ -31,29 +31,36 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnnxEmbedder]:
 
 
 @pytest.fixture(scope="module")
-def collection() -> Collection:
+def collection() -> RetrievalCollection:
     """Texts of a small grammar; some queries are documents of the corpus, and name themselves relevant."""
     texts = [f"{one} {two} {three}" for one in _SUBJECTS for two in _VERBS for three in _OBJECTS]
     documents = {f"d{number}": text for number, text in enumerate(texts)}
     queries = {f"q{number}": texts[number * 11].rpartition(" ")[0] for number in range(10)}
     queries |= {f"d{number}": documents[f"d{number}"] for number in (3, 50, 99)}
-    judgements = {query: {f"d{(place * 17 + step) % len(texts)}": 1 + step for step in range(3)}
-                  for place, query in enumerate(queries)}  # fmt: skip
+    judgements = {
+        query: {f"d{(place * 17 + step) % len(texts)}": 1 + step for step in range(3)}
+        for place, query in enumerate(queries)
+    }
     for query in queries:
         if query in documents:
             judgements[query][query] = 1
-    return Collection("grammar", documents, queries, judgements)
+    return RetrievalCollection("grammar", documents, queries, judgements)
 
 
 def test_the_index_gives_the_figures_of_memory(
-    es9_url: str, fresh_index: Callable[[str], str], model: OnnxEmbedder, collection: Collection, tmp_path: Path
+    es9_url: str,
+    fresh_index: Callable[[str], str],
+    model: OnnxEmbedder,
+    collection: RetrievalCollection,
+    tmp_path: Path,
 ) -> None:
     index, told = fresh_index(es9_url), []
     settings = EngineSettings(url=es9_url)
 
     def live() -> dict[str, float]:
-        report = run_live(model, collection, index, settings, vector_field="vector", settings={"index": index},
-                          progress=told.append)  # fmt: skip
+        report = evaluate_index(
+            model, collection, index, settings, vector_field="vector", settings={"index": index}, progress=told.append
+        )
         (row,) = report.rows
         assert report.settings == {"index": index}
         assert (row.data, row.size) == ("grammar", 13)
@@ -68,18 +75,19 @@ def test_the_index_gives_the_figures_of_memory(
     assert live() == pytest.approx(in_memory, abs=1.0)
     assert sum("which is kept" in message for message in told) == 1  # the second run loads nothing
 
-    smaller = Collection("smaller", dict(list(collection.documents.items())[:5]), collection.queries,
-                         collection.judgements)  # fmt: skip
+    smaller = RetrievalCollection(
+        "smaller", dict(list(collection.documents.items())[:5]), collection.queries, collection.judgements
+    )
     with pytest.raises(IndexMismatch, match="has vectors of 210 documents, smaller has 5"):
-        run_live(model, smaller, index, settings, vector_field="vector")
+        evaluate_index(model, smaller, index, settings, vector_field="vector")
     assert not list(tmp_path.glob("*.dead-letters.jsonl"))
 
 
 def test_documents_that_the_engine_does_not_take(
-    es9_url: str, fresh_index: Callable[[str], str], model: OnnxEmbedder, collection: Collection
+    es9_url: str, fresh_index: Callable[[str], str], model: OnnxEmbedder, collection: RetrievalCollection
 ) -> None:
     """An id may have 512 bytes; the error says so in the engine's words."""
     documents = {"d0": "a cat", "x" * 600: "a man"}
-    broken = Collection("broken", documents, {"q": "cat"}, {"q": {"d0": 1}})
+    broken = RetrievalCollection("broken", documents, {"q": "cat"}, {"q": {"d0": 1}})
     with pytest.raises(EngineError, match="took 1 of 2 documents: .*512"):
-        run_live(model, broken, fresh_index(es9_url), EngineSettings(url=es9_url), vector_field="vector")
+        evaluate_index(model, broken, fresh_index(es9_url), EngineSettings(url=es9_url), vector_field="vector")

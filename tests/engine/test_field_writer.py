@@ -13,8 +13,8 @@ from es_sbert.analysis import TextCollection, read_index
 from es_sbert.analysis.field_writer import FieldUpdateCounts, FieldWriter, field_updates
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
+from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
-from es_sbert.ingest.retry import RetryPolicy
 from tests.engine.ingest_support import contents, load, open_engine, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
@@ -33,15 +33,22 @@ def collection(engine: Engine, index: str, field: str = FIELD) -> TextCollection
     return read_index(engine, index, "embedding", fields=[field])
 
 
-def write(engine: Engine, index: str, values: dict[str, str], *, texts: TextCollection | None = None,
-          field: str = FIELD, seconds: float = 30) -> FieldUpdateCounts:  # fmt: skip
+def write(
+    engine: Engine,
+    index: str,
+    values: dict[str, str],
+    *,
+    texts: TextCollection | None = None,
+    field: str = FIELD,
+    seconds: float = 30,
+) -> FieldUpdateCounts:
     """Give documents these values, and remove the value of all others."""
     texts = texts or collection(engine, index, field)
     writer = FieldWriter(engine, index, "embedding", field, policy=RetryPolicy(seconds, first=0.01))
     writer.add_to_mapping()
     places = {texts.ids.index(name): value for name, value in values.items()}
     assigned = {texts.keys[place] for place in places}
-    return writer.write([*field_updates(texts, field, places), *writer.removals(assigned)])
+    return writer.write([*field_updates(texts, field, places), *writer.plan_removals(assigned)])
 
 
 def values_in(url: str, index: str, field: str = FIELD) -> dict[str, str]:
@@ -74,7 +81,7 @@ def test_only_the_field_changes_and_only_where_it_must(engine: Engine, engine_ur
 def test_values_of_documents_that_were_not_analysed_stay(engine: Engine, engine_url: str, index: str) -> None:
     assert write(engine, index, {"d1": "d0", "d2": "d0"}).written == 2
     writer = FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(30))
-    removals = writer.removals(set(), {"term": {"_id": "d2"}})
+    removals = writer.plan_removals(set(), {"term": {"_id": "d2"}})
     assert writer.write(removals) == FieldUpdateCounts(removed=1)
     assert values_in(engine_url, index) == {"d1": "d0"}
 
@@ -176,9 +183,14 @@ def test_an_index_that_was_replaced_meanwhile_is_not_written_to(
     ],
 )
 def test_fields_that_cannot_hold_the_result_are_refused(
-    es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, name: str,
-    error: type[Exception], message: str
-) -> None:  # fmt: skip
+    es9_url: str,
+    fresh_index: Callable[[str], str],
+    tiny: Encoder,
+    tmp_path: Path,
+    name: str,
+    error: type[Exception],
+    message: str,
+) -> None:
     index = fresh_index(es9_url)
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
     load(es9_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")

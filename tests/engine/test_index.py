@@ -11,12 +11,12 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.engines.protocol import Engine, EngineInfo, Flavour, Json
+from es_sbert.engines.protocol import Engine, EngineInfo, EngineType, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
-from es_sbert.index.describe import describe_index
-from es_sbert.index.ensure import Outcome, VectorField, ensure_vector_field, read_vector_field
-from es_sbert.index.types import OPENSEARCH_TYPES, IndexType
-from es_sbert.index.vectors import read_vector, vector_value
+from es_sbert.index.index_summary import describe_index
+from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
+from es_sbert.index.serialization import read_vector, vector_value
+from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field, read_vector_field
 from tests.engine.vectors import load, random_vectors
 
 DIMENSIONS = 64
@@ -30,23 +30,28 @@ def ensure(engine: Engine, index: str, **changed: Any) -> VectorField:
 
 
 def types_of(info: EngineInfo) -> tuple[IndexType, ...]:
-    return tuple(IndexType) if info.flavour is Flavour.ELASTICSEARCH else OPENSEARCH_TYPES
+    return tuple(IndexType) if info.flavour is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
 
 
 def vector_mapping(engine: Engine, **changed: Any) -> Json:
     """A vector field as somebody else would have made it."""
-    if engine.info.flavour is Flavour.ELASTICSEARCH:
-        return {"type": "dense_vector", "dims": DIMENSIONS, "index": True, "similarity": "cosine",
-                "index_options": {"type": "hnsw"}} | changed  # fmt: skip
+    if engine.info.flavour is EngineType.ELASTICSEARCH:
+        return {
+            "type": "dense_vector",
+            "dims": DIMENSIONS,
+            "index": True,
+            "similarity": "cosine",
+            "index_options": {"type": "hnsw"},
+        } | changed
     return {"type": "knn_vector", "dimension": DIMENSIONS, "space_type": "cosinesimil"} | changed
 
 
 def test_missing_index_is_created_and_then_present(engine: Engine, index_name: str) -> None:
     created = ensure(engine, index_name, text="{title}", shards=2, replicas=0)
-    assert created.outcome is Outcome.CREATED
+    assert created.outcome is FieldOutcome.CREATED
     assert created.meta.index_type == "hnsw"
     again = ensure(engine, index_name, text="{title}")
-    assert again == VectorField(index_name, "embedding", created.meta, Outcome.PRESENT)
+    assert again == VectorField(index_name, "embedding", created.meta, FieldOutcome.PRESENT)
     assert read_vector_field(engine, index_name, "embedding") == again
     state = engine.get_index(index_name)
     assert state is not None
@@ -64,8 +69,8 @@ def test_four_loads_that_begin_at_once_share_one_index(engine: Engine, index_nam
 
     with ThreadPoolExecutor(4) as pool:
         fields = list(pool.map(begin, range(4)))
-    assert [field.outcome for field in fields].count(Outcome.CREATED) == 1
-    assert {field.outcome for field in fields} == {Outcome.CREATED, Outcome.PRESENT}
+    assert [field.outcome for field in fields].count(FieldOutcome.CREATED) == 1
+    assert {field.outcome for field in fields} == {FieldOutcome.CREATED, FieldOutcome.PRESENT}
     assert len({field.meta for field in fields}) == 1
 
 
@@ -91,9 +96,11 @@ def test_every_refusal_of_an_index_of_ours(engine: Engine, index_name: str) -> N
 
 
 def test_missing_index_that_may_not_be_created(engine: Engine, index_name: str) -> None:
-    for look in (lambda: ensure(engine, index_name, create=False),
-                 lambda: read_vector_field(engine, index_name, "embedding"),
-                 lambda: describe_index(engine, index_name)):  # fmt: skip
+    for look in (
+        lambda: ensure(engine, index_name, create=False),
+        lambda: read_vector_field(engine, index_name, "embedding"),
+        lambda: describe_index(engine, index_name),
+    ):
         with pytest.raises(IndexMissing, match=f"no index '{index_name}'") as caught:
             look()
         assert f"es-sbert index create {index_name}" in caught.value.remedy
@@ -109,7 +116,9 @@ def test_every_index_type_of_the_engine_takes_vectors(engine: Engine, fresh_inde
 
 
 def test_index_types_that_the_engine_lacks(engine: Engine, index_name: str) -> None:
-    wrong = ["bbq_disk", "faiss"] + ([] if engine.info.flavour is Flavour.ELASTICSEARCH else ["bbq_hnsw", "int4_flat"])
+    wrong = ["bbq_disk", "faiss"] + (
+        [] if engine.info.flavour is EngineType.ELASTICSEARCH else ["bbq_hnsw", "int4_flat"]
+    )
     for index_type in wrong:
         with pytest.raises(UsageError):
             ensure(engine, index_name, index_type=index_type)
@@ -123,9 +132,9 @@ def test_field_is_added_beside_other_peoples_meta(engine: Engine, index_name: st
     engine.create_index(index_name, {"mappings": {"_meta": owner, "properties": {"title": {"type": "keyword"}}}})
     first = ensure(engine, index_name)
     second = ensure(engine, index_name, vector_field="second", fingerprint="b" * 32, model_name="model-b")
-    assert first.outcome is second.outcome is Outcome.ADDED
+    assert first.outcome is second.outcome is FieldOutcome.ADDED
     # An OpenSearch index without index.knn takes no graph: exact search it is.
-    assert first.meta.index_type == ("hnsw" if engine.info.flavour is Flavour.ELASTICSEARCH else "flat")
+    assert first.meta.index_type == ("hnsw" if engine.info.flavour is EngineType.ELASTICSEARCH else "flat")
     state = engine.get_index(index_name)
     assert state is not None
     meta = state.mappings["_meta"]
@@ -138,7 +147,7 @@ def test_field_is_added_beside_other_peoples_meta(engine: Engine, index_name: st
 
 def test_foreign_fields_are_refused(engine: Engine, index_name: str) -> None:
     wrong_similarity = (
-        {"similarity": "l2_norm"} if engine.info.flavour is Flavour.ELASTICSEARCH else {"space_type": "l2"}
+        {"similarity": "l2_norm"} if engine.info.flavour is EngineType.ELASTICSEARCH else {"space_type": "l2"}
     )
     entry = {"fingerprint": "a" * 32, "model": "model-a", "dimensions": DIMENSIONS, "index_type": "hnsw"}
     engine.create_index(
@@ -179,7 +188,7 @@ def test_opensearch_keeps_graphs_and_flat_fields_apart(
     with pytest.raises(IndexMismatch, match=r"created without index\.knn") as caught:
         ensure(engine, plain, index_type="hnsw")
     assert "--index-type flat" in caught.value.remedy
-    assert ensure(engine, plain, index_type="flat").outcome is Outcome.ADDED
+    assert ensure(engine, plain, index_type="flat").outcome is FieldOutcome.ADDED
 
     engine.create_index(knn, {"settings": {"index.knn": True}})
     with pytest.raises(IndexMismatch, match=r"created with index\.knn"):
@@ -207,12 +216,12 @@ def test_a_text_is_set_once_and_leaves_the_rest_of_meta_alone(engine: Engine, in
     meta = state.mappings["_meta"]
     meta["owner"], meta["es_sbert"]["note"] = "search team", "kept"
     engine.put_mapping(index_name, {"_meta": meta})
-    assert ensure(engine, index_name, text="{body}").outcome is Outcome.TEXT_SET
+    assert ensure(engine, index_name, text="{body}").outcome is FieldOutcome.TEXT_SET
     state = engine.get_index(index_name)
     assert state is not None
     meta["es_sbert"]["fields"]["embedding"]["text"] = "{body}"
     assert state.mappings["_meta"] == meta
-    assert ensure(engine, index_name, text="{body}").outcome is Outcome.PRESENT
+    assert ensure(engine, index_name, text="{body}").outcome is FieldOutcome.PRESENT
     assert engine.get_index(index_name) == state
 
 

@@ -12,11 +12,10 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMissing, RequestFailed, VectorIndexError
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.local import LocalRunner
-from es_sbert.ingest.plan import plan
-from es_sbert.ingest.progress import Silent
-from es_sbert.ingest.run import run
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.settings import IngestSettings
 from tests.engine.ingest_support import (
     Interposed,
@@ -81,8 +80,9 @@ def test_a_backfill_gives_the_vectors_of_a_direct_load_and_touches_nothing_else(
         write(engine, filled, documents)
     summary = load(engine_url, encoder, filled, dead=tmp_path / "dead", batch_window=200)
     assert (summary.source, summary.read, summary.indexed, summary.exit_code) == ("index", 620, 620, 0)
-    load(engine_url, encoder, direct, write_jsonl(tmp_path / "d.jsonl", documents), dead=tmp_path / "dead",
-         id_field="id")  # fmt: skip
+    load(
+        engine_url, encoder, direct, write_jsonl(tmp_path / "d.jsonl", documents), dead=tmp_path / "dead", id_field="id"
+    )
     one, two = contents(engine_url, filled), contents(engine_url, direct)
     assert one.keys() == two.keys()
     for document in documents:
@@ -256,10 +256,10 @@ def test_an_index_that_is_deleted_before_a_backfill_begins_is_not_made_anew(
     index = fresh_index(es9_url)
     with open_engine(es9_url) as engine:
         engine.create_index(index, {})
-        wanted = plan(engine, IngestSettings(index=index, dead_letters=tmp_path / "dead"))
+        wanted = plan_load(engine, IngestSettings(index=index, dead_letters=tmp_path / "dead"))
         engine.delete_index(index)
         with pytest.raises(IndexMissing):
-            run(engine, LocalRunner(encoder), wanted, Control(), Silent())
+            run_load(engine, LocalRunner(encoder), wanted, LoadControl(), SilentMeter())
         assert engine.get_index(index) is None
 
 

@@ -9,21 +9,20 @@ from typing import Any
 import orjson
 import pytest
 
+from es_sbert.encoder.embeddings import EncoderInfo
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import EncoderInfo
 from es_sbert.engines.protocol import Engine
-from es_sbert.index.load_settings import LOAD_SETTINGS
-from es_sbert.index.schema import vector_fields
-from es_sbert.ingest.context import LoadContext
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.local import LocalRunner
-from es_sbert.ingest.plan import plan
-from es_sbert.ingest.progress import Silent
-from es_sbert.ingest.run import run
+from es_sbert.index.load_settings import BULK_LOAD_SETTINGS
+from es_sbert.index.mapping import vector_fields
+from es_sbert.ingest.checkpoint import default_checkpoint_path
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_report import LoadReport
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.settings import IngestSettings
-from es_sbert.ingest.sources.find import find_sources
-from es_sbert.ingest.state import default_state
-from es_sbert.ingest.summary import Summary
+from es_sbert.ingest.sources.find_sources import find_sources
 from tests.engine.ingest_support import Interposed, load, sentences, wait_until, write_jsonl
 
 
@@ -54,7 +53,7 @@ def test_what_another_process_overwrites_in_the_mapping_is_put_back(
     assert state is not None
     assert vector_fields(state.mappings, index)["embedding"].fingerprint == encoder.info.fingerprint
     assert state.mappings["_meta"]["owner"] == "app"
-    assert {state.settings.get(name) for name in LOAD_SETTINGS} == {None, "1"}
+    assert {state.settings.get(name) for name in BULK_LOAD_SETTINGS} == {None, "1"}
     assert load(es9.info.url, encoder, index, path, dead=tmp_path / "dead", id_field="id").unchanged == 20
 
 
@@ -77,14 +76,22 @@ def test_vectors_that_another_writer_has_overwritten_are_an_error(
     changed = [document | {"text": f"Changed: {document['text']}"} for document in sentences(20)]
     write_jsonl(path, changed)
     before = before_window(encoder, 19, overwrite)  # one document a window
-    summary = load(es9.info.url, before, index, path, dead=tmp_path / "dead", id_field="id",
-                   vectors=("one={text}",), batch_window=1)  # fmt: skip
+    summary = load(
+        es9.info.url,
+        before,
+        index,
+        path,
+        dead=tmp_path / "dead",
+        id_field="id",
+        vectors=("one={text}",),
+        batch_window=1,
+    )
     assert summary.indexed == 20
     assert (summary.missing, summary.exit_code) == (1, 1)
     [lost] = [note for note in summary.notes if "lack the vector" in note]
     assert lost.startswith("1 documents that the engine acknowledged")
     assert "Run the same command again" in lost
-    assert default_state(index, find_sources((str(path),), None)).exists()
+    assert default_checkpoint_path(index, find_sources((str(path),), None)).exists()
     again = load(es9.info.url, encoder, index, dead=tmp_path / "dead", vectors=("one",))
     assert (again.indexed, again.unchanged, again.notes) == (1, 19, ())
 
@@ -93,8 +100,16 @@ def test_a_field_that_another_load_adds_is_named(es9: Engine, index: str, encode
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(5))
 
     def other() -> None:
-        load(es9.info.url, encoder, index, path, dead=tmp_path / "dead", id_field="id", vectors=("two={text}",),
-             state=tmp_path / "other.state")  # fmt: skip
+        load(
+            es9.info.url,
+            encoder,
+            index,
+            path,
+            dead=tmp_path / "dead",
+            id_field="id",
+            vectors=("two={text}",),
+            state=tmp_path / "other.state",
+        )
 
     meddling = before_window(encoder, 0, other)
     summary = load(es9.info.url, meddling, index, path, dead=tmp_path / "dead", id_field="id", vectors=("one={text}",))
@@ -114,8 +129,16 @@ def test_documents_deleted_during_a_load_of_files_are_an_error(
             wait_until(lambda: bool(engine.get_documents(index_name, ["d0"], source_includes=["id"])))
             assert all(result.ok for result in engine.bulk(index_name, b'{"delete":{"_id":"d0"}}\n'))
 
-    summary = load(engine_url, Interposed(encoder, delete), index_name, path, dead=tmp_path / "dead", id_field="id",
-                   batch_window=5, state=state)  # fmt: skip
+    summary = load(
+        engine_url,
+        Interposed(encoder, delete),
+        index_name,
+        path,
+        dead=tmp_path / "dead",
+        id_field="id",
+        batch_window=5,
+        state=state,
+    )
     assert (summary.indexed, summary.missing, summary.exit_code) == (20, 1, 1)
     assert state.exists()
 
@@ -141,9 +164,9 @@ class FailedOver(LocalRunner):
         terms = self._engine.primary_terms(name)
         return {shard: term + self._terms_later for shard, term in (terms or {}).items()}
 
-    def run(self, settings: IngestSettings) -> Summary:
+    def run(self, settings: IngestSettings) -> LoadReport:
         engine: Any = self
-        return run(engine, self, plan(engine, settings), Control(), Silent())
+        return run_load(engine, self, plan_load(engine, settings), LoadControl(), SilentMeter())
 
 
 def bulk_body(documents: dict[str, Any]) -> bytes:

@@ -26,8 +26,15 @@ def test_an_index_deleted_while_a_window_is_embedded_is_not_created_again(
             engine.delete_index(index_name)
 
     with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
-        load(engine_url, Interposed(encoder, delete), index_name, path, dead=tmp_path / "dead", id_field="id",
-             batch_window=5)  # fmt: skip
+        load(
+            engine_url,
+            Interposed(encoder, delete),
+            index_name,
+            path,
+            dead=tmp_path / "dead",
+            id_field="id",
+            batch_window=5,
+        )
     assert engine.get_index(index_name) is None
 
 
@@ -72,7 +79,14 @@ def test_an_index_replaced_while_a_window_is_embedded_gets_no_document(
 
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
     with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
-        load(engine_url, Interposed(encoder, replace), index_name, path, dead=tmp_path / "dead", id_field="id",
-             batch_window=5)  # fmt: skip
+        load(
+            engine_url,
+            Interposed(encoder, replace),
+            index_name,
+            path,
+            dead=tmp_path / "dead",
+            id_field="id",
+            batch_window=5,
+        )
     engine.refresh(index_name)
     assert engine.count(index_name) == 0

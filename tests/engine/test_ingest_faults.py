@@ -13,7 +13,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineUnreachable, IndexMismatch, OutputError
-from es_sbert.ingest.progress import Snapshot
+from es_sbert.ingest.progress import ProgressSnapshot
 from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
@@ -34,8 +34,9 @@ def docs(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", sentences(COUNT))
 
 
-def in_small_bodies(proxy: FaultyProxy, encoder: Encoder, index: str, docs: Path, tmp_path: Path,
-                    **options: Any) -> Any:  # fmt: skip
+def in_small_bodies(
+    proxy: FaultyProxy, encoder: Encoder, index: str, docs: Path, tmp_path: Path, **options: Any
+) -> Any:
     options = {"batch_window": 8, "bulk_bytes": 20_000, "retry_seconds": 60} | options
     return load(proxy.url, encoder, index, docs, dead=tmp_path / "dead", id_field="id", **options)
 
@@ -59,9 +60,14 @@ def assert_all_in_once(url: str, index: str) -> None:
     ],
 )
 def test_passing_trouble_is_waited_out(
-    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path,
+    engine_url: str,
+    proxy: FaultyProxy,
+    index_name: str,
+    encoder: Encoder,
+    docs: Path,
+    tmp_path: Path,
     faults: list[Fault],
-) -> None:  # fmt: skip
+) -> None:
     proxy.faults = list(faults)
     summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
     assert not proxy.faults
@@ -181,7 +187,7 @@ def test_a_block_that_is_lifted_is_waited_out_and_said(
     class Mending:
         """Whoever reads why the load waits lifts the block."""
 
-        def show(self, snapshot: Snapshot) -> None:
+        def show(self, snapshot: ProgressSnapshot) -> None:
             if snapshot.waiting is not None and not waits:
                 waits.append(snapshot.waiting)
                 _set_write_block(engine_url, index_name, False)
@@ -232,9 +238,11 @@ def _post(url: str) -> None:
 
 def _set_write_block(url: str, index: str, value: bool) -> None:
     request = urllib.request.Request(
-        f"{url}/{index}/_settings", orjson.dumps({"index.blocks.write": value}), {"content-type": "application/json"},
+        f"{url}/{index}/_settings",
+        orjson.dumps({"index.blocks.write": value}),
+        {"content-type": "application/json"},
         method="PUT",
-    )  # fmt: skip
+    )
     with urllib.request.urlopen(request, timeout=PATIENCE) as response:
         assert response.status == 200
 

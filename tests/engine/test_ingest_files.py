@@ -11,8 +11,8 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
-from es_sbert.index.meta import DocumentMeta, document_hash, text_hash
-from es_sbert.index.text import MISSING
+from es_sbert.index.text_template import MISSING
+from es_sbert.index.vector_meta import DocumentMeta, document_hash, text_hash
 from tests.engine.ingest_support import (
     contents,
     letters,
@@ -46,9 +46,12 @@ def test_every_document_arrives_as_it_was_with_its_vector(
         assert same_vectors(vector_of(found), expected.vectors[row])
         assert {key: value for key, value in found.items() if key not in ("embedding", "_version")} == document
         assert meta.model_dump(exclude={"embedded_at", "passages"}) == {
-            "fingerprint": encoder.info.fingerprint, "text_hash": text_hash(document["text"]),
-            "document_hash": document_hash(document), "tokens": expected.tokens[row], "truncated": False,
-        }  # fmt: skip
+            "fingerprint": encoder.info.fingerprint,
+            "text_hash": text_hash(document["text"]),
+            "document_hash": document_hash(document),
+            "tokens": expected.tokens[row],
+            "truncated": False,
+        }
 
 
 def test_a_second_load_embeds_nothing(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
@@ -122,8 +125,10 @@ def test_texts_longer_than_the_model_reads_are_counted(
     summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead")
     # Two special tokens stand around the words.
     assert (summary.truncated, summary.lost_tokens) == (1, 100)
-    metas = sorted((s["embedding_meta"]["tokens"], s["embedding_meta"]["truncated"])
-                   for s in contents(engine_url, index_name).values())  # fmt: skip
+    metas = sorted(
+        (s["embedding_meta"]["tokens"], s["embedding_meta"]["truncated"])
+        for s in contents(engine_url, index_name).values()
+    )
     assert metas == [(3, False), (words + 2, True)]
 
 

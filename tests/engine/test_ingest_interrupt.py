@@ -12,13 +12,13 @@ import onnxruntime
 import pytest
 
 import es_sbert.encoder.encoder as encoder_module
+from es_sbert.encoder.batching import ModelInputs
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.packing import Feed
-from es_sbert.encoder.session import run as run_session
-from es_sbert.encoder.types import Vectors
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.progress import Snapshot
-from es_sbert.loading import load_encoder
+from es_sbert.encoder.onnx_session import run_session
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import ProgressSnapshot
+from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import Interposed, contents, load, same_vectors, sentences, vector_of, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer
 from tests.tiny import WORDS, write_tiny_bert
@@ -36,19 +36,19 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
 
 
 @pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> Callable[[Control, int], list[bool]]:
+def batches(monkeypatch: pytest.MonkeyPatch) -> Callable[[LoadControl, int], list[bool]]:
     """Interrupts a load inside its batch of this number; whether it was interrupted already, of each batch begun."""
 
-    def interrupting(control: Control, number: int) -> list[bool]:
+    def interrupting(control: LoadControl, number: int) -> list[bool]:
         begun: list[bool] = []
 
-        def run(session: onnxruntime.InferenceSession, feed: Feed, into: Vectors) -> None:
+        def run(session: onnxruntime.InferenceSession, feed: ModelInputs, into: Vectors) -> None:
             begun.append(control.interrupted)
             if len(begun) == number:
                 control.interrupt()
             run_session(session, feed, into)
 
-        monkeypatch.setattr(encoder_module, "run", run)
+        monkeypatch.setattr(encoder_module, "run_session", run)
         return begun
 
     return interrupting
@@ -62,10 +62,13 @@ def documents() -> list[dict[str, Any]]:
 
 
 def test_no_batch_is_begun_after_an_interrupt_and_no_document_is_sent_without_all_its_vectors(
-    es9_url: str, fresh_index: Callable[[str], str], small: Encoder, tmp_path: Path,
-    batches: Callable[[Control, int], list[bool]],
-) -> None:  # fmt: skip
-    index, control = fresh_index(es9_url), Control()
+    es9_url: str,
+    fresh_index: Callable[[str], str],
+    small: Encoder,
+    tmp_path: Path,
+    batches: Callable[[LoadControl, int], list[bool]],
+) -> None:
+    index, control = fresh_index(es9_url), LoadControl()
     docs = write_jsonl(tmp_path / "docs.jsonl", documents())
     options = {"dead": tmp_path / "dead", "id_field": "id", "vectors": FIELDS, "batch_window": 40}
     # All long texts of the first window, and some of the short ones: some documents have one vector of two.
@@ -90,10 +93,13 @@ def test_no_batch_is_begun_after_an_interrupt_and_no_document_is_sent_without_al
 
 
 def test_an_interrupt_while_documents_of_the_index_are_embedded_leaves_the_rest(
-    es9_url: str, fresh_index: Callable[[str], str], small: Encoder, tmp_path: Path,
-    batches: Callable[[Control, int], list[bool]],
-) -> None:  # fmt: skip
-    index, control, dead = fresh_index(es9_url), Control(), tmp_path / "dead"
+    es9_url: str,
+    fresh_index: Callable[[str], str],
+    small: Encoder,
+    tmp_path: Path,
+    batches: Callable[[LoadControl, int], list[bool]],
+) -> None:
+    index, control, dead = fresh_index(es9_url), LoadControl(), tmp_path / "dead"
     docs = write_jsonl(tmp_path / "docs.jsonl", documents())
     load(es9_url, small, index, docs, dead=dead, id_field="id", vectors=("one={text}",))
     batches(control, 3)
@@ -108,14 +114,14 @@ def test_an_interrupt_while_documents_of_the_index_are_embedded_leaves_the_rest(
 def test_windows_that_wait_are_neither_compared_nor_tokenised_after_an_interrupt(
     es9_url: str, fresh_index: Callable[[str], str], small: Encoder, tmp_path: Path
 ) -> None:
-    index, control = fresh_index(es9_url), Control()
+    index, control = fresh_index(es9_url), LoadControl()
     docs = write_jsonl(tmp_path / "docs.jsonl", documents())
     all_read, late = threading.Event(), []
 
     class Reading:
         """Whoever reads the counts sees when the rest of the source waits behind the first window."""
 
-        def show(self, snapshot: Snapshot) -> None:
+        def show(self, snapshot: ProgressSnapshot) -> None:
             if snapshot.read == COUNT:
                 all_read.set()
 
@@ -132,8 +138,18 @@ def test_windows_that_wait_are_neither_compared_nor_tokenised_after_an_interrupt
     # Each of them is looked up first: the index holds something.
     another = write_jsonl(tmp_path / "another.jsonl", [{"id": "another", "text": "a cat"}])
     load(es9_url, small, index, another, dead=tmp_path / "dead", id_field="id", vectors=("one={text}",))
-    summary = load(es9_url, encoder, index, docs, dead=tmp_path / "dead", id_field="id", vectors=("one={text}",),
-                   batch_window=1, meter=Reading(), control=control)  # fmt: skip
+    summary = load(
+        es9_url,
+        encoder,
+        index,
+        docs,
+        dead=tmp_path / "dead",
+        id_field="id",
+        vectors=("one={text}",),
+        batch_window=1,
+        meter=Reading(),
+        control=control,
+    )
     assert (summary.read, summary.indexed, summary.left) == (COUNT, 0, COUNT)
     assert not any(late)
 
@@ -142,13 +158,13 @@ def test_windows_that_wait_are_neither_compared_nor_tokenised_after_an_interrupt
 def test_an_interrupt_ends_the_wait_for_an_engine_that_refuses(
     es9_url: str, fresh_index: Callable[[str], str], small: Encoder, tmp_path: Path, paths: str
 ) -> None:
-    index, control = fresh_index(es9_url), Control()
+    index, control = fresh_index(es9_url), LoadControl()
     options = {"dead": tmp_path / "dead", "id_field": "id", "batch_window": 8}
     load(es9_url, small, index, write_jsonl(tmp_path / "one.jsonl", sentences(1)), **options)
     docs = write_jsonl(tmp_path / "docs.jsonl", [document | {"new": True} for document in sentences(COUNT)])
 
     class Impatient:
-        def show(self, snapshot: Snapshot) -> None:
+        def show(self, snapshot: ProgressSnapshot) -> None:
             if snapshot.waiting is not None:
                 control.interrupt()
 

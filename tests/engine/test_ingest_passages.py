@@ -12,11 +12,11 @@ import numpy as np
 import orjson
 import pytest
 
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import Vectors
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import EngineType
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.describe import describe_index
+from es_sbert.index.index_summary import describe_index
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import (
     Interposed,
@@ -82,9 +82,17 @@ def test_a_document_is_as_near_as_its_nearest_passage(
     documents = [document for document in long_documents(40) if document["body"].strip()]
     path = write_jsonl(tmp_path / "docs.jsonl", documents)
     summary = load(
-        engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_fields=("body",),
-        index_type=index_type, batch_window=16, **RULES,
-    )  # fmt: skip
+        engine_url,
+        encoder,
+        index_name,
+        path,
+        dead=tmp_path / "dead",
+        id_field="id",
+        text_fields=("body",),
+        index_type=index_type,
+        batch_window=16,
+        **RULES,
+    )
     assert (summary.indexed, summary.truncated, summary.dead) == (len(documents), 0, 0)
     stored = contents(engine_url, index_name)
     nearest: dict[str, tuple[float, tuple[int, int]]] = {}
@@ -100,7 +108,9 @@ def test_a_document_is_as_near_as_its_nearest_passage(
     with open_engine(engine_url) as engine, SemanticIndex(index_name, engine, encoder=encoder) as index:
         # Without scripting (es9) only what needs none.
         exacts = (
-            [False] if engine.info.version[0] >= 9 and engine.info.flavour is Flavour.ELASTICSEARCH else [False, True]
+            [False]
+            if engine.info.version[0] >= 9 and engine.info.flavour is EngineType.ELASTICSEARCH
+            else [False, True]
         )
         for exact in exacts:
             for chosen, filter in ((ranked, None), ([key for key in ranked if key in even], {"term": {"even": True}})):

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.ingest.prune import Gone
+from es_sbert.ingest.prune import PruneCandidates
 from tests.engine.ingest_support import contents, load, open_engine, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy, answer, cut_after
 
@@ -29,9 +29,11 @@ def loaded(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -
 
 def put(url: str, index: str, document_id: str, document: dict[str, Any]) -> None:
     request = urllib.request.Request(
-        f"{url}/{index}/_doc/{document_id}?refresh=true", orjson.dumps(document), {"content-type": "application/json"},
+        f"{url}/{index}/_doc/{document_id}?refresh=true",
+        orjson.dumps(document),
+        {"content-type": "application/json"},
         method="PUT",
-    )  # fmt: skip
+    )
     with urllib.request.urlopen(request, timeout=300) as response:
         assert response.status in (200, 201)
 
@@ -50,7 +52,7 @@ def kept() -> set[str]:
 def test_what_the_source_no_longer_has_is_removed(
     engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
 ) -> None:
-    asked: list[Gone] = []
+    asked: list[PruneCandidates] = []
     summary = prune(loaded, confirm=lambda gone: not asked.append(gone))
     assert (summary.read, summary.unchanged, summary.pruned, summary.exit_code) == (20, 20, 10, 0)
     [gone] = asked
@@ -103,7 +105,7 @@ def test_a_document_that_the_engine_refuses_now_is_not_gone(
 def test_what_was_written_since_it_was_seen_stays(
     engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
 ) -> None:
-    def confirm(gone: Gone) -> bool:
+    def confirm(gone: PruneCandidates) -> bool:
         put(engine_url, index_name, "d0", {"text": "written while the question was open"})
         return True
 
@@ -130,7 +132,7 @@ def test_a_document_with_a_routing_that_is_written_meanwhile_is_not_counted_as_r
 
     with FaultyProxy(es9_url) as proxy:
 
-        def confirm(gone: Gone) -> bool:
+        def confirm(gone: PruneCandidates) -> bool:
             proxy.faults = [written_meanwhile]
             return gone.count == 9
 
@@ -144,7 +146,7 @@ def test_passing_trouble_is_waited_out(
 ) -> None:
     with FaultyProxy(engine_url) as proxy:
 
-        def confirm(gone: Gone) -> bool:
+        def confirm(gone: PruneCandidates) -> bool:
             proxy.faults = [answer(429), cut_after, answer(503)]
             return True
 

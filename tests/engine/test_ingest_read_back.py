@@ -76,9 +76,15 @@ def docs(tmp_path: Path) -> Path:
     ids=["lowercase", "negate", "remove"],
 )
 def test_a_load_stops_after_its_first_request_where_a_pipeline_changes_text_or_vector(
-    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path, processor: dict[str, Any], setting: str,
+    url: str,
+    piped: Piped,
+    tiny: Encoder,
+    docs: Path,
+    tmp_path: Path,
+    processor: dict[str, Any],
+    setting: str,
     difference: str,
-) -> None:  # fmt: skip
+) -> None:
     index, state = piped(processor, setting), tmp_path / "state"
     with pytest.raises(DocumentsAltered) as told:
         load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", batch_window=2, state=state)
@@ -178,6 +184,7 @@ def test_a_document_that_another_writer_has_changed_is_no_difference(
             wait_until(lambda: len(engine.get_documents(index_name, ["d0"], source_includes=["id"])) == 1)
             assert all(result.ok for result in engine.bulk(index_name, lines))
 
-    load(engine_url, Interposed(tiny, overwrite), index_name, docs, dead=tmp_path / "dead", id_field="id",
-         batch_window=5)  # fmt: skip
+    load(
+        engine_url, Interposed(tiny, overwrite), index_name, docs, dead=tmp_path / "dead", id_field="id", batch_window=5
+    )
     assert contents(engine_url, index_name)["d0"]["text"] == "Other."

@@ -28,8 +28,15 @@ def test_killed_half_way_it_goes_on_with_the_new_text(
             raise Killed
 
     with pytest.raises(Killed):
-        load(engine_url, Interposed(encoder, kill), index_name, dead=tmp_path / "dead", batch_window=16,
-             text_template="{title}: {body}", replace_text_template=True)  # fmt: skip
+        load(
+            engine_url,
+            Interposed(encoder, kill),
+            index_name,
+            dead=tmp_path / "dead",
+            batch_window=16,
+            text_template="{title}: {body}",
+            replace_text_template=True,
+        )
     # By whichever command: the mapping has the new text, the vectors say which text they were made from.
     summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
     assert (summary.read, summary.indexed + summary.unchanged) == (COUNT, COUNT)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.ingest.report import prepare_reports, write_report
-from es_sbert.ingest.summary import Summary
+from es_sbert.ingest.load_report import LoadReport, prepare_report_index, write_report
 from tests.e2e.cli_support import cli_in_process
 from tests.engine.ingest_support import open_engine, sentences, write_jsonl
 
@@ -37,20 +36,40 @@ def test_a_report_that_is_refused_is_said_and_changes_nothing(
     es8_url: str, reports: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     numbers = dict.fromkeys(
-        ("read", "indexed", "updated", "unchanged", "dead", "left", "truncated", "lost_tokens", "retries", "pruned",
-         "threads"), 1,
-    )  # fmt: skip
+        (
+            "read",
+            "indexed",
+            "updated",
+            "unchanged",
+            "dead",
+            "left",
+            "truncated",
+            "lost_tokens",
+            "retries",
+            "pruned",
+            "threads",
+        ),
+        1,
+    )
     words = dict.fromkeys(
         ("index", "engine", "source", "model", "fingerprint", "variant", "precision", "provider", "device"), "x"
     )
-    summary = Summary(
-        **numbers, **words, skipped={"empty": 0, "duplicate": 0, "superseded": 0, "deleted": 0}, seconds=1.0,
-        documents_per_second=1.0, dead_letters=None, warnings=(), interrupted=False, stopped=None, resumed=False,
+    summary = LoadReport(
+        **numbers,
+        **words,
+        skipped={"empty": 0, "duplicate": 0, "superseded": 0, "deleted": 0},
+        seconds=1.0,
+        documents_per_second=1.0,
+        dead_letters=None,
+        warnings=(),
+        interrupted=False,
+        stopped=None,
+        resumed=False,
         notes=(),
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # type: ignore[arg-type]
     with open_engine(es8_url) as engine:
-        prepare_reports(engine, reports)
-        prepare_reports(engine, reports)
+        prepare_report_index(engine, reports)
+        prepare_report_index(engine, reports)
         engine.put_settings(reports, {"index.blocks.write": "true"})
         write_report(engine, reports, summary)
         assert any(getattr(record, "event", "") == "report_failed" for record in caplog.records)

@@ -19,10 +19,10 @@ from pyarrow import ipc, parquet
 from pydantic import SecretStr
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.ingest import stream
-from es_sbert.ingest.records import Record, Reject
-from es_sbert.ingest.sources import remote
-from es_sbert.ingest.summary import Summary
+from es_sbert.ingest import documents as documents_module
+from es_sbert.ingest.load_report import LoadReport
+from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.ingest.sources import remote_files
 from tests.engine.conftest import use_s3
 from tests.engine.ingest_support import contents, letters, load, same_vectors, sentences, vector_of
 from tests.engine.object_store import SECRET_KEY, ObjectStore
@@ -39,28 +39,36 @@ def table(count: int) -> pa.Table:
     prices = [float("inf") if n % 30 == 29 else float("nan") if n % 7 == 6 else n / 8 for n in ids]
     return pa.table(
         {
-            "id": pa.array([f"d{n}" for n in ids]).dictionary_encode(), "text": [d["text"] for d in sentences(count)],
-            "price": prices, "cost": pa.array([Decimal(n) / 100 for n in ids], pa.decimal128(20, 2)),
+            "id": pa.array([f"d{n}" for n in ids]).dictionary_encode(),
+            "text": [d["text"] for d in sentences(count)],
+            "price": prices,
+            "cost": pa.array([Decimal(n) / 100 for n in ids], pa.decimal128(20, 2)),
             "at": pa.array([datetime(2026, 1, 1, 12, n % 60, tzinfo=UTC) for n in ids], pa.timestamp("us", "UTC")),
-            "day": [date(2026, 1, 1 + n % 28) for n in ids], "data": [bytes([n % 256]) for n in ids],
+            "day": [date(2026, 1, 1 + n % 28) for n in ids],
+            "data": [bytes([n % 256]) for n in ids],
             "tags": [["a", f"b{n}"] if n % 2 else None for n in ids],
             "nested": [{"rank": n, "label": None} for n in ids],
         }
-    )  # fmt: skip
+    )
 
 
 def expected(count: int) -> dict[str, dict[str, Any]]:
     """Id → document of the rows of `table` that can be loaded."""
     return {
         f"d{n}": {
-            "id": f"d{n}", "text": document["text"], "price": None if n % 7 == 6 else n / 8, "cost": n / 100,
-            "at": f"2026-01-01T12:{n % 60:02}:00Z", "day": f"2026-01-{1 + n % 28:02}",
-            "data": b64encode(bytes([n % 256])).decode(), "tags": ["a", f"b{n}"] if n % 2 else None,
+            "id": f"d{n}",
+            "text": document["text"],
+            "price": None if n % 7 == 6 else n / 8,
+            "cost": n / 100,
+            "at": f"2026-01-01T12:{n % 60:02}:00Z",
+            "day": f"2026-01-{1 + n % 28:02}",
+            "data": b64encode(bytes([n % 256])).decode(),
+            "tags": ["a", f"b{n}"] if n % 2 else None,
             "nested": {"rank": n, "label": None},
         }
         for n, document in enumerate(sentences(count))
         if n % 30 != 29
-    }  # fmt: skip
+    }
 
 
 def as_bytes(rows: pa.Table, name: str) -> bytes:
@@ -88,16 +96,16 @@ def compare(url: str, index: str, wanted: dict[str, dict[str, Any]], encoder: En
 
 def after_records(monkeypatch: pytest.MonkeyPatch, count: int, call: Callable[[], object]) -> None:
     """Do something in the thread that reads, once it has read so many records of the first load that comes."""
-    original = stream.read_records
+    original = documents_module.read_records
     calls = [call]
 
-    def counted(*arguments: Any) -> Iterator[Record | Reject]:
+    def counted(*arguments: Any) -> Iterator[Record | RejectedRecord]:
         for number, record in enumerate(original(*arguments), 1):
             yield record
             if number == count and calls:
                 calls.pop()()
 
-    monkeypatch.setattr(stream, "read_records", counted)
+    monkeypatch.setattr(documents_module, "read_records", counted)
 
 
 @pytest.mark.parametrize("name", ["docs.parquet", "docs.arrow"])
@@ -110,9 +118,7 @@ def test_tables_arrive_row_by_row(
     assert (summary.read, summary.indexed, summary.dead) == (COUNT, COUNT - 3, 3)
     compare(engine_url, index_name, expected(COUNT), encoder)
     assert [letter["line"] for letter in letters(dead)] == [30, 60, 90]
-    assert {letter["reason"] for letter in letters(dead)} == {
-        "the column price: Infinity cannot be written as JSON"
-    }  # fmt: skip
+    assert {letter["reason"] for letter in letters(dead)} == {"the column price: Infinity cannot be written as JSON"}
     again = load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
     assert (again.unchanged, again.indexed, again.updated) == (COUNT - 3, 0, 0)
     assert not list(tmp_path.glob("*load-state*"))
@@ -132,14 +138,13 @@ def test_what_a_table_no_longer_has_is_removed(
 
 @pytest.fixture
 def remotely(
-    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., Summary]:  # fmt: skip
+    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., LoadReport]:
     """Loads an address or a query into one index, from a folder of the test's own; `index` is its name."""
     monkeypatch.chdir(tmp_path)
     index = fresh_index(es9_url)
 
-    def run(*addresses: str, **options: Any) -> Summary:
+    def run(*addresses: str, **options: Any) -> LoadReport:
         dead = tmp_path / "dead"
         return load(es9_url, encoder, index, *addresses, dead=dead, id_field="id", **options)
 
@@ -174,11 +179,16 @@ def test_objects_of_a_store(s3: ObjectStore, es9_url: str, remotely: Any, encode
 
 @pytest.mark.parametrize("name", ["many.jsonl", "many.parquet", "many.arrow"])
 def test_a_store_that_is_gone_half_way_stops_the_load_and_the_same_command_goes_on(
-    s3: ObjectStore, es9_url: str, remotely: Any, encoder: Encoder, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, name: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(remote, "_BLOCK", 2000)
-    monkeypatch.setattr(remote, "_CHUNK", 2000)
+    s3: ObjectStore,
+    es9_url: str,
+    remotely: Any,
+    encoder: Encoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.setattr(remote_files, "_BLOCK", 2000)
+    monkeypatch.setattr(remote_files, "_CHUNK", 2000)
     documents = sentences(MANY)
     rows = b"".join(orjson.dumps(document) + b"\n" for document in documents)
     if not name.endswith("jsonl"):
@@ -222,13 +232,17 @@ def query_rows(count: int) -> dict[str, dict[str, Any]]:
     begin = datetime(2026, 1, 1, 10, tzinfo=UTC).timestamp()
     return {
         f"d{n}": {
-            "id": f"d{n}", "text": f"the text of number {n}", "price": n / 8, "even": n % 2 == 0,
+            "id": f"d{n}",
+            "text": f"the text of number {n}",
+            "price": n / 8,
+            "even": n % 2 == 0,
             "at": datetime.fromtimestamp(begin + 60 * n, UTC).isoformat().replace("+00:00", "Z"),
             "day": date.fromordinal(date(2026, 1, 1).toordinal() + n).isoformat(),
-            "nested": {"rank": n, "label": None}, "tags": ["a", f"b{n}"],
+            "nested": {"rank": n, "label": None},
+            "tags": ["a", f"b{n}"],
         }
         for n in range(count)
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -262,9 +276,14 @@ def test_a_query_of_postgresql(
 
 
 def test_a_connection_of_a_query_that_breaks_half_way(
-    postgres: Postgresql, numbers: Callable[[str], None], es9_url: str, remotely: Any, encoder: Encoder, tmp_path: Path,
+    postgres: Postgresql,
+    numbers: Callable[[str], None],
+    es9_url: str,
+    remotely: Any,
+    encoder: Encoder,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     numbers(f"INSERT INTO numbers SELECT generate_series(0, {MANY - 1})")
     query = {"sql": QUERY, "database": SecretStr(postgres.url)}
 

@@ -91,7 +91,7 @@ def test_a_vector_that_cannot_be_kept_is_said_to_be_lost(
     summary = load(engine_url, encoder, index_name, path, dead=dead, id_field="id", vectors=("embedding",))
     assert (summary.updated, summary.unchanged) == (1, 1)
     # Elasticsearch 9.2+ brings vectors back that _source does not hold.
-    lost = not engine.info.hides_vectors_in_source
+    lost = not engine.info.excludes_vectors_from_source
     assert [note.startswith("1 documents lost their vector in other") for note in summary.notes] == [True] * lost
     assert engine.count(index_name, {"exists": {"field": "other"}}) == 2 - lost
 
@@ -113,9 +113,14 @@ def template(engine: Engine, index_name: str) -> Iterator[Callable[[dict[str, An
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["composable", "legacy"])
 def test_a_routing_that_a_template_requires_is_refused_and_no_index_is_left(
-    engine: Engine, engine_url: str, index_name: str, template: Callable[..., None], encoder: Encoder, tmp_path: Path,
+    engine: Engine,
+    engine_url: str,
+    index_name: str,
+    template: Callable[..., None],
+    encoder: Encoder,
+    tmp_path: Path,
     legacy: bool,
-) -> None:  # fmt: skip
+) -> None:
     template({"mappings": {"_routing": {"required": True}}}, legacy=legacy)
     path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
     with pytest.raises(VectorIndexError, match="wants a routing") as told:

@@ -15,8 +15,8 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.summary import Summary
+from es_sbert.ingest.load_report import LoadReport
+from es_sbert.ingest.pipeline import LoadControl
 from tests.engine.ingest_support import (
     contents,
     letters,
@@ -48,15 +48,15 @@ class Rounds(threading.Event):
 @contextmanager
 def watching(
     url: str, encoder: Encoder, index: str, dead: Path
-) -> Iterator[tuple[list[Summary | BaseException], Rounds]]:
+) -> Iterator[tuple[list[LoadReport | BaseException], Rounds]]:
     """A watch in another thread that has looked at everything once, ended with the block.
 
     Yields:
         A list in which its result stands afterwards, and its rounds.
     """
-    control, rounds = Control(), Rounds()
+    control, rounds = LoadControl(), Rounds()
     control.stop = rounds
-    done: list[Summary | BaseException] = []
+    done: list[LoadReport | BaseException] = []
 
     def work() -> None:
         try:
@@ -129,7 +129,7 @@ def test_whatever_is_written_gets_its_vector(
         until(lambda: rounds.begun > seen + 5, done)  # whole rounds in which nothing is to be done
         assert {key: value["_version"] for key, value in contents(engine_url, index_name).items()} == quiet
     [summary] = done
-    assert isinstance(summary, Summary)
+    assert isinstance(summary, LoadReport)
     assert (summary.interrupted, summary.stopped, summary.exit_code) == (False, None, 1)
     assert [letter["id"] for letter in letters(dead)] == ["odd"]
     # The first look at everything, then the ones that lacked a vector: its own writes are not counted again.
@@ -205,9 +205,14 @@ def test_an_alias_that_goes_over_to_another_index_ends_the_watch(
     [(("docs.jsonl",), {}, "--watch looks at documents"), ((), {"load_settings": "fast"}, "--watch goes on for ever")],
 )
 def test_a_watch_goes_without_files_and_load_settings(
-    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path, files: tuple[str, ...],
-    options: dict[str, Any], message: str,
-) -> None:  # fmt: skip
+    es9_url: str,
+    fresh_index: Callable[[str], str],
+    encoder: Encoder,
+    tmp_path: Path,
+    files: tuple[str, ...],
+    options: dict[str, Any],
+    message: str,
+) -> None:
     write_jsonl(tmp_path / "docs.jsonl", sentences(2))
     index = fresh_index(es9_url)
     paths = [tmp_path / name for name in files]

@@ -9,12 +9,17 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import OutputError
-from es_sbert.index.load_settings import LOAD_SETTINGS, begin_load, left_behind, put_back
-from es_sbert.ingest.settings import LoadSettings
+from es_sbert.index.load_settings import (
+    BULK_LOAD_SETTINGS,
+    apply_load_settings,
+    restore_load_settings,
+    unrestored_settings,
+)
+from es_sbert.ingest.settings import BulkLoadSettings
 from tests.engine.ingest_support import Interposed, contents, load, sentences, write_jsonl
 from tests.faulty_proxy import FaultyProxy
 
-REFRESH, REPLICAS = LOAD_SETTINGS
+REFRESH, REPLICAS = BULK_LOAD_SETTINGS
 COUNT = 60
 
 
@@ -48,15 +53,23 @@ def test_an_index_that_a_load_creates_has_neither_until_its_end(
     assert settings_of(engine, index_name) == (None, "1")
     state = engine.get_index(index_name)
     assert state is not None
-    assert left_behind(state) is None
+    assert unrestored_settings(state) is None
     assert set(state.mappings["_meta"]["es_sbert"]) == {"fields"}
 
 
-@pytest.mark.parametrize(("wanted", "during"), [(LoadSettings.AUTO, ("5s", "2")), (LoadSettings.FAST, ("-1", "0"))])
+@pytest.mark.parametrize(
+    ("wanted", "during"), [(BulkLoadSettings.AUTO, ("5s", "2")), (BulkLoadSettings.FAST, ("-1", "0"))]
+)
 def test_an_index_that_was_there_is_changed_only_where_that_is_asked_for(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path,
-    wanted: LoadSettings, during: tuple[str, str],
-) -> None:  # fmt: skip
+    engine: Engine,
+    engine_url: str,
+    index_name: str,
+    encoder: Encoder,
+    docs: Path,
+    tmp_path: Path,
+    wanted: BulkLoadSettings,
+    during: tuple[str, str],
+) -> None:
     engine.create_index(index_name, {"settings": {REFRESH: "5s", REPLICAS: "2"}})
     looking = Looking(encoder, engine, index_name)
     load(engine_url, looking, index_name, docs, dead=tmp_path / "dead", id_field="id", load_settings=wanted)
@@ -70,10 +83,10 @@ def test_the_next_load_puts_back_what_a_killed_one_has_left(
     engine.create_index(index_name, {"settings": {REPLICAS: "2"}, "mappings": {"_meta": {"owner": "somebody"}}})
     state = engine.get_index(index_name)
     assert state is not None
-    begin_load(engine, state)
+    apply_load_settings(engine, state)
     changed = engine.get_index(index_name)
     assert changed is not None
-    begin_load(engine, changed)  # a second load does not take these settings for the index's own
+    apply_load_settings(engine, changed)  # a second load does not take these settings for the index's own
     assert settings_of(engine, index_name) == ("-1", "0")
     write_jsonl(docs, [])
     load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", index_type="flat")
@@ -87,11 +100,11 @@ def test_what_somebody_has_changed_meanwhile_stays(engine: Engine, index_name: s
     engine.create_index(index_name, {})
     state = engine.get_index(index_name)
     assert state is not None
-    begin_load(engine, state)
+    apply_load_settings(engine, state)
     engine.put_settings(index_name, {REPLICAS: "3"})
-    assert put_back(engine, index_name) == {REFRESH: None}
+    assert restore_load_settings(engine, index_name) == {REFRESH: None}
     assert settings_of(engine, index_name) == (None, "3")
-    assert put_back(engine, index_name) == {}
+    assert restore_load_settings(engine, index_name) == {}
 
 
 def test_an_error_puts_them_back_too(
@@ -115,8 +128,17 @@ def test_an_engine_that_is_gone_leaves_them_to_the_next_load(
             return exchange.forward()  # type: ignore[attr-defined, no-any-return]
 
         proxy.faults = [last]
-        summary = load(proxy.url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id", batch_window=8,
-                       bulk_bytes=20_000, retry_seconds=0.3)  # fmt: skip
+        summary = load(
+            proxy.url,
+            encoder,
+            index_name,
+            docs,
+            dead=tmp_path / "dead",
+            id_field="id",
+            batch_window=8,
+            bulk_bytes=20_000,
+            retry_seconds=0.3,
+        )
     assert summary.left > 0
     assert f"es-sbert index repair {index_name}" in summary.notes[0]
     assert settings_of(engine, index_name) == ("-1", "0")

@@ -20,12 +20,10 @@ from typing import Any
 import pytest
 
 from es_sbert.engines.local import ENGINES
-from es_sbert.engines.local.account import server_account
+from es_sbert.engines.local.engine_home import EngineHome, running_states
 from es_sbert.engines.local.jdk import find_jdk
-from es_sbert.engines.local.layout import Layout
-from es_sbert.engines.local.process import identity
-from es_sbert.engines.local.state import all_alive
-from es_sbert.locks import file_lock
+from es_sbert.engines.local.server_process import process_identity, server_account
+from es_sbert.filesystem import file_lock
 from tests.conftest import free_port
 from tests.tiny import write_tiny_bert
 
@@ -59,7 +57,7 @@ class Home:
     @property
     def state(self) -> Path:
         """Folder of the notes and locks of its servers."""
-        layout = Layout.from_environment(self.environ, root=os.geteuid() == 0)
+        layout = EngineHome.from_environment(self.environ, root=os.geteuid() == 0)
         layout.create(server_account())
         return layout.state
 
@@ -117,13 +115,13 @@ def test_up_again_list_down_and_up_with_the_data(home: Home, port: int) -> None:
     assert "is already running" in again.stderr
     [server] = home.servers()
     assert (server["name"], server["url"], server["port"]) == (NAME, url, port)
-    assert identity(server["pid"]) == server["started"]
+    assert process_identity(server["pid"]) == server["started"]
     assert f"{NAME} {server['version']} at {url}" in home.run("list").stdout
     assert "starting" in Path(server["log"]).read_text()  # that it has started, it writes after it answers
 
     down = home.run("down")
     assert f"Stopped {NAME} {server['version']} at {url}; data kept." in down.stderr
-    assert identity(server["pid"]) != server["started"]
+    assert process_identity(server["pid"]) != server["started"]
     assert home.servers() == []
     assert Path(server["log"]).exists()
 
@@ -193,7 +191,7 @@ def test_a_server_that_was_killed_is_gone_from_the_list_and_starts_anew(home: Ho
     home.run("up", NAME, "--port", str(port))
     [killed] = home.servers()
     os.killpg(killed["pid"], signal.SIGKILL)
-    while identity(killed["pid"]) == killed["started"]:
+    while process_identity(killed["pid"]) == killed["started"]:
         time.sleep(0.01)  # pytest's own timeout ends this if the process survives
     assert home.servers() == []
     home.run("up", NAME, "--port", str(port))
@@ -207,7 +205,7 @@ def test_an_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
         while "Starting" not in process.stderr.readline():
             assert process.poll() is None
         # Its note is read here: a command that lists it may take longer than the server needs to start.
-        while not (servers := all_alive(home.state)):
+        while not (servers := running_states(home.state)):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=300)

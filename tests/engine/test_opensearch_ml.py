@@ -13,10 +13,10 @@ import httpx
 import numpy as np
 import pytest
 
-from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.opensearch_ml import export_opensearch_ml
-from es_sbert.gateway.embedding.served import ModelSettings
+from es_sbert.gateway.settings import ModelSettings
 from tests.docs_requests import shown_requests
 from tests.gateway.embedding_app import embedding_app
 from tests.gateway.serving import served
@@ -48,9 +48,11 @@ def test_native_neural_search_and_pipeline_by_the_gateway(
     ml: httpx.Client, opensearch_ml_url: str, gateway: str, encoder: Encoder, fresh_index: Callable[[str], str]
 ) -> None:
     index = fresh_index(opensearch_ml_url)
-    words = {"/articles": f"/{index}",
-             "127\\\\.0\\\\.0\\\\.1:9280": re.escape(gateway.removeprefix("http://")).replace("\\", "\\\\"),
-             "http://127.0.0.1:9280": gateway}  # fmt: skip
+    words = {
+        "/articles": f"/{index}",
+        "127\\\\.0\\\\.0\\\\.1:9280": re.escape(gateway.removeprefix("http://")).replace("\\", "\\\\"),
+        "http://127.0.0.1:9280": gateway,
+    }
     answer: dict[str, Any] = {}
     for shown in shown_requests(PAGE):
         if "_inference" in shown.path:
@@ -78,11 +80,15 @@ def test_a_package_is_registered(ml: httpx.Client) -> None:
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)  # the server is another user
         folder = write_tiny_bert(Path(place) / "tiny", prompts={"query": "query : "})
-        model = read_model(folder, f"test/{Path(place).name}")
+        model = read_sentence_model(folder, f"test/{Path(place).name}")
         request = export_opensearch_ml(model, Path(place) / "package")
         # For the trial only: where this is off, ml-commons takes models of OpenSearch's own list.
-        settings = {"persistent": {"plugins.ml_commons.allow_registering_model_via_url": True,
-                                   "plugins.ml_commons.only_run_on_ml_node": False}}  # fmt: skip
+        settings = {
+            "persistent": {
+                "plugins.ml_commons.allow_registering_model_via_url": True,
+                "plugins.ml_commons.only_run_on_ml_node": False,
+            }
+        }
         ml.put("/_cluster/settings", json=settings).raise_for_status()
         json_body = {"content-type": "application/json"}
         begun = ml.post("/_plugins/_ml/models/_register", content=request.read_bytes(), headers=json_body).json()

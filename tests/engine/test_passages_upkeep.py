@@ -8,19 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from es_sbert.diagnostics.index_size import size_report
+from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, Flavour, Json
-from es_sbert.index.change_type import change_type
-from es_sbert.index.ensure import read_vector_field
-from es_sbert.index.vectors import stored_vectors
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.local import LocalRunner
-from es_sbert.ingest.plan import plan
-from es_sbert.ingest.progress import Silent
-from es_sbert.ingest.run import run
+from es_sbert.engines.protocol import Engine, EngineType, Json
+from es_sbert.index.change_index_type import change_index_type
+from es_sbert.index.serialization import read_stored_vectors
+from es_sbert.index.vector_field import read_vector_field
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.settings import IngestSettings
-from es_sbert.tuning.recall import Setting, measure_recall, sample_queries
-from es_sbert.tuning.size_report import size_report
 from tests.engine.migration.support import Place, expect_no_stragglers, text_of, two_encoders
 
 COUNT = 60
@@ -39,36 +38,38 @@ def long_document(number: int) -> Json:
 
 
 def test_passages_are_measured_and_migrated_with_the_other_fields_of_their_model(
-    engine: Engine, index_name: str, encoders: tuple[Encoder, Encoder], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    engine: Engine, index_name: str, encoders: tuple[Encoder, Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expect_no_stragglers(monkeypatch)
     first, second = encoders
     place = Place(engine, f"{index_name}-alias", index_name, tmp_path / "dead.jsonl")
     engine.create_index(
-        index_name, {"settings": {"index.knn": True}} if engine.info.flavour is Flavour.OPENSEARCH else {}
+        index_name, {"settings": {"index.knn": True}} if engine.info.flavour is EngineType.OPENSEARCH else {}
     )
     engine.update_aliases([{"add": {"index": index_name, "alias": place.alias}}])
     place.write({str(number): long_document(number) for number in range(COUNT)})
     settings = IngestSettings(
-        index=index_name, vectors=("embedding={body}", "of_title={title}"), passages=("embedding=8",),
-        passage_overlap=0, dead_letters=place.dead,
-    )  # fmt: skip
-    run(engine, LocalRunner(first), plan(engine, settings), Control(), Silent())
+        index=index_name,
+        vectors=("embedding={body}", "of_title={title}"),
+        passages=("embedding=8",),
+        passage_overlap=0,
+        dead_letters=place.dead,
+    )
+    run_load(engine, LocalRunner(first), plan_load(engine, settings), LoadControl(), SilentMeter())
 
     field = read_vector_field(engine, index_name, "embedding")
     assert field.meta.passages is not None
     before = place.contents(index_name)
-    passages = sum(len(stored_vectors(source["embedding"], 0)) for source in before.values())
+    passages = sum(len(read_stored_vectors(source["embedding"], 0)) for source in before.values())
     assert passages > COUNT
     report = size_report(engine, index_name, "embedding", m=16)
     assert report.documents == passages
     [row] = measure_recall(
-        engine, field, sample_queries(engine, field, 20, 0), [Setting(300, None)], k=5, target=0.9
+        engine, field, sample_queries(engine, field, 20, 0), [SearchSetting(300, None)], k=5, target=0.9
     ).rows
     assert row.recall.mean > 0.9
-    if engine.info.flavour is Flavour.ELASTICSEARCH:
-        assert change_type(engine, index_name, "embedding", "int8_hnsw") == "hnsw"
+    if engine.info.flavour is EngineType.ELASTICSEARCH:
+        assert change_index_type(engine, index_name, "embedding", "int8_hnsw") == "hnsw"
 
     result = place.migrate(second)
     try:
@@ -78,8 +79,8 @@ def test_passages_are_measured_and_migrated_with_the_other_fields_of_their_model
         for name, source in before.items():
             now = after[name]
             title = second.encode([source["title"]], "document").vectors[0]
-            assert np.allclose(stored_vectors(now["of_title"], 0)[0][2], title, atol=1e-6)
-            old, new = (stored_vectors(document["embedding"], 0) for document in (source, now))
+            assert np.allclose(read_stored_vectors(now["of_title"], 0)[0][2], title, atol=1e-6)
+            old, new = (read_stored_vectors(document["embedding"], 0) for document in (source, now))
             assert [(start, end) for start, end, _ in new] == [(start, end) for start, end, _ in old]
             texts = [source["body"][start:end] for start, end, _ in new]
             expected = second.encode(texts, "document").vectors

@@ -10,16 +10,14 @@ import numpy as np
 import pytest
 
 from es_sbert.config import EngineSettings
+from es_sbert.diagnostics.recall import RecallQueries, SearchSetting, measure_recall, sample_queries
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine, Flavour
+from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.change_type import force_merge
-from es_sbert.index.ensure import VectorField, ensure_vector_field
-from es_sbert.index.types import IndexType
-from es_sbert.search.queries import search_body
-from es_sbert.search.scores import Method
-from es_sbert.search.vector_query import VectorQuery
-from es_sbert.tuning.recall import Queries, Setting, measure_recall, sample_queries
+from es_sbert.index.change_index_type import force_merge
+from es_sbert.index.mapping import IndexType
+from es_sbert.index.vector_field import VectorField, ensure_vector_field
+from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from tests.engine.vectors import cosines, load, random_vectors
 
 DIMENSIONS, COUNT, K = 64, 1200, 10
@@ -27,9 +25,16 @@ DIMENSIONS, COUNT, K = 64, 1200, 10
 
 def filled(engine: Engine, index: str, index_type: str, count: int = COUNT) -> VectorField:
     field = ensure_vector_field(
-        engine, index, vector_field="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS,
-        index_type=index_type, shards=1, replicas=0,
-    )  # fmt: skip
+        engine,
+        index,
+        vector_field="embedding",
+        fingerprint="a" * 32,
+        model_name="model-a",
+        dimensions=DIMENSIONS,
+        index_type=index_type,
+        shards=1,
+        replicas=0,
+    )
     load(engine, index, "embedding", random_vectors(count, DIMENSIONS), lambda row: {"row": row})
     return field
 
@@ -59,14 +64,14 @@ def test_recall_of_texts_is_what_numpy_says(
 ) -> None:
     engine, field = measured[0], measured[1][index_type]
     vectors, queries = random_vectors(COUNT, DIMENSIONS), random_vectors(20, DIMENSIONS, seed=7)
-    settings = [Setting(count, oversample) for count in (10, 30, 1000)]
-    report = measure_recall(engine, field, Queries(queries, [None] * 20), settings, k=K, target=0.95)
+    settings = [SearchSetting(count, oversample) for count in (10, 30, 1000)]
+    report = measure_recall(engine, field, RecallQueries(queries, [None] * 20), settings, k=K, target=0.95)
     assert (report.documents, report.queries) == (COUNT, 20)
     for row in report.rows:
         shares = []
         for query in queries:
             knn = VectorQuery("embedding", query, K, num_candidates=row.setting.num_candidates, oversample=oversample)
-            hits = engine.search(field.index, search_body(engine.info.flavour, Method.KNN, knn))["hits"]["hits"]
+            hits = engine.search(field.index, search_body(engine.info.flavour, SearchMethod.KNN, knn))["hits"]["hits"]
             best = {str(place) for place in np.argsort(-cosines(query, vectors))[:K]}
             shares.append(len(best & {hit["_id"] for hit in hits}) / K)
         assert row.recall.mean == pytest.approx(np.mean(shares), abs=1e-9)
@@ -87,12 +92,12 @@ def test_documents_do_not_count_as_their_own_neighbours(measured: tuple[Engine, 
     for own, vector in zip(queries.own, queries.vectors, strict=True):
         assert own is not None
         assert cosines(vector, vectors[int(own)][None])[0] == pytest.approx(1, abs=1e-6)
-    [row] = measure_recall(engine, field, queries, [Setting(K, None)], k=K, target=0.95).rows
+    [row] = measure_recall(engine, field, queries, [SearchSetting(K, None)], k=K, target=0.95).rows
     shares = []
     for own, vector in zip(queries.own, queries.vectors, strict=True):
         assert own is not None
         knn = VectorQuery("embedding", vector, K + 1, num_candidates=K + 1)
-        hits = engine.search(field.index, search_body(engine.info.flavour, Method.KNN, knn))["hits"]["hits"]
+        hits = engine.search(field.index, search_body(engine.info.flavour, SearchMethod.KNN, knn))["hits"]["hits"]
         best = {str(place) for place in np.argsort(-cosines(vector, vectors))[: K + 1]} - {own}
         shares.append(len(best & {hit["_id"] for hit in hits if hit["_id"] != own}) / K)
     assert row.recall.mean == pytest.approx(np.mean(shares), abs=1e-9)
@@ -100,28 +105,44 @@ def test_documents_do_not_count_as_their_own_neighbours(measured: tuple[Engine, 
 
 def test_equal_documents_are_as_good_as_each_other(engine: Engine, index_name: str) -> None:
     field = ensure_vector_field(
-        engine, index_name, vector_field="embedding", fingerprint="a" * 32, model_name="model-a",
-        dimensions=DIMENSIONS, index_type="hnsw", shards=1, replicas=0,
-    )  # fmt: skip
+        engine,
+        index_name,
+        vector_field="embedding",
+        fingerprint="a" * 32,
+        model_name="model-a",
+        dimensions=DIMENSIONS,
+        index_type="hnsw",
+        shards=1,
+        replicas=0,
+    )
     vectors = np.repeat(random_vectors(5, DIMENSIONS), 20, axis=0)  # (100, dimensions): five vectors, twenty times each
     load(engine, index_name, "embedding", vectors, lambda row: {"row": row})
-    queries = Queries(vectors[::20], [None] * 5)
-    [row] = measure_recall(engine, field, queries, [Setting(100, None)], k=10, target=0.95).rows
+    queries = RecallQueries(vectors[::20], [None] * 5)
+    [row] = measure_recall(engine, field, queries, [SearchSetting(100, None)], k=10, target=0.95).rows
     assert row.recall.mean == 1.0
 
 
 def test_fewer_documents_than_k_can_all_be_found(engine: Engine, index_name: str) -> None:
     field = filled(engine, index_name, "hnsw", count=4)
-    report = measure_recall(engine, field, sample_queries(engine, field, 50, 0), [Setting(100, None)], k=K, target=0.5)
+    report = measure_recall(
+        engine, field, sample_queries(engine, field, 50, 0), [SearchSetting(100, None)], k=K, target=0.5
+    )
     assert (report.queries, report.rows[0].recall.mean) == (4, 1.0)
-    assert report.recommended == Setting(100, None)
+    assert report.recommended == SearchSetting(100, None)
 
 
 def test_documents_with_a_routing_of_their_own_serve_as_queries_too(engine: Engine, index_name: str) -> None:
     field = ensure_vector_field(
-        engine, index_name, vector_field="embedding", fingerprint="a" * 32, model_name="model-a",
-        dimensions=DIMENSIONS, index_type="hnsw", shards=3, replicas=0,
-    )  # fmt: skip
+        engine,
+        index_name,
+        vector_field="embedding",
+        fingerprint="a" * 32,
+        model_name="model-a",
+        dimensions=DIMENSIONS,
+        index_type="hnsw",
+        shards=3,
+        replicas=0,
+    )
     load(engine, index_name, "embedding", random_vectors(40, DIMENSIONS), lambda row: {"row": row}, routing="one shard")
     queries = sample_queries(engine, field, 50, seed=0)
     assert sorted(map(str, queries.own)) == sorted(map(str, range(40)))
@@ -133,11 +154,11 @@ def test_what_cannot_be_measured_is_refused(engine: Engine, index_name: str) -> 
         sample_queries(engine, field, 10, 0)
     load(engine, index_name, "embedding", random_vectors(1, DIMENSIONS), lambda row: {"row": row})
     with pytest.raises(IndexMismatch, match="no other document"):
-        measure_recall(engine, field, sample_queries(engine, field, 10, 0), [Setting(10, None)], k=K, target=0.5)
+        measure_recall(engine, field, sample_queries(engine, field, 10, 0), [SearchSetting(10, None)], k=K, target=0.5)
     engine.delete_index(index_name)
     flat = filled(engine, index_name, "flat", count=10)
     with pytest.raises(IndexMismatch, match="exact already"):
-        measure_recall(engine, flat, sample_queries(engine, flat, 10, 0), [Setting(10, None)], k=K, target=0.5)
+        measure_recall(engine, flat, sample_queries(engine, flat, 10, 0), [SearchSetting(10, None)], k=K, target=0.5)
 
 
 @pytest.mark.parametrize("index_type", [IndexType.INT4_HNSW, IndexType.BBQ_FLAT])
@@ -145,9 +166,9 @@ def test_oversampling_raises_the_recall_of_coarse_numbers(
     es9_url: str, open_engine: object, fresh_index: object, index_type: IndexType
 ) -> None:
     engine: Engine = open_engine(es9_url)  # type: ignore[operator]
-    assert engine.info.flavour is Flavour.ELASTICSEARCH
+    assert engine.info.flavour is EngineType.ELASTICSEARCH
     field = filled(engine, fresh_index(es9_url), index_type)  # type: ignore[operator]
-    settings = [Setting(200, 1.0), Setting(200, 5.0)]
+    settings = [SearchSetting(200, 1.0), SearchSetting(200, 5.0)]
     report = measure_recall(engine, field, sample_queries(engine, field, 30, 0), settings, k=K, target=0.95)
     coarse, fine = (row.recall.mean for row in report.rows)
     assert coarse < fine

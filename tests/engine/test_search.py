@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.types import Vectors
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine, Flavour
+from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import FeatureMissing, IndexMismatch, RequestFailed, UsageError
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.search.scores import Method
+from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
+from es_sbert.search.vector_query import SearchMethod
 from tests.engine.vectors import cosines, load, random_vectors
 
 COUNT, GROUPS, DIMENSIONS, QUERIES = 1500, 50, 64, 10
@@ -44,9 +44,16 @@ def corpus(engine_url: str) -> Iterator[Corpus]:
     with closing(engine):
         for index_type, name in names.items():
             ensure_vector_field(
-                engine, name, vector_field="v", fingerprint="f" * 32, model_name="random", dimensions=DIMENSIONS,
-                index_type=index_type, shards=2, replicas=0,
-            )  # fmt: skip
+                engine,
+                name,
+                vector_field="v",
+                fingerprint="f" * 32,
+                model_name="random",
+                dimensions=DIMENSIONS,
+                index_type=index_type,
+                shards=2,
+                replicas=0,
+            )
             load(engine, name, "v", vectors, lambda number: {"group": number % GROUPS, "title": f"document {number}"})
             engine.bulk(name, b'{"index":{"_id":"bare"}}\n{"group":1,"title":"without a vector"}\n')
             engine.refresh(name)
@@ -84,7 +91,7 @@ def test_cosine_of_knn_hits_is_numpys(corpus: Corpus, hnsw: SemanticIndex) -> No
     for query in random_vectors(QUERIES, DIMENSIONS, seed=2):
         similar = cosines(query, corpus.vectors)
         result = hnsw.search_vector(query, 10)
-        assert result.method is Method.KNN
+        assert result.method is SearchMethod.KNN
         assert [hit.cosine for hit in result] == pytest.approx([similar[int(hit.id)] for hit in result], abs=1e-5)
         assert [hit.cosine for hit in result] == sorted((hit.cosine for hit in result), reverse=True)
 
@@ -115,7 +122,7 @@ def test_exact_search_of_a_graph_index(corpus: Corpus, hnsw: SemanticIndex) -> N
         return
     result = hnsw.search_vector(query, 10, exact=True)
     expected = best(query, corpus, 10)
-    assert result.method is Method.EXACT
+    assert result.method is SearchMethod.EXACT
     assert [hit.id for hit in result] == [id for id, _ in expected]
     assert [hit.cosine for hit in result] == pytest.approx([cosine for _, cosine in expected], abs=1e-5)
 
@@ -130,7 +137,9 @@ def test_exact_search_of_a_flat_index_needs_no_scripting_on_elasticsearch(corpus
     query = random_vectors(1, DIMENSIONS, seed=6)[0]
     result = flat.search_vector(query, 10, exact=True)
     assert [hit.id for hit in result] == [id for id, _ in best(query, corpus, 10)]
-    assert result.method is (Method.KNN if corpus.engine.info.flavour is Flavour.ELASTICSEARCH else Method.EXACT)
+    assert result.method is (
+        SearchMethod.KNN if corpus.engine.info.flavour is EngineType.ELASTICSEARCH else SearchMethod.EXACT
+    )
 
 
 @pytest.mark.parametrize("name", ["flat", "hnsw"])

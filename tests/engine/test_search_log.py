@@ -13,11 +13,17 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import AccessDenied, EngineUnreachable
-from es_sbert.gateway.search_log.log import SearchLog, SearchLogSettings
-from es_sbert.gateway.search_log.record import Kind, SearchRecord, Wording, all_months
+from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.search_log import (
+    QueryTextPolicy,
+    SearchKind,
+    SearchLog,
+    SearchLogSettings,
+    SearchRecord,
+    monthly_index_pattern,
+)
 from es_sbert.gateway.settings import Limits
-from es_sbert.gateway.wire.upstream import Upstream
-from es_sbert.ingest.report import prepare_reports
+from es_sbert.ingest.load_report import prepare_report_index
 from es_sbert.mappings import read_body
 from tests.conftest import free_port
 from tests.engine.secured import Secured
@@ -29,8 +35,8 @@ def _use(settings: EngineSettings, name: str, use: Callable[[SearchLog], Awaitab
     async def main() -> SearchLog:
         upstream = Upstream(settings, Limits())
         upstream.open()
-        wanted = SearchLogSettings(Wording.of(queries=False), "here", index=name, close_seconds=60)
-        log = SearchLog(wanted, upstream.ask_as_itself)
+        wanted = SearchLogSettings(QueryTextPolicy.of(queries=False), "here", index=name, close_seconds=60)
+        log = SearchLog(wanted, upstream.request_as_gateway)
         try:
             await use(log)
         finally:
@@ -43,14 +49,14 @@ def _use(settings: EngineSettings, name: str, use: Callable[[SearchLog], Awaitab
 
 async def _write_one(log: SearchLog) -> None:
     log.start()
-    log.record(SearchRecord("docs", "_search", Kind.SEMANTIC, 200, 1.0, hits=0))
+    log.record(SearchRecord("docs", "_search", SearchKind.SEMANTIC, 200, 1.0, hits=0))
 
 
 def test_the_least_rights_of_a_log(secured_es8: Secured, caplog: pytest.LogCaptureFixture) -> None:
     name = f"test-log-{uuid.uuid4().hex[:12]}"
 
     def settings(*privileges: str) -> EngineSettings:
-        key = secured_es8.api_key(index={all_months(name): privileges})
+        key = secured_es8.api_key(index={monthly_index_pattern(name): privileges})
         return EngineSettings(url=secured_es8.url, api_key=key, ca_certs=secured_es8.ca_certs)  # type: ignore[arg-type]
 
     with pytest.raises(AccessDenied, match=r"PUT /") as caught:
@@ -63,7 +69,7 @@ def test_the_least_rights_of_a_log(secured_es8: Secured, caplog: pytest.LogCaptu
     _use(settings("create_index"), name, SearchLog.prepare)
     log = _use(settings("create_index", "create_doc"), name, _write_one)
     assert (log.written, log.dropped) == (1, 0)
-    months = secured_es8.ask("GET", f"/{all_months(name)}/_mapping")
+    months = secured_es8.ask("GET", f"/{monthly_index_pattern(name)}/_mapping")
     assert months
     for month, made in months.items():
         assert made["mappings"]["properties"] == read_body("common/searches")["mappings"]["properties"]
@@ -75,16 +81,22 @@ def test_the_least_rights_of_reports(secured_es8: Secured) -> None:
 
     def open_as(*privileges: str) -> closing[Engine]:
         key = secured_es8.api_key(cluster=["monitor"], index={name: privileges})
-        return closing(connect(EngineSettings(
-            url=secured_es8.url, api_key=key, ca_certs=secured_es8.ca_certs,  # type: ignore[arg-type]
-        )))  # fmt: skip
+        return closing(
+            connect(
+                EngineSettings(
+                    url=secured_es8.url,
+                    api_key=key,
+                    ca_certs=secured_es8.ca_certs,  # type: ignore[arg-type]
+                )
+            )
+        )
 
     with open_as("view_index_metadata", "create_doc") as engine, pytest.raises(AccessDenied, match="create_index"):
-        prepare_reports(engine, name)
+        prepare_report_index(engine, name)
     with open_as("view_index_metadata", "create_index") as engine:
-        prepare_reports(engine, name)
+        prepare_report_index(engine, name)
     with open_as("view_index_metadata", "create_doc") as engine:
-        prepare_reports(engine, name)
+        prepare_report_index(engine, name)
         [result] = engine.bulk(name, b'{"create":{}}\n{"index":"docs"}\n')
         assert result.ok, result.reason
     secured_es8.ask("DELETE", f"/{name}")

@@ -11,11 +11,11 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UnsupportedEngine, UsageError
-from es_sbert.index.vectors import bulk_value
+from es_sbert.index.serialization import bulk_vector_value
 from es_sbert.search import SemanticIndex
-from es_sbert.search.fusion import reciprocal_rank_fusion
-from es_sbert.search.hybrid import Weights, normalization_pipeline
-from es_sbert.search.scores import Method
+from es_sbert.search.hybrid_search import FusionWeights, normalization_pipeline
+from es_sbert.search.search_result import reciprocal_rank_fusion
+from es_sbert.search.vector_query import SearchMethod
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.meaning import COUNT, Shelf, best, half, shelf, text_of, unit_scores
 from tests.engine.vectors import cosines
@@ -87,9 +87,11 @@ def test_the_filter_of_an_alias_narrows_every_search(site: Shelf) -> None:
     alias = f"{site.one}-narrow"
     adds = [(site.one, "narrow", [3, 4]), (site.one, "other", [5]), (site.two, "narrow", [6])]
     site.engine.update_aliases(
-        [{"add": {"index": index, "alias": f"{site.one}-{name}", "filter": {"terms": {"group": groups}}}}
-         for index, name, groups in adds]
-    )  # fmt: skip
+        [
+            {"add": {"index": index, "alias": f"{site.one}-{name}", "filter": {"terms": {"group": groups}}}}
+            for index, name, groups in adds
+        ]
+    )
 
     def found(result: Any) -> set[tuple[str, int]]:
         return {(hit.index, hit.source["group"]) for hit in result}
@@ -202,7 +204,7 @@ def test_what_a_hit_shows(site: Shelf, one: SemanticIndex) -> None:
 
 
 def test_words_are_marked_beside_a_text_as_long_as_a_book(site: Shelf) -> None:
-    document = {"text": "guitar " * 150_000, "v": bulk_value(site.engine.info, site.query(TEXT))}
+    document = {"text": "guitar " * 150_000, "v": bulk_vector_value(site.engine.info, site.query(TEXT))}
     lines = [orjson.dumps({"index": {"_id": "book"}}), orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), b""]
     assert all(item.ok for item in site.engine.bulk(site.two, b"\n".join(lines)))
     try:
@@ -221,8 +223,14 @@ def test_aggregations_and_another_order(site: Shelf, one: SemanticIndex) -> None
     values = cosines(site.query(TEXT), site.v)
     least = best(values, 40)[-1] - 1e-4
     near = [row for row in range(COUNT) if values[row] >= least]
-    result = one.search(TEXT, COUNT, min_cosine=least, size=7, sort=[{"number": "desc"}],
-                        aggregations={"groups": {"terms": {"field": "group", "size": 20}}})  # fmt: skip
+    result = one.search(
+        TEXT,
+        COUNT,
+        min_cosine=least,
+        size=7,
+        sort=[{"number": "desc"}],
+        aggregations={"groups": {"terms": {"field": "group", "size": 20}}},
+    )
     assert [number(hit) for hit in result] == sorted(near, reverse=True)[:7]
     assert [hit.cosine for hit in result] == pytest.approx([values[number(hit)] for hit in result], abs=CLOSE)
     counts = {bucket["key"]: bucket["doc_count"] for bucket in result.aggregations["groups"]["buckets"]}
@@ -253,8 +261,10 @@ def test_ranks_are_fused(site: Shelf, one: SemanticIndex, filter: Any) -> None:
             assert near[hit.ranks["v"] - 1] == hit.id
         if hit.lexical is not None:
             assert hit.lexical == pytest.approx(words[hit.id], rel=1e-5)
-    assert result.hits[3:7] == one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), rank_constant=10, depth=50,
-                                          offset=3, size=4).hits  # fmt: skip
+    assert (
+        result.hits[3:7]
+        == one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), rank_constant=10, depth=50, offset=3, size=4).hits
+    )
 
 
 @pytest.mark.parametrize("kind", ["one", "split"])
@@ -265,8 +275,15 @@ def test_weighted_scores_add_up(site: Shelf, request: pytest.FixtureRequest, kin
     values = cosines(query, site.v) if kind == "one" else site.of_split(query)
     words = lexical(site, index.field.index, filter)
     # Every document is looked at, so that all have both parts.
-    result = index.hybrid(TEXT, 20, fusion="weighted", weights=(5.0, 0.5), depth=2 * COUNT, filter=filter,
-                          aggregations={"groups": {"terms": {"field": "group"}}})  # fmt: skip
+    result = index.hybrid(
+        TEXT,
+        20,
+        fusion="weighted",
+        weights=(5.0, 0.5),
+        depth=2 * COUNT,
+        filter=filter,
+        aggregations={"groups": {"terms": {"field": "group"}}},
+    )
     keep = [row for row in range(COUNT) if filter is None or row % 10 < 4]
     totals = {row: 5.0 * unit_scores(values)[row] + 0.5 * words.get(str(row), 0.0) for row in keep}
     assert [hit.score for hit in result] == pytest.approx(sorted(totals.values(), reverse=True)[:20], abs=1e-4)
@@ -292,7 +309,7 @@ def test_normalized_scores_add_up_on_opensearch(site: Shelf, one: SemanticIndex,
     how: dict[str, Any] = {"weights": (3.0, 1.0)}
     if named:
         how = {"pipeline": f"{site.one}-pipeline"}
-        body = normalization_pipeline(Weights(3.0, 1.0))
+        body = normalization_pipeline(FusionWeights(3.0, 1.0))
         site.engine._request("PUT", f"/_search/pipeline/{how['pipeline']}", body=body)
     try:
         result = one.hybrid(TEXT, 20, fusion="normalized", depth=2 * COUNT, **how)
@@ -386,5 +403,5 @@ def test_what_only_the_engine_can_refuse(site: Shelf, one: SemanticIndex) -> Non
 
 
 def test_the_method_is_told(site: Shelf, one: SemanticIndex) -> None:
-    assert one.search(TEXT, 1).method is Method.KNN
-    assert one.hybrid(TEXT, 1).method is Method.KNN
+    assert one.search(TEXT, 1).method is SearchMethod.KNN
+    assert one.hybrid(TEXT, 1).method is SearchMethod.KNN

@@ -15,10 +15,10 @@ import pytest
 from pydantic import SecretStr
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.address import read_address
+from es_sbert.engines.address import parse_address
 from es_sbert.engines.connect import connect
 from es_sbert.engines.opensearch import OpenSearchEngine
-from es_sbert.engines.protocol import EngineInfo, Flavour
+from es_sbert.engines.protocol import EngineInfo, EngineType
 from es_sbert.errors import AccessDenied, EngineUnreachable
 from tests.e2e.cli_support import cli_in_process
 from tests.engine.secured import PASSWORD, Secured
@@ -100,13 +100,13 @@ def test_a_fingerprint_is_enough_and_must_be_the_right_one(secured: Secured) -> 
 
 def test_the_opensearch_client_checks_the_fingerprint_too(secured: Secured) -> None:
     """No OpenSearch with TLS is at hand: its client, against the same server."""
-    info = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), secured.url)
+    info = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), secured.url)
     given = settings(secured, ca_certs=None, fingerprint=fingerprint(secured))
-    with closing(OpenSearchEngine.at(info, read_address(given))) as engine:
+    with closing(OpenSearchEngine.at(info, parse_address(given))) as engine:
         assert engine.get_index("docs") is None
     wrong = settings(secured, ca_certs=None, fingerprint="ab" * 32)
     with (
-        closing(OpenSearchEngine.at(info, read_address(wrong))) as engine,
+        closing(OpenSearchEngine.at(info, parse_address(wrong))) as engine,
         pytest.raises(EngineUnreachable, match="not the one with the fingerprint given"),
     ):
         engine.get_index("docs")

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from es_sbert.engines.protocol import Engine, Flavour
+from es_sbert.diagnostics.index_size import size_lines, size_report
+from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.errors import IndexMissing, UsageError
-from es_sbert.index.change_type import force_merge
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.index.types import OPENSEARCH_TYPES, IndexType
-from es_sbert.index.vectors import vector_value
-from es_sbert.tuning.size_report import size_lines, size_report
+from es_sbert.index.change_index_type import force_merge
+from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
+from es_sbert.index.serialization import vector_value
+from es_sbert.index.vector_field import ensure_vector_field
 from tests.conftest import ENGINES
 from tests.engine.vectors import load, random_vectors
 
@@ -33,9 +33,16 @@ def test_the_estimate_is_near_the_real_size(
 ) -> None:
     name = fresh_index(engine_url)
     ensure_vector_field(
-        engine, name, vector_field="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS,
-        index_type=index_type, shards=1, replicas=0,
-    )  # fmt: skip
+        engine,
+        name,
+        vector_field="embedding",
+        fingerprint="a" * 32,
+        model_name="model-a",
+        dimensions=DIMENSIONS,
+        index_type=index_type,
+        shards=1,
+        replicas=0,
+    )
     load(engine, name, "embedding", random_vectors(COUNT, DIMENSIONS), lambda row: {"row": row})
     force_merge(engine, name)
     engine.refresh(name)
@@ -43,7 +50,7 @@ def test_the_estimate_is_near_the_real_size(
     assert (report.documents, report.dimensions) == (COUNT, DIMENSIONS)
     assert report.real is not None
     assert (report.real.index_type, report.real.segments) == (index_type, 1)
-    if engine.info.flavour is Flavour.OPENSEARCH and index_type is IndexType.FLAT:
+    if engine.info.flavour is EngineType.OPENSEARCH and index_type is IndexType.FLAT:
         assert report.error is None
         assert "not told" in "\n".join(size_lines(report))
         return
@@ -56,16 +63,27 @@ def test_a_size_is_of_the_field_alone(engine: Engine, index_name: str) -> None:
     wide = 64
     for field, dimensions in (("embedding", DIMENSIONS), ("another", wide)):
         ensure_vector_field(
-            engine, index_name, vector_field=field, fingerprint="a" * 32, model_name="model-a", dimensions=dimensions,
-            index_type="hnsw", **({"shards": 1, "replicas": 0} if field == "embedding" else {}),
-        )  # fmt: skip
+            engine,
+            index_name,
+            vector_field=field,
+            fingerprint="a" * 32,
+            model_name="model-a",
+            dimensions=dimensions,
+            index_type="hnsw",
+            **({"shards": 1, "replicas": 0} if field == "embedding" else {}),
+        )
     other = random_vectors(300, wide)
-    load(engine, index_name, "embedding", random_vectors(300, DIMENSIONS),
-         lambda row: {"another": vector_value(engine.info, other[row])})  # fmt: skip
+    load(
+        engine,
+        index_name,
+        "embedding",
+        random_vectors(300, DIMENSIONS),
+        lambda row: {"another": vector_value(engine.info, other[row])},
+    )
     for field, dimensions in (("embedding", DIMENSIONS), ("another", wide)):
         real = size_report(engine, index_name, field, m=16).real
         assert real is not None
-        if engine.info.flavour is Flavour.OPENSEARCH:
+        if engine.info.flavour is EngineType.OPENSEARCH:
             assert real.vectors is None
         else:
             assert 0 <= (real.vectors or 0) - 300 * dimensions * 4 < 300 * 60
@@ -86,9 +104,15 @@ def test_what_cannot_be_calculated(engine: Engine, index_name: str) -> None:
     with pytest.raises(IndexMissing):
         size_report(engine, index_name, "embedding", m=16)
     ensure_vector_field(
-        engine, index_name, vector_field="embedding", fingerprint="a" * 32, model_name="model-a",
-        dimensions=DIMENSIONS, shards=1, replicas=0,
-    )  # fmt: skip
+        engine,
+        index_name,
+        vector_field="embedding",
+        fingerprint="a" * 32,
+        model_name="model-a",
+        dimensions=DIMENSIONS,
+        shards=1,
+        replicas=0,
+    )
     with pytest.raises(UsageError, match="have 128 dimensions"):
         size_report(engine, index_name, "embedding", dimensions=64, m=16)
     report = size_report(engine, index_name, "embedding", documents=500, m=16)

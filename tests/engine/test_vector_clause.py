@@ -13,17 +13,15 @@ import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.types import Vectors
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.engines.rest import RestEngine
-from es_sbert.index.ensure import VectorField, ensure_vector_field
-from es_sbert.index.meta import PassageRules
-from es_sbert.index.vectors import passage_values
-from es_sbert.search.choices import method_for, oversample_for
-from es_sbert.search.queries import search_body, vector_clause
-from es_sbert.search.scores import Method, cosine_of
-from es_sbert.search.vector_query import VectorQuery
+from es_sbert.index.serialization import chunk_values
+from es_sbert.index.vector_field import VectorField, ensure_vector_field
+from es_sbert.index.vector_meta import ChunkRules
+from es_sbert.search.search_scope import choose_method, choose_oversample
+from es_sbert.search.vector_query import SearchMethod, VectorQuery, cosine_from_score, search_body, vector_clause
 from tests.engine.vectors import cosines, load, random_vectors
 
 COUNT, DIMENSIONS, SHARDS, LEAST = 300, 32, 3, 0.3
@@ -42,11 +40,18 @@ class Place:
 
     def query(self, kind: str, vector: Vectors, k: int, **more: Any) -> VectorQuery:
         meta = self.fields[kind].meta
-        return VectorQuery("v", vector, k, oversample=oversample_for(meta), num_candidates=COUNT,
-                           passages=meta.passages is not None, **more)  # fmt: skip
+        return VectorQuery(
+            "v",
+            vector,
+            k,
+            oversample=choose_oversample(meta),
+            num_candidates=COUNT,
+            passages=meta.passages is not None,
+            **more,
+        )
 
-    def method(self, kind: str) -> Method:
-        return method_for(self.engine.info.flavour, self.fields[kind].meta, False)
+    def method(self, kind: str) -> SearchMethod:
+        return choose_method(self.engine.info.flavour, self.fields[kind].meta, False)
 
     def clause(self, kind: str, query: VectorQuery) -> Json:
         return vector_clause(self.engine.info.flavour, self.method(kind), query)
@@ -55,14 +60,15 @@ class Place:
         """Id → cosine, best first."""
         hits = self.engine.search(self.fields[kind].index, {"size": COUNT, "_source": False, **body})["hits"]["hits"]
         return {
-            hit["_id"]: cosine_of(hit["_score"] / boost, self.engine.info.flavour, self.method(kind)) for hit in hits
+            hit["_id"]: cosine_from_score(hit["_score"] / boost, self.engine.info.flavour, self.method(kind))
+            for hit in hits
         }
 
     def ignores_k(self, kind: str) -> bool:
         """Whether a clause matches whatever has a vector: scripts do, and Elasticsearch 9 where there is no graph."""
         info = self.engine.info
-        nine = info.flavour is Flavour.ELASTICSEARCH and info.version >= (9, 0, 0)
-        return self.method(kind) is Method.EXACT or (nine and kind == "flat")
+        nine = info.flavour is EngineType.ELASTICSEARCH and info.version >= (9, 0, 0)
+        return self.method(kind) is SearchMethod.EXACT or (nine and kind == "flat")
 
     def true(self, kind: str, query: Vectors, least: float = -1.0, group: int | None = None) -> dict[str, float]:
         """Brute force, best first."""
@@ -81,12 +87,19 @@ def place(engine_url: str) -> Iterator[Place]:
     with closing(engine):
         fields = {
             kind: ensure_vector_field(
-                engine, f"{stem}-{kind}", vector_field="v", fingerprint="f" * 32, model_name="random",
-                dimensions=DIMENSIONS, index_type="hnsw" if kind == "passages" else kind, shards=SHARDS, replicas=0,
-                passages=PassageRules(tokens=8, overlap=0) if kind == "passages" else None,
+                engine,
+                f"{stem}-{kind}",
+                vector_field="v",
+                fingerprint="f" * 32,
+                model_name="random",
+                dimensions=DIMENSIONS,
+                index_type="hnsw" if kind == "passages" else kind,
+                shards=SHARDS,
+                replicas=0,
+                passages=ChunkRules(tokens=8, overlap=0) if kind == "passages" else None,
             )
             for kind in TYPES
-        }  # fmt: skip
+        }
         lacking = f"{stem}-lacking"
         engine.create_index(lacking, {"mappings": {"properties": {"title": {"type": "text"}}}})
         engine.bulk(lacking, b'{"index":{"_id":"other"}}\n{"title":"document"}\n')
@@ -104,7 +117,7 @@ def load_passages(engine: RestEngine, index: str, vectors: Vectors) -> None:
     lines = []
     for number, own in enumerate(vectors.reshape(-1, PASSAGES, DIMENSIONS)):
         lines.append(orjson.dumps({"index": {"_id": str(number)}}))
-        values = passage_values(engine.info, [(place, place + 1) for place in range(PASSAGES)], own)
+        values = chunk_values(engine.info, [(place, place + 1) for place in range(PASSAGES)], own)
         document = {"group": number % 10, "title": "document", "v": values}
         lines.append(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
     assert all(item.ok for item in engine.bulk(index, b"\n".join(lines) + b"\n"))
@@ -134,7 +147,7 @@ def test_a_clause_finds_k_documents_of_each_shard(place: Place, kind: str) -> No
         assert_same(found, expected)
         return
     # On OpenSearch all that was compared again matches.
-    of_shard = query.oversampled_k if place.engine.info.flavour is Flavour.OPENSEARCH else k
+    of_shard = query.oversampled_k if place.engine.info.flavour is EngineType.OPENSEARCH else k
     assert len(found) == SHARDS * of_shard
     best = dict(list(expected.items())[:k])
     assert_same(dict(list(found.items())[:k]), best)
@@ -175,16 +188,34 @@ def test_hits_of_a_minimum_cosine_tell_their_passage_where_vectors_are_quantised
     info = place.engine.info
     index = f"{place.lacking}-quantised"
     made = ensure_vector_field(
-        place.engine, index, vector_field="v", fingerprint="f" * 32, model_name="random", dimensions=DIMENSIONS,
-        index_type="int4_flat" if info.flavour is Flavour.ELASTICSEARCH else "int8_hnsw", replicas=0, shards=1,
-        passages=PassageRules(tokens=8, overlap=0),
-    )  # fmt: skip
+        place.engine,
+        index,
+        vector_field="v",
+        fingerprint="f" * 32,
+        model_name="random",
+        dimensions=DIMENSIONS,
+        index_type="int4_flat" if info.flavour is EngineType.ELASTICSEARCH else "int8_hnsw",
+        replicas=0,
+        shards=1,
+        passages=ChunkRules(tokens=8, overlap=0),
+    )
     try:
         load_passages(place.engine, index, place.vectors)
         expected = place.true("passages", QUERY, LEAST)
-        query = VectorQuery("v", QUERY, COUNT // 3, oversample=oversample_for(made.meta), num_candidates=COUNT,
-                            passages=True, min_cosine=LEAST, boost=2.0, inner_hits="near")  # fmt: skip
-        body = search_body(info.flavour, Method.KNN, query) | {"aggs": {"all": {"value_count": {"field": "group"}}}}
+        query = VectorQuery(
+            "v",
+            QUERY,
+            COUNT // 3,
+            oversample=choose_oversample(made.meta),
+            num_candidates=COUNT,
+            passages=True,
+            min_cosine=LEAST,
+            boost=2.0,
+            inner_hits="near",
+        )
+        body = search_body(info.flavour, SearchMethod.KNN, query) | {
+            "aggs": {"all": {"value_count": {"field": "group"}}}
+        }
         answer = place.engine.search(index, body)
     finally:
         place.engine.delete_index(index)
@@ -196,15 +227,19 @@ def test_hits_of_a_minimum_cosine_tell_their_passage_where_vectors_are_quantised
 
 def test_an_index_without_the_field_adds_nothing(place: Place, kind: str) -> None:
     query = place.query(kind, QUERY, 4, inner_hits="near" if kind == "passages" else None)
-    for body in ({"query": place.clause(kind, query)},
-                 search_body(place.engine.info.flavour, place.method(kind), query)):  # fmt: skip
+    for body in (
+        {"query": place.clause(kind, query)},
+        search_body(place.engine.info.flavour, place.method(kind), query),
+    ):
         assert place.engine.search(place.lacking, body)["hits"]["hits"] == []
 
 
 def test_two_clauses_of_passages_tell_their_passages_under_two_names(place: Place) -> None:
     other = random_vectors(1, DIMENSIONS, seed=10)[0]
-    clauses = [place.clause("passages", place.query("passages", vector, 20, inner_hits=name))
-               for name, vector in (("first", QUERY), ("second", other))]  # fmt: skip
+    clauses = [
+        place.clause("passages", place.query("passages", vector, 20, inner_hits=name))
+        for name, vector in (("first", QUERY), ("second", other))
+    ]
     body = {"query": {"bool": {"should": clauses}}, "size": 5}
     hits = place.engine.search(place.fields["passages"].index, body)["hits"]["hits"]
     assert len(hits) == 5

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import orjson
 
-from es_sbert.encoder.types import Vectors
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.protocol import Engine, Json
-from es_sbert.index.vectors import vector_value
+from es_sbert.index.serialization import vector_value
 
 
 def random_vectors(count: int, dimensions: int, seed: int = 0) -> Vectors:
@@ -24,8 +24,14 @@ def cosines(query: Vectors, vectors: Vectors) -> Vectors:
     return result
 
 
-def load(engine: Engine, index: str, field: str, vectors: Vectors, document: Callable[[int], Json],
-         routing: str | None = None) -> None:  # fmt: skip
+def load(
+    engine: Engine,
+    index: str,
+    field: str,
+    vectors: Vectors,
+    document: Callable[[int], Json],
+    routing: str | None = None,
+) -> None:
     """Index `document(i)` with vector i under the id `str(i)`, and make all of it searchable."""
     for start in range(0, len(vectors), 1000):
         lines = []

@@ -37,8 +37,13 @@ class WrongEnd(Exception):
 class Load:
     """`es-sbert ingest`, running."""
 
-    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str] | None,
-                 preexec: Callable[[], None] | None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str] | None,
+        preexec: Callable[[], None] | None,
+    ) -> None:
         self._messages = folder / f"messages-{time.monotonic_ns()}"
         self._out = self._messages.with_suffix(".json")
         paths = [str(_REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -165,8 +170,14 @@ class Bench:
         for load in self._loads:
             load.end_now()
 
-    def start(self, *more: str, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None,
-              preexec: Callable[[], None] | None = None, url: str | None = None) -> Load:  # fmt: skip
+    def start(
+        self,
+        *more: str,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        preexec: Callable[[], None] | None = None,
+        url: str | None = None,
+    ) -> Load:
         """Start the command.
 
         Args:

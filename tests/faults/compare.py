@@ -8,7 +8,7 @@ from typing import Any
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.protocol import Engine
-from es_sbert.index.load_settings import left_behind
+from es_sbert.index.load_settings import unrestored_settings
 from tests.engine.ingest_support import letters, open_engine, same_vectors, vector_of
 from tests.faults.bench import Bench
 
@@ -43,8 +43,11 @@ def compare(bench: Bench) -> End:
     """Compare index and dead letters with what the source must lead to."""
     with open_engine(bench.url) as engine:
         engine.refresh(bench.index)
-        ids = [str(hit["_id"]) for page in engine.scan(bench.index, query={"match_all": {}}, source_includes=[])
-               for hit in page]  # fmt: skip
+        ids = [
+            str(hit["_id"])
+            for page in engine.scan(bench.index, query={"match_all": {}}, source_includes=[])
+            for hit in page
+        ]
         seen = Counter(ids)
         wanted = bench.corpus.wanted
         # Whatever is not wanted, and every further copy of what is.
@@ -53,7 +56,7 @@ def compare(bench: Bench) -> End:
         lost, stale = (sum(end[number] for end in ends) for number in range(2))
         index = engine.get_index(bench.index)
         assert index is not None
-        changed = left_behind(index) is not None or index.settings.get("index.refresh_interval") != "5s"
+        changed = unrestored_settings(index) is not None or index.settings.get("index.refresh_interval") != "5s"
         missing, repeated = _letters(bench)
         return End(len(ids), doubled + repeated, lost + missing, stale, str(index.settings) if changed else "")
 

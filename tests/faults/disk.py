@@ -86,8 +86,11 @@ def full_for_letters(bench: Bench) -> dict[str, Any]:
         _stopped_by_disk(bench.start(prefix=disk.inside), "the dead-letter file")
         disk.grow("100m")
         summary = bench.ended(bench.start(prefix=disk.inside))
-        whole = [line for line in (disk.seen / bench.letters.name).read_bytes().splitlines(keepends=True)
-                 if line.endswith(b"}\n")]  # fmt: skip
+        whole = [
+            line
+            for line in (disk.seen / bench.letters.name).read_bytes().splitlines(keepends=True)
+            if line.endswith(b"}\n")
+        ]
         bench.letters = letters
         letters.write_bytes(b"".join(whole))
         return summary

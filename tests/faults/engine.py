@@ -38,8 +38,9 @@ def frozen(bench: Bench) -> dict[str, Any]:
     return _outage(bench, bench.own.freeze, bench.own.thaw, seconds=min(bench.outage, 20.0), more=("--timeout", "3"))
 
 
-def _outage(bench: Bench, end: Callable[[], None], begin: Callable[[], None], *, seconds: float,
-            more: tuple[str, ...] = ()) -> dict[str, Any]:  # fmt: skip
+def _outage(
+    bench: Bench, end: Callable[[], None], begin: Callable[[], None], *, seconds: float, more: tuple[str, ...] = ()
+) -> dict[str, Any]:
     load = bench.start(*more)
     bench.wait_for_part(load)
     end()
@@ -94,8 +95,12 @@ def write_queue_of_one(bench: Bench) -> dict[str, Any]:
     """The engine writes one shard at a time and lets one more wait (`thread_pool.write`); others get 429."""
     bench.options = ()
     # Three loads press on the engine more than one can: what is refused is up to chance.
-    others = [bench.start("--state", str(bench.folder / f"{number}.state"), "--dead-letters",
-                          str(bench.folder / f"{number}.letters")) for number in range(2)]  # fmt: skip
+    others = [
+        bench.start(
+            "--state", str(bench.folder / f"{number}.state"), "--dead-letters", str(bench.folder / f"{number}.letters")
+        )
+        for number in range(2)
+    ]
     summary = bench.finish()
     retries = summary["retries"]
     for load in others:

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from es_sbert.engines.local import start_engine, stop_engine
-from es_sbert.engines.local.health import port_is_free
+from es_sbert.engines.local.local_engine import port_is_free
 from tests.conftest import build_of, free_port
 
 
@@ -39,7 +39,7 @@ class OwnServer:
         """Start it, or start it again."""
         self._server = start_engine(
             build_of(self._name), port=self._port, heap="512m", timeout=400, settings=self._settings
-        )  # fmt: skip
+        )
 
     def stop(self) -> None:
         """As an operator stops it."""

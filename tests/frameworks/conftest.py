@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.frameworks.articles import fill, run_example
 
 __all__ = ["fill", "run_example"]

@@ -35,7 +35,16 @@ def test_inside(frameworks: Path, es9_url: str, es8_url: str, opensearch_url: st
         "HAYSTACK_TELEMETRY_ENABLED": "False",
         "LANGSMITH_TRACING": "false",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "python_files=check_*.py",
-               str(INSIDE)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "python_files=check_*.py",
+        str(INSIDE),
+    ]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]

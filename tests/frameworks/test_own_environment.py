@@ -56,8 +56,9 @@ def test_async_vector_store(es9_url: str, encoder: Encoder, fresh_index: Callabl
     ("example", "engine"),
     [("elasticsearch_py", "es9"), ("vectorstore_of_elasticsearch_py", "es9"), ("opensearch_py", "opensearch")],
 )
-def test_examples(example: str, engine: str, request: pytest.FixtureRequest, encoder: Encoder, fill: Fill,
-                  run_example: RunExample) -> None:  # fmt: skip
+def test_examples(
+    example: str, engine: str, request: pytest.FixtureRequest, encoder: Encoder, fill: Fill, run_example: RunExample
+) -> None:
     url = request.getfixturevalue(f"{engine}_url")
     index = fill(url)
     printed = run_example(example, QUESTION, "--index", index, "--url", url)

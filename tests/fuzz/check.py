@@ -10,8 +10,8 @@ from typing import Any
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError
-from es_sbert.ingest.error_limit import NO_LIMIT
-from es_sbert.ingest.summary import Summary
+from es_sbert.ingest.load_report import LoadReport
+from es_sbert.ingest.settings import NO_LIMIT
 from tests.engine.ingest_support import letters, load, open_engine
 from tests.fuzz.lines import LONGEST
 
@@ -34,7 +34,7 @@ class Tally:
     refused: int = 0
     wrong: list[str] = field(default_factory=list)
 
-    def add(self, summary: Summary) -> None:
+    def add(self, summary: LoadReport) -> None:
         self.read += summary.read
         self.indexed += summary.indexed
         self.skipped += summary.skipped.empty + summary.skipped.duplicate

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.ingest.sources.formats import Format
+from es_sbert.ingest.sources.document_source import FileFormat
 from tests.engine.ingest_support import open_engine
 from tests.fuzz import lines
 from tests.fuzz.check import Tally, check_jsonl, check_plain, load_fuzzed
@@ -50,12 +50,13 @@ def fuzz(url: str, encoder: Encoder, new_index: Callable[[str], str], folder: Pa
     return tally
 
 
-def _packed(url: str, encoder: Encoder, new_index: Callable[[str], str], source: Path, count: int, seed: int,
-            tally: Tally) -> None:  # fmt: skip
+def _packed(
+    url: str, encoder: Encoder, new_index: Callable[[str], str], source: Path, count: int, seed: int, tally: Tally
+) -> None:
     """Several compressed sources, most of them damaged."""
     parts = 4
     for part in range(parts):
         suffix = "gz" if part % 2 else "zst"
         packed = source.with_name(f"{source.stem}-{part}.jsonl.{suffix}")
         packed.write_bytes(lines.damaged(lines.jsonl(count // parts, seed + part), seed + part, compress=suffix))
-        load_fuzzed(url, encoder, new_index(url), packed, tally, id_field="id", format=Format.JSONL)
+        load_fuzzed(url, encoder, new_index(url), packed, tally, id_field="id", format=FileFormat.JSONL)

@@ -24,6 +24,18 @@ def articles() -> list[dict[str, Any]]:
 def ingest_articles(url: str, index: str) -> None:
     """Load them as README.md loads a file."""
     with pytest.raises(SystemExit) as ended:
-        main(["ingest", "--url", url, "--index", index, "--id-field", "id", "--text-template", "{title}. {text}",
-              str(ARTICLES)])  # fmt: skip
+        main(
+            [
+                "ingest",
+                "--url",
+                url,
+                "--index",
+                index,
+                "--id-field",
+                "id",
+                "--text-template",
+                "{title}. {text}",
+                str(ARTICLES),
+            ]
+        )
     assert ended.value.code == 0

@@ -12,14 +12,13 @@ import numpy as np
 import orjson
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.app import create_app
-from es_sbert.gateway.search_log.log import SearchLogSettings
-from es_sbert.gateway.search_log.record import Wording, month_index
-from es_sbert.gateway.settings import GatewaySettings, Meaning
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.index.schema import index_body
-from es_sbert.loading import load_encoder
+from es_sbert.gateway.search_log import QueryTextPolicy, SearchLogSettings, monthly_index
+from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
+from es_sbert.index.mapping import index_body
+from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import open_engine
 from tests.gateway.async_search import async_search_before
 from tests.gateway.serving import served
@@ -28,14 +27,19 @@ QUERY = "how do plants make energy"
 K = 3
 TITLES = {
     "nature": [
-        "Photosynthesis turns sunlight into sugar inside green leaves.", "Chlorophyll absorbs light in leaves.",
-        "Trees store the sun's power as carbohydrates.", "Wolves hunt deer in packs.", "Bees carry pollen to flowers.",
+        "Photosynthesis turns sunlight into sugar inside green leaves.",
+        "Chlorophyll absorbs light in leaves.",
+        "Trees store the sun's power as carbohydrates.",
+        "Wolves hunt deer in packs.",
+        "Bees carry pollen to flowers.",
     ],
     "music": [
-        "A concert pianist practises every day.", "The piano was tuned for the evening.", "Violins are made of maple.",
+        "A concert pianist practises every day.",
+        "The piano was tuned for the evening.",
+        "Violins are made of maple.",
     ],
     "work": ["The bank raised its interest rates.", "She repaired the engine of a lorry.", "Trains leave every hour."],
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Behind:
         tags: Id → tag.
     """
 
-    flavour: Flavour
+    flavour: EngineType
     engine: str
     gateway: str
     index: str
@@ -76,40 +80,61 @@ def behind_a_gateway(engine_url: str, saved: Json) -> Iterator[Behind]:
         vectors = encoder.encode([title for _, title in documents], "document").vectors  # (documents, dimensions)
         cosines = vectors @ encoder.encode([QUERY], "query").vectors[0]  # (documents,)
         meta = VectorFieldMeta(
-            fingerprint=encoder.info.fingerprint, model=encoder.info.model, dimensions=vectors.shape[1],
-            index_type="hnsw", text="{title}",
-        )  # fmt: skip
+            fingerprint=encoder.info.fingerprint,
+            model=encoder.info.model,
+            dimensions=vectors.shape[1],
+            index_type="hnsw",
+            text="{title}",
+        )
         body = index_body(engine.info.flavour, "embedding", meta, shards=1, replicas=0)
         body["mappings"]["properties"] |= {
-            "title": {"type": "text"}, "tag": {"type": "keyword"}, "at": {"type": "date"},
-        }  # fmt: skip
+            "title": {"type": "text"},
+            "tag": {"type": "keyword"},
+            "at": {"type": "date"},
+        }
         engine.create_index(index, body)
         lines = b"".join(
-            orjson.dumps({"index": {"_id": str(number)}}) + b"\n"
+            orjson.dumps({"index": {"_id": str(number)}})
+            + b"\n"
             + orjson.dumps({"title": title, "tag": tag, "at": f"2026-01-{number + 1:02}", "embedding": vector.tolist()})
             + b"\n"
             for number, ((tag, title), vector) in enumerate(zip(documents, vectors, strict=True))
-        )  # fmt: skip
+        )
         assert all(result.ok for result in engine.bulk(index, lines))
-        engine.create_index(objects, {"mappings": {"properties": {
-            "type": {"type": "keyword"}, "dashboard": {"properties": {"title": {"type": "text"}}},
-        }}})  # fmt: skip
+        engine.create_index(
+            objects,
+            {
+                "mappings": {
+                    "properties": {
+                        "type": {"type": "keyword"},
+                        "dashboard": {"properties": {"title": {"type": "text"}}},
+                    }
+                }
+            },
+        )
         engine.bulk(objects, b'{"index":{"_id":"dashboard:semantic"}}\n' + orjson.dumps(saved) + b"\n")
         engine.refresh(index)
         engine.refresh(objects)
         with served(async_search_before(engine_url)) as front:
-            log = SearchLogSettings(Wording.of(queries=False), "here", index=f"test-log-{unique}", flush_seconds=0.05)
-            month = month_index(log.index, datetime.now(UTC))
+            log = SearchLogSettings(
+                QueryTextPolicy.of(queries=False), "here", index=f"test-log-{unique}", flush_seconds=0.05
+            )
+            month = monthly_index(log.index, datetime.now(UTC))
             # Below the k-th document, so that it is the same whether the nearest are kept or excluded.
             near = np.sort(cosines)[::-1]  # (documents,)
-            meaning = Meaning(k=K, min_cosine=float(near[K - 1] + near[K]) / 2)
+            meaning = SemanticSettings(k=K, min_cosine=float(near[K - 1] + near[K]) / 2)
             settings = GatewaySettings(upstream=EngineSettings(url=front), meaning=meaning, search_log=log)
             with served(create_app(settings)) as gateway:
                 yield Behind(
-                    engine.info.flavour, front, gateway, index, objects, month,
+                    engine.info.flavour,
+                    front,
+                    gateway,
+                    index,
+                    objects,
+                    month,
                     [str(number) for number in np.argsort(-cosines)],
                     {str(number): tag for number, (tag, _) in enumerate(documents)},
-                )  # fmt: skip
+                )
         engine.delete_index(index)
         engine.delete_index(objects)
         engine.delete_index(month)

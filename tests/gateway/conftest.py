@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.exporters.export import export_bundle
-from es_sbert.gateway.embedding.served import ModelSettings
+from es_sbert.gateway.settings import ModelSettings
 from tests.browser import chromium
 from tests.conftest import delete_index
 from tests.gateway.articles import ingest_articles
@@ -29,7 +29,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bundle of a tiny model with prompts."""
     folder = write_tiny_bert(tmp_path_factory.mktemp("checkpoints") / "tiny", prompts=PROMPTS)
     bundle = tmp_path_factory.mktemp("bundles") / "tiny"
-    export_bundle(read_model(folder, "tiny"), bundle, [Precision.FP32])
+    export_bundle(read_sentence_model(folder, "tiny"), bundle, [Precision.FP32])
     return bundle
 
 

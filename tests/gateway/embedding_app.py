@@ -8,15 +8,12 @@ from contextlib import asynccontextmanager
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
-from es_sbert.gateway.admission import Admission
-from es_sbert.gateway.embedding.embedder import EmbeddingSettings
-from es_sbert.gateway.embedding.models import Models
-from es_sbert.gateway.embedding.served import ModelSettings
-from es_sbert.gateway.health import health_routes
+from es_sbert.gateway.admission import AdmissionControl
+from es_sbert.gateway.app import health_routes
+from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
-from es_sbert.gateway.openai.api import EmbeddingsApiSettings, embedding_routes
-from es_sbert.gateway.openai.description import description_routes
-from es_sbert.gateway.settings import Limits
+from es_sbert.gateway.openai_api import embedding_routes, openapi_routes
+from es_sbert.gateway.settings import EmbeddingsApiSettings, EmbeddingSettings, Limits, ModelSettings
 
 
 def embedding_app(
@@ -38,8 +35,8 @@ def embedding_app(
         metrics_key: Asked for at `/metrics`.
     """
     metrics = GatewayMetrics(settings.public_names)
-    admission = Admission(limits or Limits())
-    models = Models(settings, embedding or EmbeddingSettings(), metrics)
+    admission = AdmissionControl(limits or Limits())
+    models = ModelRegistry(settings, embedding or EmbeddingSettings(), metrics)
 
     async def upstream_problem() -> str | None:
         return engine_problem
@@ -54,7 +51,7 @@ def embedding_app(
     return Starlette(
         routes=[
             *embedding_routes(models, api or EmbeddingsApiSettings(), metrics, admission),
-            *description_routes(),
+            *openapi_routes(),
             *health_routes(models, upstream_problem, lambda: admission.full),
             *metrics_routes(metrics, metrics_key),
         ],

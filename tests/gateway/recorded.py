@@ -75,9 +75,13 @@ def request(line: Mapping[str, Any], values: Mapping[str, str]) -> Request:
         headers["content-encoding"] = "gzip"
         body = gzip.compress(body, mtime=0)
     return Request(
-        line["method"], filled(line["target"]), tuple(headers.items()), body, line.get("chunked", False),
+        line["method"],
+        filled(line["target"]),
+        tuple(headers.items()),
+        body,
+        line.get("chunked", False),
         line.get("save", {}),
-    )  # fmt: skip
+    )
 
 
 def _body(line: Mapping[str, Any], filled: Callable[[str], str]) -> tuple[bytes, str | None]:

@@ -88,9 +88,7 @@ def comparable(method: str, answer: Answer, values: Mapping[str, str]) -> Compar
     for pattern in VOLATILE:
         body = pattern.sub(rb"\1", body)
     headers = ((name.lower(), value) for name, value in answer.headers)
-    kept = (
-        (name, "" if name in VOLATILE_HEADERS else value) for name, value in headers if name not in HOP_BY_HOP
-    )  # fmt: skip
+    kept = ((name, "" if name in VOLATILE_HEADERS else value) for name, value in headers if name not in HOP_BY_HOP)
     # The length of a HEAD's answer is that of a body nobody sees.
     return Comparable(answer.status, tuple(sorted(kept)), length is not None, body)
 

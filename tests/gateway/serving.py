@@ -14,11 +14,10 @@ import uvicorn
 from starlette.applications import Starlette
 
 from es_sbert.config import EngineSettings
-from es_sbert.gateway.admission import Connections
-from es_sbert.gateway.embedding.served import ModelSettings
-from es_sbert.gateway.serve import server as gateway_server
-from es_sbert.gateway.settings import GatewaySettings, Limits
-from es_sbert.gateway.wire.protocol import protocol
+from es_sbert.gateway.admission import ConnectionLimiter
+from es_sbert.gateway.proxy.http_protocol import limited_protocol
+from es_sbert.gateway.server import create_server as gateway_server
+from es_sbert.gateway.settings import GatewaySettings, Limits, ModelSettings
 
 # Generous: a server that has not started by then never will.
 _SECONDS = 120
@@ -46,12 +45,13 @@ def gateway(upstream: str, model: Path | str, *, head_seconds: float | None = No
         limits: Fields of `Limits`.
     """
     settings = GatewaySettings(
-        upstream=EngineSettings(url=upstream), limits=Limits(**limits),
+        upstream=EngineSettings(url=upstream),
+        limits=Limits(**limits),
         models=ModelSettings(models=(str(model),), precision="fp32", threads=1),
-    )  # fmt: skip
+    )
     server = gateway_server(settings)
     if head_seconds is not None:
-        server.config.http_protocol_class = protocol(head_seconds, Connections(settings.limits))
+        server.config.http_protocol_class = limited_protocol(head_seconds, ConnectionLimiter(settings.limits))
     with running(server) as url:
         yield url
 

@@ -9,17 +9,17 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.adoption.adopt import AdoptionSettings, adopt
-from es_sbert.adoption.plain_field import read_adoptable_field
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import EngineType
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.index.meta import text_hash
-from es_sbert.index.text import TextTemplate
-from es_sbert.index.vectors import vector_value
-from es_sbert.loading import load_encoder
+from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.serialization import vector_value
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_meta import text_hash
+from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -44,7 +44,7 @@ def test_an_adopted_index_is_searched_and_written_through_the_gateway(
     engine_url: str, index_name: str, encoder: Encoder, client: httpx.Client
 ) -> None:
     with open_engine(engine_url) as engine:
-        elastic = engine.info.flavour is Flavour.ELASTICSEARCH
+        elastic = engine.info.flavour is EngineType.ELASTICSEARCH
         method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
         vector = (
             {"type": "dense_vector", "dims": 16}
@@ -60,7 +60,7 @@ def test_an_adopted_index_is_searched_and_written_through_the_gateway(
         assert all(r.ok for r in engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
         engine.refresh(index_name)
         field = read_adoptable_field(engine, index_name, "vector", TextTemplate.parse("{title}"))
-        assert adopt(engine, field, encoder, AdoptionSettings()).exit_code == 0
+        assert adopt_vectors(engine, field, encoder, AdoptionSettings()).exit_code == 0
 
     def search(text: str) -> list[str]:
         answer = client.post(

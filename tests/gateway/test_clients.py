@@ -130,6 +130,7 @@ def test_curl(engine_url: str, hybrid_gateway_url: str, articles_index: str) -> 
     for command in commands:
         ours = command.replace("localhost:9280", urlsplit(hybrid_gateway_url).netloc)
         ours = ours.replace("localhost:9200", urlsplit(engine_url).netloc).replace("articles", articles_index)
-        printed = run([program("bash"), "-o", "pipefail", "-c", ours],
-                      environment={"ES_SBERT_URL": engine_url, "PATH": path})  # fmt: skip
+        printed = run(
+            [program("bash"), "-o", "pipefail", "-c", ours], environment={"ES_SBERT_URL": engine_url, "PATH": path}
+        )
         assert orjson.loads(printed)["hits"]["hits"][0]["_source"]["title"] == MEANT, command

@@ -19,10 +19,8 @@ import pytest
 from pydantic import SecretStr
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.gateway.embedding.embedder import EmbeddingSettings
-from es_sbert.gateway.openai.api import EmbeddingsApiSettings
-from es_sbert.gateway.settings import Limits
-from es_sbert.loading import load_encoder
+from es_sbert.gateway.settings import EmbeddingsApiSettings, EmbeddingSettings, Limits
+from es_sbert.model_loading import load_encoder
 from tests.gateway import patient
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.embedding_app import embedding_app
@@ -186,8 +184,13 @@ def test_limits(strict_url: str) -> None:
 
 def test_a_body_that_never_ends_is_given_up(tiny: Path) -> None:
     with served(embedding_app(tiny_settings(tiny), limits=Limits(body_seconds=0.1))) as url:
-        head = ["POST /v1/embeddings HTTP/1.1", "Host: x", "Content-Type: application/json", "Content-Length: 9",
-                "Connection: close"]  # fmt: skip
+        head = [
+            "POST /v1/embeddings HTTP/1.1",
+            "Host: x",
+            "Content-Type: application/json",
+            "Content-Length: 9",
+            "Connection: close",
+        ]
         answer = talk(url, "\r\n".join([*head, "", "{"]).encode())
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"did not come within 0.1 seconds" in answer
@@ -198,7 +201,7 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> TellingEncoder:
     """In place of every model: runs when the test lets it."""
     encoder = TellingEncoder()
     encoder.may_run.clear()
-    monkeypatch.setattr("es_sbert.gateway.embedding.models.load_encoder", lambda model, **options: encoder)
+    monkeypatch.setattr("es_sbert.gateway.embedding.model_registry.load_encoder", lambda model, **options: encoder)
     return encoder
 
 
@@ -258,8 +261,12 @@ def test_texts_of_a_caller_who_goes_away_are_not_embedded(tiny: Path, telling: T
             busy.append(pool.submit(_post, url, b'{"input": "busy %d"}' % number))
             _until_shown(url, f"es_sbert_gateway_texts_waiting {len(busy)}.0")
         body = json.dumps({"input": ["gone"] * 7})
-        head = ["POST /v1/embeddings HTTP/1.1", "Host: x", "Content-Type: application/json",
-                f"Content-Length: {len(body)}"]  # fmt: skip
+        head = [
+            "POST /v1/embeddings HTTP/1.1",
+            "Host: x",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+        ]
         address = httpx.URL(url)
         with socket.create_connection((address.host, address.port or 80), timeout=60) as connection:
             connection.sendall("\r\n".join([*head, "", body]).encode())

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from es_sbert.bundle.store import open_bundle
-from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.bundle.bundle import open_encoder_bundle
+from es_sbert.index.vector_meta import VectorFieldMeta
 from tests.gateway.echo import HEAD, Echo, Received, is_question
 from tests.gateway.recorded import Request
 from tests.gateway.serving import gateway
@@ -52,9 +52,12 @@ class Engine(Echo):
 @pytest.fixture(scope="module")
 def engine(tiny: Path) -> Iterator[Engine]:
     field = VectorFieldMeta(
-        fingerprint=open_bundle(tiny).manifest.fingerprint, model="tiny", dimensions=HIDDEN, index_type="hnsw",
+        fingerprint=open_encoder_bundle(tiny).manifest.fingerprint,
+        model="tiny",
+        dimensions=HIDDEN,
+        index_type="hnsw",
         text="{title}. {body}",
-    )  # fmt: skip
+    )
     with Engine(field) as server:
         yield server
 
@@ -99,34 +102,49 @@ meaning = st.one_of(
     st.builds(lambda text: {"match": {"semantic": text}}, words.filter(str.strip)),
     st.builds(lambda text: {"match_phrase": {"semantic": {"query": text}}}, words.filter(str.strip)),
     st.builds(lambda text: {"semantic": {"field": "embedding", "query": text}}, words.filter(str.strip)),
-    st.builds(lambda text, k: {"neural": {"embedding": {"query_text": text, "k": k}}}, words.filter(str.strip),
-              st.integers(1, 20)),
-)  # fmt: skip
+    st.builds(
+        lambda text, k: {"neural": {"embedding": {"query_text": text, "k": k}}},
+        words.filter(str.strip),
+        st.integers(1, 20),
+    ),
+)
 
 
 def compound(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     parts = st.lists(leaves, max_size=3)
     return st.one_of(
         leaves,
-        st.builds(lambda must, should, none, kept: {"bool": {"must": must, "should": should, "must_not": none,
-                                                             "filter": kept}}, parts, parts, parts, parts),
+        st.builds(
+            lambda must, should, none, kept: {
+                "bool": {"must": must, "should": should, "must_not": none, "filter": kept}
+            },
+            parts,
+            parts,
+            parts,
+            parts,
+        ),
         st.builds(lambda inner: {"constant_score": {"filter": inner, "boost": 2}}, leaves),
         st.builds(lambda inner: {"dis_max": {"queries": inner}}, parts),
         # Inside, nothing means the vectors: those stand at the hits themselves.
         st.builds(lambda inner: {"nested": {"path": "chapters", "query": inner}}, plain_leaves),
         st.builds(lambda inner: {"function_score": {"query": inner, "boost_mode": "sum"}}, leaves),
-    )  # fmt: skip
+    )
 
 
 def bodies(queries: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     rest = st.fixed_dictionaries(
         {},
         optional={
-            "size": st.integers(0, 20), "from": st.integers(0, 20), "_source": values, "aggs": values,
-            "sort": st.sampled_from([["_score"], [{"year": "desc"}], "year"]), "post_filter": plain_leaves,
-            "highlight": st.just({"fields": {"body": {}}}), "track_total_hits": st.booleans(),
+            "size": st.integers(0, 20),
+            "from": st.integers(0, 20),
+            "_source": values,
+            "aggs": values,
+            "sort": st.sampled_from([["_score"], [{"year": "desc"}], "year"]),
+            "post_filter": plain_leaves,
+            "highlight": st.just({"fields": {"body": {}}}),
+            "track_total_hits": st.booleans(),
         },
-    )  # fmt: skip
+    )
     return st.builds(lambda query, more: {"query": query, **more}, queries, rest)
 
 
@@ -205,10 +223,13 @@ def within(value: Any) -> Iterator[Any]:
 def asks(value: Any) -> bool:
     return any(
         isinstance(node, dict)
-        and ("neural" in node or "semantic" in node or any("semantic" in (said or ()) for said in node.values()
-                                                           if isinstance(said, dict)))
+        and (
+            "neural" in node
+            or "semantic" in node
+            or any("semantic" in (said or ()) for said in node.values() if isinstance(said, dict))
+        )
         for node in within(value)
-    )  # fmt: skip
+    )
 
 
 @settings(MANY, max_examples=150)
@@ -235,11 +256,14 @@ def test_what_asks_by_meaning_reaches_the_engine_in_its_own_words(
 @MANY
 @given(
     lines=st.lists(
-        st.tuples(st.fixed_dictionaries({}, optional={"index": st.sampled_from(["meant", "plain", ["meant"]])}),
-                  asking_bodies | plain_bodies), max_size=4
+        st.tuples(
+            st.fixed_dictionaries({}, optional={"index": st.sampled_from(["meant", "plain", ["meant"]])}),
+            asking_bodies | plain_bodies,
+        ),
+        max_size=4,
     ),
     end=st.sampled_from([b"", b"\n", b"\n\n", b"\r\n"]),
-)  # fmt: skip
+)
 def test_searches_together_are_understood_one_by_one(
     url: str, engine: Engine, lines: list[tuple[dict[str, Any], dict[str, Any]]], end: bytes
 ) -> None:

@@ -24,9 +24,11 @@ def test_ready_says_what_is_missing(tiny: Path) -> None:
         answer = http.get("/readyz")
         assert answer.status_code == 503
         assert answer.json() == {
-            "status": "not ready", "engine": "nothing answers at the address",
-            "model": "the model tiny is not loaded yet", "capacity": "ok",
-        }  # fmt: skip
+            "status": "not ready",
+            "engine": "nothing answers at the address",
+            "model": "the model tiny is not loaded yet",
+            "capacity": "ok",
+        }
         assert http.post("/v1/embeddings", json={"input": "cat"}).status_code == 200
         assert http.get("/readyz").json()["model"] == "ok"
 

@@ -16,7 +16,7 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import EngineType
 from tests.gateway.behind import QUERY, TITLES, Behind, K, behind_a_gateway
 
 REQUESTS = {
@@ -46,9 +46,14 @@ def _send(url: str, request: dict[str, Any], behind: Behind, pit: str = "") -> h
         content = "".join(filled(orjson.dumps(line).decode()) + "\n" for line in request["lines"]).encode()
         kind = "application/x-ndjson"
     return httpx.request(
-        request["method"], url + filled(request["path"]), params=request.get("params", {}), content=content,
-        headers={"content-type": kind} if content else {}, trust_env=False, timeout=120,
-    )  # fmt: skip
+        request["method"],
+        url + filled(request["path"]),
+        params=request.get("params", {}),
+        content=content,
+        headers={"content-type": kind} if content else {},
+        trust_env=False,
+        timeout=120,
+    )
 
 
 def _request(name: str, behind: Behind) -> dict[str, Any]:
@@ -128,7 +133,7 @@ def _steady(value: Any) -> Any:
 
 
 def test_a_search_is_in_the_log_without_its_words(behind: Behind) -> None:
-    kibana = behind.flavour is Flavour.ELASTICSEARCH
+    kibana = behind.flavour is EngineType.ELASTICSEARCH
     request = REQUESTS["discover_phrase" if kibana else "dashboards_discover"]
     begin = datetime.now(UTC)  # records of other tests are in the log too
     assert _send(behind.gateway, request, behind).status_code == 200
@@ -154,8 +159,14 @@ def _search_log(behind: Behind, body: dict[str, Any]) -> list[dict[str, Any]]:
     """The newest records that a search sees, of the engine itself."""
     for method, path in (("POST", "_refresh"), ("POST", "_search")):
         content = orjson.dumps(body) if path == "_search" else b""
-        answer = httpx.request(method, f"{behind.engine}/{behind.log}/{path}", content=content,
-                               headers={"content-type": "application/json"}, trust_env=False, timeout=60)  # fmt: skip
+        answer = httpx.request(
+            method,
+            f"{behind.engine}/{behind.log}/{path}",
+            content=content,
+            headers={"content-type": "application/json"},
+            trust_env=False,
+            timeout=60,
+        )
     hits: list[dict[str, Any]] = answer.json().get("hits", {}).get("hits", [])
     return hits
 

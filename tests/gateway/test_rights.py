@@ -15,9 +15,9 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.app import create_app
-from es_sbert.gateway.settings import GatewaySettings, Meaning
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.loading import load_encoder
+from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
+from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.model_loading import load_encoder
 from tests.engine.secured import PASSWORD, Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -39,9 +39,15 @@ def shelf(secured_es8: Secured, encoder: Encoder) -> Iterator[Secured]:
     engine = connect(owner(secured_es8))
     try:
         ensure_vector_field(
-            engine, INDEX, vector_field="embedding", fingerprint=info.fingerprint, model_name=info.model,
-            dimensions=info.dimensions, text="{text}", shards=2,
-        )  # fmt: skip
+            engine,
+            INDEX,
+            vector_field="embedding",
+            fingerprint=info.fingerprint,
+            model_name=info.model,
+            dimensions=info.dimensions,
+            text="{text}",
+            shards=2,
+        )
     finally:
         engine.close()
     [vector] = encoder.encode(["the cat"], "document").vectors
@@ -57,13 +63,11 @@ def nobody(server: Secured) -> EngineSettings:
 
 def owner(server: Secured) -> EngineSettings:
     """A gateway that may do all."""
-    return EngineSettings(
-        url=server.url, ca_certs=server.ca_certs, username="elastic", password=SecretStr(PASSWORD)
-    )  # fmt: skip
+    return EngineSettings(url=server.url, ca_certs=server.ca_certs, username="elastic", password=SecretStr(PASSWORD))
 
 
 def search(upstream: EngineSettings, tiny: Path, key: str | None, body: Json = SEMANTIC) -> httpx.Response:
-    settings = GatewaySettings(upstream=upstream, models=tiny_settings(tiny), meaning=Meaning(k=1))
+    settings = GatewaySettings(upstream=upstream, models=tiny_settings(tiny), meaning=SemanticSettings(k=1))
     headers = {} if key is None else {"authorization": f"ApiKey {key}"}
     with served(create_app(settings)) as url:
         return httpx.post(f"{url}/{INDEX}/_search", json=body, headers=headers, timeout=120)

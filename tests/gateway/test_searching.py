@@ -20,8 +20,8 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.app import create_app
-from es_sbert.gateway.settings import GatewaySettings, Meaning
-from es_sbert.loading import load_encoder
+from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
+from es_sbert.model_loading import load_encoder
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, write_jsonl
 from tests.gateway import patient
@@ -72,9 +72,11 @@ class Bed:
     def several(self, lines: list[Json], **params: Any) -> list[Json]:
         """The answers to searches of one `_msearch`."""
         answer = patient.post(
-            f"{self.gateway}/{self.index}/_msearch", content=b"".join(orjson.dumps(line) + b"\n" for line in lines),
-            headers={"content-type": "application/x-ndjson"}, params=params,
-        )  # fmt: skip
+            f"{self.gateway}/{self.index}/_msearch",
+            content=b"".join(orjson.dumps(line) + b"\n" for line in lines),
+            headers={"content-type": "application/x-ndjson"},
+            params=params,
+        )
         responses: list[Json] = answer.json()["responses"]
         return responses
 
@@ -100,10 +102,13 @@ def encoder(tiny: Path) -> Iterator[Encoder]:
 def bed(engine_url: str, tiny: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     folder = tmp_path_factory.mktemp("searching")
     index = f"test-{uuid.uuid4().hex[:12]}"
-    load(engine_url, encoder, index, write_jsonl(folder / "docs.jsonl", documents()), dead=folder / "dead",
-         id_field="id")  # fmt: skip
+    load(
+        engine_url, encoder, index, write_jsonl(folder / "docs.jsonl", documents()), dead=folder / "dead", id_field="id"
+    )
     settings = GatewaySettings(
-        upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny), meaning=Meaning(k=K, num_candidates=100)
+        upstream=EngineSettings(url=engine_url),
+        models=tiny_settings(tiny),
+        meaning=SemanticSettings(k=K, num_candidates=100),
     )
     try:
         with served(create_app(settings)) as gateway:
@@ -192,8 +197,11 @@ def test_the_same_in_every_encoding(bed: Bed, encoding: str) -> None:
     for kind in ("application/json", f"application/json; charset={encoding}"):
         answer = patient.post(f"{bed.gateway}/{bed.index}/_search", content=body, headers={"content-type": kind})
         assert scores(answer.json()) == pytest.approx(bed.nearest(), abs=1e-5)
-    several = patient.post(f"{bed.gateway}/{bed.index}/_msearch", content=b"{}\n" + body + b"\n",
-                           headers={"content-type": "application/x-ndjson"})  # fmt: skip
+    several = patient.post(
+        f"{bed.gateway}/{bed.index}/_msearch",
+        content=b"{}\n" + body + b"\n",
+        headers={"content-type": "application/x-ndjson"},
+    )
     assert scores(several.json()["responses"][0]) == pytest.approx(bed.nearest(), abs=1e-5)
 
 
@@ -272,16 +280,20 @@ def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
     assert scores(several[0]) == right
     assert several[1]["error"]["type"] == "illegal_argument_exception"
     assert "is empty" in several[1]["error"]["reason"]
-    long = {"index": [bed.index, *(f"test-no-such-index-{number:040}" for number in range(100))],
-            "ignore_unavailable": True}  # fmt: skip
+    long = {
+        "index": [bed.index, *(f"test-no-such-index-{number:040}" for number in range(100))],
+        "ignore_unavailable": True,
+    }
     [found] = bed.several([long, {"query": query, "size": 50}])
     assert scores(found) == right, "indices that fit into no path"
     assert several[2]["hits"]["total"]["value"] == sum(document["lang"] == "en" for document in documents())
 
     opened = "_search/point_in_time" if bed.is_opensearch else "_pit"
     point = patient.post(f"{base}/{opened}?keep_alive=10m").json()
-    by_point = patient.post(f"{bed.gateway}/_search", json={"query": query, "pit": {
-        "id": point.get("id") or point["pit_id"], "keep_alive": "10m"}}).json()  # fmt: skip
+    by_point = patient.post(
+        f"{bed.gateway}/_search",
+        json={"query": query, "pit": {"id": point.get("id") or point["pit_id"], "keep_alive": "10m"}},
+    ).json()
     assert scores(by_point) == right
     if bed.is_opensearch:
         template = {"source": '{"query":{"match":{"semantic":"{{words}}"}},"size":50}', "params": {"words": QUERY}}
@@ -289,8 +301,9 @@ def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
         assert scores(explained) == right
         assert "_explanation" in explained["hits"]["hits"][0]
         pairs = b"".join(b"{}\n" + orjson.dumps(one) + b"\n" for one in ({"id": "missing"}, template))
-        missing, answer = patient.post(f"{base}/_msearch/template", content=pairs,
-                                     headers={"content-type": "application/x-ndjson"}).json()["responses"]  # fmt: skip
+        missing, answer = patient.post(
+            f"{base}/_msearch/template", content=pairs, headers={"content-type": "application/x-ndjson"}
+        ).json()["responses"]
         assert (missing["status"], missing["error"]["type"]) == (404, "resource_not_found_exception")
         assert scores(answer) == right
 
@@ -310,10 +323,13 @@ def test_questions_about_a_search_are_answered_for_what_it_means(bed: Bed) -> No
         template = {"id": "t", "template": {"source": '{"query":{"match":{"semantic":"{{words}}"}}}'}}
         rated: list[Json] = [{"request": {"query": query}}, {"template_id": "t", "params": {"words": QUERY}}]
         body: Json = {
-            "requests": [one | {"id": str(number), "ratings": [{"_index": bed.index, "_id": ids[0], "rating": 1}]}
-                         for number, one in enumerate(rated)],
-            "templates": [template], "metric": {"mean_reciprocal_rank": {"k": 1}},
-        }  # fmt: skip
+            "requests": [
+                one | {"id": str(number), "ratings": [{"_index": bed.index, "_id": ids[0], "rating": 1}]}
+                for number, one in enumerate(rated)
+            ],
+            "templates": [template],
+            "metric": {"mean_reciprocal_rank": {"k": 1}},
+        }
         details = bed.search(body, "_rank_eval")["details"]
         assert [details[number]["metric_score"] for number in "01"] == [1.0, 1.0]
 
@@ -362,13 +378,20 @@ def test_an_alias_that_goes_over_to_another_model_is_followed_at_once(
     other = write_tiny_bert(tmp_path / "other", seed=5)
     alias, index = f"{bed.index}-alias", f"{bed.index}-other"
     with load_encoder(str(other), device="cpu", precision="fp32", threads=1) as loaded:
-        load(bed.engine, loaded, index, write_jsonl(tmp_path / "docs.jsonl", documents()), dead=tmp_path / "dead",
-             id_field="id")  # fmt: skip
+        load(
+            bed.engine,
+            loaded,
+            index,
+            write_jsonl(tmp_path / "docs.jsonl", documents()),
+            dead=tmp_path / "dead",
+            id_field="id",
+        )
         right = sorted(((1 + cosine) / 2 for cosine in cosines(loaded).values()), reverse=True)[:K]
     settings = GatewaySettings(
-        upstream=EngineSettings(url=bed.engine), models=tiny_settings(tiny, models=(str(tiny), str(other))),
-        meaning=Meaning(k=K, num_candidates=100),
-    )  # fmt: skip
+        upstream=EngineSettings(url=bed.engine),
+        models=tiny_settings(tiny, models=(str(tiny), str(other))),
+        meaning=SemanticSettings(k=K, num_candidates=100),
+    )
 
     def point(alias_of: str, away_from: str | None = None) -> None:
         actions: list[Json] = [{"add": {"index": alias_of, "alias": alias}}]
@@ -471,8 +494,15 @@ def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
     index = f"{bed.index}-{index_type}"
     settings: Json = {"number_of_shards": shards} | ({"knn": index_type != "flat"} if bed.is_opensearch else {})
     patient.put(f"{bed.engine}/{index}", json={"settings": {"index": settings}}).raise_for_status()
-    load(bed.engine, encoder, index, write_jsonl(tmp_path / "docs.jsonl", documents()), dead=tmp_path / "dead",
-         id_field="id", index_type=index_type)  # fmt: skip
+    load(
+        bed.engine,
+        encoder,
+        index,
+        write_jsonl(tmp_path / "docs.jsonl", documents()),
+        dead=tmp_path / "dead",
+        id_field="id",
+        index_type=index_type,
+    )
     query = {"bool": {"filter": [{"match": {"semantic": QUERY}}, ENGLISH]}}
     try:
         for sort in ([], ["rank"]):

@@ -73,9 +73,13 @@ def test_headers_arrive_in_order_and_twice_where_they_came_twice(url: str, echo:
     said = ["x-b: 1", "X-A: 2", "x-b: 3", "accept: */*", "x-utf8: café", "x-empty:", "connection: close"]
     talk(url, "\r\n".join(["GET /a?b HTTP/1.1", "host: x", *said, "", ""]).encode())
     assert list(arrived(echo).headers[1:]) == [
-        (b"x-b", b"1"), (b"x-a", b"2"), (b"x-b", b"3"), (b"accept", b"*/*"), (b"x-utf8", "café".encode()),
+        (b"x-b", b"1"),
+        (b"x-a", b"2"),
+        (b"x-b", b"3"),
+        (b"accept", b"*/*"),
+        (b"x-utf8", "café".encode()),
         (b"x-empty", b""),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])

@@ -15,13 +15,13 @@ import orjson
 import pytest
 
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.app import create_app
-from es_sbert.gateway.settings import GatewaySettings, Meaning
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.index.schema import index_body
-from es_sbert.loading import load_encoder
+from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
+from es_sbert.index.mapping import index_body
+from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.model_loading import load_encoder
 from tests.engine.secured import Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -68,12 +68,15 @@ def _searches(index: str) -> list[Asked]:
         Asked("POST", f"{at}/_msearch", lines=_lines({}, SEMANTIC)),
         Asked("POST", f"{at}/_search/template", source),
         Asked("POST", f"{at}/_msearch/template", lines=_lines({}, source)),
-        Asked("POST", f"{at}/_rank_eval", {
-            "requests": [{"id": "one", "request": SEMANTIC, "ratings": []}], "metric": {"precision": {}}}),
+        Asked(
+            "POST",
+            f"{at}/_rank_eval",
+            {"requests": [{"id": "one", "request": SEMANTIC, "ratings": []}], "metric": {"precision": {}}},
+        ),
         Asked("POST", f"{at or '/_all'}/_delete_by_query", SEMANTIC),
         Asked("POST", f"{at or '/_all'}/_update_by_query", SEMANTIC),
         *([Asked("POST", f"{at}/_explain/1", SEMANTIC)] if at else []),
-    ]  # fmt: skip
+    ]
 
 
 def _writes(index: str) -> list[Asked]:
@@ -114,14 +117,20 @@ def server(secured_es8: Secured, tiny: Path) -> Iterator[Secured]:
             secured_es8.ask("DELETE", f"/{name}")
     try:
         ensure_vector_field(
-            engine, PUBLIC, vector_field="embedding", fingerprint=info.fingerprint, model_name=info.model,
-            dimensions=info.dimensions, text="{text}",
-        )  # fmt: skip
+            engine,
+            PUBLIC,
+            vector_field="embedding",
+            fingerprint=info.fingerprint,
+            model_name=info.model,
+            dimensions=info.dimensions,
+            text="{text}",
+        )
     finally:
         engine.close()
-    meta = VectorFieldMeta(fingerprint="5077" * 8, model="sotto-voce", dimensions=3, index_type="hnsw",
-                           text="{hush_title}. {text}")  # fmt: skip
-    body = index_body(Flavour.ELASTICSEARCH, "hush_vector", meta)
+    meta = VectorFieldMeta(
+        fingerprint="5077" * 8, model="sotto-voce", dimensions=3, index_type="hnsw", text="{hush_title}. {text}"
+    )
+    body = index_body(EngineType.ELASTICSEARCH, "hush_vector", meta)
     secured_es8.ask("PUT", f"/{SECRET}", body)
     secured_es8.ask("PUT", f"/{BROKEN}", {"mappings": {"_meta": {"es_sbert": {"fields": {"hush_vector": 3}}}}})
     secured_es8.ask("PUT", f"/{PUBLIC}/_doc/1?refresh=true", {**DOCUMENT, "embedding": vector.tolist()})
@@ -145,7 +154,7 @@ def keys(server: Secured) -> dict[str, str | None]:
 
 @pytest.fixture(scope="module")
 def through(server: Secured, tiny: Path) -> Iterator[httpx.Client]:
-    settings = GatewaySettings(upstream=owner(server), models=tiny_settings(tiny), meaning=Meaning(k=1))
+    settings = GatewaySettings(upstream=owner(server), models=tiny_settings(tiny), meaning=SemanticSettings(k=1))
     with (
         served(create_app(settings)) as url,
         httpx.Client(base_url=url, timeout=120, trust_env=False) as client,
@@ -190,8 +199,9 @@ def test_whom_the_engine_refuses_gets_the_engines_own_answer(
         assert answer.json()["error"]["type"] == expected.json()["error"]["type"] == "security_exception"
 
 
-@pytest.mark.parametrize("asked", [one for index in ("", "_all", "*", "pub,va*") for one in _searches(index)[:1]],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "asked", [one for index in ("", "_all", "*", "pub,va*") for one in _searches(index)[:1]], ids=str
+)
 def test_a_search_of_all_indices_looks_into_those_that_the_caller_may_search(
     through: httpx.Client, keys: dict[str, str | None], asked: Asked
 ) -> None:
@@ -199,8 +209,9 @@ def test_a_search_of_all_indices_looks_into_those_that_the_caller_may_search(
     assert [hit["_index"] for hit in answer.json()["hits"]["hits"]] == [PUBLIC]
 
 
-@pytest.mark.parametrize("asked", [one for index in ("", "_all", "*", "pub*", "va*") for one in _searches(index)],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "asked", [one for index in ("", "_all", "*", "pub*", "va*") for one in _searches(index)], ids=str
+)
 def test_no_answer_to_a_narrow_key_tells_of_indices_that_it_may_not_search(
     through: httpx.Client, keys: dict[str, str | None], asked: Asked
 ) -> None:

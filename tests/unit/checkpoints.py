@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from es_sbert.exporters.sentences import parity_sentences
+from es_sbert.exporters.parity_texts import parity_sentences
 
 ARCHITECTURES = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet")
 TRACED_ARCHITECTURES = ("xlnet", "modernbert")  # whose graphs are traced, not built
@@ -132,14 +132,24 @@ def _settings(
     """The settings of a small network in the words of its architecture."""
     if architecture == "distilbert":
         return {
-            "vocab_size": vocabulary, "dim": hidden, "n_heads": heads, "n_layers": layers, "hidden_dim": 4 * hidden,
-            "activation": hidden_act, "max_position_embeddings": max_tokens,
-        }  # fmt: skip
+            "vocab_size": vocabulary,
+            "dim": hidden,
+            "n_heads": heads,
+            "n_layers": layers,
+            "hidden_dim": 4 * hidden,
+            "activation": hidden_act,
+            "max_position_embeddings": max_tokens,
+        }
     if architecture == "xlnet":
         return {
-            "vocab_size": vocabulary, "d_model": hidden, "n_head": heads, "n_layer": layers, "d_inner": 4 * hidden,
-            "ff_activation": hidden_act, "pad_token_id": _XLNET_TOKENS.index("<pad>"),
-        }  # fmt: skip
+            "vocab_size": vocabulary,
+            "d_model": hidden,
+            "n_head": heads,
+            "n_layer": layers,
+            "d_inner": 4 * hidden,
+            "ff_activation": hidden_act,
+            "pad_token_id": _XLNET_TOKENS.index("<pad>"),
+        }
     common = {
         "vocab_size": vocabulary, "hidden_size": hidden, "num_attention_heads": heads, "num_hidden_layers": layers,
         "intermediate_size": 4 * hidden,
@@ -147,15 +157,25 @@ def _settings(
     if architecture == "modernbert":
         # A window narrower than the longest input, and a layer that sees everything, as in the models people use.
         return {
-            **common, "hidden_activation": hidden_act, "max_position_embeddings": max_tokens, "local_attention": 8,
-            "global_attn_every_n_layers": 2, "pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3,
-            "bos_token_id": 2, "eos_token_id": 3,
-        }  # fmt: skip
+            **common,
+            "hidden_activation": hidden_act,
+            "max_position_embeddings": max_tokens,
+            "local_attention": 8,
+            "global_attn_every_n_layers": 2,
+            "pad_token_id": 0,
+            "cls_token_id": 2,
+            "sep_token_id": 3,
+            "bos_token_id": 2,
+            "eos_token_id": 3,
+        }
     counted_after_padding = architecture != "bert"
     return {
-        **common, "hidden_act": hidden_act, "type_vocab_size": 2 if architecture == "bert" else 1,
-        "max_position_embeddings": max_tokens + 2 * counted_after_padding, "pad_token_id": int(counted_after_padding),
-    }  # fmt: skip
+        **common,
+        "hidden_act": hidden_act,
+        "type_vocab_size": 2 if architecture == "bert" else 1,
+        "max_position_embeddings": max_tokens + 2 * counted_after_padding,
+        "pad_token_id": int(counted_after_padding),
+    }
 
 
 def _randomise(network: torch.nn.Module, seed: int) -> None:
@@ -183,8 +203,12 @@ def _tokenizer(architecture: str, max_tokens: int) -> transformers.PreTrainedTok
         tokenizer = tokenizers.Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(vocab_size=_VOCABULARY, special_tokens=special, show_progress=False,
-                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
+        trainer = trainers.BpeTrainer(
+            vocab_size=_VOCABULARY,
+            special_tokens=special,
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        )
         tokenizer.train_from_iterator(texts, trainer)
     elif architecture == "xlm-roberta":
         tokenizer = _unigram(texts, special, unknown)
@@ -206,10 +230,17 @@ def _tokenizer(architecture: str, max_tokens: int) -> transformers.PreTrainedTok
             special_tokens=[(begin, ids[begin]), (end, ids[end])],
         )
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=max_tokens, bos_token=begin, eos_token=end, cls_token=begin,
-        sep_token=end, pad_token=padding, unk_token=unknown, mask_token=mask,
+        tokenizer_object=tokenizer,
+        model_max_length=max_tokens,
+        bos_token=begin,
+        eos_token=end,
+        cls_token=begin,
+        sep_token=end,
+        pad_token=padding,
+        unk_token=unknown,
+        mask_token=mask,
         model_input_names=_WITH_TYPES if architecture == "bert" else _WITHOUT_TYPES,
-    )  # fmt: skip
+    )
 
 
 def _word_pieces(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], special: Sequence[str]) -> dict[str, int]:
@@ -233,8 +264,9 @@ def _unigram(texts: Sequence[str], special: Sequence[str], unknown: str) -> toke
     tokenizer = tokenizers.Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=_VOCABULARY, special_tokens=list(special), unk_token=unknown,
-                                      show_progress=False)  # fmt: skip
+    trainer = trainers.UnigramTrainer(
+        vocab_size=_VOCABULARY, special_tokens=list(special), unk_token=unknown, show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer)
     pieces = [(piece, round(score, 2)) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
     first, rest = pieces[: len(special)], pieces[len(special) :]
@@ -253,7 +285,15 @@ def _xlnet_tokenizer(max_tokens: int) -> transformers.PreTrainedTokenizerFast:
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in (separate, classify)],
     )
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=max_tokens, bos_token=begin, eos_token=end, cls_token=classify,
-        sep_token=separate, pad_token=padding, unk_token=unknown, mask_token=mask, padding_side="left",
+        tokenizer_object=tokenizer,
+        model_max_length=max_tokens,
+        bos_token=begin,
+        eos_token=end,
+        cls_token=classify,
+        sep_token=separate,
+        pad_token=padding,
+        unk_token=unknown,
+        mask_token=mask,
+        padding_side="left",
         model_input_names=_WITH_TYPES,
-    )  # fmt: skip
+    )

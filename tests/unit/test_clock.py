@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.clock import Clock, iso
-from es_sbert.ingest.dead_letters import last_time
+from es_sbert.clock import Clock, format_timestamp
+from es_sbert.ingest.dead_letters import last_dead_letter_time
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -37,7 +37,7 @@ def test_what_comes_after_a_time_that_was_seen_is_later() -> None:
 def test_what_is_no_time_is_passed_over(time: str) -> None:
     clock = Clock(lambda: NOON)
     clock.observe(time)
-    assert clock.now() == iso(NOON)
+    assert clock.now() == format_timestamp(NOON)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_what_is_no_time_is_passed_over(time: str) -> None:
 )
 def test_the_time_of_the_last_letter_that_is_whole(tmp_path: Path, tail: bytes, time: str | None) -> None:
     path = tmp_path / "letters.jsonl"
-    assert last_time(path) is None
+    assert last_dead_letter_time(path) is None
     path.write_bytes(b'{"time": "a"}\n{"time": "b"}\n' + tail)
-    assert last_time(path) == time
+    assert last_dead_letter_time(path) == time

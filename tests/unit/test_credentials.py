@@ -11,7 +11,7 @@ import keyring.backend
 import pytest
 from keyring.errors import KeyringLocked
 
-from es_sbert import credentials
+from es_sbert import config
 from es_sbert.config import EngineSettings
 from es_sbert.errors import UsageError
 
@@ -139,7 +139,7 @@ def test_a_keyring_that_is_locked_or_missing(ring: Keyring, monkeypatch: pytest.
     ring.locked = True
     with pytest.raises(UsageError, match="cannot be read: the keyring is locked"):
         EngineSettings(keyring="search")
-    monkeypatch.setattr(credentials.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(config.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="needs the package keyring") as caught:
         EngineSettings(keyring="search")
     assert "es-sbert[keyring]" in caught.value.remedy

@@ -39,9 +39,17 @@ def test_help_of_ingest_begins_with_the_ten_options_of_an_ordinary_load() -> Non
     _, _, options = help_text("ingest").partition("\nOptions:\n")
     first, _, _ = options.partition("\n\n")
     assert re.findall(r"^  (--[a-z-]+)", first, re.MULTILINE) == [
-        "--index", "--id-field", "--text-field", "--text-template", "--passages", "--model", "--url", "--dry-run",
-        "--watch", "--retry",
-    ]  # fmt: skip
+        "--index",
+        "--id-field",
+        "--text-field",
+        "--text-template",
+        "--passages",
+        "--model",
+        "--url",
+        "--dry-run",
+        "--watch",
+        "--retry",
+    ]
 
 
 def test_no_page_without_a_command() -> None:
@@ -76,14 +84,6 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert not {ROOT / page for page in _ALL_PAGES} - linked - {readme}
 
 
-def test_every_folder_has_its_room() -> None:
-    text = (ROOT / "docs/architecture.md").read_text()
-    folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "es_sbert").rglob("__init__.py")}
-    # The folders of a command's options belong to the command.
-    inner = {folder for folder in folders if folder.startswith("es_sbert/cli/")} | {"es_sbert"}
-    assert not {folder for folder in folders - inner if f"`{folder}/`" not in text}
-
-
 @pytest.mark.parametrize("page", ["docs/opensearch-ml.md"])
 def test_requests_that_are_shown_hold_json(page: str) -> None:
     requests = shown_requests(ROOT / page)
@@ -116,18 +116,3 @@ def test_contributing_names_what_its_files_hold() -> None:
             checked += 1
             assert re.search(rf"\b{name}\b", text), f"{name}: {step}"
     assert checked > 20
-
-
-_SOURCES = [
-    f"/{path.relative_to(ROOT)}"
-    for folder in ("es_sbert", "exporters", "tests", "benchmarks")
-    for kind in ("py", "js")
-    for path in (ROOT / folder).rglob(f"*.{kind}")
-]
-
-
-@pytest.mark.parametrize("page", _ALL_PAGES)
-def test_named_modules_exist(page: str) -> None:
-    """Also where a page leaves out the folder that it has spoken of before."""
-    for name in re.findall(r"`([\w/]+\.(?:py|js))`", (ROOT / page).read_text()):
-        assert any(path.endswith(f"/{name}") for path in _SOURCES), name

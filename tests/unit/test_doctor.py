@@ -7,67 +7,72 @@ from typing import Any
 
 import pytest
 
-from es_sbert.doctor.cuda import CudaState, judge_cuda
-from es_sbert.doctor.engine import Disk, judge_disks
-from es_sbert.doctor.findings import Finding, Level
-from es_sbert.doctor.index import judge_field, judge_settings
-from es_sbert.encoder.cuda import CudaLibraries, needed_libraries
-from es_sbert.encoder.hardware import Card, Driver
-from es_sbert.encoder.types import EncoderInfo
+from es_sbert.diagnostics.doctor import CudaState, Finding, NodeDisk, Severity, cuda_findings, disk_findings
+from es_sbert.diagnostics.index_check import field_findings, settings_findings
+from es_sbert.encoder.cuda_libraries import CudaLibraryStatus, needed_libraries
+from es_sbert.encoder.device import Gpu, NvidiaDriver
+from es_sbert.encoder.embeddings import EncoderInfo
 from es_sbert.engines.protocol import IndexState
 from es_sbert.errors import UsageError
-from es_sbert.index.describe import FieldSummary
-from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.index_summary import FieldSummary
+from es_sbert.index.vector_meta import VectorFieldMeta
 
 GB = 10**9
 MARK = "cluster.routing.allocation.disk.watermark"
 INFO = EncoderInfo(
-    model="tiny", fingerprint="f" * 32, dimensions=16, max_tokens=24, variant="int8", precision="int8",
-    provider="CPUExecutionProvider", device="cpu", threads=2,
-)  # fmt: skip
+    model="tiny",
+    fingerprint="f" * 32,
+    dimensions=16,
+    max_tokens=24,
+    variant="int8",
+    precision="int8",
+    provider="CPUExecutionProvider",
+    device="cpu",
+    threads=2,
+)
 
 
-def disk(free: float, total: float = 100.0) -> Disk:
-    return Disk("node", int(total * GB), int(free * GB))
+def disk(free: float, total: float = 100.0) -> NodeDisk:
+    return NodeDisk("node", int(total * GB), int(free * GB))
 
 
 @pytest.mark.parametrize(
     ("free", "settings", "level", "words"),
     [
-        (50, {}, Level.OK, "50.0 GB free of 100.0"),
-        (15, {}, Level.WARNING, "no new shards"),
-        (9, {}, Level.WARNING, "moved away"),
-        (4, {}, Level.ERROR, "read-only"),
-        (50, {f"{MARK}.flood_stage": "40%"}, Level.ERROR, "read-only"),
-        (50, {f"{MARK}.flood_stage": "0.4"}, Level.ERROR, "read-only"),
-        (50, {f"{MARK}.flood_stage": "60gb"}, Level.ERROR, "read-only"),
-        (50, {f"{MARK}.flood_stage": "10gb", f"{MARK}.high": "44GB", f"{MARK}.low": "46gb"}, Level.OK, "free"),
-        (50, {f"{MARK}.high": "not a number"}, Level.OK, "free"),
+        (50, {}, Severity.OK, "50.0 GB free of 100.0"),
+        (15, {}, Severity.WARNING, "no new shards"),
+        (9, {}, Severity.WARNING, "moved away"),
+        (4, {}, Severity.ERROR, "read-only"),
+        (50, {f"{MARK}.flood_stage": "40%"}, Severity.ERROR, "read-only"),
+        (50, {f"{MARK}.flood_stage": "0.4"}, Severity.ERROR, "read-only"),
+        (50, {f"{MARK}.flood_stage": "60gb"}, Severity.ERROR, "read-only"),
+        (50, {f"{MARK}.flood_stage": "10gb", f"{MARK}.high": "44GB", f"{MARK}.low": "46gb"}, Severity.OK, "free"),
+        (50, {f"{MARK}.high": "not a number"}, Severity.OK, "free"),
     ],
 )
 def test_disks_are_judged_by_the_engines_own_watermarks(
-    free: float, settings: dict[str, Any], level: Level, words: str
+    free: float, settings: dict[str, Any], level: Severity, words: str
 ) -> None:
-    [finding] = judge_disks([disk(99), disk(free)], settings, guarded=True)
+    [finding] = disk_findings([disk(99), disk(free)], settings, guarded=True)
     assert (finding.level, words in finding.message) == (level, True)
-    assert bool(finding.remedy) is (level is not Level.OK)
+    assert bool(finding.remedy) is (level is not Severity.OK)
 
 
 def test_watermarks_that_are_off_and_nodes_that_do_not_tell() -> None:
-    [off] = judge_disks([disk(1)], {}, guarded=False)
-    assert (off.level, "switched off" in off.message) == (Level.OK, True)
-    [silent] = judge_disks([], {}, guarded=True)
-    assert silent.level is Level.WARNING
+    [off] = disk_findings([disk(1)], {}, guarded=False)
+    assert (off.level, "switched off" in off.message) == (Severity.OK, True)
+    [silent] = disk_findings([], {}, guarded=True)
+    assert silent.level is Severity.WARNING
 
 
 def test_blocks_and_settings_left_behind() -> None:
     meta = {"es_sbert": {"load": {"before": {"index.refresh_interval": None, "index.number_of_replicas": "1"}}}}
     state = IndexState("docs", {"_meta": meta}, {"index.blocks.write": "true", "index.blocks.read": "false"})
-    blocked, left = judge_settings(state)
-    assert (blocked.level, "index.blocks.write" in blocked.message) == (Level.ERROR, True)
+    blocked, left = settings_findings(state)
+    assert (blocked.level, "index.blocks.write" in blocked.message) == (Severity.ERROR, True)
     assert "docs/_settings" in blocked.remedy
-    assert (left.level, left.remedy) == (Level.WARNING, "If none is running now: `es-sbert index repair docs`.")
-    assert list(judge_settings(IndexState("docs", {}, {}))) == []
+    assert (left.level, left.remedy) == (Severity.WARNING, "If none is running now: `es-sbert index repair docs`.")
+    assert list(settings_findings(IndexState("docs", {}, {}))) == []
 
 
 def field(**counts: int) -> FieldSummary:
@@ -77,20 +82,20 @@ def field(**counts: int) -> FieldSummary:
     )
 
 
-def levels(findings: Any) -> list[Level]:
+def levels(findings: Any) -> list[Severity]:
     return [finding.level for finding in findings]
 
 
 def test_vector_fields() -> None:
-    assert levels(judge_field("docs", field(), 10, INFO)) == [Level.OK]
-    assert levels(judge_field("docs", field(), 12, INFO)) == [Level.WARNING]
-    assert levels(judge_field("docs", field(truncated=3), 10, None)) == [Level.OK, Level.WARNING]
-    assert levels(judge_field("docs", field(current=9), 10, INFO)) == [Level.ERROR, Level.OK]
+    assert levels(field_findings("docs", field(), 10, INFO)) == [Severity.OK]
+    assert levels(field_findings("docs", field(), 12, INFO)) == [Severity.WARNING]
+    assert levels(field_findings("docs", field(truncated=3), 10, None)) == [Severity.OK, Severity.WARNING]
+    assert levels(field_findings("docs", field(current=9), 10, INFO)) == [Severity.ERROR, Severity.OK]
     other = replace(INFO, model="another", fingerprint="0" * 32)
-    assert levels(judge_field("docs", field(), 10, other)) == [Level.WARNING, Level.OK]
+    assert levels(field_findings("docs", field(), 10, other)) == [Severity.WARNING, Severity.OK]
     # Nothing that could be named would search it.
     changed = replace(INFO, fingerprint="0" * 32)
-    assert levels(judge_field("docs", field(), 10, changed)) == [Level.ERROR, Level.OK]
+    assert levels(field_findings("docs", field(), 10, changed)) == [Severity.ERROR, Severity.OK]
 
 
 def test_an_error_is_a_finding() -> None:
@@ -98,26 +103,26 @@ def test_an_error_is_a_finding() -> None:
     assert finding.as_json() == {"level": "error", "about": "engine", "message": "broken", "remedy": "Mend it."}
 
 
-GPU_WHEEL = CudaState(("onnxruntime-gpu",), "1.31.1", 13, Driver((Card("H200", (9, 0)),), (13, 2)))
+GPU_WHEEL = CudaState(("onnxruntime-gpu",), "1.31.1", 13, NvidiaDriver((Gpu("H200", (9, 0)),), (13, 2)))
 
 
-def libraries(*missing: str) -> CudaLibraries:
+def libraries(*missing: str) -> CudaLibraryStatus:
     needed = needed_libraries(13, "linux")
     found = tuple((library, f"/lib/{library.name}") for library in needed if library.name not in missing)
-    return CudaLibraries(found, tuple(library for library in needed if library.name in missing))
+    return CudaLibraryStatus(found, tuple(library for library in needed if library.name in missing))
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
 def test_without_a_card_one_line_suffices(device: str) -> None:
-    for driver in (None, Driver(())):
-        [finding] = judge_cuda(replace(GPU_WHEEL, driver=driver), CudaLibraries(), device)
-        assert (finding.level, finding.about) == (Level.OK, "cuda")
+    for driver in (None, NvidiaDriver(())):
+        [finding] = cuda_findings(replace(GPU_WHEEL, driver=driver), CudaLibraryStatus(), device)
+        assert (finding.level, finding.about) == (Severity.OK, "cuda")
         assert finding.message == "no NVIDIA GPU; onnxruntime-gpu 1.31.1, built for CUDA 13, runs on the CPU"
 
 
 def test_a_complete_installation_lists_every_library() -> None:
-    findings = list(judge_cuda(GPU_WHEEL, libraries(), "auto"))
-    assert {finding.level for finding in findings} == {Level.OK}
+    findings = list(cuda_findings(GPU_WHEEL, libraries(), "auto"))
+    assert {finding.level for finding in findings} == {Severity.OK}
     assert [finding.message for finding in findings][:3] == [
         "onnxruntime-gpu 1.31.1, built for CUDA 13",
         "cuda:0 is H200 (compute capability 9.0)",
@@ -126,35 +131,47 @@ def test_a_complete_installation_lists_every_library() -> None:
     assert len(findings) == 2 + len(needed_libraries(13, "linux"))
 
 
-@pytest.mark.parametrize(("device", "level"), [("auto", Level.WARNING), ("cuda", Level.ERROR), ("cuda:1", Level.ERROR)])
-def test_a_missing_library_comes_with_its_package(device: str, level: Level) -> None:
-    said = judge_cuda(GPU_WHEEL, libraries("libcurand.so.10", "libcudnn.so.9"), device)
-    curand, cudnn = (finding for finding in said if finding.level is not Level.OK)
+@pytest.mark.parametrize(
+    ("device", "level"), [("auto", Severity.WARNING), ("cuda", Severity.ERROR), ("cuda:1", Severity.ERROR)]
+)
+def test_a_missing_library_comes_with_its_package(device: str, level: Severity) -> None:
+    said = cuda_findings(GPU_WHEEL, libraries("libcurand.so.10", "libcudnn.so.9"), device)
+    curand, cudnn = (finding for finding in said if finding.level is not Severity.OK)
     assert (curand.level, curand.message) == (level, "libcurand.so.10: not found")
     assert "pip install nvidia-curand;" in curand.remedy
     # Only some models need cuDNN.
-    assert (cudnn.level, cudnn.message.partition(":")[0]) == (Level.WARNING, "libcudnn.so.9")
+    assert (cudnn.level, cudnn.message.partition(":")[0]) == (Severity.WARNING, "libcudnn.so.9")
     assert "pip install nvidia-cudnn-cu13;" in cudnn.remedy
 
 
 @pytest.mark.parametrize(
     ("state", "device", "level", "words"),
     [
-        (replace(GPU_WHEEL, packages=("onnxruntime",), major=None), "auto", Level.WARNING, "was built without CUDA"),
-        (replace(GPU_WHEEL, packages=("onnxruntime",), major=None), "cuda", Level.ERROR, "was built without CUDA"),
-        (replace(GPU_WHEEL, packages=("onnxruntime", "onnxruntime-gpu")), "auto", Level.WARNING, "both installed"),
-        (replace(GPU_WHEEL, driver=None), "cuda", Level.ERROR, "no NVIDIA driver"),
-        (replace(GPU_WHEEL, driver=Driver((), None, "cuInit 100")), "cuda", Level.ERROR, "offers no GPU (cuInit 100)"),
+        (replace(GPU_WHEEL, packages=("onnxruntime",), major=None), "auto", Severity.WARNING, "was built without CUDA"),
+        (replace(GPU_WHEEL, packages=("onnxruntime",), major=None), "cuda", Severity.ERROR, "was built without CUDA"),
+        (replace(GPU_WHEEL, packages=("onnxruntime", "onnxruntime-gpu")), "auto", Severity.WARNING, "both installed"),
+        (replace(GPU_WHEEL, driver=None), "cuda", Severity.ERROR, "no NVIDIA driver"),
         (
-            replace(GPU_WHEEL, driver=Driver((Card("", None),), (12, 4))),
+            replace(GPU_WHEEL, driver=NvidiaDriver((), None, "cuInit 100")),
+            "cuda",
+            Severity.ERROR,
+            "offers no GPU (cuInit 100)",
+        ),
+        (
+            replace(GPU_WHEEL, driver=NvidiaDriver((Gpu("", None),), (12, 4))),
             "auto",
-            Level.WARNING,
+            Severity.WARNING,
             "runs CUDA up to 12.4, onnxruntime needs 13",
         ),
-        (replace(GPU_WHEEL, problem="a symbol is missing"), "cuda", Level.ERROR, "does not load: a symbol is missing"),
+        (
+            replace(GPU_WHEEL, problem="a symbol is missing"),
+            "cuda",
+            Severity.ERROR,
+            "does not load: a symbol is missing",
+        ),
     ],
 )
-def test_what_keeps_a_gpu_from_being_used(state: CudaState, device: str, level: Level, words: str) -> None:
-    [finding] = [finding for finding in judge_cuda(state, libraries(), device) if finding.level is not Level.OK]
+def test_what_keeps_a_gpu_from_being_used(state: CudaState, device: str, level: Severity, words: str) -> None:
+    [finding] = [finding for finding in cuda_findings(state, libraries(), device) if finding.level is not Severity.OK]
     assert (finding.level, words in finding.message) == (level, True)
     assert finding.remedy

@@ -46,8 +46,11 @@ def test_maven_fetches_from_wherever_it_is_set_up_to() -> None:
 
 @pytest.mark.parametrize("application", APPLICATIONS)
 def test_applications_do_not_know_es_sbert(application: str) -> None:
-    sources = [path for path in (EXAMPLES / application).rglob("*")
-               if path.is_file() and not _BUILT & set(path.parts) and path.name != "package-lock.json"]  # fmt: skip
+    sources = [
+        path
+        for path in (EXAMPLES / application).rglob("*")
+        if path.is_file() and not _BUILT & set(path.parts) and path.name != "package-lock.json"
+    ]
     assert len(sources) > 4
     for path in sources:
         text = path.read_text().lower()

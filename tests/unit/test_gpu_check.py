@@ -17,8 +17,8 @@ from benchmarks.gpu_check.attention import HIDDEN, LENGTHS, crossover
 from benchmarks.gpu_check.random_models import make_texts, whole_words, write_cross_encoder, write_model
 from benchmarks.gpu_check.steps import STEPS
 from benchmarks.gpu_check.training import training_case
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.cross_encoder import read_cross_encoder
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -147,18 +147,20 @@ def test_the_crossover_is_the_length_from_which_the_default_stays_faster() -> No
 def test_random_models_are_read_by_us_and_by_sentence_transformers(tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
-    from es_sbert.exporters.architectures import read_transformer
-    from es_sbert.exporters.parity import unit
-    from es_sbert.exporters.reference import NumpyReference
+    from es_sbert.exporters.architectures import read_transformer_weights
+    from es_sbert.exporters.numpy_reference import NumpyReference
+    from es_sbert.exporters.parity import normalize_rows
 
     folder = write_model(tmp_path / "model", TINY, vocabulary=200)
-    model, texts = read_model(folder), ["baba bebe bibi", "babe"]
+    model, texts = read_sentence_model(folder), ["baba bebe bibi", "babe"]
     assert (model.dimensions, model.normalize, [str(mode) for mode in model.pooling]) == (32, True, ["mean"])
-    expected = NumpyReference(model, read_transformer(model)).encode(texts)
+    expected = NumpyReference(model, read_transformer_weights(model)).encode(texts)
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode(texts)
-    assert np.einsum("td,td->t", unit(theirs), unit(expected)).min() > 0.99999
-    assert [str(mode) for mode in read_model(write_model(tmp_path / "max", TINY, vocabulary=200, pooling="max")).pooling
-            ] == ["max"]  # fmt: skip
+    assert np.einsum("td,td->t", normalize_rows(theirs), normalize_rows(expected)).min() > 0.99999
+    assert [
+        str(mode)
+        for mode in read_sentence_model(write_model(tmp_path / "max", TINY, vocabulary=200, pooling="max")).pooling
+    ] == ["max"]
 
     cross = write_cross_encoder(tmp_path / "cross", TINY, vocabulary=200)
     assert len(read_cross_encoder(cross).labels) == 1
@@ -171,7 +173,7 @@ def test_texts_have_the_tokens_that_are_asked_for(tmp_path: Path) -> None:
     words = whole_words(folder / "tokenizer.json")
     for tokens in (15, 64):
         texts = make_texts(words, 400, tokens, seed=1)
-        counted = SentenceTokenizer(read_model(folder))(texts).tokens
+        counted = SentenceTokenizer(read_sentence_model(folder))(texts).tokens
         assert len(set(texts)) == 400
         assert counted.min() >= tokens // 2
         assert counted.max() <= 1.5 * tokens
@@ -185,7 +187,7 @@ def test_words_of_a_tokenizer_that_marks_beginnings_are_whole(tmp_path: Path) ->
 
     folder = write_checkpoint(tmp_path / "model", "xlm-roberta", layers=1)
     words = whole_words(folder / "tokenizer.json")[:50]
-    tokenize = SentenceTokenizer(read_model(folder))
+    tokenize = SentenceTokenizer(read_sentence_model(folder))
     assert words
     assert tokenize([" ".join(words)]).tokens.tolist() == [len(words) + 2]
 

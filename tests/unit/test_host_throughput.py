@@ -11,7 +11,7 @@ import pytest
 from benchmarks import host_throughput
 from benchmarks.gpu_check.arithmetic import Shape
 from benchmarks.gpu_check.random_models import write_model
-from es_sbert.encoder.packing import PackedBatch
+from es_sbert.encoder.batching import PackedBatch
 
 COSTS = {"tokenise": {"cpu_us": 20.0, "lock_us": 2.0}, "pack": {"cpu_us": 2.0, "lock_us": 2.0}}
 

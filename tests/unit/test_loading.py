@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert import loading
-from es_sbert.encoder.device import NO_CARD
-from es_sbert.loading import load_encoder
+from es_sbert import model_loading
+from es_sbert.encoder.device import NO_GPU_FOUND
+from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 CPU, BOTH = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _first_load(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setattr(loading, "_reported", set())
+    monkeypatch.setattr(model_loading, "_reported", set())
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.getbasetemp() / "loading-cache"))
 
 
@@ -30,8 +30,8 @@ def load(
     folder: Path, monkeypatch: pytest.MonkeyPatch, device: str, providers: Sequence[str], cards: int
 ) -> tuple[list[str], tuple[str, ...]]:
     """What is told, and the warnings of the encoder."""
-    monkeypatch.setattr(loading, "available_providers", lambda: providers)
-    monkeypatch.setattr(loading, "cuda_devices", lambda: cards)
+    monkeypatch.setattr(model_loading, "available_providers", lambda: providers)
+    monkeypatch.setattr(model_loading, "cuda_devices", lambda: cards)
     told: list[str] = []
     with load_encoder(str(folder), device=device, precision="fp32", threads=1, report=told.append) as encoder:
         return [message for message in told if not message.startswith("Exporting")], encoder.info.warnings
@@ -39,9 +39,9 @@ def load(
 
 def test_auto_without_a_card_tells_it_once_and_warns_of_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told, warnings = load(folder, monkeypatch, "auto", BOTH, 0)
-    assert NO_CARD in told
+    assert NO_GPU_FOUND in told
     assert warnings == ()
-    assert NO_CARD not in load(folder, monkeypatch, "auto", BOTH, 0)[0]
+    assert NO_GPU_FOUND not in load(folder, monkeypatch, "auto", BOTH, 0)[0]
 
 
 def test_a_card_that_the_package_leaves_unused_is_a_warning_of_every_summary(
@@ -49,7 +49,7 @@ def test_a_card_that_the_package_leaves_unused_is_a_warning_of_every_summary(
 ) -> None:
     for _ in range(2):
         told, warnings = load(folder, monkeypatch, "auto", CPU, 1)
-        assert NO_CARD not in told
+        assert NO_GPU_FOUND not in told
         assert [("no CUDA provider" in warning, "es-sbert[cuda]" in warning) for warning in warnings] == [(True, True)]
 
 
@@ -58,13 +58,13 @@ def test_nothing_is_said_where_nothing_is_missed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, device: str, providers: list[str], cards: int
 ) -> None:
     told, warnings = load(folder, monkeypatch, device, providers, cards)
-    assert NO_CARD not in told
+    assert NO_GPU_FOUND not in told
     assert warnings == ()
 
 
 def test_a_search_does_not_say_that_the_cpu_embeds_its_text(capfd: pytest.CaptureFixture[str]) -> None:
-    from es_sbert.cli.search import _report
+    from es_sbert.cli.search import _print_message
 
-    _report(NO_CARD)
-    _report("Exporting model to ONNX, once")
+    _print_message(NO_GPU_FOUND)
+    _print_message("Exporting model to ONNX, once")
     assert capfd.readouterr() == ("", "Exporting model to ONNX, once\n")

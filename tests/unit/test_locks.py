@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.locks import file_lock
+from es_sbert.filesystem import file_lock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from es_sbert.locks import file_lock
+from es_sbert.filesystem import file_lock
 with file_lock(Path(sys.argv[1]), lambda: None):
     print("held", flush=True)
     sys.stdin.readline()
@@ -23,7 +23,7 @@ with file_lock(Path(sys.argv[1]), lambda: None):
 COUNTER = """
 import sys
 from pathlib import Path
-from es_sbert.locks import file_lock
+from es_sbert.filesystem import file_lock
 lock, counter = map(Path, sys.argv[1:])
 for _ in range(100):
     with file_lock(lock, lambda: None):

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from es_sbert.cli.logs import is_json, only_errors, report, start_logging
+from es_sbert.cli.logs import configure_logging, is_json_logging, log_error, log_errors_only
 from es_sbert.errors import UsageError
-from es_sbert.events import logger, record, say
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.progress import Logged, Snapshot, meter_for
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import EventMeter, ProgressSnapshot, choose_meter
 from es_sbert.ingest.throttle import Throttle
+from es_sbert.messages import log_event, log_message, logger
 
 
 @pytest.fixture(autouse=True)
@@ -31,46 +31,56 @@ def as_before() -> Iterator[None]:
 
 
 def test_people_see_texts_and_warnings(capfd: pytest.CaptureFixture[str]) -> None:
-    start_logging()
-    record("a", "not shown", number=1)
-    record("b", "not shown either", logging.WARNING, text="")
-    record("c", "a warning\x1b[31m", logging.WARNING)
-    record("d", "message", text="two\nlines")
-    say("hello %s")
+    configure_logging()
+    log_event("a", "not shown", number=1)
+    log_event("b", "not shown either", logging.WARNING, text="")
+    log_event("c", "a warning\x1b[31m", logging.WARNING)
+    log_event("d", "message", text="two\nlines")
+    log_message("hello %s")
     logging.getLogger("es_sbert.elsewhere").warning("ours: %d", 3)
     logging.getLogger("opensearch").warning("a request failed", exc_info=ValueError("x"))
     logging.getLogger("other").error("broken", exc_info=ValueError("x"))
-    report(UsageError("wrong\x07", "Mend it."))
+    log_error(UsageError("wrong\x07", "Mend it."))
     out, err = capfd.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        "a warning\\x1b[31m", "two", "lines", "hello %s", "ours: 3", "broken", "Error: wrong\\x07", "  Mend it.",
-    ]  # fmt: skip
+        "a warning\\x1b[31m",
+        "two",
+        "lines",
+        "hello %s",
+        "ours: 3",
+        "broken",
+        "Error: wrong\\x07",
+        "  Mend it.",
+    ]
 
 
 def test_machines_get_one_object_a_line(capfd: pytest.CaptureFixture[str]) -> None:
-    start_logging("json")
-    assert is_json()
-    record("a", "per cent: %s\n\x1b", number=1, nested={"x": ["\udcff", None, 0.5]})
+    configure_logging("json")
+    assert is_json_logging()
+    log_event("a", "per cent: %s\n\x1b", number=1, nested={"x": ["\udcff", None, 0.5]})
     logging.getLogger("other").warning("it %s", "fails", exc_info=ValueError("x"))
-    report(UsageError("wrong", "Mend it."))
+    log_error(UsageError("wrong", "Mend it."))
     _, err = capfd.readouterr()
     first, second, third = (orjson.loads(line) for line in err.splitlines())
     assert first["time"].endswith("+00:00")
     del first["time"]
     assert first == {
-        "level": "info", "event": "a", "message": "per cent: %s\n\x1b", "number": 1,
+        "level": "info",
+        "event": "a",
+        "message": "per cent: %s\n\x1b",
+        "number": 1,
         "nested": {"x": ["\\udcff", None, 0.5]},
-    }  # fmt: skip
+    }
     assert (second["event"], second["logger"], second["message"]) == ("log", "other", "it fails")
     assert second["traceback"] == "ValueError: x"
     assert (third["event"], third["level"], third["remedy"]) == ("failed", "error", "Mend it.")
-    start_logging()
-    assert not is_json()
+    configure_logging()
+    assert not is_json_logging()
 
 
 def test_people_see_where_a_mistake_happened_and_one_line_a_record(capfd: pytest.CaptureFixture[str]) -> None:
-    start_logging()
+    configure_logging()
     ours = logging.getLogger("es_sbert.gateway")
     ours.warning("index %s", "x\nError: forged\x1b[2J\u2028")
     try:
@@ -81,23 +91,21 @@ def test_people_see_where_a_mistake_happened_and_one_line_a_record(capfd: pytest
     lines = capfd.readouterr().err.split("\n")[:-1]
     assert lines[0] == "index x\\nError: forged\\x1b[2J\\u2028"
     assert lines[1:3] == ["a mistake", "    Traceback (most recent call last):"]
-    assert lines[-4:] == [
-        "    KeyError: 'first\\nsecond\\x1b'", "never retrieved", "    ValueError: two", "    lines"
-    ]  # fmt: skip
+    assert lines[-4:] == ["    KeyError: 'first\\nsecond\\x1b'", "never retrieved", "    ValueError: two", "    lines"]
     assert all(line.isprintable() for line in lines)
 
 
 def test_quiet_leaves_errors(capfd: pytest.CaptureFixture[str]) -> None:
-    start_logging()
-    only_errors()
-    say("hello")
-    record("a", "a warning", logging.WARNING)
-    report(UsageError("wrong", "Mend it."))
+    configure_logging()
+    log_errors_only()
+    log_message("hello")
+    log_event("a", "a warning", logging.WARNING)
+    log_error(UsageError("wrong", "Mend it."))
     assert capfd.readouterr().err == "Error: wrong\n  Mend it.\n"
 
 
 def test_a_library_is_silent() -> None:
-    code = "from es_sbert.events import record; record('a', 'message', 40)"
+    code = "from es_sbert.messages import log_event; log_event('a', 'message', 40)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 
@@ -109,21 +117,21 @@ def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object
 def test_waiting_has_a_beginning_and_an_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="es_sbert")
     now = 0.0
-    control = Control(lambda: now)
+    control = LoadControl(lambda: now)
     control.waits("429")
     now = 4.0
     control.waits("429")
-    control.goes_on()  # a busy engine's everyday
+    control.clear_backoff()  # a busy engine's everyday
     control.waits("429")
     now = 10.0
     control.waits("503")
     now = 20.0
     control.waits("503")
     now = 21.0
-    control.goes_on()
-    control.goes_on()
-    control.lose("gone")
-    control.lose("gone again")
+    control.clear_backoff()
+    control.clear_backoff()
+    control.mark_unreachable("gone")
+    control.mark_unreachable("gone again")
     begins, ends, lost = events(caplog)
     assert begins == ("waiting_began", {"reason": "503"})
     assert ends == ("waiting_ended", {"seconds": 17.0})
@@ -152,15 +160,23 @@ def test_the_throttle_tells_when_it_changes(caplog: pytest.LogCaptureFixture) ->
 def test_progress_is_an_event_every_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="es_sbert")
     now = 0.0
-    meter = Logged(timer=lambda: now)
+    meter = EventMeter(timer=lambda: now)
     for tick in range(60):
         now = tick / 4
-        meter.show(Snapshot(tick, tick, 0.25 if tick else None, now, 15.04, "429"))
+        meter.show(ProgressSnapshot(tick, tick, 0.25 if tick else None, now, 15.04, "429"))
     first, second = events(caplog)
     assert first == (
         "progress",
-        {"read": 20, "processed": 20, "fraction": 0.25, "seconds": 5.0, "documents_per_second": 4.0,
-         "seconds_left": 15.0, "waiting": "429", "watching": False},
-    )  # fmt: skip
+        {
+            "read": 20,
+            "processed": 20,
+            "fraction": 0.25,
+            "seconds": 5.0,
+            "documents_per_second": 4.0,
+            "seconds_left": 15.0,
+            "waiting": "429",
+            "watching": False,
+        },
+    )
     assert second[1]["read"] == 40
-    assert isinstance(meter_for(sys.stderr, quiet=False, events=True), Logged)
+    assert isinstance(choose_meter(sys.stderr, quiet=False, events=True), EventMeter)

@@ -33,8 +33,10 @@ def test_a_misspelt_command_or_option_gets_a_suggestion(
 )
 def test_a_shell_completes_commands_and_options(words: str, completed: set[str]) -> None:
     environment = os.environ | {
-        "_ES_SBERT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")),
-    }  # fmt: skip
+        "_ES_SBERT_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
     program = [sys.executable, "-c", "import sys; sys.argv[0] = 'es-sbert'; from es_sbert.cli.main import main; main()"]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert {line.partition(",")[2] for line in done.stdout.split()} == completed, done.stderr

@@ -12,11 +12,11 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
-from es_sbert.encoder.types import EncoderInfo
-from es_sbert.engines.protocol import EngineInfo, Flavour
-from es_sbert.ingest.ledger import Ledger, Outcome
-from es_sbert.ingest.metrics import LoadMetrics, read_metrics_address
-from es_sbert.ingest.progress import Snapshot
+from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.engines.protocol import EngineInfo, EngineType
+from es_sbert.ingest.ledger import DocumentOutcome, Ledger
+from es_sbert.ingest.load_metrics import LoadMetrics, read_metrics_address
+from es_sbert.ingest.progress import ProgressSnapshot
 from es_sbert.ingest.throttle import Throttle
 from tests.docs import help_text
 
@@ -37,12 +37,21 @@ def first_columns(text: str) -> list[str]:
 
 def exposed() -> CollectorRegistry:
     """Metrics of a load that has begun."""
-    info = EncoderInfo(model="m", fingerprint="f", dimensions=2, max_tokens=3, variant="fp32", precision="fp32",
-                       provider="CPUExecutionProvider", device="cpu", threads=1)  # fmt: skip
+    info = EncoderInfo(
+        model="m",
+        fingerprint="f",
+        dimensions=2,
+        max_tokens=3,
+        variant="fp32",
+        precision="fp32",
+        provider="CPUExecutionProvider",
+        device="cpu",
+        threads=1,
+    )
     metrics = LoadMetrics()
-    engine = EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
+    engine = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
     metrics.began('an "index"\n', engine, info, Ledger(), Throttle(1000, 4))
-    metrics.show(Snapshot(4, 2, 0.5, 1.0, waiting="429"))
+    metrics.show(ProgressSnapshot(4, 2, 0.5, 1.0, waiting="429"))
     return metrics.registry
 
 
@@ -67,7 +76,7 @@ def test_the_metrics_are_those_that_are_served() -> None:
     documented = {name for name in first_columns(section("Monitoring")) if name.startswith("es_sbert_")}
     assert documented == names()
     outcomes = {labels["outcome"] for labels in samples()["es_sbert_documents_total"]}
-    assert outcomes == {outcome.value for outcome in Outcome}
+    assert outcomes == {outcome.value for outcome in DocumentOutcome}
     row = next(line for line in PAGE.splitlines() if line.startswith("| `es_sbert_documents_total`"))
     assert all(outcome in row for outcome in outcomes)
     [info] = samples()["es_sbert_load_info"]
@@ -75,7 +84,7 @@ def test_the_metrics_are_those_that_are_served() -> None:
 
 
 def test_the_events_are_those_that_are_recorded() -> None:
-    recorded = {name for text in CODE.values() for name in re.findall(r'\brecord\(\s*"([a-z_]+)"', text)}
+    recorded = {name for text in CODE.values() for name in re.findall(r'\blog_event\(\s*"([a-z_]+)"', text)}
     extra = {"crashed", "log"}  # made by the formatter
     documented = {name for name in first_columns(section("Monitoring")) if not name.startswith("es_sbert_")}
     assert documented == recorded | extra

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import es_sbert
-from es_sbert.encoder.cuda import needed_libraries
+from es_sbert.encoder.cuda_libraries import needed_libraries
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -95,8 +95,10 @@ def test_constraints_hold_versions_only() -> None:
 
 
 def test_core_dependencies_are_constrained_and_without_torch() -> None:
-    pinned = {line.partition("==")[0].lower().replace("_", "-")
-              for line in (ROOT / "constraints.txt").read_text().splitlines()}  # fmt: skip
+    pinned = {
+        line.partition("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
     core = {re.split(r"[\[<>=; ]", line)[0].lower().replace("_", "-") for line in PYPROJECT["project"]["dependencies"]}
     assert core - pinned <= {"onnxruntime"}  # stands in for onnxruntime-gpu where that has no wheel
     assert not core & {"torch", "transformers", "sentence-transformers"}
@@ -151,8 +153,8 @@ def test_an_extra_that_a_message_names_brings_what_is_missing() -> None:
 
 
 def _required(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
-    """Extra and modules of each call of `es_sbert.extras.require`."""
+    """Extra and modules of each call of `es_sbert.errors.require_extra`."""
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Name("require"), args=[ast.Constant(str(extra)), *modules]):
+            case ast.Call(func=ast.Name("require_extra"), args=[ast.Constant(str(extra)), *modules]):
                 yield extra, [ast.literal_eval(module) for module in modules]

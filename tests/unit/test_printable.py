@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.printable import printable, printable_lines
+from es_sbert.messages import escape_unprintable, escape_unprintable_lines
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ from es_sbert.printable import printable, printable_lines
     ],
 )
 def test_what_could_do_something_is_escaped(text: str, shown: str) -> None:
-    assert printable(text) == shown
+    assert escape_unprintable(text) == shown
 
 
 @given(st.text(st.characters(), max_size=50))
 def test_nothing_that_moves_a_cursor_remains(text: str) -> None:
-    shown = printable(text)
+    shown = escape_unprintable(text)
     assert not {unicodedata.category(character) for character in shown} & {"Cc", "Cs", "Zl", "Zp"}
     assert shown.encode().decode() == shown
-    assert printable(shown) == shown
-    assert printable_lines(text).count("\n") == text.count("\n")
+    assert escape_unprintable(shown) == shown
+    assert escape_unprintable_lines(text).count("\n") == text.count("\n")

@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from es_sbert.cli.config_profile import read_profile
 from es_sbert.cli.options import connection_options, model_option
-from es_sbert.cli.profile import read_profile
 from es_sbert.errors import UsageError
 
 FILE = """

@@ -34,9 +34,20 @@ def test_every_fault_passed_three_times_in_a_row_wherever_it_applies(fault: Faul
 
 def test_a_run_that_lost_or_doubled_or_does_not_add_up_is_not_good() -> None:
     run = FaultRun(
-        commands=1, read=10, indexed=5, updated=0, unchanged=2, skipped=1, dead=2, left=0, retries=0, documents=7,
-        doubled=0, lost=0, seconds=1.0,
-    )  # fmt: skip
+        commands=1,
+        read=10,
+        indexed=5,
+        updated=0,
+        unchanged=2,
+        skipped=1,
+        dead=2,
+        left=0,
+        retries=0,
+        documents=7,
+        doubled=0,
+        lost=0,
+        seconds=1.0,
+    )
     assert run.good
     assert not replace(run, lost=1).good
     assert not replace(run, doubled=1).good

@@ -70,8 +70,9 @@ def test_cells() -> None:
 
 
 def test_a_figure_of_a_report() -> None:
-    report = {"rows": [{"data": "a", "part": "all", "figures": {"x": 1.5}},
-                       {"data": "a", "part": "b", "figures": {"x": 2.5}}]}  # fmt: skip
+    report = {
+        "rows": [{"data": "a", "part": "all", "figures": {"x": 1.5}}, {"data": "a", "part": "b", "figures": {"x": 2.5}}]
+    }
     assert figure(report, "a", "x") == 1.5
     assert figure(report, "a", "x", "b") == 2.5
     with pytest.raises(KeyError):

@@ -1,4 +1,4 @@
-"""Real search engines on this machine, fetched with Maven and run without Docker.
+"""Run real search engines on this machine without Docker; Maven downloads them.
 
 engine = start_engine("es9")
 print(engine.url)
@@ -17,14 +17,14 @@ if os.name != "posix":
         "Use docker-compose.yml, or the Windows Subsystem for Linux.",
     )
 
-from es_sbert.engines.local.catalogue import ENGINES, lookup
-from es_sbert.engines.local.server import purge_stopped, running_engines, start_engine, stop_engine
-from es_sbert.engines.local.state import RunningEngine
+from es_sbert.engines.local.engine_builds import ENGINES, find_build
+from es_sbert.engines.local.engine_home import RunningEngine
+from es_sbert.engines.local.local_engine import purge_stopped, running_engines, start_engine, stop_engine
 
 __all__ = [
     "ENGINES",
     "RunningEngine",
-    "lookup",
+    "find_build",
     "purge_stopped",
     "running_engines",
     "start_engine",

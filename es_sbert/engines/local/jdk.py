@@ -1,7 +1,7 @@
 """Find a Java runtime that can run a search engine.
 
-Looked at, in this order: `ES_JAVA_HOME`, `JAVA_HOME`, the `java` on PATH, then the folders where systems and
-version managers put JDKs. Among those folders the newest release up to `NEWEST_TESTED` wins.
+The search order is `ES_JAVA_HOME`, `JAVA_HOME`, the `java` on PATH, then the folders where systems and version
+managers install JDKs. Among those folders, the newest release up to `NEWEST_TESTED_JDK` wins.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from es_sbert.engines.local.account import Account
+from es_sbert.engines.local.server_process import Account
 from es_sbert.errors import LocalEngineError
 
-NEWEST_TESTED = 25
+NEWEST_TESTED_JDK = 25
 
 # What the servers' own modules and their jvm.options ask for. Runtimes made with jlink, such as those that
 # pip packages carry, lack the vector incubator and die at start with "Module not found".
@@ -40,7 +40,7 @@ REQUIRED_MODULES = frozenset(
     }
 )
 
-USUAL_PLACES = (
+JDK_FOLDERS = (
     "/usr/lib/jvm/*",
     "/usr/lib64/jvm/*",
     "/usr/java/*",
@@ -70,8 +70,9 @@ class Jdk:
     modules: frozenset[str]
 
 
-def find_jdk(minimum: int, environ: Mapping[str, str], account: Account | None,
-             places: Iterable[str] = USUAL_PLACES) -> Jdk:  # fmt: skip
+def find_jdk(
+    minimum: int, environ: Mapping[str, str], account: Account | None, places: Iterable[str] = JDK_FOLDERS
+) -> Jdk:
     """The first Java runtime that fits.
 
     Args:
@@ -87,15 +88,15 @@ def find_jdk(minimum: int, environ: Mapping[str, str], account: Account | None,
     def fitting(home: Path) -> Jdk | None:
         jdk = None
         if home not in refused:
-            jdk, refused[home] = _judge(home, minimum, account)
+            jdk, refused[home] = _check_home(home, minimum, account)
         return jdk
 
-    for home in _named(environ):
+    for home in _environment_homes(environ):
         if jdk := fitting(home):
             return jdk
-    installed = [jdk for home in _installed(places, environ) if (jdk := fitting(home))]
+    installed = [jdk for home in _installed_homes(places, environ) if (jdk := fitting(home))]
     if installed:
-        return max(installed, key=lambda jdk: (jdk.version <= NEWEST_TESTED, _nearness(jdk.version)))
+        return max(installed, key=lambda jdk: (jdk.version <= NEWEST_TESTED_JDK, _version_rank(jdk.version)))
     seen = "".join(f"\n    {home}: {reason}" for home, reason in refused.items())
     raise LocalEngineError(
         f"no JDK {minimum} or newer was found" + (f"; looked at:{seen}" if seen else ""),
@@ -104,12 +105,12 @@ def find_jdk(minimum: int, environ: Mapping[str, str], account: Account | None,
     )
 
 
-def _nearness(version: int) -> int:
+def _version_rank(version: int) -> int:
     """Newest first up to the newest tested release, then the oldest of the untested ones."""
-    return version if version <= NEWEST_TESTED else -version
+    return version if version <= NEWEST_TESTED_JDK else -version
 
 
-def _named(environ: Mapping[str, str]) -> Iterable[Path]:
+def _environment_homes(environ: Mapping[str, str]) -> Iterable[Path]:
     for name in ("ES_JAVA_HOME", "JAVA_HOME"):
         if environ.get(name):
             yield Path(environ[name])
@@ -118,7 +119,7 @@ def _named(environ: Mapping[str, str]) -> Iterable[Path]:
         yield Path(program).resolve().parent.parent
 
 
-def _installed(places: Iterable[str], environ: Mapping[str, str]) -> Iterable[Path]:
+def _installed_homes(places: Iterable[str], environ: Mapping[str, str]) -> Iterable[Path]:
     user_home = environ.get("HOME") or os.path.expanduser("~")
     for place in places:
         pattern = place.replace("~", user_home, 1) if place.startswith("~") else place
@@ -129,14 +130,14 @@ def _installed(places: Iterable[str], environ: Mapping[str, str]) -> Iterable[Pa
                 yield home
 
 
-def _judge(home: Path, minimum: int, account: Account | None) -> tuple[Jdk | None, str]:
+def _check_home(home: Path, minimum: int, account: Account | None) -> tuple[Jdk | None, str]:
     """The runtime if it fits, else the reason why not."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None, "no bin/java in it"
     if account is not None and not account.can_enter(java.parent):
         return None, f"the user {account.name}, who will run the server, cannot enter it"
-    jdk = read_release(home) or ask_java(home)
+    jdk = read_release(home) or run_java(home)
     if jdk is None:
         return None, "neither its release file nor its java tells a version"
     if jdk.version < minimum:
@@ -158,7 +159,7 @@ def read_release(home: Path) -> Jdk | None:
     return Jdk(home, version, modules) if version is not None and modules else None
 
 
-def ask_java(home: Path) -> Jdk | None:
+def run_java(home: Path) -> Jdk | None:
     """The same from `java -version` and `java --list-modules`; None if it does not run."""
     java = str(home / "bin" / "java")
     try:

@@ -1,9 +1,13 @@
-"""BiLSTM-max over frozen word vectors: InferSent (Conneau et al. 2017, arXiv 1705.02364; extra `train`)."""
+"""BiLSTM-max over frozen word vectors, and its training (InferSent, Conneau et al. 2017, arXiv 1705.02364)."""
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +19,69 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
-from es_sbert.bundle.json_files import read_json
-from es_sbert.bundle.model import PromptKind
-from es_sbert.bundle.safetensors import find_weights
-from es_sbert.encoder.batches import plan_batches
-from es_sbert.errors import BundleInvalid, OutputError, first_line
-from es_sbert.evaluation.baselines.vectors_file import WordVectors, read_word_vectors, write_word_vectors
-from es_sbert.evaluation.baselines.words import tokenize
+from es_sbert.bundle.model_files import find_weight_files, read_json
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.encoder.batching import plan_batches, unique_rows
+from es_sbert.errors import BundleInvalid, OutputError, SourceError, TrainingDiverged, error_summary
+from es_sbert.evaluation.baselines.word_vectors import WordVectors, read_word_vectors, tokenize, write_word_vectors
+from es_sbert.io.tables import read_table
+
+
+@dataclass(frozen=True)
+class ClassifiedPairs:
+    """Pairs of texts with a class.
+
+    Attributes:
+        first: The first text of each pair (premises).
+        second: The second (hypotheses).
+        labels: ``(pairs,)`` int64: the number of each pair's class, from 0.
+        classes: The classes' names, in the order of their numbers.
+    """
+
+    first: Sequence[str]
+    second: Sequence[str]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def read_classified_pairs(
+    path: Path, columns: tuple[str, str, str], classes: Sequence[str] | None = None
+) -> ClassifiedPairs:
+    """Read pairs from a table.
+
+    Args:
+        path: Anything that `read_table` reads.
+        columns: Names of the columns of the first text, the second text and the class.
+        classes: The classes there are; all that occur, in the order of the alphabet, by default.
+
+    Raises:
+        SourceError: the file is missing or broken, a text or class is empty, or a class is none of `classes`.
+    """
+    table = read_table(path, columns)
+    problems = table.problems()
+    first, second = table.texts(columns[0], problems), table.texts(columns[1], problems)
+    names = [value if isinstance(value, str) else str(value) for value in table.columns[columns[2]]]
+    known = tuple(sorted(set(names))) if classes is None else tuple(classes)
+    numbers = {name: number for number, name in enumerate(known)}
+    for line, value, name in zip(table.lines.tolist(), table.columns[columns[2]], names, strict=True):
+        if value is None or not name.strip():
+            problems.add(line, f"{columns[2]} is missing")
+        elif name not in numbers:
+            problems.add(line, f"{columns[2]} is {name!r}, none of {', '.join(known)}")
+    problems.check("Mend these rows, or leave them out.")
+    labels = np.array([numbers[name] for name in names], dtype=np.int64)  # (pairs,)
+    return ClassifiedPairs(first, second, labels, known)
+
 
 _CONFIG, _WEIGHTS, _WORDS = "config.json", "model.safetensors", "words.vec"
 _BUDGET = 4096  # padded words of one batch
-_AGAIN = "Train it again with `es-sbert baseline bilstm`, or copy the folder again."
+_MODEL_REMEDY = "Train it again with `es-sbert baseline bilstm`, or copy the folder again."
 
 
-class _Config(BaseModel):
+class _BiLstmConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     architecture: str
@@ -101,7 +154,7 @@ class InferSent:
         Raises:
             OutputError: it cannot be written.
         """
-        config = _Config(
+        config = _BiLstmConfig(
             architecture="bilstm-max", hidden=self.network.lstm.hidden_size, dimensions=self.vectors.dimensions
         )
         try:
@@ -110,7 +163,9 @@ class InferSent:
             save_file(self.network.cpu().state_dict(), folder / _WEIGHTS)
             (folder / _CONFIG).write_text(json.dumps(config.model_dump(), indent=2) + "\n")
         except (OSError, SafetensorError) as error:
-            raise OutputError(f"{folder} cannot be written: {first_line(error)}", "Choose another folder.") from error
+            raise OutputError(
+                f"{folder} cannot be written: {error_summary(error)}", "Choose another folder."
+            ) from error
 
 
 def open_infersent(folder: Path, name: str | None = None, device: str = "cpu") -> InferSent:
@@ -126,22 +181,214 @@ def open_infersent(folder: Path, name: str | None = None, device: str = "cpu") -
         SourceError: the table of words is broken.
     """
     try:
-        config = _Config(**read_json(folder / _CONFIG))
+        config = _BiLstmConfig(**read_json(folder / _CONFIG))
     except ValidationError as error:
         raise BundleInvalid(
-            f"{folder / _CONFIG} describes no BiLSTM-max: {error.errors()[0]['msg']}", _AGAIN
+            f"{folder / _CONFIG} describes no BiLSTM-max: {error.errors()[0]['msg']}", _MODEL_REMEDY
         ) from error
     if config.architecture != "bilstm-max":
-        raise BundleInvalid(f"{folder} holds a {config.architecture}, no bilstm-max", _AGAIN)
-    find_weights(folder)
+        raise BundleInvalid(f"{folder} holds a {config.architecture}, no bilstm-max", _MODEL_REMEDY)
+    find_weight_files(folder)
     vectors = read_word_vectors(folder / _WORDS)
     if vectors.dimensions != config.dimensions:
         raise BundleInvalid(
-            f"{folder / _WORDS} has {vectors.dimensions} dimensions, the network reads {config.dimensions}", _AGAIN
+            f"{folder / _WORDS} has {vectors.dimensions} dimensions, the network reads {config.dimensions}",
+            _MODEL_REMEDY,
         )
     network = BiLstmMax(vectors.vectors, config.hidden)
     try:
         network.load_state_dict(load_file(folder / _WEIGHTS))
     except (RuntimeError, SafetensorError, OSError) as error:
-        raise BundleInvalid(f"{folder / _WEIGHTS} does not fit config.json: {first_line(error)}", _AGAIN) from error
+        raise BundleInvalid(
+            f"{folder / _WEIGHTS} does not fit config.json: {error_summary(error)}", _MODEL_REMEDY
+        ) from error
     return InferSent(network.to(device), vectors, name or folder.resolve().name)
+
+
+# The paper's schedule (section 3.3): the learning rate falls by 1 % an epoch and to a fifth whenever accuracy on dev
+# falls; training ends below the last rate. The norm of gradients is its published code's.
+_DECAY, _SHRINK, _LAST_RATE, _MAX_NORM = 0.99, 5.0, 1e-5, 5.0
+_CLASSIFIER = 512
+_POOL = 32  # batches whose pairs are sorted by length together
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What one pass brought.
+
+    Attributes:
+        number: From 1.
+        loss: Mean cross-entropy of the training pairs, in nats.
+        accuracy: Share of dev pairs classified rightly.
+        pairs_per_second: Training pairs read a second, without the measurement on dev.
+    """
+
+    number: int
+    loss: float
+    accuracy: float
+    pairs_per_second: float
+
+
+class PairClassifier(nn.Module):
+    """Classes of pairs from (u, v, |u − v|, u ∗ v) by one hidden layer of 512 (the paper's section 3.1 and 3.3).
+
+    Args:
+        encoder: Gives u and v.
+        classes: How many there are.
+    """
+
+    def __init__(self, encoder: BiLstmMax, classes: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        width = 2 * encoder.lstm.hidden_size
+        self.head = nn.Sequential(nn.Linear(4 * width, _CLASSIFIER), nn.Tanh(), nn.Linear(_CLASSIFIER, classes))
+
+    def forward(self, first: Sequence[NDArray[np.int64]], second: Sequence[NDArray[np.int64]]) -> Tensor:
+        """Logits, *shape* ``(pairs, classes)``, of pairs of texts given as rows of the table, each ``(words,)``."""
+        texts = [*first, *second]
+        kinds, where = unique_rows(texts)  # a premise that stands in several pairs of the batch is encoded once
+        vectors = self.encoder([texts[kind] for kind in kinds])  # (distinct texts, 2 · hidden)
+        u, v = vectors[torch.from_numpy(where).to(vectors.device)].chunk(2)  # each (pairs, 2 · hidden)
+        logits: Tensor = self.head(torch.cat([u, v, (u - v).abs(), u * v], dim=1))
+        return logits
+
+
+def train_bilstm(
+    train: ClassifiedPairs,
+    vectors: WordVectors,
+    *,
+    dev: ClassifiedPairs,
+    name: str = "BiLSTM-max",
+    hidden: int = 512,
+    epochs: int = 10,
+    batch: int = 64,
+    learning_rate: float = 1e-3,
+    seed: int = 1,
+    device: str = "cpu",
+    on_epoch: Callable[[EpochResult], None] = lambda epoch: None,
+) -> InferSent:
+    """Train by Adam and give back the weights of the epoch that was best on dev.
+
+    The paper's SGD needs its million of pairs: on tens of thousands it barely moves within ten epochs. Batches hold
+    pairs with first texts of similar length, in random order; pairs of one first text stand together, so that it is
+    encoded once for all of them.
+
+    Args:
+        train: Pairs to learn from.
+        vectors: Word vectors; they stay as they are.
+        dev: Pairs of the same classes that decide on the learning rate and on the epoch that is kept.
+        name: Name of the model.
+        hidden: Width of the LSTM in each direction (the paper's: 2048).
+        epochs: The most passes.
+        batch: Pairs of a step.
+        learning_rate: Of the first epoch.
+        seed: The same one gives the same weights on a CPU.
+        device: As torch names it.
+        on_epoch: Called after each pass.
+
+    Raises:
+        SourceError: none of the texts has a word that the table knows.
+        TrainingDiverged: the loss is no finite number.
+    """
+    first, second = _table_rows(train.first, vectors), _table_rows(train.second, vectors)
+    dev_first, dev_second = _table_rows(dev.first, vectors), _table_rows(dev.second, vectors)
+    if not any(map(len, first)) or not any(map(len, second)):
+        raise SourceError(
+            "the table of word vectors knows no word of the training pairs", "Give vectors of the pairs' language."
+        )
+    with torch.random.fork_rng():  # the caller's random numbers stay untouched
+        torch.manual_seed(seed)
+        model = PairClassifier(BiLstmMax(vectors.vectors, hidden), len(train.classes)).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    random = np.random.default_rng(seed)
+    lengths = np.fromiter(map(len, first), dtype=np.int64, count=len(first))  # (pairs,)
+    groups = np.unique(np.array(train.first, dtype=np.object_), return_inverse=True)[1]  # (pairs,)
+    best, best_weights, previous = -1.0, copy.deepcopy(model.encoder.state_dict()), -1.0
+    for number in range(1, epochs + 1):
+        started = time.perf_counter()
+        loss = _train_epoch(
+            model, optimizer, first, second, train.labels, _batches(lengths, groups, batch, random), number
+        )
+        rate = len(train) / (time.perf_counter() - started)
+        accuracy = _accuracy(model, dev_first, dev_second, dev.labels)
+        on_epoch(EpochResult(number, loss, accuracy, rate))
+        if accuracy > best:
+            best, best_weights = accuracy, copy.deepcopy(model.encoder.state_dict())
+        learning_rate *= _DECAY if accuracy >= previous else _DECAY / _SHRINK
+        previous = accuracy
+        if learning_rate < _LAST_RATE:
+            break
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+    model.encoder.load_state_dict(best_weights)
+    return InferSent(model.encoder, vectors, name)
+
+
+def _table_rows(texts: Sequence[str], vectors: WordVectors) -> list[NDArray[np.int64]]:
+    """Rows of the table of each text's words, each *shape* ``(words,)``."""
+    return [vectors.rows(tokenize(text)) for text in texts]
+
+
+def _batches(
+    lengths: NDArray[np.int64], groups: NDArray[np.int64], batch: int, random: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
+    """Every pair once, in batches of similar length in random order; each *shape* ``(at most batch,)``.
+
+    Args:
+        lengths: ``(pairs,)``: words of the first text.
+        groups: ``(pairs,)``: equal for pairs of the same first text, which are put side by side.
+        batch: Pairs of a batch.
+        random: Shuffles.
+    """
+    ranks = random.permutation(int(groups.max()) + 1)[groups]  # (pairs,)
+    order = np.argsort(ranks, kind="stable")  # (pairs,)
+    pool = _POOL * batch
+    parts = []
+    for start in range(0, len(order), pool):
+        members = order[start : start + pool]
+        members = members[np.lexsort((ranks[members], lengths[members]))]
+        parts += [members[at : at + batch] for at in range(0, len(members), batch)]
+    return (parts[number] for number in random.permutation(len(parts)))
+
+
+def _train_epoch(
+    model: PairClassifier,
+    optimizer: torch.optim.Optimizer,
+    first: Sequence[NDArray[np.int64]],
+    second: Sequence[NDArray[np.int64]],
+    labels: NDArray[np.int64],
+    batches: Iterator[NDArray[np.int64]],
+    number: int,
+) -> float:
+    """One epoch; the mean loss of its pairs."""
+    model.train()
+    total = 0.0
+    for step, members in enumerate(batches, 1):
+        logits = model([first[member] for member in members], [second[member] for member in members])
+        loss = nn.functional.cross_entropy(logits, torch.from_numpy(labels[members]).to(logits.device))
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise TrainingDiverged(f"the loss is {value} at step {step} of epoch {number}", "Lower the learning rate.")
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), _MAX_NORM)
+        optimizer.step()
+        total += value * len(members)
+    return total / len(labels)
+
+
+def _accuracy(
+    model: PairClassifier,
+    first: Sequence[NDArray[np.int64]],
+    second: Sequence[NDArray[np.int64]],
+    labels: NDArray[np.int64],
+    batch: int = 256,
+) -> float:
+    """The share of pairs whose class has the highest logit."""
+    model.eval()
+    right = 0
+    for start in range(0, len(labels), batch):
+        with torch.inference_mode():
+            logits = model(first[start : start + batch], second[start : start + batch])  # (pairs, classes)
+        right += int((logits.argmax(dim=1).cpu().numpy() == labels[start : start + batch]).sum())
+    return right / len(labels)

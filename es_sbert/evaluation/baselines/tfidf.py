@@ -1,16 +1,63 @@
-"""tf-idf cosine, the paper's baseline for argument similarity, by scikit-learn."""
+"""Cosine of tf-idf vectors (scikit-learn), and reading the corpus that document frequencies come from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.model import PromptKind
-from es_sbert.errors import SourceError
-from es_sbert.extras import require
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.errors import SourceError, require_extra
+from es_sbert.io.compression import decompress
+from es_sbert.io.lines import CorruptStream, split_lines, strip_byte_order_mark
+from es_sbert.io.tables import read_table
+
+_CHUNK = 1 << 18
+_MAX_LINE = 1 << 30
+
+
+def read_corpus(path: Path, columns: Sequence[str] = ("text",)) -> list[str]:
+    """The texts of a corpus, in order.
+
+    Args:
+        path: A .txt file (also .gz or .zst) of one text a line, or anything that `read_table` reads.
+        columns: Columns of a table that hold texts; those of one row follow each other.
+
+    Raises:
+        SourceError: the file is missing, broken or without texts, or lacks a column.
+    """
+    if ".txt" in path.suffixes:
+        return _read_lines(path)
+    table = read_table(path, columns)
+    return [text for row in zip(*(table.texts(column) for column in columns), strict=True) for text in row]
+
+
+def _read_lines(path: Path) -> list[str]:
+    """The lines of a file that hold more than white space."""
+    texts: list[str] = []
+    try:
+        with path.open("rb") as file:
+            chunks = iter(lambda: file.read(_CHUNK), b"")
+            for line in split_lines(strip_byte_order_mark(decompress(chunks)), _MAX_LINE):
+                try:
+                    text = line.data.decode().strip()
+                except UnicodeDecodeError as error:
+                    raise SourceError(
+                        f"{path}, line {line.number}: not UTF-8 ({error.reason})", "Convert the file to UTF-8."
+                    ) from error
+                if text:
+                    texts.append(text)
+    except CorruptStream as error:
+        raise SourceError(f"{path}: {error}", "Mend the file, or fetch it again.") from error
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path.") from error
+    if not texts:
+        raise SourceError(f"{path} holds no texts", "Name a file with one text a line.")
+    return texts
+
 
 # The most dimensions of a vector given out: as many as InferSent's, and no more memory. Larger vocabularies are
 # projected.
@@ -83,7 +130,7 @@ class Tfidf:
 
 def _fit(corpus: Sequence[str]) -> Any:
     """A TfidfVectorizer with scikit-learn's defaults: lower case, words of two letters or more, smooth idf, L2 norm."""
-    require("train", "sklearn")
+    require_extra("train", "sklearn")
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(dtype=np.float32)

@@ -1,1 +1,1 @@
-"""Texts of concurrent callers to vectors: models on demand, batches, a cache."""
+"""Embed texts of concurrent requests: models on demand, batches, a cache."""

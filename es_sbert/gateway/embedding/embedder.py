@@ -1,8 +1,9 @@
-"""Embeds the texts of concurrent requests in batches: what comes while batches run makes up the next one."""
+"""Embed texts of concurrent requests in shared batches, with an LRU cache of vectors."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import sys
 import threading
@@ -10,51 +11,94 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from cachetools import LRUCache
 
-from es_sbert.bundle.model import PromptKind
-from es_sbert.encoder.batches import slices_within
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.encoder.batching import slice_by_size
+from es_sbert.encoder.embeddings import EncodeResult, EncoderInfo, Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import Encoded, EncoderInfo, TokenizedTexts
+from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.embedding.cache import CachedVector, Key, VectorCache, cache_key
-from es_sbert.gateway.embedding.waiting import Share, WaitingRequest, joined_texts, next_batch
+from es_sbert.gateway.embedding.request_queue import BatchSlice, QueuedRequest, join_texts, next_batch
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.settings import EmbeddingSettings
+
+# Fingerprint of the model, kind of the prompt, and a hash of caller and text: an entry's size does not depend on these.
+VectorCacheKey = tuple[str, PromptKind | None, bytes]
+
+
+@dataclass(frozen=True)
+class CachedVector:
+    """One text's vector.
+
+    Attributes:
+        vector: *Shape:* ``(dimensions,)`` float32, read-only.
+        tokens: Tokens of the text before any cut.
+        truncated: Whether the text was longer than the model reads.
+    """
+
+    vector: Vectors
+    tokens: int
+    truncated: bool
+
+
+class VectorCache:
+    """Vectors by model, kind and text; shared by all models. To be used by one thread.
+
+    Args:
+        entries: How many vectors are kept; 0 keeps none.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self._entries: LRUCache[VectorCacheKey, CachedVector] = LRUCache(entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: VectorCacheKey) -> CachedVector | None:
+        """The vector of that key, which then counts as just used."""
+        return self._entries.get(key)
+
+    def put(self, key: VectorCacheKey, found: CachedVector) -> None:
+        """Keep a vector, a copy of it: a row of a batch would keep the whole batch in memory."""
+        if self._entries.maxsize:
+            vector = found.vector.copy()  # (dimensions,)
+            vector.flags.writeable = False
+            self._entries[key] = CachedVector(vector, found.tokens, found.truncated)
+
+
+def vector_cache_key(fingerprint: str, kind: PromptKind | None, text: str, caller: bytes = b"") -> VectorCacheKey:
+    """Key of a text.
+
+    Args:
+        caller: Who asks: another caller's vector is not found, so that the time of an answer does not tell what others
+            have searched for.
+
+    Raises:
+        UnicodeEncodeError: the text holds lone surrogates.
+    """
+    return fingerprint, kind, hashlib.blake2b(text.encode(), key=caller, digest_size=16).digest()
+
 
 T = TypeVar("T")
 
 
-class EmbeddingSettings(BaseModel):
-    """How texts of concurrent requests are put together.
-
-    Attributes:
-        batch_tokens: Most padded tokens of a batch; the encoder's own by default.
-        waiting_texts: Most texts that wait for their vectors, or run; more are refused.
-        cached_vectors: Vectors that are kept for texts that come again (1.5 kB each at 384 dimensions).
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    batch_tokens: int | None = Field(default=None, ge=1)
-    waiting_texts: int = Field(default=4096, ge=1)
-    cached_vectors: int = Field(default=10_000, ge=0)
-
-
 # Texts of so few characters are tokenised at once, which takes less time than handing them to a thread and back.
-_TOKENIZED_AT_ONCE = 1024
+_TOKENIZE_INLINE_CHARACTERS = 1024
 # How much nicer than the process the threads are, as nice(1) counts it. Each core runs a batch while texts wait: at a
 # lower priority the threads leave a core to the event loop at once, and keep a third of it on a busy machine.
-_NICE = 5
+_NICE_INCREMENT = 5
 # Characters that a thread tokenises at a time, so that other requests get a thread in between.
-_TOKENIZED_TOGETHER = 1 << 17
+_TOKENIZE_PART_CHARACTERS = 1 << 17
 
 
-class Embedder:
+class BatchingEmbedder:
     """An encoder for concurrent callers of one event loop.
 
     Each batch fills one thread of the encoder. The encoder is closed once nobody holds the embedder any more.
@@ -86,7 +130,7 @@ class Embedder:
         self._threads = ThreadPoolExecutor(
             self.batches_in_flight + 1, thread_name_prefix="embedder", initializer=_lower_priority
         )
-        self._pending: list[WaitingRequest] = []
+        self._pending: list[QueuedRequest] = []
         self._oldest_first = True
         self._occupied = 0  # texts that wait or run
         self._free = asyncio.Event()  # set while there are none
@@ -94,7 +138,7 @@ class Embedder:
         self._running: set[asyncio.Task[None]] = set()  # one task for each batch in flight
         self._closer = weakref.finalize(self, _close, encoder, self._threads)
 
-    async def embed(self, texts: Sequence[str], kind: PromptKind | None = None, caller: bytes = b"") -> Encoded:
+    async def embed(self, texts: Sequence[str], kind: PromptKind | None = None, caller: bytes = b"") -> EncodeResult:
         """Vectors of texts, in their order.
 
         A caller who gives up (is cancelled) costs no more than the batches that run already. The vectors of documents
@@ -103,13 +147,13 @@ class Embedder:
         Args:
             texts: Any number up to `waiting_texts`.
             kind: `query` or `document` puts the model's prompt of that kind in front.
-            caller: Who asks (`CallerKeys.key`): vectors are cached for each caller alone.
+            caller: Who asks (`CallerCacheKeys.key`): vectors are cached for each caller alone.
 
         Raises:
             UsageError: not a sequence of texts, or a text that is not valid Unicode, or more than may ever wait.
             Overloaded: too many texts wait already.
         """
-        keys = _keys(self.info.fingerprint, texts, kind, caller)
+        keys = _cache_keys(self.info.fingerprint, texts, kind, caller)
         found = [self._cache.get(key) for key in keys]
         missing = [number for number, entry in enumerate(found) if entry is None]
         self._metrics.from_cache(len(texts) - len(missing))
@@ -123,7 +167,7 @@ class Embedder:
             if len(missing) == len(texts):
                 return fresh
         entries = [entry for entry in found if entry is not None]
-        return Encoded(
+        return EncodeResult(
             np.array([entry.vector for entry in entries], np.float32).reshape(len(texts), self.info.dimensions),
             np.array([entry.tokens for entry in entries], np.int64),  # (texts,)
             np.array([entry.truncated for entry in entries], np.bool_),  # (texts,)
@@ -143,7 +187,7 @@ class Embedder:
         """End the encoder and its threads; nothing may be embedded any more."""
         self._closer()
 
-    async def _run(self, texts: list[str], kind: PromptKind | None) -> Encoded:
+    async def _run(self, texts: list[str], kind: PromptKind | None) -> EncodeResult:
         most = self._settings.waiting_texts
         if len(texts) > most:
             raise UsageError(
@@ -159,7 +203,7 @@ class Embedder:
         loop = asyncio.get_running_loop()
         self._occupy(len(texts))
         try:
-            request = WaitingRequest(await self._tokenize(texts, kind), loop.create_future())
+            request = QueuedRequest(await self._tokenize(texts, kind), loop.create_future())
             self._pending.append(request)
             # Not at once: requests that come at the same moment share a batch.
             loop.call_soon(self._start_batches)
@@ -168,11 +212,11 @@ class Embedder:
             self._occupy(-len(texts))
 
     async def _tokenize(self, texts: Sequence[str], kind: PromptKind | None) -> TokenizedTexts:
-        if sum(map(len, texts)) <= _TOKENIZED_AT_ONCE:
+        if sum(map(len, texts)) <= _TOKENIZE_INLINE_CHARACTERS:
             return self._encoder.tokenize(texts, kind)
         parts = [
-            await self.run_in_thread(partial(_tokenized, part, kind))
-            for part in slices_within(texts, len, _TOKENIZED_TOGETHER)
+            await self.run_in_thread(partial(_tokenize_part, part, kind))
+            for part in slice_by_size(texts, len, _TOKENIZE_PART_CHARACTERS)
         ]
         return TokenizedTexts.joined(parts, self.info.max_tokens)
 
@@ -194,9 +238,9 @@ class Embedder:
             self._oldest_first = not self._oldest_first
             task = asyncio.create_task(self._answer(batch))
             self._running.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._batch_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _batch_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if task.cancelled() or task.exception() is not None:
             # The event loop is shutting down, or this is a bug: cancel all that wait rather than let them hang.
@@ -204,10 +248,10 @@ class Embedder:
                 self._pending.pop().future.cancel()
         self._start_batches()
 
-    async def _answer(self, batch: Sequence[Share]) -> None:
+    async def _answer(self, batch: Sequence[BatchSlice]) -> None:
         start = time.perf_counter()
         try:
-            parts = await self.run_in_thread(partial(_encode, batch))
+            parts = await self.run_in_thread(partial(_encode_batch, batch))
         except Exception as error:
             if len(batch) == 1:
                 batch[0].request.fail(error)
@@ -228,7 +272,7 @@ class Embedder:
 def _lower_priority() -> None:
     if sys.platform == "linux":  # which alone has priorities of single threads
         thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICE)
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICE_INCREMENT)
 
 
 def _close(encoder: Encoder, threads: ThreadPoolExecutor) -> None:
@@ -237,26 +281,26 @@ def _close(encoder: Encoder, threads: ThreadPoolExecutor) -> None:
     encoder.close()
 
 
-def _keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None, caller: bytes) -> list[Key]:
+def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None, caller: bytes) -> list[VectorCacheKey]:
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise UsageError("vectors are made of a sequence of texts", "Give a list of strings.")
     try:
-        return [cache_key(fingerprint, kind, text, caller) for text in texts]
+        return [vector_cache_key(fingerprint, kind, text, caller) for text in texts]
     except UnicodeEncodeError as error:
         # Found here rather than by the tokenizer, where it would fail the texts of other callers too.
         raise UsageError(f"a text cannot be tokenised: {error.reason}", "Give valid Unicode strings.") from error
 
 
-def _tokenized(texts: Sequence[str], kind: PromptKind | None, encoder: Encoder) -> TokenizedTexts:
+def _tokenize_part(texts: Sequence[str], kind: PromptKind | None, encoder: Encoder) -> TokenizedTexts:
     return encoder.tokenize(texts, kind)
 
 
-def _encode(batch: Sequence[Share], encoder: Encoder) -> list[Encoded]:
+def _encode_batch(batch: Sequence[BatchSlice], encoder: Encoder) -> list[EncodeResult]:
     """Embed the texts of several callers together, whatever their kinds; in a thread."""
-    texts = joined_texts(batch)
+    texts = join_texts(batch)
     vectors = encoder.embed(texts)  # (all texts, dimensions)
     ends = np.cumsum([len(share.numbers) for share in batch])  # (callers,)
     return [
-        Encoded(vectors[first:end], texts.tokens[first:end], texts.truncated[first:end])
+        EncodeResult(vectors[first:end], texts.tokens[first:end], texts.truncated[first:end])
         for first, end in pairwise([0, *ends.tolist()])
     ]

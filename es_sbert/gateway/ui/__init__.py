@@ -1,1 +1,1 @@
-"""The search page: semantic, lexical and hybrid search over an index, in a browser."""
+"""The search page at `/ui`: static files, and an API for what the engine cannot answer itself."""

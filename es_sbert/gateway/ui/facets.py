@@ -1,30 +1,32 @@
-"""Fields of an index that hits can be narrowed down by: chosen from its mapping and from what the fields hold."""
+"""Choose facets for an index from its mapping and the values of its fields."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import pairwise
 
 from es_sbert.engines.protocol import Json
-from es_sbert.gateway.ui.boundaries import number_boundaries, time_boundaries
 
-MOST_LOOKED_AT = 40
-MOST_SHOWN = 8
-VALUES_SHOWN = 10
+MAX_SURVEYED_FIELDS = 40
+MAX_FACETS = 8
+MAX_VALUES = 10
 # Numbers and dates are cut where equal shares of the documents are: one outlier moves no boundary.
 _BUCKETS = 6
 _PERCENTS = tuple(round(100 * share / _BUCKETS, 3) for share in range(_BUCKETS + 1))
 _CARDINALITY_PRECISION = 1000
 # The format in which the page reads dates of buckets and sends them back.
 _DATE_FORMAT = "strict_date_time"
-_WHOLE = frozenset({"byte", "short", "integer", "long", "unsigned_long"})
-_FRACTIONS = frozenset({"half_float", "float", "double", "scaled_float"})
-_TERMS = frozenset({"keyword", "constant_keyword", "boolean", "ip", "version"})
-_DATES = frozenset({"date", "date_nanos"})
+_INTEGER_TYPES = frozenset({"byte", "short", "integer", "long", "unsigned_long"})
+_FLOAT_TYPES = frozenset({"half_float", "float", "double", "scaled_float"})
+_KEYWORD_TYPES = frozenset({"keyword", "constant_keyword", "boolean", "ip", "version"})
+_DATE_TYPES = frozenset({"date", "date_nanos"})
 
 
-class Kind(StrEnum):
+class FacetKind(StrEnum):
     """Of a field's values."""
 
     TERMS = "terms"
@@ -45,7 +47,7 @@ class FacetField:
 
     field: str
     label: str
-    kind: Kind
+    kind: FacetKind
     whole: bool = False
 
 
@@ -68,7 +70,7 @@ def facet_fields(mappings: Iterable[Json], hidden: Collection[str]) -> list[Face
                 mixed.add(field)
             elif facet is not None and not _is_hidden(facet.label, hidden):
                 found.setdefault(field, facet)
-    return [facet for field, facet in found.items() if field not in mixed][:MOST_LOOKED_AT]
+    return [facet for field, facet in found.items() if field not in mixed][:MAX_SURVEYED_FIELDS]
 
 
 def _walk(properties: Json, prefix: str) -> Iterator[tuple[str, str, FacetField | None]]:
@@ -93,30 +95,30 @@ def _facet(field: str, label: str, said: Json) -> FacetField | None:
     if not (said.get("index", True) and said.get("doc_values", True)):
         return None
     type_ = said["type"]
-    if type_ in _TERMS:
-        return FacetField(field, label, Kind.TERMS)
-    if type_ in _WHOLE or type_ in _FRACTIONS:
-        return FacetField(field, label, Kind.NUMBER, whole=type_ in _WHOLE)
-    return FacetField(field, label, Kind.DATE) if type_ in _DATES else None
+    if type_ in _KEYWORD_TYPES:
+        return FacetField(field, label, FacetKind.TERMS)
+    if type_ in _INTEGER_TYPES or type_ in _FLOAT_TYPES:
+        return FacetField(field, label, FacetKind.NUMBER, whole=type_ in _INTEGER_TYPES)
+    return FacetField(field, label, FacetKind.DATE) if type_ in _DATE_TYPES else None
 
 
 def _is_hidden(label: str, hidden: Collection[str]) -> bool:
     return any(label == name or label.startswith(f"{name}.") for name in hidden)
 
 
-def survey(fields: list[FacetField]) -> Json:
+def survey_body(fields: list[FacetField]) -> Json:
     """Body of a search that tells what the fields hold, for `facets`."""
     aggregations: Json = {}
     for number, facet in enumerate(fields):
         distinct = {"field": facet.field, "precision_threshold": _CARDINALITY_PRECISION}
         aggregations[f"{number}_distinct"] = {"cardinality": distinct}
-        if facet.kind is not Kind.TERMS:
+        if facet.kind is not FacetKind.TERMS:
             quantiles = {"field": facet.field, "percents": _PERCENTS, "keyed": False}
             aggregations[f"{number}_quantiles"] = {"percentiles": quantiles}
     return {"size": 0, "track_total_hits": True, "aggs": aggregations}
 
 
-def facets(fields: list[FacetField], answer: Json) -> list[Json]:
+def choose_facets(fields: list[FacetField], answer: Json) -> list[Json]:
     """The facets worth showing: fields with several values, and not nearly as many values as documents.
 
     Args:
@@ -132,40 +134,158 @@ def facets(fields: list[FacetField], answer: Json) -> list[Json]:
     shown: list[Json] = []
     for number, facet in enumerate(fields):
         distinct = held[f"{number}_distinct"]["value"]
-        if facet.kind is Kind.TERMS:
-            aggregation = _terms(facet, distinct, total)
+        if facet.kind is FacetKind.TERMS:
+            aggregation = _terms_aggregation(facet, distinct, total)
         else:
             values = (entry["value"] for entry in held[f"{number}_quantiles"]["values"])
-            aggregation = _buckets(facet, distinct, [value for value in values if isinstance(value, float | int)])
+            aggregation = _range_aggregation(
+                facet, distinct, [value for value in values if isinstance(value, float | int)]
+            )
         if aggregation is not None:
             said = {"field": facet.field, "label": facet.label, "kind": facet.kind, "whole": facet.whole}
             shown.append(said | {"aggregation": aggregation})
-    return shown[:MOST_SHOWN]
+    return shown[:MAX_FACETS]
 
 
-def _terms(facet: FacetField, distinct: int, total: int) -> Json | None:
-    if distinct < 2 or distinct >= total or distinct > max(VALUES_SHOWN, total / 3):
+def _terms_aggregation(facet: FacetField, distinct: int, total: int) -> Json | None:
+    if distinct < 2 or distinct >= total or distinct > max(MAX_VALUES, total / 3):
         return None
-    return {"terms": {"field": facet.field, "size": VALUES_SHOWN}}
+    return {"terms": {"field": facet.field, "size": MAX_VALUES}}
 
 
-def _buckets(facet: FacetField, distinct: int, quantiles: list[float]) -> Json | None:
+def _range_aggregation(facet: FacetField, distinct: int, quantiles: list[float]) -> Json | None:
     """Of numbers or dates: each value if there are few, else spans that hold about as many documents each."""
     if distinct < 2:
         return None
-    form = {"format": _DATE_FORMAT} if facet.kind is Kind.DATE else {}
-    if distinct <= VALUES_SHOWN:
-        return {"terms": {"field": facet.field, "size": VALUES_SHOWN, "order": {"_key": "asc"}, **form}}
-    is_date = facet.kind is Kind.DATE
+    form = {"format": _DATE_FORMAT} if facet.kind is FacetKind.DATE else {}
+    if distinct <= MAX_VALUES:
+        return {"terms": {"field": facet.field, "size": MAX_VALUES, "order": {"_key": "asc"}, **form}}
+    is_date = facet.kind is FacetKind.DATE
     bounds = time_boundaries(quantiles) if is_date else number_boundaries(quantiles, whole=facet.whole)
     if not bounds:
         return None  # nearly all documents have the same value
     spans = zip([None, *bounds], [*bounds, None], strict=True)
     return {
-        "date_range" if is_date else "range": {"field": facet.field, "ranges": [_span(*span) for span in spans], **form}
+        "date_range" if is_date else "range": {
+            "field": facet.field,
+            "ranges": [_range(*span) for span in spans],
+            **form,
+        }
     }
 
 
-def _span(begin: str | None, end: str | None) -> Json:
+def _range(begin: str | None, end: str | None) -> Json:
     span: Json = {"key": f"{begin or ''}..{end or ''}"}
     return span | ({} if begin is None else {"from": begin}) | ({} if end is None else {"to": end})
+
+
+# How far a boundary may move, as a share of the distance to the next one.
+_MAX_SHIFT = 1 / 3
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEARS = (1000, 500, 200, 100, 50, 20, 10, 5, 2, 1)
+_MONTHS = (6, 3, 1)
+_MINUTES = (1440, 720, 360, 180, 60, 30, 15, 5, 1)
+_SPANS = (*(timedelta(minutes=minutes) for minutes in _MINUTES), timedelta(seconds=1))
+
+
+def number_boundaries(quantiles: Sequence[float], *, whole: bool) -> list[str]:
+    """Where the values of a numeric field are cut.
+
+    Args:
+        quantiles: Of the field, in equal steps from its least value to its greatest.
+        whole: Whether its values are whole numbers.
+
+    Returns:
+        Ascending, at most one for each inner quantile, as the engines read numbers. Each is the first value of its
+        bucket. Empty if all inner quantiles are the least value.
+    """
+    bounds = _round_quantiles(quantiles, lambda value, most: _round_number(value, most, whole=whole))
+    return [str(int(bound)) if whole else repr(bound).removesuffix(".0") for bound in bounds]
+
+
+def time_boundaries(quantiles: Sequence[float]) -> list[str]:
+    """Where the values of a date field are cut; see `number_boundaries`.
+
+    Args:
+        quantiles: In milliseconds since 1970.
+
+    Returns:
+        In the format `strict_date_time`, in UTC. Dates outside the years 1 to 9999 are left out.
+    """
+    return [
+        _to_datetime(bound).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+        for bound in _round_quantiles(quantiles, _round_time)
+    ]
+
+
+def _round_quantiles(quantiles: Sequence[float], rounded: Callable[[float, float], float | None]) -> list[float]:
+    """The inner quantiles above the least value, each moved by `rounded(value, distance it may move)`."""
+    finite = [value for value in quantiles if math.isfinite(value)]
+    if len(finite) < 3:
+        return []
+    least = finite[0]
+    inner = sorted({value for value in finite[1:-1] if value > least})
+    # Only distances to other quantiles that are cut at count: the greatest value may be an outlier.
+    gaps = [value - before for before, value in pairwise([least, *inner])]
+    bounds: list[float] = []
+    for place, value in enumerate(inner):
+        bound = rounded(value, min(gaps[place : place + 2]) * _MAX_SHIFT)
+        if bound is not None and bound > max(bounds, default=least):
+            bounds.append(bound)
+    return bounds
+
+
+def _round_number(value: float, most: float, *, whole: bool) -> float:
+    """The roundest number no further from a value than `most`: a multiple of 1, 2 or 5 times a power of ten."""
+    for step in _round_steps(max(abs(value), most), most):
+        if whole and step < 1:
+            break
+        near = float(f"{round(value / step) * step:.12g}")
+        if abs(near - value) <= most:
+            return near
+    return float(math.ceil(value)) if whole else value
+
+
+def _round_steps(greatest: float, most: float) -> Iterator[float]:
+    """Round steps, from above the greatest value down to one that certainly meets a distance of `most`."""
+    if most < 1e-300:
+        return
+    for power in range(min(308, math.floor(math.log10(greatest)) + 1), math.floor(math.log10(most)) - 1, -1):
+        for factor in (5, 2, 1):
+            step = factor * 10.0**power
+            if math.isfinite(step):
+                yield step
+
+
+def _round_time(value: float, most: float) -> float | None:
+    """The roundest time no further from a value than `most`, both in milliseconds; None outside the calendar."""
+    try:
+        time = _to_datetime(value)
+    except OverflowError:
+        return None
+    for around in _round_time_candidates(time):
+        milliseconds = [(near - _EPOCH) / timedelta(milliseconds=1) for near in around]
+        nearest = min(milliseconds, key=lambda each: abs(each - value))
+        if abs(nearest - value) <= most:
+            return nearest
+    return float(math.ceil(value))
+
+
+def _round_time_candidates(time: datetime) -> Iterator[list[datetime]]:
+    """The beginnings of years, months, days and so on before and after a time, the roundest first."""
+    for years in _YEARS:
+        begin = time.year - time.year % years
+        if around := [datetime(year, 1, 1, tzinfo=UTC) for year in (begin, begin + years) if 1 <= year <= 9999]:
+            yield around
+    for months in _MONTHS:
+        begin = time.year * 12 + (time.month - 1) // months * months
+        places = [divmod(month, 12) for month in (begin, begin + months)]
+        yield [datetime(year, month + 1, 1, tzinfo=UTC) for year, month in places if year <= 9999]
+    midnight = time.replace(hour=0, minute=0, second=0, microsecond=0)
+    for span in _SPANS:
+        begin_of_span = midnight + (time - midnight) // span * span
+        yield [begin_of_span, *([begin_of_span + span] if time.year < 9999 else [])]
+
+
+def _to_datetime(milliseconds: float) -> datetime:
+    return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -1,1 +1,1 @@
-"""Documents that are written get their vectors on the way in."""
+"""Embedding of documents on their way to the engine: `_bulk`, `_doc`, `_create` and `_update`."""

@@ -1,4 +1,4 @@
-"""Which vector fields the index has that a write goes to."""
+"""`DestinationResolver`: the vector fields of the index that a write goes to."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from cachetools import TTLCache
 
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import AccessDenied
-from es_sbert.gateway.indices import Indices
+from es_sbert.gateway.callers import CallerCacheKeys
+from es_sbert.gateway.index_lookup import IndexLookup
+from es_sbert.gateway.proxy.incoming_request import Headers
+from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.throttled_log import ThrottledLog
-from es_sbert.gateway.wire.callers import CallerKeys
-from es_sbert.gateway.wire.incoming import Headers
-from es_sbert.gateway.wire.upstream import Upstream
-from es_sbert.gateway.writes.refusals import log_detail
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.index.schema import vector_fields
-from es_sbert.index.targets import Target, Targets
-from es_sbert.index.text import TextTemplate
+from es_sbert.gateway.writes.errors import log_detail
+from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets
+from es_sbert.index.mapping import vector_fields
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_meta import VectorFieldMeta
 
 logger = logging.getLogger(__name__)
 
-_MOST_KEPT = 1000
+_CACHE_SIZE = 1000
 # An index that just got its vector field must not go without vectors for long; where there are vectors, the mapping is
 # looked at again once they are made.
-_REMEMBER_SECONDS = 1.0
+_CACHE_SECONDS = 1.0
 # Bytes of memory for a number of a vector: as float32, and in the request that is sent.
-_NUMBER = 16
+_BYTES_PER_NUMBER = 16
 # Bytes of a text for a token, at least.
-_TOKEN = 2
+_BYTES_PER_TOKEN = 2
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,16 @@ class Destination:
     """
 
     index: str
-    targets: Targets = ()
+    targets: EmbeddingTargets = ()
     without_text: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, index: str, fields: Mapping[str, VectorFieldMeta]) -> Destination:
         """The destination with these vector fields."""
         targets = tuple(
-            Target(name, TextTemplate.parse(meta.text), meta) for name, meta in fields.items() if meta.text is not None
+            EmbeddingTarget(name, TextTemplate.parse(meta.text), meta)
+            for name, meta in fields.items()
+            if meta.text is not None
         )
         return cls(index, targets, tuple(name for name, meta in fields.items() if meta.text is None))
 
@@ -63,10 +65,13 @@ class Destination:
 
     def vector_bytes(self, source_bytes: int) -> int:
         """An estimate of the memory for the vectors of a document of this size."""
-        return sum(_vectors(target.meta, source_bytes) * target.meta.dimensions for target in self.targets) * _NUMBER
+        return (
+            sum(_vector_count(target.meta, source_bytes) * target.meta.dimensions for target in self.targets)
+            * _BYTES_PER_NUMBER
+        )
 
 
-class Destinations:
+class DestinationResolver:
     """Finds out where writes go, and remembers for a moment.
 
     Args:
@@ -74,12 +79,12 @@ class Destinations:
         indices: Looks mappings up.
     """
 
-    def __init__(self, upstream: Upstream, indices: Indices) -> None:
+    def __init__(self, upstream: Upstream, indices: IndexLookup) -> None:
         self._upstream = upstream
         self._indices = indices
-        self._keys = CallerKeys()
+        self._keys = CallerCacheKeys()
         self._log = ThrottledLog(logger)
-        self._known: TTLCache[bytes, Destination] = TTLCache(_MOST_KEPT, _REMEMBER_SECONDS)
+        self._known: TTLCache[bytes, Destination] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
 
     def forget(self) -> None:
         """Ask anew from now on: something about indices is being changed."""
@@ -139,12 +144,12 @@ class Destinations:
                 return names[0], True
         aliases = await self._get(f"/_alias/{quote(name, safe='')}", headers)
         with self._upstream.reading("GET /_alias"):
-            return _write_index_of(name, aliases) or "", False
+            return _write_index_of_alias(name, aliases) or "", False
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
         """What an index of that name would have; nothing where the caller may not ask."""
         target = f"/_index_template/_simulate_index/{quote(name, safe='')}"
-        answer = await self._upstream.ask("POST", target, self._indices.asked_by(headers))
+        answer = await self._upstream.ask("POST", target, self._indices.lookup_credentials(headers))
         if answer.status != 200 or not isinstance(answer.body, dict):
             return {}
         with self._upstream.reading("POST /_index_template/_simulate_index"):
@@ -152,15 +157,15 @@ class Destinations:
             return vector_fields(mappings.get("_doc", mappings), name)
 
     async def _get(self, path: str, headers: Headers) -> Json:
-        answer = await self._upstream.ask("GET", path, self._indices.asked_by(headers))
+        answer = await self._upstream.ask("GET", path, self._indices.lookup_credentials(headers))
         return self._upstream.needed(answer, f"GET {path}")
 
 
-def _vectors(meta: VectorFieldMeta, source_bytes: int) -> int:
-    return 1 if meta.passages is None else 1 + source_bytes // (meta.passages.tokens * _TOKEN)
+def _vector_count(meta: VectorFieldMeta, source_bytes: int) -> int:
+    return 1 if meta.passages is None else 1 + source_bytes // (meta.passages.tokens * _BYTES_PER_TOKEN)
 
 
-def _write_index_of(alias: str, indices: Mapping[str, Json]) -> str | None:
+def _write_index_of_alias(alias: str, indices: Mapping[str, Json]) -> str | None:
     """The index that an alias of several writes to; None where it takes no writes."""
     said: Iterable[tuple[str, Json]] = ((index, state["aliases"].get(alias, {})) for index, state in indices.items())
     return next((index for index, options in said if options.get("is_write_index")), None)

@@ -1,1 +1,1 @@
-"""Where documents come from: files here and elsewhere, standard input, SQL queries, as streams of records."""
+"""Sources of documents: local and remote files, standard input, SQL queries and dead-letter files."""

@@ -1,12 +1,45 @@
-"""Examples of one data set, read and checked: what batches are cut from."""
+"""Examples of a data set, and the columns and labels that an objective needs. No torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class LabelKind(StrEnum):
+    """What stands beside the texts of an example."""
+
+    NONE = "none"
+    SCORE = "score"  # float: a similarity, or a teacher's margin
+    CLASS = "class"  # integer: the number of a class
+    VECTOR = "vector"  # a teacher's sentence vector
+
+
+@dataclass(frozen=True)
+class ExampleSchema:
+    """What an objective needs of a data set.
+
+    Attributes:
+        roles: Names of the text columns, in the order of the objective.
+        label: What kind of label the objective expects.
+        repeats_last: Whether the last role may be mapped to any number of columns, none included.
+        score_range: For `LabelKind.SCORE`: the range that gold scores are mapped to, or None for scores as they are.
+        classes: For `LabelKind.CLASS`: the names of the classes, in the order of their numbers.
+        distinct: Whether a text must not stand twice in a batch (in-batch negatives).
+        taught: Whether a teacher model makes the labels, so that the data holds none.
+    """
+
+    roles: tuple[str, ...]
+    label: LabelKind = LabelKind.NONE
+    repeats_last: bool = False
+    score_range: tuple[float, float] | None = None
+    classes: tuple[str, ...] = ()
+    distinct: bool = False
+    taught: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,7 +69,7 @@ class Examples:
         """Where an example comes from, for messages: `pairs.tsv, line 17`."""
         return f"{self.path}, line {self.lines[example]}"
 
-    def with_labels(self, labels: NDArray[np.float32]) -> Examples:
+    def replace_labels(self, labels: NDArray[np.float32]) -> Examples:
         """The same examples with other labels (a teacher's)."""
         return replace(self, labels=labels)
 

@@ -1,4 +1,4 @@
-"""Batches for a torch DataLoader: of each joint batch, the part of one process."""
+"""Batch sampler for torch's DataLoader: this process's part of every joint batch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from torch.utils.data import Dataset, Sampler
 
 from es_sbert.errors import UsageError
-from es_sbert.training.data.mixing import EpochPlan
+from es_sbert.training.data.epoch_plan import EpochPlan
 
 
-class Item(NamedTuple):
+class BatchItem(NamedTuple):
     """An example of a batch.
 
     Attributes:
         dataset: Number of its data set, from 0.
         row: Of the data set, from 0.
-        joint: Examples of the joint batch, so that each process knows the parts of the others (`part_sizes`).
+        joint: Examples of the joint batch, so that each process knows the parts of the others (`process_part_sizes`).
     """
 
     dataset: int
@@ -26,13 +26,13 @@ class Item(NamedTuple):
     joint: int
 
 
-def part_sizes(joint: int, processes: int) -> tuple[int, ...]:
+def process_part_sizes(joint: int, processes: int) -> tuple[int, ...]:
     """Examples of each process's part of a joint batch, in the order of the processes."""
     least, over = divmod(joint, processes)
     return tuple(least + (process < over) for process in range(processes))
 
 
-class MixedDataset(Dataset[Item]):
+class MixedDataset(Dataset[BatchItem]):
     """Several data sets as one whose items only say where an example stands; collating looks the example up.
 
     Args:
@@ -45,11 +45,11 @@ class MixedDataset(Dataset[Item]):
     def __len__(self) -> int:
         return self._size
 
-    def __getitem__(self, item: Item) -> Item:
+    def __getitem__(self, item: BatchItem) -> BatchItem:
         return item
 
 
-class MixedBatchSampler(Sampler[list[Item]]):
+class MixedBatchSampler(Sampler[list[BatchItem]]):
     """Batches of the current epoch, each of one data set.
 
     A joint batch is dealt out in order: the parts of all processes, one after another, are the joint batch. Their
@@ -89,10 +89,10 @@ class MixedBatchSampler(Sampler[list[Item]]):
         """Batches of an epoch, the same in every epoch and process."""
         return len(self._plan)
 
-    def __iter__(self) -> Iterator[list[Item]]:
+    def __iter__(self) -> Iterator[list[BatchItem]]:
         for joint in self._plan.batches(self._epoch):
             part = np.array_split(joint.rows, self.processes)[self._process]
-            yield [Item(joint.dataset, row, len(joint.rows)) for row in part.tolist()]
+            yield [BatchItem(joint.dataset, row, len(joint.rows)) for row in part.tolist()]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, from 0, that the next iteration draws."""

@@ -1,4 +1,7 @@
-"""What every objective of a siamese encoder is."""
+"""The base class of all objectives, and the cosines and distances that they share.
+
+Gradients stay finite where vectors are zero or equal.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,53 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from es_sbert.training.data.shape import LabelKind
+from es_sbert.networks.pooling import normalize_vectors
+from es_sbert.training.data.examples import LabelKind
+from es_sbert.training.objectives.settings import TripletDistance
+
+
+def pairwise_cosine(u: Tensor, v: Tensor) -> Tensor:
+    """cos(u, v) row by row; 0 where a vector is zero.
+
+    Args:
+        u, v: *Shape:* ``(batch, dimensions)``.
+
+    Returns:
+        *Shape:* ``(batch,)``.
+    """
+    return (normalize_vectors(u) * normalize_vectors(v)).sum(dim=-1)
+
+
+def pairwise_dot(u: Tensor, v: Tensor) -> Tensor:
+    """u · v row by row.
+
+    Args:
+        u, v: *Shape:* ``(batch, dimensions)``.
+
+    Returns:
+        *Shape:* ``(batch,)``.
+    """
+    return (u * v).sum(dim=-1)
+
+
+def pairwise_distance(u: Tensor, v: Tensor, distance: TripletDistance) -> Tensor:
+    """Distance row by row: ‖u − v‖₂, ‖u − v‖₁ or 1 − cos(u, v).
+
+    Args:
+        u, v: *Shape:* ``(batch, dimensions)``.
+        distance: Which one.
+
+    Returns:
+        *Shape:* ``(batch,)``.
+    """
+    match distance:
+        case TripletDistance.EUCLIDEAN:
+            # Not the root of a sum of squares, whose gradient is infinite at u = v: vector_norm's is 0 there.
+            return torch.linalg.vector_norm(u - v, dim=-1)
+        case TripletDistance.MANHATTAN:
+            return (u - v).abs().sum(dim=-1)
+        case TripletDistance.COSINE:
+            return 1 - pairwise_cosine(u, v)
 
 
 class Objective(nn.Module, ABC):

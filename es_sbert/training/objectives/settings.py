@@ -1,4 +1,4 @@
-"""Settings of the objectives, as recipes write them; without torch."""
+"""Settings of the objectives in a recipe. No torch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 
-class Settings(BaseModel):
+class RecipeSettings(BaseModel):
     """Part of a recipe: frozen; unknown keys and numbers that are not finite are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def _no_twins(setting: str, values: Sequence[object]) -> None:
+def _check_unique(setting: str, values: Sequence[object]) -> None:
     if len(set(values)) != len(values):
         raise ValueError(f"{setting} names one twice: {', '.join(map(str, values))}")
 
 
-class Feature(StrEnum):
+class PairFeature(StrEnum):
     """What the softmax objective sees of a pair's sentence vectors u and v."""
 
     U = "u"
@@ -29,7 +29,7 @@ class Feature(StrEnum):
     PRODUCT = "u*v"
 
 
-class Distance(StrEnum):
+class TripletDistance(StrEnum):
     """Distance of the triplet objective."""
 
     EUCLIDEAN = "euclidean"
@@ -37,7 +37,7 @@ class Distance(StrEnum):
     COSINE = "cosine"
 
 
-class Matryoshka(Settings):
+class MatryoshkaSpec(RecipeSettings):
     """Apply the objective to the first d values of each vector as well (Kusupati et al. 2022, arXiv 2205.13147).
 
     Attributes:
@@ -49,32 +49,32 @@ class Matryoshka(Settings):
     weights: tuple[PositiveFloat, ...] | None = None
 
     @model_validator(mode="after")
-    def _as_many_weights(self) -> Matryoshka:
+    def _as_many_weights(self) -> MatryoshkaSpec:
         if self.weights is not None and len(self.weights) != len(self.dimensions):
             raise ValueError(f"{len(self.weights)} weights for {len(self.dimensions)} dimensions")
-        _no_twins("dimensions", self.dimensions)
+        _check_unique("dimensions", self.dimensions)
         return self
 
 
-class _Objective(Settings):
-    matryoshka: Matryoshka | None = None
+class _ObjectiveSpec(RecipeSettings):
+    matryoshka: MatryoshkaSpec | None = None
 
 
-class Softmax(_Objective):
+class SoftmaxSpec(_ObjectiveSpec):
     """Cross-entropy of a softmax classifier over features of the pair (the paper's classification objective)."""
 
     kind: Literal["softmax"]
-    features: tuple[Feature, ...] = Field((Feature.U, Feature.V, Feature.DIFFERENCE), min_length=1)
+    features: tuple[PairFeature, ...] = Field((PairFeature.U, PairFeature.V, PairFeature.DIFFERENCE), min_length=1)
     classes: tuple[str, ...] = Field(min_length=2)  # the labels of the data, in the order of their numbers
 
     @model_validator(mode="after")
-    def _each_once(self) -> Softmax:
-        _no_twins("features", self.features)
-        _no_twins("classes", self.classes)
+    def _each_once(self) -> SoftmaxSpec:
+        _check_unique("features", self.features)
+        _check_unique("classes", self.classes)
         return self
 
 
-class Regression(_Objective):
+class RegressionSpec(_ObjectiveSpec):
     """Mean squared error between cos(u, v) and the gold score (the paper's regression objective).
 
     Attributes:
@@ -88,22 +88,22 @@ class Regression(_Objective):
     teacher: str | None = None
 
     @model_validator(mode="after")
-    def _within_reach_of_a_cosine(self) -> Regression:
+    def _within_reach_of_a_cosine(self) -> RegressionSpec:
         low, high = self.range
         if not -1 <= low < high <= 1:
             raise ValueError(f"range [{low:g}, {high:g}] is no part of [-1, 1], where cosines lie")
         return self
 
 
-class Triplet(_Objective):
+class TripletSpec(_ObjectiveSpec):
     """max(d(a, p) − d(a, n) + margin, 0) (the paper's triplet objective)."""
 
     kind: Literal["triplet"]
-    distance: Distance = Distance.EUCLIDEAN
+    distance: TripletDistance = TripletDistance.EUCLIDEAN
     margin: PositiveFloat = 1.0
 
 
-class InBatch(_Objective):
+class InBatchSpec(_ObjectiveSpec):
     """Cross-entropy over cosines to all positives and hard negatives of the batch (Henderson et al. 2017).
 
     Attributes:
@@ -116,14 +116,14 @@ class InBatch(_Objective):
     symmetric: bool = False
 
 
-class CoSent(_Objective):
+class CoSentSpec(_ObjectiveSpec):
     """log(1 + Σ exp(scale · (cos(i) − cos(j)))) over pairs i with a lower gold score than j (Su 2022)."""
 
     kind: Literal["cosent"]
     scale: PositiveFloat = 20.0
 
 
-class VectorDistillation(_Objective):
+class VectorDistillationSpec(_ObjectiveSpec):
     """Mean squared error to a teacher's vectors, also across languages (Reimers and Gurevych 2020, arXiv 2004.09813).
 
     Attributes:
@@ -134,7 +134,7 @@ class VectorDistillation(_Objective):
     teacher: str
 
 
-class MarginDistillation(_Objective):
+class MarginDistillationSpec(_ObjectiveSpec):
     """Mean squared error between score margins of student and teacher (Hofstätter et al. 2020, arXiv 2010.02666).
 
     Attributes:
@@ -146,6 +146,12 @@ class MarginDistillation(_Objective):
 
 
 ObjectiveSpec = Annotated[
-    Softmax | Regression | Triplet | InBatch | CoSent | VectorDistillation | MarginDistillation,
+    SoftmaxSpec
+    | RegressionSpec
+    | TripletSpec
+    | InBatchSpec
+    | CoSentSpec
+    | VectorDistillationSpec
+    | MarginDistillationSpec,
     Field(discriminator="kind"),
 ]

@@ -14,19 +14,17 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, Flavour, Json
-from es_sbert.index.ensure import ensure_vector_field
-from es_sbert.index.vectors import read_vector
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.local import LocalRunner
-from es_sbert.ingest.plan import plan
-from es_sbert.ingest.progress import Silent
-from es_sbert.ingest.run import run
+from es_sbert.engines.protocol import Engine, EngineType, Json
+from es_sbert.index.serialization import read_vector
+from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.settings import IngestSettings
-from es_sbert.loading import load_encoder
-from es_sbert.migration.migrate import Watch, migrate
-from es_sbert.migration.prepare import Wanted
-from es_sbert.migration.result import MigrationResult
+from es_sbert.migration.migrate import MigrationCallbacks, MigrationResult, migrate
+from es_sbert.migration.prepare_migration import MigrationRequest
+from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import same_vectors
 from tests.tiny import WORDS, write_tiny_bert
 
@@ -43,9 +41,13 @@ def text_of(number: int) -> str:
 def document(number: int, version: int = 0) -> Json:
     """With fields of several kinds: a vector of somebody else's, and a number that no machine word holds."""
     return {
-        "text": text_of(number + 37 * version), "number": number, "version": version, "raw": {"big": 2**70 + number},
-        "tags": ["a", f"t{number % 3}"], "theirs": THEIRS,
-    }  # fmt: skip
+        "text": text_of(number + 37 * version),
+        "number": number,
+        "version": version,
+        "raw": {"big": 2**70 + number},
+        "tags": ["a", f"t{number % 3}"],
+        "theirs": THEIRS,
+    }
 
 
 def everything() -> dict[str, Json]:
@@ -98,17 +100,23 @@ class Place:
         results = self.engine.bulk(self.alias, b"".join(orjson.dumps({"delete": head}) + b"\n" for head in heads))
         assert all(result.status in (200, 404) for result in results), results
 
-    def migrate(self, encoder: Encoder, *, control: Control | None = None, **wanted: Any) -> MigrationResult:
-        watch = Watch(control or Control(), Silent)
+    def migrate(self, encoder: Encoder, *, control: LoadControl | None = None, **wanted: Any) -> MigrationResult:
+        watch = MigrationCallbacks(control or LoadControl(), SilentMeter)
         return migrate(
-            self.engine, encoder, Wanted(self.alias, "embedding", **wanted), watch, dead_letters=self.dead,
+            self.engine,
+            encoder,
+            MigrationRequest(self.alias, "embedding", **wanted),
+            watch,
+            dead_letters=self.dead,
             retry_seconds=60,
-        )  # fmt: skip
+        )
 
     def embed(self, encoder: Encoder, index: str | None = None) -> None:
         """What `es-sbert ingest` with no FILE does."""
         settings = IngestSettings(index=index or self.index, text_fields=("text",), dead_letters=self.dead)
-        summary = run(self.engine, LocalRunner(encoder), plan(self.engine, settings), Control(), Silent())
+        summary = run_load(
+            self.engine, LocalRunner(encoder), plan_load(self.engine, settings), LoadControl(), SilentMeter()
+        )
         assert (summary.dead, summary.left, summary.stopped) == (0, 0, None)
 
     def behind(self) -> str:
@@ -143,18 +151,30 @@ def make_place(engine: Engine, encoder: Encoder, dead: Path, count: int = COUNT)
     alias = f"test-{uuid.uuid4().hex[:12]}"
     place = Place(engine, alias, f"{alias}-old", dead)
     ensure_vector_field(
-        engine, place.index, vector_field="embedding", fingerprint=encoder.info.fingerprint,
-        model_name=encoder.info.model, dimensions=encoder.info.dimensions, text="{text}", shards=2, replicas=0,
-    )  # fmt: skip
+        engine,
+        place.index,
+        vector_field="embedding",
+        fingerprint=encoder.info.fingerprint,
+        model_name=encoder.info.model,
+        dimensions=encoder.info.dimensions,
+        text="{text}",
+        shards=2,
+        replicas=0,
+    )
     theirs: Json = {
         "type": "knn_vector",
         "dimension": 4,
         "space_type": "l2",
         "method": {"name": "hnsw", "engine": "lucene"},
     }
-    if engine.info.flavour is Flavour.ELASTICSEARCH:
-        theirs = {"type": "dense_vector", "dims": 4, "index": True, "similarity": "l2_norm",
-                  "index_options": {"type": "hnsw"}}  # fmt: skip
+    if engine.info.flavour is EngineType.ELASTICSEARCH:
+        theirs = {
+            "type": "dense_vector",
+            "dims": 4,
+            "index": True,
+            "similarity": "l2_norm",
+            "index_options": {"type": "hnsw"},
+        }
     engine.put_mapping(
         place.index,
         {"properties": {"theirs": theirs, "number": {"type": "long"}, "raw": {"type": "object", "enabled": False}}},
@@ -181,8 +201,8 @@ def models(tmp: Path) -> tuple[Path, Path]:
 
 def expect_no_stragglers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let migrations end soon: other writers of the tests have written when they say so, and nothing is on its way."""
-    monkeypatch.setattr("es_sbert.migration.waiting._QUIET_SECONDS", 0.1)
-    monkeypatch.setattr("es_sbert.migration.waiting._POLL_SECONDS", 0.05)
+    monkeypatch.setattr("es_sbert.migration.alias_swap._IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("es_sbert.migration.alias_swap._POLL_SECONDS", 0.05)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import EngineUnreachable, IndexMismatch, RequestFailed
-from es_sbert.migration.ending import roll_back
-from es_sbert.migration.hold import WRITE_BLOCK, lift_left_behind
+from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, remove_leftover_block
+from es_sbert.migration.rollback import roll_back
 from tests.engine.migration.support import Overheard, Place, document, everything, make_place
 
 
@@ -28,7 +28,7 @@ def send(engine: Engine, alias: str, action: Json, body: Json | None = None) -> 
 def is_blocked(place: Place) -> bool:
     state = place.engine.get_index(place.index)
     assert state is not None
-    return state.settings.get(WRITE_BLOCK) == "true"
+    return state.settings.get(WRITE_BLOCK_SETTING) == "true"
 
 
 def migrate_as(place: Place, engine: Any, encoder: Encoder, **wanted: Any) -> Any:
@@ -172,7 +172,7 @@ def test_a_process_that_lost_the_migration_to_another_one_does_not_swap(
     class Overtaken(Overheard):
         def update_aliases(self, actions: list[Json]) -> None:
             if is_swap(actions):
-                assert lift_left_behind(engine, place9.alias) == place9.index
+                assert remove_leftover_block(engine, place9.alias) == place9.index
                 place9.engine = engine
                 place9.write({"x": document(700)})
             self._engine.update_aliases(actions)
@@ -207,8 +207,8 @@ def test_a_block_that_could_not_be_lifted_is_named_and_lifted_by_the_next_comman
     if end == "rollback":
         assert roll_back(engine, place9.alias) is not None
     else:
-        assert lift_left_behind(engine, place9.alias) == place9.index
-        assert lift_left_behind(engine, place9.alias) is None
+        assert remove_leftover_block(engine, place9.alias) == place9.index
+        assert remove_leftover_block(engine, place9.alias) is None
     assert not is_blocked(place9)
     place9.write({"x": document(700)})
     assert place9.migrate(encoders[1]).finished

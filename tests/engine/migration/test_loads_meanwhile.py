@@ -21,9 +21,16 @@ def test_a_load_whose_alias_has_moved_does_not_wait_for_the_old_index(
 
     encoder: Any = Interposed(encoders[0], swap)
     summary = load(
-        place9.engine.info.url, encoder, place9.alias, source, dead=tmp_path / "dead.jsonl", id_field="id",
-        batch_window=20, text_fields=("text",), retry_seconds=3600,
-    )  # fmt: skip
+        place9.engine.info.url,
+        encoder,
+        place9.alias,
+        source,
+        dead=tmp_path / "dead.jsonl",
+        id_field="id",
+        batch_window=20,
+        text_fields=("text",),
+        retry_seconds=3600,
+    )
     assert (summary.exit_code, summary.left > 0) == (1, True)
     assert f"{place9.alias} points to {place9.alias}-" in (summary.stopped or "")
     assert "takes no more writes" in (summary.stopped or "")

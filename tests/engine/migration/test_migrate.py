@@ -12,15 +12,15 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, Flavour, Json
+from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
-from es_sbert.index.ensure import read_vector_field
-from es_sbert.index.load_settings import begin_load, left_behind
-from es_sbert.index.schema import merged_meta, vector_fields
-from es_sbert.ingest.control import Control
-from es_sbert.migration.ending import drop, roll_back
-from es_sbert.migration.state import Phase, pointed_to, read_migration
-from es_sbert.migration.target import target_name
+from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
+from es_sbert.index.mapping import merge_field_meta, vector_fields
+from es_sbert.index.vector_field import read_vector_field
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.migration.migration_state import MigrationPhase, read_migration_state, read_target_pointer
+from es_sbert.migration.prepare_migration import new_index_name
+from es_sbert.migration.rollback import drop, roll_back
 from tests.engine.migration.support import COUNT, Overheard, Place, everything
 
 
@@ -29,8 +29,9 @@ def test_the_alias_goes_over_to_an_index_that_holds_the_same_with_new_vectors(
     place: Place, encoders: tuple[Encoder, Encoder], block_writes: bool
 ) -> None:
     second, engine = encoders[1], place.engine
-    engine.update_aliases([{"add": {"index": place.index, "alias": f"{place.alias}-read",
-                                    "filter": {"term": {"tags": "t1"}}}}])  # fmt: skip
+    engine.update_aliases(
+        [{"add": {"index": place.index, "alias": f"{place.alias}-read", "filter": {"term": {"tags": "t1"}}}}]
+    )
     before = place.contents(place.index)
     result = place.migrate(second, block_writes=block_writes)
     assert (result.finished, result.copied, result.embedded, result.dead) == (True, COUNT, COUNT, 0)
@@ -69,15 +70,15 @@ def test_the_alias_goes_over_to_an_index_that_holds_the_same_with_new_vectors(
 def test_a_stopped_migration_goes_on_and_one_given_up_leaves_nothing(
     place: Place, encoders: tuple[Encoder, Encoder]
 ) -> None:
-    control = Control()
+    control = LoadControl()
     control.interrupt()
     stopped = place.migrate(encoders[1], control=control)
     assert (stopped.finished, stopped.exit_code, place.behind()) == (False, 130, place.index)
     state = place.engine.get_index(stopped.target)
     assert state is not None
-    note = read_migration(state)
+    note = read_migration_state(state)
     assert note is not None
-    assert note.phase is Phase.COPYING
+    assert note.phase is MigrationPhase.COPYING
     with pytest.raises(IndexMismatch, match="with another name or model"):
         place.migrate(encoders[1], name=f"{place.alias}-other")
 
@@ -85,7 +86,7 @@ def test_a_stopped_migration_goes_on_and_one_given_up_leaves_nothing(
     assert place.engine.get_index(stopped.target) is None
     old = place.engine.get_index(place.index)
     assert old is not None
-    assert pointed_to(old) is None
+    assert read_target_pointer(old) is None
     assert roll_back(place.engine, place.alias) is None
     place.assert_holds(everything(), encoders[0])
 
@@ -143,7 +144,7 @@ def test_documents_that_cannot_be_embedded_are_copied_and_named(
 
 def test_an_index_that_somebody_else_has_spoilt_is_not_swapped(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine = place.engine
-    target = target_name(place.alias, encoders[1].info.fingerprint, place.index)
+    target = new_index_name(place.alias, encoders[1].info.fingerprint, place.index)
 
     class Spoiling(Overheard):
         def count(self, name: str, query: Json | None = None) -> int:
@@ -187,7 +188,7 @@ def test_what_cannot_be_migrated_is_refused_and_nothing_is_changed(
         place.migrate(second, name=taken)
     assert engine.get_index(place.index) == before
     assert before is not None
-    begin_load(engine, before)
+    apply_load_settings(engine, before)
     with pytest.raises(IndexMismatch, match="a load is under way") as caught:
         place.migrate(second)
     assert "es-sbert index repair" in caught.value.remedy
@@ -221,11 +222,11 @@ def test_a_field_that_was_never_loaded_leaves_no_settings_of_a_load(
     state = engine.get_index(old)
     assert state is not None
     meta = vector_fields(state.mappings, old)["embedding"].model_copy(update={"text": None})
-    engine.put_mapping(old, {"_meta": merged_meta(state.mappings["_meta"], "embedding", meta)})
+    engine.put_mapping(old, {"_meta": merge_field_meta(state.mappings["_meta"], "embedding", meta)})
     result = place9.migrate(encoders[1])
     new = engine.get_index(result.target)
     assert new is not None
-    assert left_behind(new) is None
+    assert unrestored_settings(new) is None
     assert new.settings["index.refresh_interval"] == state.settings["index.refresh_interval"]
     assert len(place9.contents()) == COUNT
 
@@ -253,6 +254,6 @@ def test_settings_and_flavours_are_those_of_the_old_index(place: Place, encoders
     assert result.target == f"{place.alias}-v2"
     state = place.engine.get_index(place.alias)
     assert state is not None
-    if place.engine.info.flavour is Flavour.OPENSEARCH:
+    if place.engine.info.flavour is EngineType.OPENSEARCH:
         assert state.settings["index.knn"] == "true"
     assert "load" not in state.mappings["_meta"]["es_sbert"]

@@ -7,12 +7,12 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.ensure import read_vector_field
-from es_sbert.index.text import TextTemplate
-from es_sbert.index.vectors import read_vector
-from es_sbert.ingest.control import Control
-from es_sbert.migration.ending import roll_back
-from es_sbert.streams.json_lines import object_bytes
+from es_sbert.index.serialization import read_vector
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_field import read_vector_field
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.io.json_lines import dump_object
+from es_sbert.migration.rollback import roll_back
 from tests.engine.ingest_support import same_vectors
 from tests.engine.migration.support import COUNT, Overheard, Place
 
@@ -29,7 +29,7 @@ def titled(place9: Place) -> Place:
     for number in range(COUNT):
         routing = {"routing": "seven"} if str(number).endswith("7") else {}
         lines += [{"update": {"_id": str(number)} | routing}, {"doc": {"title": title(number)}}]
-    results = place9.engine.bulk(place9.alias, b"".join(object_bytes(line) + b"\n" for line in lines))
+    results = place9.engine.bulk(place9.alias, b"".join(dump_object(line) + b"\n" for line in lines))
     assert all(result.ok for result in results)
     place9.engine.refresh(place9.alias)
     return place9
@@ -53,7 +53,7 @@ def test_the_same_model_embeds_another_text_which_the_new_index_names(
     with pytest.raises(IndexMismatch, match="already for the text '{title}. {text}'") as caught:
         titled.migrate(encoders[0], text=TITLED)
     assert "nothing to do" in caught.value.remedy
-    titled.migrate(encoders[1], text=TextTemplate.of_fields(["title"]))
+    titled.migrate(encoders[1], text=TextTemplate.from_fields(["title"]))
     assert_vectors_of(titled, TextTemplate.parse("{title}"), encoders[1])
     titled.engine.delete_index(result.target)
 
@@ -78,7 +78,7 @@ def test_an_index_whose_vectors_are_of_the_old_text_is_not_swapped(
 
 
 def test_a_migration_goes_on_with_its_own_text_alone(titled: Place, encoders: tuple[Encoder, Encoder]) -> None:
-    control = Control()
+    control = LoadControl()
     control.interrupt()
     stopped = titled.migrate(encoders[0], control=control, text=TITLED)
     assert not stopped.finished

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import EngineType
 from tests.engine.migration.support import Place, everything
 from tests.random_writer import RandomWriters, differences, shared_documents
 
@@ -14,7 +14,7 @@ def test_nothing_that_was_acknowledged_is_lost_beside_migrations(
     place: Place, encoders: tuple[Encoder, Encoder]
 ) -> None:
     info = place.engine.info
-    scripts = info.flavour is Flavour.OPENSEARCH or info.version < (9, 0, 0)  # the server of the tests has none
+    scripts = info.flavour is EngineType.OPENSEARCH or info.version < (9, 0, 0)  # the server of the tests has none
     place.write(shared_documents())
     writers = RandomWriters(info.url, place.alias, threads=4, seed=13, scripts=scripts)
     results = []

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import Vectors
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch
-from es_sbert.migration.ending import drop
-from es_sbert.search.results import SearchResult
+from es_sbert.migration.rollback import drop
+from es_sbert.search.search_result import SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.engine.migration.support import Overheard, Place, make_place, text_of
 
@@ -58,7 +58,7 @@ def test_searches_go_on_all_the_time_and_never_mix_models(
     engine: Engine, encoders: tuple[Encoder, Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Searches from before the migration until after the old index is dropped; every hit is checked."""
-    monkeypatch.setattr("es_sbert.search.following.FOLLOW_SECONDS", 0.5)
+    monkeypatch.setattr("es_sbert.search.alias_resolver.REFRESH_SECONDS", 0.5)
     made = make_place(engine, encoders[0], tmp_path / "dead.jsonl")
     place = next(made)
     by_fingerprint = {encoder.info.fingerprint: encoder for encoder in encoders}

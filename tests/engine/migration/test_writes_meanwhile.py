@@ -9,10 +9,10 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import RequestFailed
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.progress import Silent
-from es_sbert.migration.migrate import Watch, migrate
-from es_sbert.migration.prepare import Wanted
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import SilentMeter
+from es_sbert.migration.migrate import MigrationCallbacks, migrate
+from es_sbert.migration.prepare_migration import MigrationRequest
 from tests.engine.migration.support import Overheard, Place, document, everything
 
 
@@ -145,8 +145,8 @@ def test_a_writer_that_goes_on_by_the_old_index_s_name_is_not_waited_for_for_eve
             place9.write({f"late-{late}": document(late)}, to=place9.index)
 
     overheard: Any = Overheard(engine, meddle)
-    wanted = Wanted(place9.alias, "embedding", block_writes=False)
-    watch = Watch(Control(), Silent, said.append)
+    wanted = MigrationRequest(place9.alias, "embedding", block_writes=False)
+    watch = MigrationCallbacks(LoadControl(), SilentMeter, said.append)
     result = migrate(overheard, encoders[1], wanted, watch, dead_letters=place9.dead, retry_seconds=1)
     assert (result.finished, result.late > 0) == (True, True)
     assert any("by its own name" in message for message in said)

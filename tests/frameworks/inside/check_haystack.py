@@ -18,14 +18,14 @@ from haystack_integrations.components.retrievers.opensearch import OpenSearchEmb
 from haystack_integrations.document_stores.elasticsearch import ElasticsearchDocumentStore
 from haystack_integrations.document_stores.opensearch import OpenSearchDocumentStore
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelNotFound, UsageError
 from es_sbert.exporters.export import export_bundle
 from es_sbert.integrations.haystack import SbertDocumentEmbedder, SbertTextEmbedder
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.frameworks.articles import ARTICLES, QUESTION, TEXTS, Fill, RunExample, expected_lines, same_lines
 from tests.tiny import write_tiny_bert
 
@@ -36,7 +36,7 @@ MODULE = "es_sbert.integrations.haystack"
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A model with a prompt for each kind."""
     folder = tmp_path_factory.mktemp("model")
-    model = read_model(write_tiny_bert(folder / "tiny", prompts={"query": "query: ", "document": "passage: "}))
+    model = read_sentence_model(write_tiny_bert(folder / "tiny", prompts={"query": "query: ", "document": "passage: "}))
     export_bundle(model, folder / "bundle", [Precision.FP32, Precision.INT8], force=True)
     return str(folder / "bundle")
 
@@ -126,8 +126,9 @@ def search(pipeline: Pipeline, text: str) -> list[Document]:
 
 
 @pytest.mark.parametrize("engine", ["es8", "opensearch"])
-def test_pipelines_write_and_search(engine: str, encoder: Encoder, fill: Fill, fresh_index: Callable[[str], str],
-                                    request: pytest.FixtureRequest) -> None:  # fmt: skip
+def test_pipelines_write_and_search(
+    engine: str, encoder: Encoder, fill: Fill, fresh_index: Callable[[str], str], request: pytest.FixtureRequest
+) -> None:
     """On OpenSearch into an index of es-sbert's: the store's own takes an engine that these tests' server lacks."""
     url = request.getfixturevalue(f"{engine}_url")
     if engine == "es8":
@@ -160,8 +161,9 @@ def test_pipelines_write_and_search(engine: str, encoder: Encoder, fill: Fill, f
 @pytest.mark.parametrize(
     ("example", "engine"), [("haystack_on_elasticsearch", "es8"), ("haystack_on_opensearch", "opensearch")]
 )
-def test_examples(example: str, engine: str, request: pytest.FixtureRequest, encoder: Encoder, fill: Fill,
-                  run_example: RunExample) -> None:  # fmt: skip
+def test_examples(
+    example: str, engine: str, request: pytest.FixtureRequest, encoder: Encoder, fill: Fill, run_example: RunExample
+) -> None:
     url = request.getfixturevalue(f"{engine}_url")
     index = fill(url, text_field="content")
     printed = run_example(example, QUESTION, "--index", index, "--url", url)

@@ -91,8 +91,9 @@ def test_an_index_of_passages(url: str, encoder: Encoder, fill: Fill) -> None:
 
 @pytest.mark.parametrize("engine", ["es9", "es8", "opensearch"])
 @sunset
-def test_what_a_store_writes_into_our_index_is_found(engine: str, encoder: Encoder, fill: Fill, tmp_path: Path,
-                                                    request: pytest.FixtureRequest) -> None:  # fmt: skip
+def test_what_a_store_writes_into_our_index_is_found(
+    engine: str, encoder: Encoder, fill: Fill, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     url = request.getfixturevalue(f"{engine}_url")
     index, added = fill(url), "An orchestra rehearses a symphony."
     if engine == "opensearch":
@@ -122,8 +123,9 @@ def test_what_a_store_writes_into_our_index_is_found(engine: str, encoder: Encod
     ],
 )
 @sunset
-def test_examples(example: str, engine: str, request: pytest.FixtureRequest, encoder: Encoder, fill: Fill,
-                  run_example: RunExample) -> None:  # fmt: skip
+def test_examples(
+    example: str, engine: str, request: pytest.FixtureRequest, encoder: Encoder, fill: Fill, run_example: RunExample
+) -> None:
     url = request.getfixturevalue(f"{engine}_url")
     index = fill(url)
     printed = run_example(example, QUESTION, "--index", index, "--url", url)

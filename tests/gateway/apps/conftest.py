@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.locks import file_lock
+from es_sbert.filesystem import file_lock
 from tests.gateway.apps.pages import AppPage
 from tests.node import EXAMPLES, install_node_project
 from tests.shared import folder_of_run

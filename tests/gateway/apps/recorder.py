@@ -34,10 +34,13 @@ class Recorder(LocalServer):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 content_type = self.headers["Content-Type"]
                 lines = [orjson.loads(line) for line in body.splitlines()]
-                recorder.requests.append({
-                    "path": self.path, "content_type": content_type,
-                    "body": lines if self.path.endswith("_msearch") else lines[0],
-                })  # fmt: skip
+                recorder.requests.append(
+                    {
+                        "path": self.path,
+                        "content_type": content_type,
+                        "body": lines if self.path.endswith("_msearch") else lines[0],
+                    }
+                )
                 upstream = HTTPConnection(urlsplit(recorder.upstream).netloc, timeout=60)
                 try:
                     upstream.request("POST", self.path, body, {"Content-Type": content_type})

@@ -69,8 +69,16 @@ def test_letters_beyond_ascii_arrive_as_engines_read_them(url: str, echo: Echo) 
 
 @pytest.mark.parametrize("cut", [1, 9, 20, 60, 80, 95, 118, 140, 146])
 def test_a_head_may_come_in_pieces(url: str, echo: Echo, cut: int) -> None:
-    head = ["POST /bücher HTTP/1.1", "host: x", "connection: Upgrade, HTTP2-Settings", "upgrade: h2c",
-            "http2-settings: AA", "content-length: 3", "", "abc"]  # fmt: skip
+    head = [
+        "POST /bücher HTTP/1.1",
+        "host: x",
+        "connection: Upgrade, HTTP2-Settings",
+        "upgrade: h2c",
+        "http2-settings: AA",
+        "content-length: 3",
+        "",
+        "abc",
+    ]
     data = "\r\n".join(head).encode()
     said = talk(url, data[:cut], data[cut:] + b"GET /b HTTP/1.1" + END)
     assert said.count(b"HTTP/1.1 200 OK") == 2

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from es_sbert.gateway.wire.protocol import LONGEST_HEAD
+from es_sbert.gateway.proxy.http_protocol import MAX_HEAD_BYTES
 from tests.gateway.echo import OK, Echo, Received, raw
 from tests.gateway.recorded import Request
 from tests.gateway.security.support import MOST_BYTES, MOST_REQUESTS, assert_error, status_of
@@ -22,10 +22,10 @@ from tests.gateway.wire import send, talk
 
 @pytest.mark.parametrize(
     "data",
-    [b"GET /a?" + b"x" * LONGEST_HEAD + b" HTTP/1.1\r\n\r\n",
-     b"GET /a HTTP/1.1\r\nx: " + b"x" * LONGEST_HEAD + b"\r\n\r\n",
-     b"GET /a HTTP/1.1\r\n" + b"x1234: y\r\n" * (LONGEST_HEAD // 10 + 9) + b"\r\n",
-     b"GET /a HTTP/1.1\r\nx: " + b"x" * LONGEST_HEAD],
+    [b"GET /a?" + b"x" * MAX_HEAD_BYTES + b" HTTP/1.1\r\n\r\n",
+     b"GET /a HTTP/1.1\r\nx: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
+     b"GET /a HTTP/1.1\r\n" + b"x1234: y\r\n" * (MAX_HEAD_BYTES // 10 + 9) + b"\r\n",
+     b"GET /a HTTP/1.1\r\nx: " + b"x" * MAX_HEAD_BYTES],
     ids=["path", "header", "many headers", "header without end"],
 )  # fmt: skip
 def test_heads_have_a_limit(url: str, echo: Echo, data: bytes) -> None:

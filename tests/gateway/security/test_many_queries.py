@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, sentences, write_jsonl
 from tests.gateway.running import serve
@@ -75,8 +75,7 @@ def encoder(tiny: Path) -> Iterator[Encoder]:
 @pytest.fixture(scope="module")
 def index(es9_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder, name = tmp_path_factory.mktemp("many"), f"test-{uuid.uuid4().hex[:12]}"
-    load(es9_url, encoder, name, write_jsonl(folder / "docs.jsonl", sentences(20)), dead=folder / "dead",
-         id_field="id")  # fmt: skip
+    load(es9_url, encoder, name, write_jsonl(folder / "docs.jsonl", sentences(20)), dead=folder / "dead", id_field="id")
     yield name
     delete_index(es9_url, name)
 
@@ -135,8 +134,11 @@ def test_a_request_with_too_much_in_it_is_refused_and_keeps_nobody_waiting(url: 
     assert gaps.longest < 40 * once
 
 
-@pytest.mark.parametrize("query", [{"bool": {"should": PLAIN[:900], "must": {"match": {"semantic": "a cat"}}}},
-                                   {"bool": {"should": _queries(250)}}], ids=["filters", "queries"])  # fmt: skip
+@pytest.mark.parametrize(
+    "query",
+    [{"bool": {"should": PLAIN[:900], "must": {"match": {"semantic": "a cat"}}}}, {"bool": {"should": _queries(250)}}],
+    ids=["filters", "queries"],
+)
 def test_large_searches_within_the_limits_are_answered(url: str, index: str, query: object) -> None:
     answer = httpx.post(f"{url}/{index}/_search", content=_body(query), headers=JSON, timeout=120)
     assert answer.status_code == 200, answer.text

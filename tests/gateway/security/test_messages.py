@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from es_sbert.cli.logs import start_logging
-from es_sbert.events import logger
+from es_sbert.cli.logs import configure_logging
 from es_sbert.gateway.app import Gateway
+from es_sbert.messages import logger
 from tests.gateway.echo import HEAD, Echo, Received, raw
 from tests.gateway.recorded import Request
 from tests.gateway.serving import gateway
@@ -47,7 +47,7 @@ def logging_to_stderr(form: str) -> Iterator[None]:
     """As `es-sbert serve --log-format` does, until the block ends."""
     root, level, hook = logging.getLogger(), logger.level, sys.excepthook
     handlers = list(root.handlers)
-    start_logging(form)
+    configure_logging(form)
     try:
         yield
     finally:
@@ -68,9 +68,14 @@ def logging_to_stderr(form: str) -> Iterator[None]:
     ids=["nobody", "no TLS", "breaks off", "no HTTP", "compressed", "hangs"],
 )  # fmt: skip
 def test_callers_are_not_told_where_the_engine_is(
-    tiny: Path, caplog: pytest.LogCaptureFixture, scheme: str, reply: Any, limits: dict[str, float], status: int,
+    tiny: Path,
+    caplog: pytest.LogCaptureFixture,
+    scheme: str,
+    reply: Any,
+    limits: dict[str, float],
+    status: int,
     words: str,
-) -> None:  # fmt: skip
+) -> None:
     with Echo() as engine:
         if reply is not None:
             engine.reply = reply

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.gateway.settings import Listen
+from es_sbert.gateway.settings import ListenSettings
 from tests.gateway.echo import OK, Echo, is_question, raw
 from tests.gateway.recorded import Request
 from tests.gateway.security.support import END, MOST_BYTES
@@ -26,8 +26,8 @@ def test_pages_of_other_origins_get_no_leave(url: str) -> None:
 
 
 def test_it_listens_on_this_machine_alone_unless_told_otherwise() -> None:
-    assert Listen().host == "127.0.0.1"
-    assert Listen().cors_origins == ()
+    assert ListenSettings().host == "127.0.0.1"
+    assert ListenSettings().cors_origins == ()
 
 
 def secret() -> str:
@@ -42,8 +42,12 @@ def test_credentials_pass_through_and_are_never_logged(
     secrets = {name: secret() for name in names}
     headers = (*secrets.items(), ("content-type", "application/json"))
     bodies = [b'{"query":{"match":{"semantic":"cats"}}}', b'{"query":', b"x" * (MOST_BYTES + 1)]
-    replies = [raw(OK), raw(b"", close=True), raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}", close=True),
-               raw(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\n{}")]  # fmt: skip
+    replies = [
+        raw(OK),
+        raw(b"", close=True),
+        raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}", close=True),
+        raw(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\n{}"),
+    ]
     with gateway(echo.url, tiny, body_bytes=MOST_BYTES) as address:
         for reply in replies:
             echo.reply = reply

@@ -196,8 +196,11 @@ def test_a_streamed_body_that_is_cut_off_is_not_complete_for_the_engine(echo: Ec
 def test_a_streamed_body_that_meets_the_limit_of_requests_is_not_complete_for_the_engine(
     echo: Echo, tiny: Path, chunked: bool
 ) -> None:
-    framing = (b"transfer-encoding: chunked", b"3\r\nabc\r\n", b"0\r\n\r\n") if chunked else (
-        b"content-length: 6", b"abc", b"def")  # fmt: skip
+    framing = (
+        (b"transfer-encoding: chunked", b"3\r\nabc\r\n", b"0\r\n\r\n")
+        if chunked
+        else (b"content-length: 6", b"abc", b"def")
+    )
     with gateway(echo.url, tiny, concurrency=1) as url, hanging(echo, url, 1):
         with Caller(url) as caller:
             caller.send(b"PUT /a/_settings HTTP/1.1\r\nhost: x\r\nconnection: close\r\n%s\r\n\r\n%s" % framing[:2])

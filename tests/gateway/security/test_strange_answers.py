@@ -10,7 +10,7 @@ from typing import BinaryIO
 import orjson
 import pytest
 
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.gateway.echo import HEAD, Echo, Received
 from tests.gateway.recorded import Request
 from tests.gateway.serving import gateway
@@ -71,9 +71,10 @@ def through(tiny: Path) -> Iterator[Through]:
     meta = META | {"fingerprint": info.fingerprint, "dimensions": info.dimensions}
     # Behind an alias, on two shards: the gateway has more questions then.
     index = {
-        "mappings": {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}, "aliases": {"a": {}},
+        "mappings": {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}},
+        "aliases": {"a": {}},
         "settings": {"index": {"number_of_shards": "2"}},
-    }  # fmt: skip
+    }
     with Echo() as engine, gateway(engine.url, tiny) as url:
         yield Through(url, engine, orjson.dumps({"index": index}))
 

@@ -43,8 +43,9 @@ def opensearch_index(opensearch_url: str, tmp_path_factory: pytest.TempPathFacto
     yield from _index(opensearch_url, dated_articles(), tmp_path_factory, "--passages", str(PASSAGE_TOKENS))
 
 
-def _index(url: str, documents: list[dict[str, object]], factory: pytest.TempPathFactory, *options: str
-           ) -> Iterator[str]:  # fmt: skip
+def _index(
+    url: str, documents: list[dict[str, object]], factory: pytest.TempPathFactory, *options: str
+) -> Iterator[str]:
     name = f"test-page-{uuid.uuid4().hex[:12]}"
     try:
         ingest(url, name, documents, factory.mktemp("page"), *options)

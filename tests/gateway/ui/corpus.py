@@ -71,8 +71,21 @@ def ingest(url: str, index: str, documents: list[dict[str, Any]], folder: Path, 
     file = folder / f"{index}.jsonl"
     file.write_bytes(b"\n".join(map(orjson.dumps, documents)))
     with pytest.raises(SystemExit) as ended:
-        main(["ingest", "--url", url, "--index", index, "--id-field", "id", "--text-template", TEMPLATE, *options,
-              str(file)])  # fmt: skip
+        main(
+            [
+                "ingest",
+                "--url",
+                url,
+                "--index",
+                index,
+                "--id-field",
+                "id",
+                "--text-template",
+                TEMPLATE,
+                *options,
+                str(file),
+            ]
+        )
     assert ended.value.code == 0
 
 

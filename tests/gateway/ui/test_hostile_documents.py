@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, expect
 
-from es_sbert.index.text import NoText, TextTemplate
+from es_sbert.index.text_template import TextFieldError, TextTemplate
 from es_sbert.search import SemanticIndex
 from tests.gateway.ui.corpus import BOOK, HOSTILE, book_in
 from tests.gateway.ui.search_page import SearchPage
@@ -85,10 +85,12 @@ TEMPLATES = st.sampled_from(["{title}", "{title}. {a.b}", " {title}\n{text} ", "
 SOURCES = st.fixed_dictionaries(
     {},
     optional={
-        "title": WORDS | st.none(), "text": WORDS | st.none() | st.integers(), "a.b": WORDS,
+        "title": WORDS | st.none(),
+        "text": WORDS | st.none() | st.integers(),
+        "a.b": WORDS,
         "a": st.fixed_dictionaries({}, optional={"b": WORDS}),
     },
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,6 @@ def test_the_page_renders_texts_as_the_index_was_filled(blank: Page, template: s
     parsed = TextTemplate.parse(template)
     try:
         expected = parsed.render(source)
-    except NoText:
+    except TextFieldError:
         expected = None
     assert blank.evaluate(RENDER, [parsed.parts, source]) == expected

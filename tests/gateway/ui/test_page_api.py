@@ -15,11 +15,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import EngineType
 from es_sbert.gateway.app import create_app
-from es_sbert.gateway.settings import GatewaySettings, Listen
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.index.schema import index_body
+from es_sbert.gateway.settings import GatewaySettings, ListenSettings
+from es_sbert.index.mapping import index_body
+from es_sbert.index.vector_meta import VectorFieldMeta
 from tests.engine.secured import PASSWORD, Secured
 from tests.gateway.serving import served
 from tests.gateway.ui.conftest import OpenPage
@@ -100,7 +100,7 @@ def test_other_paths_and_methods_below_are_the_engines(gateway: str) -> None:
 
 
 def test_the_page_works_behind_a_prefix(es9_url: str, dated_index: str, open_page: OpenPage) -> None:
-    settings = GatewaySettings(upstream=EngineSettings(url=es9_url), listen=Listen(own_prefix="/-/own"))
+    settings = GatewaySettings(upstream=EngineSettings(url=es9_url), listen=ListenSettings(own_prefix="/-/own"))
     with served(create_app(settings)) as url:
         page = open_page(f"{url}/-/own")
         page.open(index=dated_index, q="stars")
@@ -111,7 +111,7 @@ def test_the_page_works_behind_a_prefix(es9_url: str, dated_index: str, open_pag
 def test_an_index_that_goes_away_meanwhile(page: SearchPage, es9_url: str, fresh_index: Callable[[str], str]) -> None:
     name = fresh_index(es9_url)
     meta = VectorFieldMeta(fingerprint="f" * 32, model="m", dimensions=3, index_type="hnsw", text="{text}")
-    httpx.put(f"{es9_url}/{name}", json=index_body(Flavour.ELASTICSEARCH, "embedding", meta), timeout=60)
+    httpx.put(f"{es9_url}/{name}", json=index_body(EngineType.ELASTICSEARCH, "embedding", meta), timeout=60)
     page.open(index=name)
     httpx.delete(f"{es9_url}/{name}", timeout=60)
     page.page.get_by_role("searchbox").fill("sun")
@@ -183,7 +183,7 @@ def test_whoever_signs_in_sees_what_they_may(open_page: OpenPage, secured_gatewa
 
     meta = VectorFieldMeta(fingerprint="f" * 32, model="m", dimensions=3, index_type="hnsw", text="{text}")
     for name in ("mine", "not-annas"):
-        empty.ask("PUT", f"/{name}", index_body(Flavour.ELASTICSEARCH, "embedding", meta))
+        empty.ask("PUT", f"/{name}", index_body(EngineType.ELASTICSEARCH, "embedding", meta))
     options = page.page.get_by_role("combobox", name="Index").get_by_role("option")
     for user, seen in (("anna", ["mine"]), ("elastic", ["mine", "not-annas"])):
         page.page.get_by_role("button", name="Sign out").click()

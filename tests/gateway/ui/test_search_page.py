@@ -11,11 +11,11 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import EngineType
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.index.schema import index_body
+from es_sbert.index.mapping import index_body
+from es_sbert.index.vector_meta import VectorFieldMeta
 from es_sbert.search import SemanticIndex
 from tests.gateway.articles import MEANT, QUERY
 from tests.gateway.serving import served
@@ -134,9 +134,7 @@ def test_an_outlier_does_not_collapse_a_facet(page: SearchPage, outlier_index: s
     page.open(index=outlier_index, q="light")
 
     prices = page.counts("price")
-    assert prices == {
-        "up to 19": 19, "20 to 29": 10, "30 to 49": 20, "50 to 69": 20, "70 to 79": 10, "80 and up": 22,
-    }  # fmt: skip
+    assert prices == {"up to 19": 19, "20 to 29": 10, "30 to 49": 20, "50 to 69": 20, "70 to 79": 10, "80 and up": 22}
     assert page.counts("stars") == {"1": 34, "2": 34, "3": 33}  # each value, as there are few
     expect(page.facet("same")).to_have_count(0)  # nothing to choose
     page.choose("price", "20 to 29")
@@ -324,7 +322,7 @@ def test_the_start_of_an_index_without_vectors_says_what_to_do(
 ) -> None:
     name = fresh_index(es9_url)
     meta = VectorFieldMeta(fingerprint="f" * 32, model="m", dimensions=3, index_type="hnsw", text="{text}")
-    created = httpx.put(f"{es9_url}/{name}", json=index_body(Flavour.ELASTICSEARCH, "embedding", meta), timeout=60)
+    created = httpx.put(f"{es9_url}/{name}", json=index_body(EngineType.ELASTICSEARCH, "embedding", meta), timeout=60)
     created.raise_for_status()
     page.start(name)
     expect(page.page.locator("#start")).to_contain_text("has no documents yet")

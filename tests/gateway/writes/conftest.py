@@ -11,10 +11,10 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import EngineType
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, Limits
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 from tests.gateway.conftest import tiny_settings
@@ -50,8 +50,14 @@ def loaded(engine_url: str, tiny_encoder: Encoder, tmp_path_factory: pytest.Temp
     name = f"test-{uuid.uuid4().hex[:12]}"
     folder = tmp_path_factory.mktemp("loaded")
     try:
-        load(engine_url, tiny_encoder, name, write_jsonl(folder / "docs.jsonl", documents(60)), dead=folder / "dead",
-             **FIELDS)  # fmt: skip
+        load(
+            engine_url,
+            tiny_encoder,
+            name,
+            write_jsonl(folder / "docs.jsonl", documents(60)),
+            dead=folder / "dead",
+            **FIELDS,
+        )
         yield name
     finally:
         delete_index(engine_url, name)
@@ -63,7 +69,7 @@ def empty(engine_url: str, loaded: str, index_name: str) -> str:
     with open_engine(engine_url) as engine:
         state = engine.get_index(loaded)
         assert state is not None
-        knn = {"index.knn": True} if engine.info.flavour is Flavour.OPENSEARCH else {}
+        knn = {"index.knn": True} if engine.info.flavour is EngineType.OPENSEARCH else {}
         engine.create_index(index_name, {"mappings": state.mappings, "settings": knn})
     return index_name
 

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import orjson
 
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import Vectors
-from es_sbert.index.meta import VectorFieldMeta, text_hash
-from es_sbert.index.schema import index_body
-from es_sbert.index.vectors import read_vector
+from es_sbert.index.mapping import index_body
+from es_sbert.index.serialization import read_vector
+from es_sbert.index.vector_meta import VectorFieldMeta, text_hash
 from tests.engine.ingest_support import open_engine, sentences
 
 # Two vector fields: one of the text, one of passages of a longer text.
 FIELDS: dict[str, Any] = {
-    "vectors": ("embedding={text}", "parts={title}. {text}"), "passages": ("parts=16",), "id_field": "id",
-}  # fmt: skip
+    "vectors": ("embedding={text}", "parts={title}. {text}"),
+    "passages": ("parts=16",),
+    "id_field": "id",
+}
 JSON = {"content-type": "application/json"}
 
 

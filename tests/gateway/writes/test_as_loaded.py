@@ -15,7 +15,7 @@ from opensearchpy import OpenSearch
 from opensearchpy import helpers as opensearch_helpers
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.index.meta import text_hash
+from es_sbert.index.vector_meta import text_hash
 from tests.engine.ingest_support import contents, load, same_vectors, write_jsonl
 from tests.gateway.writes.support import (
     FIELDS,
@@ -50,8 +50,9 @@ def assert_as_loaded(url: str, encoder: Encoder, loaded: str, index: str, folder
     for key, source in one.items():
         # Other texts run beside them, which changes the last digit of fp32.
         assert same_vectors(vectors(two[key]), vectors(source))
-    summary = load(url, encoder, index, write_jsonl(folder / "docs.jsonl", documents(60)), dead=folder / "dead",
-                   **FIELDS)  # fmt: skip
+    summary = load(
+        url, encoder, index, write_jsonl(folder / "docs.jsonl", documents(60)), dead=folder / "dead", **FIELDS
+    )
     assert (summary.unchanged, summary.read) == (60, 60)
 
 
@@ -80,8 +81,10 @@ def as_logstash(url: str, engine: str, index: str) -> None:
     }  # fmt: skip
     target = f"{url}/_bulk?filter_path=errors,items.*.error,items.*.status"
     answer = httpx.post(target, content=gzip.compress(body), headers=headers, timeout=300, trust_env=False)
-    assert answer.json() == {"errors": False, "items": [{"create" if n % 2 else "index": {"status": 201}}
-                                                        for n in range(60)]}  # fmt: skip
+    assert answer.json() == {
+        "errors": False,
+        "items": [{"create" if n % 2 else "index": {"status": 201}} for n in range(60)],
+    }
 
 
 def by_document_apis(url: str, engine: str, index: str) -> None:
@@ -106,9 +109,15 @@ def by_document_apis(url: str, engine: str, index: str) -> None:
     indirect=["engine_url"], scope="session",
 )  # fmt: skip
 def test_written_is_as_loaded(
-    way: Callable[[str, str, str], None], request: pytest.FixtureRequest, engine_url: str, gateway_url: str,
-    loaded: str, empty: str, tiny_encoder: Encoder, tmp_path: Path,
-) -> None:  # fmt: skip
+    way: Callable[[str, str, str], None],
+    request: pytest.FixtureRequest,
+    engine_url: str,
+    gateway_url: str,
+    loaded: str,
+    empty: str,
+    tiny_encoder: Encoder,
+    tmp_path: Path,
+) -> None:
     way(gateway_url, request.node.callspec.params["engine_url"], empty)
     assert_as_loaded(engine_url, tiny_encoder, loaded, empty, tmp_path)
 

@@ -30,8 +30,21 @@ def test_the_first_document_gets_its_vector(
 def test_passages_of_a_template_get_their_vectors(
     cli: Cli, engine_url: str, client: httpx.Client, index_name: str, tiny: Path
 ) -> None:
-    done = cli("index", "create", index_name, "--model", tiny, "--vector-field", "parts", "--passages", "16",
-               "--text-template", "{title}. {text}", "--url", engine_url)  # fmt: skip
+    done = cli(
+        "index",
+        "create",
+        index_name,
+        "--model",
+        tiny,
+        "--vector-field",
+        "parts",
+        "--passages",
+        "16",
+        "--text-template",
+        "{title}. {text}",
+        "--url",
+        engine_url,
+    )
     assert done.code == 0, done.err
     document = {"title": "a man plays guitar", "text": "a cat sits on the mat. " * 5}
     assert client.put(f"/{index_name}/_doc/1", json=document).status_code == 201

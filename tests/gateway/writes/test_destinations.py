@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Flavour
-from es_sbert.index.meta import text_hash
-from es_sbert.index.schema import index_body
+from es_sbert.engines.protocol import EngineType
+from es_sbert.index.mapping import index_body
+from es_sbert.index.vector_meta import text_hash
 from tests.engine.ingest_support import contents, open_engine
 from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, of_model
 
@@ -23,8 +23,16 @@ def test_aliases_go_by_the_index_that_takes_the_writes(
     other, alias = fresh_index(engine_url), f"alias-{uuid.uuid4().hex[:12]}"
 
     def point(**write: bool) -> None:
-        actions = [{"add": {"index": index, "alias": alias, "is_write_index": index == empty if write["to_empty"]
-                            else index == other}} for index in (other, empty)]  # fmt: skip
+        actions = [
+            {
+                "add": {
+                    "index": index,
+                    "alias": alias,
+                    "is_write_index": index == empty if write["to_empty"] else index == other,
+                }
+            }
+            for index in (other, empty)
+        ]
         client.post("/_aliases", json={"actions": actions}).raise_for_status()
 
     client.put(f"/{other}", json={"mappings": {"properties": {"text": {"type": "text"}}}}).raise_for_status()
@@ -45,8 +53,9 @@ def test_an_index_that_a_template_makes_has_vectors_from_its_first_document(
 ) -> None:
     with open_engine(engine_url) as engine:
         template = index_body(engine.info.flavour, "embedding", of_model(tiny_encoder))
-    client.put(f"/_index_template/{index_name}", json={"index_patterns": [index_name], "template": template,
-                                                       "priority": 500}).raise_for_status()  # fmt: skip
+    client.put(
+        f"/_index_template/{index_name}", json={"index_patterns": [index_name], "template": template, "priority": 500}
+    ).raise_for_status()
     try:
         assert client.post(f"/{index_name}/_doc", json={"text": "a cat"}).status_code == 201
         assert client.put(f"/{index_name}/_doc/2", json={"text": "the mat"}).status_code == 201
@@ -63,7 +72,7 @@ def test_a_data_stream_goes_by_its_newest_index(engine_url: str, client: httpx.C
 
     def template(model: str | None) -> dict[str, Any]:
         plain: dict[str, Any] = {"mappings": {"properties": {"text": {"type": "text"}}}}
-        body = plain if model is None else index_body(Flavour.OPENSEARCH, "embedding", of_model(tiny_encoder))
+        body = plain if model is None else index_body(EngineType.OPENSEARCH, "embedding", of_model(tiny_encoder))
         return {"index_patterns": [stream], "data_stream": {}, "template": body, "priority": 500}
 
     def write(text: str) -> dict[str, Any]:

@@ -34,9 +34,10 @@ def small_documents(index: str, other: str) -> tuple[bytes, int]:
     while size < BODY:
         number = len(lines)
         name = other if number % EVERY == 7 else index
-        lines.append(b'{"index":{"_index":"%s"}}\n{"text":"a man plays guitar %d","n":%d}\n' % (
-            name.encode(), number % 999, number
-        ))  # fmt: skip
+        lines.append(
+            b'{"index":{"_index":"%s"}}\n{"text":"a man plays guitar %d","n":%d}\n'
+            % (name.encode(), number % 999, number)
+        )
         size += len(lines[-1])
     return b"".join(lines), len(lines)
 

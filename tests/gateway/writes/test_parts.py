@@ -21,8 +21,8 @@ PART = 10
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of ten actions, and requests of more than two of them are large."""
-    monkeypatch.setattr("es_sbert.gateway.writes.items._PART_ITEMS", PART)
-    monkeypatch.setattr("es_sbert.gateway.writes.writing._WHOLE_PARTS", 2)
+    monkeypatch.setattr("es_sbert.gateway.writes.bulk_items._PART_ITEMS", PART)
+    monkeypatch.setattr("es_sbert.gateway.writes.write_handler._MAX_UNSPLIT_PARTS", 2)
 
 
 def post(url: str, body: bytes, headers: dict[str, str] = JSON, **params: str) -> httpx.Response:

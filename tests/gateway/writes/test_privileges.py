@@ -12,12 +12,12 @@ from pydantic import SecretStr
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import EngineType
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.index.meta import VectorFieldMeta, text_hash
-from es_sbert.index.schema import index_body
-from es_sbert.loading import load_encoder
+from es_sbert.index.mapping import index_body
+from es_sbert.index.vector_meta import VectorFieldMeta, text_hash
+from es_sbert.model_loading import load_encoder
 from tests.engine.secured import Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -35,9 +35,14 @@ def info(tiny: Path) -> Any:
 @pytest.fixture
 def index(secured_es8: Secured, info: Any) -> Iterator[str]:
     """An index of which a document's text is made of two fields."""
-    meta = VectorFieldMeta(fingerprint=info.fingerprint, model=info.model, dimensions=info.dimensions,
-                           index_type="hnsw", text="{title}. {text}")  # fmt: skip
-    secured_es8.ask("PUT", f"/{INDEX}", index_body(Flavour.ELASTICSEARCH, "embedding", meta))
+    meta = VectorFieldMeta(
+        fingerprint=info.fingerprint,
+        model=info.model,
+        dimensions=info.dimensions,
+        index_type="hnsw",
+        text="{title}. {text}",
+    )
+    secured_es8.ask("PUT", f"/{INDEX}", index_body(EngineType.ELASTICSEARCH, "embedding", meta))
     yield INDEX
     secured_es8.ask("DELETE", f"/{INDEX}")
 

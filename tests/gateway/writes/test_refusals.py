@@ -12,7 +12,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.gateway.app import create_app
-from es_sbert.gateway.settings import GatewaySettings, Meaning, OnEmbeddingFailure
+from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
 from tests.engine.ingest_support import contents, open_engine
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -57,8 +57,11 @@ def test_what_cannot_be_embedded_is_refused_by_item_for_the_client_to_send_again
 def test_what_cannot_be_embedded_passes_without_vectors_where_the_operator_wants_that(
     engine_url: str, unknown: str, tiny: Path, tiny_encoder: Encoder
 ) -> None:
-    settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny),
-                               meaning=Meaning(on_embedding_failure=OnEmbeddingFailure.PASS))  # fmt: skip
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=engine_url),
+        models=tiny_settings(tiny),
+        meaning=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS),
+    )
     with ExitStack() as stack:
         url = stack.enter_context(served(create_app(settings)))
         client = stack.enter_context(httpx.Client(base_url=url, timeout=300, trust_env=False))
@@ -119,9 +122,13 @@ def textless(engine_url: str, tiny_encoder: Encoder, fresh_index: Callable[[str]
 
 
 def test_a_document_for_a_vector_field_without_a_text_is_refused_with_what_to_do(
-    engine_url: str, client: httpx.Client, textless: str, empty: str, tiny_encoder: Encoder,
+    engine_url: str,
+    client: httpx.Client,
+    textless: str,
+    empty: str,
+    tiny_encoder: Encoder,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     vector = tiny_encoder.encode(["a dog"], "document").vectors[0].tolist()
     lines = bulk_lines([
         ("index", {"_index": textless, "_id": "1"}, {"text": "a cat"}),
@@ -153,8 +160,11 @@ def test_a_document_for_a_vector_field_without_a_text_is_refused_with_what_to_do
 def test_a_document_for_a_vector_field_without_a_text_passes_where_the_operator_wants_that(
     engine_url: str, textless: str, tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny),
-                               meaning=Meaning(on_embedding_failure=OnEmbeddingFailure.PASS))  # fmt: skip
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=engine_url),
+        models=tiny_settings(tiny),
+        meaning=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS),
+    )
     with ExitStack() as stack:
         url = stack.enter_context(served(create_app(settings)))
         client = stack.enter_context(httpx.Client(base_url=url, timeout=300, trust_env=False))
@@ -167,9 +177,12 @@ def test_a_document_for_a_vector_field_without_a_text_passes_where_the_operator_
 
 
 def test_what_a_mapping_says_of_models_is_told_to_the_log_alone(
-    engine_url: str, client: httpx.Client, tiny_encoder: Encoder, fresh_index: Callable[[str], str],
+    engine_url: str,
+    client: httpx.Client,
+    tiny_encoder: Encoder,
+    fresh_index: Callable[[str], str],
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     index, damaged = fresh_index(engine_url), fresh_index(engine_url)
     secret = "/srv/models/secret\nWARNING forged"
     make(engine_url, index, of_model(tiny_encoder, fingerprint="0" * 32, model=secret))

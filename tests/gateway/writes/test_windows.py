@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.index.meta import text_hash
+from es_sbert.index.vector_meta import text_hash
 from tests.engine.ingest_support import contents, same_vectors
 from tests.gateway.echo import Echo, Received
 from tests.gateway.serving import gateway
@@ -29,7 +29,7 @@ WINDOW = 10
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of ten actions: the requests of these tests go in several."""
-    monkeypatch.setattr("es_sbert.gateway.writes.writing._WINDOW_ITEMS", WINDOW)
+    monkeypatch.setattr("es_sbert.gateway.writes.write_handler._WINDOW_ITEMS", WINDOW)
 
 
 def results(client: httpx.Client, actions: list[Action], **options: Any) -> list[dict[str, Any]]:
@@ -40,8 +40,10 @@ def results(client: httpx.Client, actions: list[Action], **options: Any) -> list
     items = [next(iter(item.items())) for item in said["items"]]
     assert said["errors"] is any("error" in result for _, result in items)
     assert said["took"] >= 0
-    return [{"action": name} | {key: result.get(key) for key in ("_id", "status", "result", "_version")}
-            for name, result in items]  # fmt: skip
+    return [
+        {"action": name} | {key: result.get(key) for key in ("_id", "status", "result", "_version")}
+        for name, result in items
+    ]
 
 
 def mixed(index: str, unknown: str) -> list[Action]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from es_sbert.adoption.comparison import ComparedDocument, SampleCheck, row_cosines
+from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck, row_cosines
 
 
-def check(*cosines: float, share: float = 0.99, min_cosine: float = 0.999, truncated: tuple[int, ...] = ()
-          ) -> SampleCheck:  # fmt: skip
+def check(
+    *cosines: float, share: float = 0.99, min_cosine: float = 0.999, truncated: tuple[int, ...] = ()
+) -> SampleCheck:
     documents = [ComparedDocument((f"d{row}", None), cosine, row in truncated) for row, cosine in enumerate(cosines)]
     return SampleCheck(documents, min_cosine, share)
 
@@ -63,6 +64,9 @@ def test_long_texts_that_fail_alone_are_noticed() -> None:
 
 def test_a_routing_is_told_with_the_id() -> None:
     assert ComparedDocument(("a", "r"), 0.12345678, False).as_json() == {
-        "id": "a", "routing": "r", "cosine": 0.123457, "truncated": False,
-    }  # fmt: skip
+        "id": "a",
+        "routing": "r",
+        "cosine": 0.123457,
+        "truncated": False,
+    }
     assert "routing" not in ComparedDocument(("a", None), 1.0, False).as_json()

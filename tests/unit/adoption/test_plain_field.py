@@ -6,29 +6,37 @@ from typing import Any
 
 import pytest
 
-from es_sbert.adoption.plain_field import AdoptableField, plain_field
-from es_sbert.engines.protocol import EngineInfo, Flavour, IndexState, Json
+from es_sbert.engines.protocol import EngineInfo, EngineType, IndexState, Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, VectorIndexError
-from es_sbert.index.text import TextTemplate
-from es_sbert.index.types import IndexType
+from es_sbert.index.adopt_field import AdoptableField, check_plain_field
+from es_sbert.index.mapping import IndexType
+from es_sbert.index.text_template import TextTemplate
 
-ELASTICSEARCH = EngineInfo(Flavour.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
-OPENSEARCH = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
+ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
+OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
 DENSE: Json = {
     "type": "dense_vector", "dims": 384, "index": True, "similarity": "cosine", "index_options": {"type": "hnsw"},
 }  # fmt: skip
 KNN: Json = {
-    "type": "knn_vector", "dimension": 384,
+    "type": "knn_vector",
+    "dimension": 384,
     "method": {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil", "parameters": {}},
-}  # fmt: skip
+}
 
 
-def look(info: EngineInfo, property: Json, *, field: str = "vector", settings: dict[str, str] | None = None,
-         more: Json | None = None, **mappings: Any) -> AdoptableField:  # fmt: skip
+def look(
+    info: EngineInfo,
+    property: Json,
+    *,
+    field: str = "vector",
+    settings: dict[str, str] | None = None,
+    more: Json | None = None,
+    **mappings: Any,
+) -> AdoptableField:
     usual = {"index.knn": "true"} if info is OPENSEARCH else {}
     properties = {"vector": property, "body": {"type": "text"}} | (more or {})
     state = IndexState("docs", {"properties": properties} | mappings, usual | (settings or {}))
-    return plain_field(info, state, field, TextTemplate.parse("{body}"))
+    return check_plain_field(info, state, field, TextTemplate.parse("{body}"))
 
 
 def with_encoder(encoder: Json) -> Json:
@@ -72,10 +80,14 @@ def test_the_mapping_gets_metadata_and_the_field_stays_as_it_is() -> None:
     assert body["_meta"]["es_sbert"]["fields"] == {
         "other": {"model": "x"},
         "vector": {
-            "fingerprint": "f" * 32, "model": "model", "dimensions": 384, "similarity": "cosine",
-            "index_type": "hnsw", "text": "{body}",
+            "fingerprint": "f" * 32,
+            "model": "model",
+            "dimensions": 384,
+            "similarity": "cosine",
+            "index_type": "hnsw",
+            "text": "{body}",
         },
-    }  # fmt: skip
+    }
 
 
 def refused(kind: type[EsSbertError], message: str, remedy: str, *args: Any, **options: Any) -> None:
@@ -131,8 +143,15 @@ def test_a_field_that_is_not_there_is_refused_with_those_that_are() -> None:
     refused(IndexMismatch, "no field 'embedding'", "one of: vector.", ELASTICSEARCH, DENSE, field="embedding")
     refused(IndexMismatch, "no field 'x'", "no vectors to adopt", ELASTICSEARCH, {"type": "text"}, field="x")
     inside: Json = {"ml": {"properties": {"vector": DENSE}}}
-    refused(IndexMismatch, "is inside an object", "a `script` that moves", ELASTICSEARCH, DENSE, field="ml.vector",
-            more=inside)  # fmt: skip
+    refused(
+        IndexMismatch,
+        "is inside an object",
+        "a `script` that moves",
+        ELASTICSEARCH,
+        DENSE,
+        field="ml.vector",
+        more=inside,
+    )
     refused(UsageError, "is no name for a vector field", "letters", ELASTICSEARCH, DENSE, field="a*")
 
 
@@ -158,8 +177,14 @@ def test_an_index_whose_documents_would_lose_fields_is_refused(mappings: Json, m
 
 @pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata"])
 def test_an_index_that_takes_no_writes_is_refused(block: str) -> None:
-    refused(VectorIndexError, f"docs has index.blocks.{block}", "docs/_settings", ELASTICSEARCH, DENSE,
-            settings={f"index.blocks.{block}": "true"})  # fmt: skip
+    refused(
+        VectorIndexError,
+        f"docs has index.blocks.{block}",
+        "docs/_settings",
+        ELASTICSEARCH,
+        DENSE,
+        settings={f"index.blocks.{block}": "true"},
+    )
 
 
 def test_a_model_of_other_dimensions_is_refused() -> None:

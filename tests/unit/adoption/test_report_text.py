@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.adoption.adopt import AdoptionReport
-from es_sbert.adoption.comparison import ComparedDocument, SampleCheck
-from es_sbert.adoption.metadata import MetadataCounts
-from es_sbert.adoption.report_text import adoption_lines
-from es_sbert.adoption.variants import TextVariant
-from es_sbert.index.meta import VectorFieldMeta
+from es_sbert.index.adopt import AdoptionReport, adoption_lines
+from es_sbert.index.adopt_metadata import MetadataCounts
+from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck, TextVariant
+from es_sbert.index.vector_meta import VectorFieldMeta
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "adoption"
 META = VectorFieldMeta(
@@ -27,8 +25,9 @@ def sample(failing: int, of: int, *, cosine: float = 0.4, truncated: bool = Fals
     return SampleCheck(documents, 0.999, 0.99, max_tokens=256)
 
 
-def report(check: SampleCheck, variant: TextVariant | None = None, written: MetadataCounts | None = None,
-           ) -> AdoptionReport:  # fmt: skip
+def report(
+    check: SampleCheck, variant: TextVariant | None = None, written: MetadataCounts | None = None
+) -> AdoptionReport:
     return AdoptionReport("docs-1", "vector", META, 1200, 1100, 1100, check, variant, written)
 
 

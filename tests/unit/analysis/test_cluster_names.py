@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.analysis import Cluster, Clustering, ClusterMethod, cluster_names, display_names
-from es_sbert.analysis.cluster_names import words_of
+from es_sbert.analysis import Clustering, ClusterMethod, TextCluster, cluster_names, display_names
+from es_sbert.analysis.cluster_names import split_words
 from es_sbert.errors import UsageError
 
 
 def clustering(*groups: range | list[int], noise: tuple[int, ...] = ()) -> Clustering:
-    clusters = tuple(Cluster(tuple(group), (1.0,) * len(group)) for group in groups)
+    clusters = tuple(TextCluster(tuple(group), (1.0,) * len(group)) for group in groups)
     return Clustering(clusters, noise, ClusterMethod.KMEANS, None)
 
 
@@ -100,7 +100,7 @@ def test_the_words_of_a_single_cluster_are_its_most_frequent() -> None:
     ],
 )
 def test_words_of_many_scripts_stay_whole(text: str, words: list[str]) -> None:
-    assert words_of(text) == words
+    assert split_words(text) == words
 
 
 def test_clusters_without_words_are_numbered() -> None:

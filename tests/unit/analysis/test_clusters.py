@@ -18,7 +18,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 import es_sbert.analysis.clusters as module
 from es_sbert.analysis import Clustering, ClusterMethod, cluster_texts
 from es_sbert.analysis.clusters import AUTO_CANDIDATES, mean_silhouette, text_vectors
-from es_sbert.encoder.types import Vectors
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.errors import UsageError
 
 WITH_K = ["kmeans", "agglomerative"]
@@ -118,8 +118,13 @@ def test_hdbscan_is_scikit_learns(seed: int, count: int, min_size: int) -> None:
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 120), st.sampled_from([0.0, 0.5, 0.8, 0.95]), st.integers(2, 12),
-       st.sampled_from([1, 7, 256]))  # fmt: skip
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 120),
+    st.sampled_from([0.0, 0.5, 0.8, 0.95]),
+    st.integers(2, 12),
+    st.sampled_from([1, 7, 256]),
+)
 def test_communities_are_those_of_sentence_transformers(
     seed: int, count: int, threshold: float, min_size: int, rows: int
 ) -> None:
@@ -138,7 +143,7 @@ def test_the_center_of_a_community_comes_first() -> None:
     angles = np.radians([0, 20, 40, 60, 200])
     vectors = np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
     found = cluster_texts(vectors, "communities", min_cosine=0.9, min_size=3)
-    assert found.clusters == (module.Cluster((1, 0, 2), (1.0, 0.93969, 0.93969)),)
+    assert found.clusters == (module.TextCluster((1, 0, 2), (1.0, 0.93969, 0.93969)),)
     assert found.noise == (3, 4)
 
 
@@ -256,12 +261,10 @@ def test_one_vector_a_text_is_the_same_with_and_without_starts() -> None:
 
 def test_vectors_that_cancel_out_have_no_center_and_do_no_harm() -> None:
     found = cluster_texts(np.array([[1, 0], [-1, 0]], np.float32), k=1)
-    assert found.clusters == (module.Cluster((0, 1), (0.0, 0.0)),)
+    assert found.clusters == (module.TextCluster((0, 1), (0.0, 0.0)),)
 
 
-@pytest.mark.parametrize(
-    ("method", "limit"), [("agglomerative", "AGGLOMERATIVE_TEXTS"), ("hdbscan", "HDBSCAN_TEXTS")]
-)  # fmt: skip
+@pytest.mark.parametrize(("method", "limit"), [("agglomerative", "AGGLOMERATIVE_TEXTS"), ("hdbscan", "HDBSCAN_TEXTS")])
 def test_more_texts_than_a_method_holds_are_refused(method: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, limit, 9)
     with pytest.raises(UsageError, match=f"{method} holds .* 10 texts are more than 9\n  Use kmeans or communities"):

@@ -15,12 +15,17 @@ from es_sbert.errors import UsageError
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.sampled_from([0.3, 0.8, 0.95]), st.sampled_from([3, 2048]),
-       st.sampled_from([5, 4 << 20]))  # fmt: skip
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(2, 60),
+    st.sampled_from([0.3, 0.8, 0.95]),
+    st.sampled_from([3, 2048]),
+    st.sampled_from([5, 4 << 20]),
+)
 def test_groups_are_those_of_single_linkage(seed: int, count: int, threshold: float, block: int, held: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_HELD", held)
+        patch.setattr(module, "_MAX_PENDING_PAIRS", held)
         found = duplicate_groups(vectors, threshold, block=block)
     cosines = np.clip(cosine_similarity(vectors.astype(np.float64)), -1, 1).round(5)
     reference = AgglomerativeClustering(

@@ -17,10 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.analysis.report import Report, ReportGroup, ReportKind, map_points, report_bytes
-from es_sbert.analysis.report import text_map as text_map_module
-from es_sbert.analysis.report.page_sample import character_limit, sample_page
-from es_sbert.analysis.report.word_diff import differing_words
+from es_sbert.analysis import text_map as text_map_module
+from es_sbert.analysis.html_report import (
+    AnalysisReport,
+    ReportGroup,
+    ReportKind,
+    character_limit,
+    differing_words,
+    report_bytes,
+    sample_page,
+)
+from es_sbert.analysis.text_map import map_points
 from es_sbert.errors import UsageError
 
 
@@ -51,14 +58,16 @@ class _Elements(HTMLParser):
             self.found[-1] = tag, attributes, text + data
 
 
-def report(texts: list[str], groups: list[ReportGroup], kind: ReportKind = ReportKind.CLUSTERS, **parts: Any) -> Report:
+def report(
+    texts: list[str], groups: list[ReportGroup], kind: ReportKind = ReportKind.CLUSTERS, **parts: Any
+) -> AnalysisReport:
     """A report whose points are on a line."""
     given: dict[str, Any] = {
         "title": "A report", "facts": [("texts", str(len(texts)))], "ids": [str(n) for n in range(len(texts))],
         "points": np.column_stack([np.arange(len(texts)), np.zeros(len(texts))]).astype(np.float32),
         "projection": "PCA",
     }  # fmt: skip
-    return Report(kind=kind, texts=texts, groups=groups, **given | parts)
+    return AnalysisReport(kind=kind, texts=texts, groups=groups, **given | parts)
 
 
 def page_data(page: bytes) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from sklearn.metrics.pairwise import cosine_similarity
 
 import es_sbert.analysis.similarity as module
-from es_sbert.analysis import Pair, most_similar_between, most_similar_pairs, pairs_above
+from es_sbert.analysis import SimilarPair, most_similar_between, most_similar_pairs, pairs_above
 from es_sbert.errors import UsageError
 
 Floats = NDArray[np.float32]
 
 
-def brute_force(first: Floats, second: Floats, groups: tuple[list[int], list[int]], *, same: bool) -> list[Pair]:
+def brute_force(first: Floats, second: Floats, groups: tuple[list[int], list[int]], *, same: bool) -> list[SimilarPair]:
     """All pairs by scikit-learn's cosines, sorted; `groups` are the texts that the vectors belong to."""
     if not len(first) or not len(second):
         return []
@@ -28,7 +28,7 @@ def brute_force(first: Floats, second: Floats, groups: tuple[list[int], list[int
         for j, two in enumerate(groups[1]):
             if not same or one < two:
                 best[one, two] = max(best.get((one, two), -2.0), cosines[i, j])
-    pairs = [Pair(i, j, round(float(np.clip(cosine, -1, 1)), 5) + 0.0) for (i, j), cosine in best.items()]
+    pairs = [SimilarPair(i, j, round(float(np.clip(cosine, -1, 1)), 5) + 0.0) for (i, j), cosine in best.items()]
     return sorted(pairs, key=lambda pair: (-pair.cosine, pair.first, pair.second))
 
 
@@ -75,9 +75,9 @@ def test_dense_vectors_of_a_real_size_too(seed: int, k: int, block: int) -> None
     vectors[100:120] = vectors[:20] * 3  # texts that occur twice in the collection
     vectors[120:140] = vectors[20:40] + random.normal(scale=1e-4, size=(20, 384)).astype(np.float32)
     numbers = list(range(150))
-    assert most_similar_pairs(vectors, k, block=block) == brute_force(
-        vectors, vectors, (numbers, numbers), same=True
-    )[:k]  # fmt: skip
+    assert (
+        most_similar_pairs(vectors, k, block=block) == brute_force(vectors, vectors, (numbers, numbers), same=True)[:k]
+    )
 
 
 @settings(max_examples=60)
@@ -103,7 +103,7 @@ def test_bounds_leave_out_no_pair(
         patch.setattr("es_sbert.analysis.similarity._BOUNDED_DIMENSIONS", 8)
         found = most_similar_pairs(vectors, k, min_cosine=min_cosine, starts=starts_of(texts), block=16)
         above = [
-            Pair(int(one), int(two), float(cosine))
+            SimilarPair(int(one), int(two), float(cosine))
             for first, second, cosines in pairs_above(vectors, 0.8, starts=starts_of(texts), block=16)
             for one, two, cosine in zip(first, second, cosines, strict=True)
         ]
@@ -134,9 +134,9 @@ def test_bounds_spare_the_products_of_most_blocks(monkeypatch: pytest.MonkeyPatc
 
 def test_a_block_full_of_ties_gives_the_first_pairs() -> None:
     vectors = np.ones((300, 4), np.float32)
-    assert most_similar_pairs(vectors, 400, block=128) == [
-        Pair(0, second, 1.0) for second in range(1, 300)
-    ] + [Pair(1, second, 1.0) for second in range(2, 103)]  # fmt: skip
+    assert most_similar_pairs(vectors, 400, block=128) == [SimilarPair(0, second, 1.0) for second in range(1, 300)] + [
+        SimilarPair(1, second, 1.0) for second in range(2, 103)
+    ]
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from es_sbert.bundle.checkpoint import decisive_settings, read_model
-from es_sbert.bundle.fingerprint import fingerprint
-from es_sbert.bundle.model import Activation, Dense, Pooling
-from es_sbert.bundle.resolve import resolve_model
-from es_sbert.bundle.safetensors import hash_tensors
+from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import Activation, Dense, Pooling
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture
 from tests.tiny import HIDDEN, write_tiny_bert
@@ -29,31 +28,35 @@ def _edit(path: Path, change: Callable[[Any], Any]) -> None:
 
 
 def test_settings(folder: Path) -> None:
-    model = read_model(folder)
+    model = read_sentence_model(folder)
     assert (model.name, model.architecture, model.dimensions, model.max_tokens) == ("tiny", "bert", HIDDEN, 24)
     assert (model.pooling, model.dense, model.normalize) == ((Pooling.MEAN,), (), True)
     assert (model.prompt("query"), model.prompt("document"), model.prompt(None)) == ("query: ", "passage: ", "")
 
 
 def test_default_prompt_is_for_inputs_of_no_kind(folder: Path) -> None:
-    _edit(folder / "config_sentence_transformers.json",
-          lambda _: {"prompts": {"any": "x: "}, "default_prompt_name": "any"})  # fmt: skip
-    model = read_model(folder)
+    _edit(
+        folder / "config_sentence_transformers.json",
+        lambda _: {"prompts": {"any": "x: "}, "default_prompt_name": "any"},
+    )
+    model = read_sentence_model(folder)
     # As in sentence-transformers: a default prompt for queries must not come in front of documents.
     assert (model.prompt("query"), model.prompt("document"), model.prompt(None)) == ("", "", "x: ")
 
 
 def test_a_prompt_of_null_is_empty(folder: Path) -> None:
     _edit(folder / "config_sentence_transformers.json", lambda _: {"prompts": {"query": None, "document": "d: "}})
-    model = read_model(folder)
+    model = read_sentence_model(folder)
     assert (model.prompt("query"), model.prompt("document")) == ("", "d: ")
 
 
 def test_old_pooling_keys(folder: Path) -> None:
-    (folder / "1_Pooling/config.json").write_text(json.dumps({
-        "word_embedding_dimension": HIDDEN, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True,
-    }))  # fmt: skip
-    model = read_model(folder)
+    (folder / "1_Pooling/config.json").write_text(
+        json.dumps(
+            {"word_embedding_dimension": HIDDEN, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}
+        )
+    )
+    model = read_sentence_model(folder)
     assert model.pooling == (Pooling.CLS, Pooling.MEAN)
     assert model.dimensions == 2 * HIDDEN
 
@@ -62,17 +65,19 @@ def _add_dense(folder: Path, inputs: int = HIDDEN, activation: str = "torch.nn.m
     import numpy as np
 
     (folder / "2_Dense").mkdir()
-    (folder / "2_Dense/config.json").write_text(json.dumps(
-        {"in_features": inputs, "out_features": 8, "bias": True, "activation_function": activation}
-    ))  # fmt: skip
-    save_file({"linear.weight": np.ones((8, inputs), np.float32), "linear.bias": np.ones(8, np.float32)},
-              folder / "2_Dense/model.safetensors")  # fmt: skip
+    (folder / "2_Dense/config.json").write_text(
+        json.dumps({"in_features": inputs, "out_features": 8, "bias": True, "activation_function": activation})
+    )
+    save_file(
+        {"linear.weight": np.ones((8, inputs), np.float32), "linear.bias": np.ones(8, np.float32)},
+        folder / "2_Dense/model.safetensors",
+    )
     _edit(folder / "modules.json", lambda m: m.insert(2, {"type": "x.Dense", "path": "2_Dense"}))
 
 
 def test_dense(folder: Path) -> None:
     _add_dense(folder)
-    model = read_model(folder)
+    model = read_sentence_model(folder)
     assert model.dense == (
         Dense(folder="2_Dense", in_features=HIDDEN, out_features=8, bias=True, activation=Activation.TANH),
     )
@@ -82,19 +87,19 @@ def test_dense(folder: Path) -> None:
 def test_dense_without_a_word_about_its_activation_has_that_of_sentence_transformers(folder: Path) -> None:
     _add_dense(folder)
     _edit(folder / "2_Dense/config.json", lambda c: c.pop("activation_function") and None)
-    assert read_model(folder).dense[0].activation is Activation.TANH
+    assert read_sentence_model(folder).dense[0].activation is Activation.TANH
 
 
 def test_dense_of_another_width(folder: Path) -> None:
     _add_dense(folder, inputs=HIDDEN + 1)
     with pytest.raises(BundleInvalid, match="takes 17 values and gets 16"):
-        read_model(folder)
+        read_sentence_model(folder)
 
 
 def test_unknown_dense_activation(folder: Path) -> None:
     _add_dense(folder, activation="torch.nn.modules.activation.SiLU")
     with pytest.raises(UnsupportedArchitecture, match="SiLU"):
-        read_model(folder)
+        read_sentence_model(folder)
 
 
 @pytest.mark.parametrize(
@@ -103,32 +108,37 @@ def test_unknown_dense_activation(folder: Path) -> None:
 def test_positions_limit_the_tokens(folder: Path, model_type: str, pad: int, expected: int) -> None:
     _edit(folder / "config.json", lambda c: c.update(model_type=model_type, pad_token_id=pad))
     _edit(folder / "sentence_bert_config.json", lambda c: c.update(max_seq_length=512))
-    assert read_model(folder).max_tokens == expected
+    assert read_sentence_model(folder).max_tokens == expected
 
 
 def test_tokenizer_config_says_the_maximum_where_the_model_does_not(folder: Path) -> None:
     _edit(folder / "sentence_bert_config.json", lambda c: c.pop("max_seq_length") and None)
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 30}')
-    assert read_model(folder).max_tokens == 30
+    assert read_sentence_model(folder).max_tokens == 30
 
 
 def test_what_a_tokenizer_was_last_cut_to_is_no_maximum(folder: Path) -> None:
     (folder / "sentence_bert_config.json").unlink()
     _edit(folder / "tokenizer.json", lambda t: t.update(truncation={"max_length": 9, "direction": "Right"}))
-    assert read_model(folder).max_tokens == 40
+    assert read_sentence_model(folder).max_tokens == 40
     _edit(folder / "config.json", lambda c: c.pop("max_position_embeddings") and None)
-    assert read_model(folder).max_tokens == 9
+    assert read_sentence_model(folder).max_tokens == 9
 
 
 def test_the_maximum_stands_in_a_file_of_an_older_name(folder: Path) -> None:
     (folder / "sentence_bert_config.json").rename(folder / "sentence_roberta_config.json")
-    assert read_model(folder).max_tokens == 24
+    assert read_sentence_model(folder).max_tokens == 24
 
 
 def test_fingerprint_is_of_what_decides_a_vector(folder: Path, tmp_path: Path) -> None:
-    original = read_model(folder).fingerprint
+    original = read_sentence_model(folder).fingerprint
     assert len(original) == 32
-    assert read_model(write_tiny_bert(tmp_path / "again", prompts=read_model(folder).prompts)).fingerprint == original
+    assert (
+        read_sentence_model(
+            write_tiny_bert(tmp_path / "again", prompts=read_sentence_model(folder).prompts)
+        ).fingerprint
+        == original
+    )
     changes: list[tuple[str, Callable[[Any], Any]]] = [
         ("1_Pooling/config.json", lambda c: c.update(pooling_mode="cls")),
         ("config_sentence_transformers.json", lambda c: c["prompts"].update(query="Q: ")),
@@ -143,43 +153,43 @@ def test_fingerprint_is_of_what_decides_a_vector(folder: Path, tmp_path: Path) -
     for file, change in changes:
         before = (folder / file).read_text()
         _edit(folder / file, change)
-        assert read_model(folder).fingerprint != original, file
+        assert read_sentence_model(folder).fingerprint != original, file
         (folder / file).write_text(before)
-    assert read_model(folder).fingerprint == original
+    assert read_sentence_model(folder).fingerprint == original
     tensors = load_file(folder / "model.safetensors")
     tensors["embeddings.LayerNorm.bias"][0] += 1
     save_file(tensors, folder / "model.safetensors")
-    assert read_model(folder).fingerprint != original
+    assert read_sentence_model(folder).fingerprint != original
 
 
 def test_the_fingerprint_of_the_default_model_is_for_ever() -> None:
     """Indices all over the world bear it: a change of what is hashed would turn them away."""
-    assert read_model(resolve_model(DEFAULT_MODEL)).fingerprint == "edf9c8a57b6758089c8cc933aa47f059"
+    assert read_sentence_model(resolve_model(DEFAULT_MODEL)).fingerprint == "edf9c8a57b6758089c8cc933aa47f059"
 
 
 def test_settings_that_were_understood_otherwise_have_another_fingerprint(folder: Path) -> None:
     """Until then inputs of every kind got the default prompt, and prompts were not lower-cased."""
 
     def then() -> str:
-        model = read_model(folder)
+        model = read_sentence_model(folder)
         names = {"pooling", "dense", "normalize", "max_tokens", "prompts", "default_prompt", "lowercase"}
         settings = model.model_dump(mode="json", include=names)
-        settings["config"] = decisive_settings(model.transformer_config, [folder / "model.safetensors"])
+        settings["config"] = fingerprint_settings(model.transformer_config, [folder / "model.safetensors"])
         tokenizer = json.loads((folder / "tokenizer.json").read_text())
-        return fingerprint(hash_tensors([folder / "model.safetensors"]), tokenizer, settings)
+        return compute_fingerprint(hash_tensors([folder / "model.safetensors"]), tokenizer, settings)
 
     def prompts(**said: str) -> None:
         settings = {"prompts": said, "default_prompt_name": "query"}
         (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
 
-    assert read_model(folder).fingerprint == then()
+    assert read_sentence_model(folder).fingerprint == then()
     prompts(query="Q: ", document="D: ")
-    assert read_model(folder).fingerprint == then()
+    assert read_sentence_model(folder).fingerprint == then()
     prompts(query="Q: ")
-    assert read_model(folder).fingerprint != then()
+    assert read_sentence_model(folder).fingerprint != then()
     prompts(query="Q: ", document="D: ")
     _edit(folder / "sentence_bert_config.json", lambda c: c.update(do_lower_case=True))
-    assert read_model(folder).fingerprint != then()
+    assert read_sentence_model(folder).fingerprint != then()
 
 
 @pytest.mark.parametrize(
@@ -190,9 +200,9 @@ def test_settings_that_were_understood_otherwise_have_another_fingerprint(folder
     ],
 )
 def test_fingerprint_is_of_nothing_else(folder: Path, file: str, change: Callable[[Any], Any]) -> None:
-    original = read_model(folder).fingerprint
+    original = read_sentence_model(folder).fingerprint
     _edit(folder / file, change)
-    assert read_model(folder).fingerprint == original
+    assert read_sentence_model(folder).fingerprint == original
 
 
 @pytest.mark.parametrize(
@@ -231,5 +241,5 @@ def test_broken_folders_are_named(folder: Path, file: str, content: str | None, 
     if content is not None:
         (folder / file).write_text(content)
     with pytest.raises(ModelError, match=message) as error:
-        read_model(folder)
+        read_sentence_model(folder)
     assert error.value.remedy

@@ -12,18 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.bundle.index_model import IndexModel, find_index_model
-from es_sbert.bundle.registry import (
+from es_sbert.bundle.local_registry import (
     FolderState,
     fingerprint_of,
     read_registry,
     register_model,
-    register_result,
-    registered_folder,
-    registry_file,
+    registered_model_folder,
+    registry_path,
+    try_register_model,
     unregister_model,
 )
-from es_sbert.bundle.resolve import installed_folder, resolve_model
+from es_sbert.bundle.model_lookup import IndexModel, find_index_model, installed_model_folder, resolve_model
 from es_sbert.errors import ModelNotFound, OutputError, RegistryInvalid, UsageError
 from tests.tiny import write_tiny_bert
 
@@ -70,7 +69,7 @@ def test_a_registered_model_is_listed_with_its_absolute_folder(
     register_model(Path("tuned"), fingerprint_of(tuned))
     [model] = read_registry()
     assert (model.name, model.folder, model.state()) == ("tuned", tuned, FolderState.PRESENT)
-    assert registry_file() == registry
+    assert registry_path() == registry
     assert [path.name for path in registry.parent.glob(f"{registry.name}*")] == [registry.name]  # no lock is left
 
 
@@ -154,8 +153,8 @@ def test_a_broken_registry_is_named_and_not_overwritten(content: str, registry: 
         assert str(registry) in caught.value.message
     assert registry.read_text() == content
     # What does not need the registry works without it.
-    assert resolve_model(DEFAULT) == installed_folder(DEFAULT)
-    assert find_index_model("docs", DEFAULT, "0" * 32).folder == installed_folder(DEFAULT)
+    assert resolve_model(DEFAULT) == installed_model_folder(DEFAULT)
+    assert find_index_model("docs", DEFAULT, "0" * 32).folder == installed_model_folder(DEFAULT)
     with pytest.raises(ModelNotFound, match="the model registry"):
         find_index_model("docs", "tuned", "0" * 32)
 
@@ -174,14 +173,14 @@ def test_a_result_that_cannot_be_registered_is_a_warning(
     tuned: Path, registry: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry.write_text("{")
-    register_result(tuned, fingerprint_of(tuned))
+    try_register_model(tuned, fingerprint_of(tuned))
     [warning] = caplog.records
     assert (warning.levelno, warning.__dict__["event"]) == (logging.WARNING, "model_not_registered")
     assert f"es-sbert model add {tuned}" in warning.__dict__["text"]
     registry.unlink()
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        register_result(tuned, fingerprint_of(tuned), name="recipe")
+        try_register_model(tuned, fingerprint_of(tuned), name="recipe")
     assert caplog.records[0].__dict__["event"] == "model_registered"
     assert [m.name for m in read_registry()] == ["recipe"]
 
@@ -203,16 +202,16 @@ def test_the_registry_is_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("ES_SBERT_REGISTRY")
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    assert registry_file() == Path("/home/ada/.local/share/es-sbert/models.json")
+    assert registry_path() == Path("/home/ada/.local/share/es-sbert/models.json")
     monkeypatch.setenv("XDG_DATA_HOME", "/big")
-    assert registry_file() == Path("/big/es-sbert/models.json")
+    assert registry_path() == Path("/big/es-sbert/models.json")
 
 
 def test_processes_that_register_at_once_lose_no_entry(tmp_path: Path, registry: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from es_sbert.bundle.registry import register_model
+from es_sbert.bundle.local_registry import register_model
 for number in range(10):
     register_model(Path(sys.argv[1]) / str(number), f"{sys.argv[1]}-{number}")
 """
@@ -236,7 +235,7 @@ def test_a_typed_name_means_a_folder_then_a_package_then_a_registered_model_then
     # A folder that is called like an installed model is registered, but found by its fingerprint only.
     same_name = shutil.copytree(here, tmp_path / "models" / DEFAULT)
     mark = registered(same_name)
-    assert resolve_model(DEFAULT) == installed_folder(DEFAULT)
+    assert resolve_model(DEFAULT) == installed_model_folder(DEFAULT)
     assert find_index_model("docs", DEFAULT, mark).folder == same_name
 
 
@@ -247,7 +246,7 @@ def test_a_typed_name_of_a_model_that_is_gone_is_not_asked_of_the_hub(tuned: Pat
     with pytest.raises(ModelNotFound, match=f"is registered, but its folder {tuned} was moved or deleted") as caught:
         resolve_model("tuned")
     assert "es-sbert model add FOLDER" in caught.value.remedy
-    assert registered_folder("other") is None
+    assert registered_model_folder("other") is None
 
 
 def test_the_model_of_an_index_is_found_by_its_fingerprint_whatever_it_is_called(tuned: Path) -> None:
@@ -269,7 +268,7 @@ def test_a_folder_of_that_name_in_the_working_directory_is_taken_only_with_the_f
 def test_a_folder_that_is_called_like_the_installed_model_is_not_taken_for_it() -> None:
     write_tiny_bert(Path(DEFAULT), seed=1)
     found = find_index_model("docs", DEFAULT, "0" * 32)
-    assert found == IndexModel(installed_folder(DEFAULT) or Path(), DEFAULT, is_public=True)
+    assert found == IndexModel(installed_model_folder(DEFAULT) or Path(), DEFAULT, is_public=True)
 
 
 @pytest.mark.parametrize("name", ["tuned", "quickstart", "/no/where", "./tuned"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.bundle.resolve import resolve_model
+from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.errors import ModelNotFound
 from tests.tiny import write_tiny_bert
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from es_sbert.bundle.safetensors import find_weights, hash_tensors, read_header
+from es_sbert.bundle.fingerprint import hash_tensors
+from es_sbert.bundle.model_files import find_weight_files, read_header
 from es_sbert.errors import BundleInvalid
 
 TENSORS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, dtype=np.float16)}
@@ -59,10 +60,10 @@ def test_broken_files(tmp_path: Path) -> None:
 def test_a_pickle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(BundleInvalid, match="pickle"):
-        find_weights(tmp_path)
-    assert find_weights(_save(tmp_path / "model.safetensors", TENSORS).parent) == [tmp_path / "model.safetensors"]
+        find_weight_files(tmp_path)
+    assert find_weight_files(_save(tmp_path / "model.safetensors", TENSORS).parent) == [tmp_path / "model.safetensors"]
 
 
 def test_no_weights(tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match="no model.safetensors"):
-        find_weights(tmp_path)
+        find_weight_files(tmp_path)

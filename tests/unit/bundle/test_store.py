@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.manifest import MANIFEST_NAME
-from es_sbert.bundle.model import Precision
-from es_sbert.bundle.store import is_bundle, open_bundle
+from es_sbert.bundle.bundle import is_encoder_bundle, open_encoder_bundle
+from es_sbert.bundle.manifest import ENCODER_MANIFEST_NAME
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.errors import BundleInvalid, ModelError
 from es_sbert.exporters.export import export_bundle
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    model = read_model(write_tiny_bert(tmp_path / "model", prompts={"query": "query: "}), "acme/tiny")
+    model = read_sentence_model(write_tiny_bert(tmp_path / "model", prompts={"query": "query: "}), "acme/tiny")
     export_bundle(model, tmp_path / "bundle", [Precision.FP32])
     return tmp_path / "bundle"
 
@@ -41,8 +41,8 @@ def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_opens(bundle: Path) -> None:
-    assert is_bundle(bundle)
-    opened = open_bundle(bundle)
+    assert is_encoder_bundle(bundle)
+    opened = open_encoder_bundle(bundle)
     assert opened.model.name == "acme/tiny"
     assert opened.model.fingerprint == opened.manifest.fingerprint
     parity = opened.manifest.variants["fp32"].parity
@@ -56,11 +56,11 @@ def test_opens(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        (MANIFEST_NAME, lambda m: m.update(max_tokens=12), "max_tokens no longer agree"),
-        (MANIFEST_NAME, lambda m: m.update(fingerprint="0" * 32), "fingerprint no longer agree"),
-        (MANIFEST_NAME, lambda m: m.update(format=99), "has format 99"),
-        (MANIFEST_NAME, lambda m: m.pop("variants"), "variants: Field required"),
-        (MANIFEST_NAME, lambda m: m["variants"]["fp32"].update(file="../../x.onnx"), "outside the bundle"),
+        (ENCODER_MANIFEST_NAME, lambda m: m.update(max_tokens=12), "max_tokens no longer agree"),
+        (ENCODER_MANIFEST_NAME, lambda m: m.update(fingerprint="0" * 32), "fingerprint no longer agree"),
+        (ENCODER_MANIFEST_NAME, lambda m: m.update(format=99), "has format 99"),
+        (ENCODER_MANIFEST_NAME, lambda m: m.pop("variants"), "variants: Field required"),
+        (ENCODER_MANIFEST_NAME, lambda m: m["variants"]["fp32"].update(file="../../x.onnx"), "outside the bundle"),
         ("1_Pooling/config.json", lambda c: c.update(pooling_mode="cls"), "fingerprint, pooling no longer agree"),
         ("config_sentence_transformers.json", lambda c: c["prompts"].update(query="Q"), "prompts no longer agree"),
         ("sentence_bert_config.json", lambda c: c.update(max_seq_length=10), "max_tokens no longer agree"),
@@ -74,13 +74,13 @@ def test_edits_by_hand_are_refused(bundle: Path, file: str, change: Callable[[An
 
 
 def test_manifest_that_is_no_json(bundle: Path) -> None:
-    (bundle / MANIFEST_NAME).write_text("{")
+    (bundle / ENCODER_MANIFEST_NAME).write_text("{")
     with pytest.raises(BundleInvalid, match="cannot be read"):
-        open_bundle(bundle)
+        open_encoder_bundle(bundle)
 
 
 def test_changed_graph_is_refused(bundle: Path) -> None:
-    opened = open_bundle(bundle)
+    opened = open_encoder_bundle(bundle)
     path = opened.variant_file("fp32")
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(BundleInvalid, match="changed after its export"):

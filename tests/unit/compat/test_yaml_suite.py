@@ -68,6 +68,13 @@ def test_ranges_of_versions(version: str, ranges: str, product: str, expected: b
 def test_scalars_are_read_as_jackson_reads_them() -> None:
     text = "{date: 2017-01-01, yes: no, time: 10:30, number: 1, real: 1.5, none: ~, empty: , flag: true, 0: zero}"
     assert load_yaml(text) == {
-        "date": "2017-01-01", "yes": "no", "time": "10:30", "number": 1, "real": 1.5, "none": None, "empty": None,
-        "flag": True, "0": "zero",
-    }  # fmt: skip
+        "date": "2017-01-01",
+        "yes": "no",
+        "time": "10:30",
+        "number": 1,
+        "real": 1.5,
+        "none": None,
+        "empty": None,
+        "flag": True,
+        "0": "zero",
+    }

@@ -14,10 +14,15 @@ import trustme
 
 from es_sbert.config import EngineSettings
 from es_sbert.dashboards import saved_objects
-from es_sbert.dashboards.address import KibanaSettings, kibana_address
-from es_sbert.dashboards.install import IfThere, Place, install
-from es_sbert.dashboards.of_searches import search_objects
-from es_sbert.dashboards.saved_objects import Product, SavedObject
+from es_sbert.dashboards.build_dashboards import search_dashboard_objects
+from es_sbert.dashboards.import_dashboards import (
+    DashboardServer,
+    IfExists,
+    KibanaSettings,
+    import_saved_objects,
+    kibana_address,
+)
+from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject
 from es_sbert.errors import AccessDenied, EngineUnreachable, RequestFailed, UnsupportedEngine, UsageError
 from tests.dashboards import import_api
 from tests.dashboards.import_api import ImportApi, serving
@@ -25,15 +30,17 @@ from tests.dashboards.import_api import ImportApi, serving
 ENGINE = EngineSettings(_env_file=None)  # type: ignore[call-arg]
 
 
-def _place(url: str, *, space: str | None = None, tenant: str | None = None, **given: Any) -> Place:
-    return Place(kibana_address(KibanaSettings.beside(ENGINE, url=url, **given)), space, tenant)
+def _place(url: str, *, space: str | None = None, tenant: str | None = None, **given: Any) -> DashboardServer:
+    return DashboardServer(
+        kibana_address(KibanaSettings.with_engine_credentials(ENGINE, url=url, **given)), space, tenant
+    )
 
 
-def _objects(product: Product) -> list[SavedObject]:
-    return search_objects(product, "es-sbert-searches-*")
+def _objects(product: DashboardProduct) -> list[SavedObject]:
+    return search_dashboard_objects(product, "es-sbert-searches-*")
 
 
-@pytest.fixture(params=Product)
+@pytest.fixture(params=DashboardProduct)
 def api(request: pytest.FixtureRequest) -> ImportApi:
     return ImportApi(request.param)
 
@@ -46,11 +53,11 @@ def url(api: ImportApi) -> Iterator[str]:
 
 def test_objects_arrive_and_a_second_install_replaces_them(api: ImportApi, url: str) -> None:
     objects = _objects(api.product)
-    first = install(_place(url), api.product, objects)
+    first = import_saved_objects(_place(url), api.product, objects)
     assert first.objects == len(objects)
     [board] = [saved for saved in objects if saved.type == "dashboard"]
     assert first.dashboards == {"Searches": f"{url}/app/dashboards#/view/{board.id}"}
-    assert install(_place(url), api.product, objects) == first
+    assert import_saved_objects(_place(url), api.product, objects) == first
     [stored] = api.objects.values()
     assert set(stored) == {(saved.type, saved.id) for saved in objects}
     assert api.requests[:2] == ["GET /api/status", "POST /api/saved_objects/_import?overwrite=true"]
@@ -58,9 +65,9 @@ def test_objects_arrive_and_a_second_install_replaces_them(api: ImportApi, url: 
 
 def test_where_nothing_may_be_replaced_conflicts_are_told(api: ImportApi, url: str) -> None:
     objects = _objects(api.product)
-    install(_place(url), api.product, objects, IfThere.FAIL)
+    import_saved_objects(_place(url), api.product, objects, IfExists.FAIL)
     with pytest.raises(RequestFailed, match=f"imported 0 of {len(objects)} objects") as caught:
-        install(_place(url), api.product, objects, IfThere.FAIL)
+        import_saved_objects(_place(url), api.product, objects, IfExists.FAIL)
     assert "“Searches (es-sbert)”: conflict" in caught.value.message or "“es-sbert-searches-*”" in caught.value.message
     assert "more" in caught.value.message
     assert "--if-exists replace" in caught.value.remedy
@@ -68,8 +75,8 @@ def test_where_nothing_may_be_replaced_conflicts_are_told(api: ImportApi, url: s
 
 def test_copies_have_ids_of_their_own(api: ImportApi, url: str) -> None:
     objects = _objects(api.product)
-    original = install(_place(url), api.product, objects)
-    copy = install(_place(url), api.product, objects, IfThere.COPY)
+    original = import_saved_objects(_place(url), api.product, objects)
+    copy = import_saved_objects(_place(url), api.product, objects, IfExists.COPY)
     [stored] = api.objects.values()
     assert len(stored) == 2 * len(objects)
     assert copy.dashboards != original.dashboards
@@ -79,36 +86,42 @@ def test_copies_have_ids_of_their_own(api: ImportApi, url: str) -> None:
 def test_what_is_needed_and_not_sent_is_named(api: ImportApi, url: str) -> None:
     objects = _objects(api.product)
     with pytest.raises(RequestFailed, match=f"needs index-pattern {objects[0].id}") as caught:
-        install(_place(url), api.product, objects[1:])
+        import_saved_objects(_place(url), api.product, objects[1:])
     assert "missing" in caught.value.remedy
 
 
 def test_spaces_and_tenants() -> None:
-    kibana, other = ImportApi(Product.KIBANA), ImportApi(Product.DASHBOARDS)
+    kibana, other = ImportApi(DashboardProduct.KIBANA), ImportApi(DashboardProduct.DASHBOARDS)
     with serving(kibana) as url:
-        done = install(_place(url, space="search"), Product.KIBANA, _objects(Product.KIBANA))
+        done = import_saved_objects(
+            _place(url, space="search"), DashboardProduct.KIBANA, _objects(DashboardProduct.KIBANA)
+        )
         assert list(kibana.objects) == ["search"]
         assert "/s/search/app/dashboards#/view/" in done.dashboards["Searches"]
         with pytest.raises(RequestFailed, match="404") as caught:
-            install(_place(url, space="no such/space"), Product.KIBANA, _objects(Product.KIBANA))
+            import_saved_objects(
+                _place(url, space="no such/space"), DashboardProduct.KIBANA, _objects(DashboardProduct.KIBANA)
+            )
         assert "--space" in caught.value.remedy
         with pytest.raises(UsageError, match="no tenants"):
-            install(_place(url, tenant="global"), Product.KIBANA, [])
+            import_saved_objects(_place(url, tenant="global"), DashboardProduct.KIBANA, [])
     with serving(other) as url:
-        done = install(_place(url, tenant="the team"), Product.DASHBOARDS, _objects(Product.DASHBOARDS))
+        done = import_saved_objects(
+            _place(url, tenant="the team"), DashboardProduct.DASHBOARDS, _objects(DashboardProduct.DASHBOARDS)
+        )
         assert list(other.objects) == ["the team"]
         assert "/app/dashboards?security_tenant=the%20team#/view/" in done.dashboards["Searches"]
         with pytest.raises(UsageError, match="no spaces"):
-            install(_place(url, space="search"), Product.DASHBOARDS, [])
+            import_saved_objects(_place(url, space="search"), DashboardProduct.DASHBOARDS, [])
 
 
 def test_a_base_path(api: ImportApi) -> None:
     api.base_path = "/kibana"
     with serving(api) as url:
-        done = install(_place(url), api.product, _objects(api.product))
+        done = import_saved_objects(_place(url), api.product, _objects(api.product))
         assert done.dashboards["Searches"].startswith(f"{url}/app/")
         with pytest.raises(RequestFailed, match="404"):
-            install(_place(url.removesuffix("/kibana")), api.product, _objects(api.product))
+            import_saved_objects(_place(url.removesuffix("/kibana")), api.product, _objects(api.product))
 
 
 def test_credentials(api: ImportApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,33 +129,33 @@ def test_credentials(api: ImportApi, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(api) as url:
         for wrong in ({}, {"username": "user", "password": "wrong"}):
             with pytest.raises(AccessDenied, match="401") as caught:
-                install(_place(url, **wrong), api.product, _objects(api.product))
+                import_saved_objects(_place(url, **wrong), api.product, _objects(api.product))
             assert "ES_SBERT_KIBANA_PASSWORD" in caught.value.remedy
             assert "wrong" not in str(caught.value)
         monkeypatch.setenv("ES_SBERT_KIBANA_PASSWORD", "secret")
-        install(_place(url, username="user"), api.product, _objects(api.product))
+        import_saved_objects(_place(url, username="user"), api.product, _objects(api.product))
         monkeypatch.delenv("ES_SBERT_KIBANA_PASSWORD")
         # The engine's own, where there are no others.
         engine = EngineSettings(username="user", password="secret")  # type: ignore[arg-type]
-        place = Place(kibana_address(KibanaSettings.beside(engine, url=url)))
-        install(place, api.product, _objects(api.product))
+        place = DashboardServer(kibana_address(KibanaSettings.with_engine_credentials(engine, url=url)))
+        import_saved_objects(place, api.product, _objects(api.product))
         api.may_import = False
         with pytest.raises(AccessDenied, match="Unable to bulk_create") as caught:
-            install(place, api.product, _objects(api.product))
+            import_saved_objects(place, api.product, _objects(api.product))
         assert "Give the user" in caught.value.remedy
 
 
 def test_a_file_that_is_too_large(api: ImportApi, url: str) -> None:
     api.largest = 100
     with pytest.raises(RequestFailed, match="413.*maximum allowed: 100") as caught:
-        install(_place(url), api.product, _objects(api.product))
+        import_saved_objects(_place(url), api.product, _objects(api.product))
     assert "maxImportPayloadBytes" in caught.value.remedy
 
 
 def test_the_other_product_is_refused_before_anything_is_sent(api: ImportApi, url: str) -> None:
-    [other] = set(Product) - {api.product}
+    [other] = set(DashboardProduct) - {api.product}
     with pytest.raises(UnsupportedEngine, match=f"is {api.product.label}"):
-        install(_place(url), other, _objects(other))
+        import_saved_objects(_place(url), other, _objects(other))
     assert api.requests == ["GET /api/status"]
 
 
@@ -175,13 +188,13 @@ class _Other(BaseHTTPRequestHandler):
 def test_what_is_no_kibana(status: int, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Other, "status", status)
     monkeypatch.setattr(import_api, "_Handler", _Other)
-    with serving(ImportApi(Product.KIBANA)) as url, pytest.raises(kind, match=words):
-        install(_place(url), Product.KIBANA, _objects(Product.KIBANA))
+    with serving(ImportApi(DashboardProduct.KIBANA)) as url, pytest.raises(kind, match=words):
+        import_saved_objects(_place(url), DashboardProduct.KIBANA, _objects(DashboardProduct.KIBANA))
 
 
 def test_nothing_there(silent_port: int) -> None:
     with pytest.raises(EngineUnreachable, match="nothing listens.*\n.*--kibana-url"):
-        install(_place(f"http://127.0.0.1:{silent_port}"), Product.KIBANA, [])
+        import_saved_objects(_place(f"http://127.0.0.1:{silent_port}"), DashboardProduct.KIBANA, [])
 
 
 def test_tls(api: ImportApi, tmp_path: Path) -> None:
@@ -190,10 +203,10 @@ def test_tls(api: ImportApi, tmp_path: Path) -> None:
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     with serving(api, context) as url:
-        done = install(_place(url, ca_certs=tmp_path / "ca.pem"), api.product, _objects(api.product))
+        done = import_saved_objects(_place(url, ca_certs=tmp_path / "ca.pem"), api.product, _objects(api.product))
         assert done.objects > 0
         with pytest.raises(EngineUnreachable, match="TLS connection"):
-            install(_place(url), api.product, _objects(api.product))
+            import_saved_objects(_place(url), api.product, _objects(api.product))
     with pytest.raises(UsageError, match="fingerprint"):
         _place(url, fingerprint="00" * 32)
 
@@ -213,5 +226,5 @@ def test_single_objects_that_are_refused_are_named(
     for known in versions:
         monkeypatch.setitem(known, "canvas", "8.0.0")
     with pytest.raises(RequestFailed, match=words):
-        install(_place(url), api.product, [replace(_objects(api.product)[0], **change)])
+        import_saved_objects(_place(url), api.product, [replace(_objects(api.product)[0], **change)])
     assert not any(api.objects.values())

@@ -11,43 +11,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.dashboards.of_loads import index_objects, reports_view
-from es_sbert.dashboards.of_searches import search_objects
-from es_sbert.dashboards.saved_objects import Product, SavedObject, ndjson
-from es_sbert.index.meta import PassageRules, VectorFieldMeta
+from es_sbert.dashboards.build_dashboards import load_dashboard_objects, reports_view, search_dashboard_objects
+from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, to_ndjson
+from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
 from tests.dashboards.checks import check_objects
 
 GOLDEN = Path(__file__).parents[1] / "golden/dashboards"
 MODEL = VectorFieldMeta(
     fingerprint="0f" * 32, model="all-MiniLM-L6-v2", dimensions=384, index_type="hnsw", text="{title}. {body.en}"
 )
-PASSAGES = MODEL.model_copy(update={"passages": PassageRules.of(64), "text": "{body.en}"})
+PASSAGES = MODEL.model_copy(update={"passages": ChunkRules.of(64), "text": "{body.en}"})
 
 
-def _everything(product: Product, index: str = "docs", **fields: VectorFieldMeta) -> list[SavedObject]:
+def _everything(product: DashboardProduct, index: str = "docs", **fields: VectorFieldMeta) -> list[SavedObject]:
     reports = reports_view(product, "es-sbert-loads")
-    searches = search_objects(product, "es-sbert-searches-*")
-    return [reports, *index_objects(product, index, fields or {"embedding": MODEL}, reports), *searches]
+    searches = search_dashboard_objects(product, "es-sbert-searches-*")
+    return [reports, *load_dashboard_objects(product, index, fields or {"embedding": MODEL}, reports), *searches]
 
 
-def _lines(objects: list[SavedObject], product: Product) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in ndjson(objects, product).splitlines()]
+def _lines(objects: list[SavedObject], product: DashboardProduct) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in to_ndjson(objects, product).splitlines()]
 
 
-@pytest.mark.parametrize("product", Product)
-def test_objects_are_as_they_were(product: Product) -> None:
-    assert ndjson(_everything(product), product) == (GOLDEN / f"{product}.ndjson").read_bytes()
+@pytest.mark.parametrize("product", DashboardProduct)
+def test_objects_are_as_they_were(product: DashboardProduct) -> None:
+    assert to_ndjson(_everything(product), product) == (GOLDEN / f"{product}.ndjson").read_bytes()
 
 
-@pytest.mark.parametrize("product", Product)
-def test_objects_follow_the_schemas_and_all_references_resolve(product: Product) -> None:
+@pytest.mark.parametrize("product", DashboardProduct)
+def test_objects_follow_the_schemas_and_all_references_resolve(product: DashboardProduct) -> None:
     check_objects(product, _lines(_everything(product), product))
     check_objects(product, _lines(_everything(product, title_vector=MODEL, body_vector=PASSAGES), product))
 
 
-@pytest.mark.parametrize("product", Product)
-def test_without_reports_nothing_needs_their_view(product: Product) -> None:
-    lines = _lines(index_objects(product, "docs", {"embedding": MODEL}, None), product)
+@pytest.mark.parametrize("product", DashboardProduct)
+def test_without_reports_nothing_needs_their_view(product: DashboardProduct) -> None:
+    lines = _lines(load_dashboard_objects(product, "docs", {"embedding": MODEL}, None), product)
     check_objects(product, lines)
     assert not any("loads" in line["attributes"]["title"] for line in lines)
 
@@ -58,9 +57,12 @@ _NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-_äß“{}&", min_size=1
 @given(_NAMES, _NAMES)
 def test_ids_belong_to_an_index_and_never_change(one: str, other: str) -> None:
     ids = [
-        {saved.id for saved in index_objects(Product.KIBANA, name, {"embedding": MODEL}, None)} for name in (one, other)
+        {saved.id for saved in load_dashboard_objects(DashboardProduct.KIBANA, name, {"embedding": MODEL}, None)}
+        for name in (one, other)
     ]
-    assert ids[0] == {saved.id for saved in index_objects(Product.DASHBOARDS, one, {"embedding": MODEL}, None)}
+    assert ids[0] == {
+        saved.id for saved in load_dashboard_objects(DashboardProduct.DASHBOARDS, one, {"embedding": MODEL}, None)
+    }
     assert (ids[0] == ids[1]) == (one == other)
     assert one == other or not ids[0] & ids[1]
 
@@ -68,12 +70,16 @@ def test_ids_belong_to_an_index_and_never_change(one: str, other: str) -> None:
 @settings(max_examples=20)
 @given(_NAMES)
 def test_any_name_gives_objects_that_can_be_read(index: str) -> None:
-    for product in Product:
+    for product in DashboardProduct:
         check_objects(product, _lines(_everything(product, index), product))
 
 
 def test_vectors_are_hidden_and_models_have_names() -> None:
-    views = [saved for saved in _everything(Product.KIBANA, one=MODEL, parts=PASSAGES) if saved.type == "index-pattern"]
+    views = [
+        saved
+        for saved in _everything(DashboardProduct.KIBANA, one=MODEL, parts=PASSAGES)
+        if saved.type == "index-pattern"
+    ]
     view = next(view for view in views if view.attributes["title"] == "docs" and "timeFieldName" not in view.attributes)
     assert orjson.loads(view.attributes["sourceFilters"]) == [
         {"value": "one"},
@@ -87,11 +93,15 @@ def test_vectors_are_hidden_and_models_have_names() -> None:
 
 
 def test_the_saved_search_shows_texts_first_and_never_a_vector() -> None:
-    [search] = [saved for saved in _everything(Product.KIBANA) if saved.type == "search"]
+    [search] = [saved for saved in _everything(DashboardProduct.KIBANA) if saved.type == "search"]
     assert search.attributes["columns"] == [
-        "title", "body.en", "embedding_meta.tokens", "embedding_meta.truncated", "embedding_meta.embedded_at",
+        "title",
+        "body.en",
+        "embedding_meta.tokens",
+        "embedding_meta.truncated",
+        "embedding_meta.embedded_at",
         "embedding_meta.fingerprint",
-    ]  # fmt: skip
+    ]
     assert search.attributes["sort"] == []  # by score: otherwise a search by meaning loses its order
 
 
@@ -108,7 +118,7 @@ def test_the_saved_search_shows_texts_first_and_never_a_vector() -> None:
     ],
 )
 def test_the_checks_find_what_is_wrong(spoil: Any) -> None:
-    lines = _lines(_everything(Product.KIBANA), Product.KIBANA)
+    lines = _lines(_everything(DashboardProduct.KIBANA), DashboardProduct.KIBANA)
     spoil(next(line for line in lines if line["type"] == "visualization"))
     with pytest.raises((AssertionError, jsonschema.ValidationError)):
-        check_objects(Product.KIBANA, lines)
+        check_objects(DashboardProduct.KIBANA, lines)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.encoder.batches import Budget, distinct, plan_batches
+from es_sbert.encoder.batching import BatchLimits, plan_batches, unique_rows
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=200)
 
@@ -36,7 +36,7 @@ def test_batches_are_filled() -> None:
 @given(LENGTHS, st.integers(1, 2000), st.integers(1, 2000))
 def test_true_tokens_stay_within_their_own_budget(lengths: list[int], padded: int, tokens: int) -> None:
     array = np.array(lengths, dtype=np.int64)
-    batches = plan_batches(array, Budget(padded, tokens))
+    batches = plan_batches(array, BatchLimits(padded, tokens))
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) == 1 or (array[batch].max() * len(batch) <= padded and array[batch].sum() <= tokens)
@@ -44,13 +44,13 @@ def test_true_tokens_stay_within_their_own_budget(lengths: list[int], padded: in
 
 def test_a_budget_of_true_tokens_fills_batches_whatever_is_padded() -> None:
     lengths = np.array([20, 4, 4, 4, 4, 4], dtype=np.int64)
-    assert [len(batch) for batch in plan_batches(lengths, Budget(1000, 32))] == [4, 2]
-    assert [len(batch) for batch in plan_batches(lengths, Budget(40, 32))] == [2, 4]
+    assert [len(batch) for batch in plan_batches(lengths, BatchLimits(1000, 32))] == [4, 2]
+    assert [len(batch) for batch in plan_batches(lengths, BatchLimits(40, 32))] == [2, 4]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=50))
 def test_distinct_rows_give_back_the_rows(rows: list[list[int]]) -> None:
     arrays = [np.array(row, dtype=np.int64) for row in rows]
-    firsts, where = distinct(arrays)
+    firsts, where = unique_rows(arrays)
     assert [rows[firsts[position]] for position in where] == rows
     assert len({tuple(rows[first]) for first in firsts}) == len(firsts)

@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.encoder.cuda import (
-    CudaLibraries,
-    Library,
+from es_sbert.encoder.cuda_libraries import (
+    CudaLibrary,
+    CudaLibraryStatus,
     find_libraries,
     install_remedy,
-    missing_names,
+    missing_library_names,
     needed_libraries,
-    package_folders,
+    nvidia_package_folders,
 )
 
-RAND, DNN = Library("libcurand.so.10", "nvidia-curand"), Library("libcudnn.so.9", "nvidia-cudnn-cu13", required=False)
+RAND, DNN = (
+    CudaLibrary("libcurand.so.10", "nvidia-curand"),
+    CudaLibrary("libcudnn.so.9", "nvidia-cudnn-cu13", required=False),
+)
 
 
 def test_libraries_of_cuda_13() -> None:
@@ -47,7 +50,7 @@ def test_names_on_windows() -> None:
 def test_folders_of_packages_old_and_new(tmp_path: Path) -> None:
     for folder in ("curand/lib", "cu13/lib", "cudnn/lib", "cu13/bin/x86_64", "cu13/include"):
         (tmp_path / folder).mkdir(parents=True)
-    found = [folder.relative_to(tmp_path).as_posix() for folder in package_folders([tmp_path], 13)]
+    found = [folder.relative_to(tmp_path).as_posix() for folder in nvidia_package_folders([tmp_path], 13)]
     # cuRAND's file has the same name in CUDA 12 and 13: the folder of the right one comes first.
     assert found[0] == "cu13/lib"
     assert {"curand/lib", "cudnn/lib", "cu13/bin/x86_64"} < set(found)
@@ -75,20 +78,20 @@ def loader(*there: str) -> tuple[Callable[[str], str], list[str]]:
 
 def test_the_system_comes_before_packages(packaged: Path) -> None:
     load, asked = loader(RAND.name, str(packaged / RAND.name))
-    assert find_libraries([RAND], [packaged], load) == CudaLibraries(((RAND, f"/system/{RAND.name}"),))
+    assert find_libraries([RAND], [packaged], load) == CudaLibraryStatus(((RAND, f"/system/{RAND.name}"),))
     assert asked == [RAND.name]
 
 
 def test_a_package_brings_what_the_system_lacks(packaged: Path) -> None:
     load, asked = loader(str(packaged / RAND.name))
     found = find_libraries([RAND, DNN], [packaged], load)
-    assert found == CudaLibraries(((RAND, str(packaged / RAND.name)),), (DNN,))
+    assert found == CudaLibraryStatus(((RAND, str(packaged / RAND.name)),), (DNN,))
     assert asked == [RAND.name, str(packaged / RAND.name), DNN.name]
 
 
 def test_a_file_that_does_not_load_is_missing(packaged: Path) -> None:
     load, _ = loader()
-    assert find_libraries([RAND], [packaged], load) == CudaLibraries((), (RAND,))
+    assert find_libraries([RAND], [packaged], load) == CudaLibraryStatus((), (RAND,))
 
 
 @pytest.mark.parametrize(
@@ -100,11 +103,11 @@ def test_a_file_that_does_not_load_is_missing(packaged: Path) -> None:
     ],
 )
 def test_names_of_what_the_provider_lacks(problem: str, names: list[str]) -> None:
-    assert missing_names(CudaLibraries((), (RAND, DNN)), problem) == names
+    assert missing_library_names(CudaLibraryStatus((), (RAND, DNN)), problem) == names
 
 
 def test_the_command_that_installs() -> None:
-    twice = [Library("libcublasLt.so.13", "nvidia-cublas"), Library("libcublas.so.13", "nvidia-cublas"), RAND]
+    twice = [CudaLibrary("libcublasLt.so.13", "nvidia-cublas"), CudaLibrary("libcublas.so.13", "nvidia-cublas"), RAND]
     assert install_remedy(twice, 13) == (
         "Install what is missing: pip install nvidia-cublas nvidia-curand; "
         "pip install 'es-sbert[cuda]' brings all that CUDA needs."

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.encoder import cuda_errors
-from es_sbert.encoder.cuda import CudaLibraries, Library
-from es_sbert.encoder.cuda_errors import cause, device_error, libraries_error
+from es_sbert.encoder import cuda_session
+from es_sbert.encoder.cuda_libraries import CudaLibrary, CudaLibraryStatus
+from es_sbert.encoder.cuda_session import device_error, error_cause, missing_libraries_error
 from es_sbert.encoder.device import Device
 
 CARD = Device("cuda", 1)
@@ -27,7 +27,7 @@ ARENA = (
 @pytest.fixture(autouse=True)
 def _built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever onnxruntime is installed here."""
-    monkeypatch.setattr(cuda_errors, "cuda_major", lambda: 13)
+    monkeypatch.setattr(cuda_session, "cuda_major", lambda: 13)
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,14 @@ def test_old_cards_are_pointed_to_the_release_that_has_code_for_them() -> None:
 
 
 def test_a_long_cause_is_cut() -> None:
-    assert len(cause("x" * 1000)) <= 301
+    assert len(error_cause("x" * 1000)) <= 301
 
 
 def test_libraries_that_are_not_found_are_listed() -> None:
-    missing = (Library("libcublas.so.13", "nvidia-cublas"), Library("libcurand.so.10", "nvidia-curand"))
-    error = libraries_error(CARD, CudaLibraries((), missing), "libcublas.so.13: cannot open shared object file")
+    missing = (CudaLibrary("libcublas.so.13", "nvidia-cublas"), CudaLibrary("libcurand.so.10", "nvidia-curand"))
+    error = missing_libraries_error(
+        CARD, CudaLibraryStatus((), missing), "libcublas.so.13: cannot open shared object file"
+    )
     assert error.message == (
         "no session on cuda:1: onnxruntime's CUDA provider does not load: libcublas.so.13, libcurand.so.10 not found"
     )
@@ -96,12 +98,12 @@ def test_libraries_that_are_not_found_are_listed() -> None:
 
 
 def test_a_provider_that_does_not_load_for_another_reason_says_it() -> None:
-    error = libraries_error(CARD, CudaLibraries(), "undefined symbol: cublasLtMatmul")
+    error = missing_libraries_error(CARD, CudaLibraryStatus(), "undefined symbol: cublasLtMatmul")
     assert error.message.endswith("does not load: undefined symbol: cublasLtMatmul")
     assert "--device cpu" in error.remedy
 
 
 def test_a_missing_driver_is_no_missing_package() -> None:
-    error = libraries_error(CARD, CudaLibraries(), "libcuda.so.1: cannot open shared object file")
+    error = missing_libraries_error(CARD, CudaLibraryStatus(), "libcuda.so.1: cannot open shared object file")
     assert "there is no NVIDIA driver" in error.message
     assert "pip" not in error.remedy

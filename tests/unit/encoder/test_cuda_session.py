@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision
-from es_sbert.encoder.cuda_session import computing_operators, cuda_options, trial_feed
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.encoder.cuda_session import cuda_provider_options, non_shape_operators, warmup_inputs
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.session import open_session
+from es_sbert.encoder.onnx_session import open_session
 from es_sbert.exporters.export import export_bundle
 from tests.tiny import write_tiny_bert
 
 
 def test_the_trial_of_a_padded_graph_is_one_text(tmp_path: Path) -> None:
-    export_bundle(read_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle", [Precision.FP32])
+    export_bundle(read_sentence_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle", [Precision.FP32])
     session = open_session(tmp_path / "bundle/onnx/model_fp32.onnx", Device("cpu"))
-    feed = trial_feed(session)
+    feed = warmup_inputs(session)
     assert {name: (array.dtype.name, array.tolist()) for name, array in feed.items()} == {
         "input_ids": ("int64", [[0, 0]]),
         "attention_mask": ("int64", [[1, 1]]),
@@ -25,13 +25,11 @@ def test_the_trial_of_a_padded_graph_is_one_text(tmp_path: Path) -> None:
 
 
 def test_operators_that_compute_more_than_shapes() -> None:
-    assert computing_operators(["Concat", "Shape", "Gather", "Squeeze"]) == []
-    assert computing_operators(["MatMul", "Concat", "Tan", "MatMul"]) == ["MatMul", "Tan"]
+    assert non_shape_operators(["Concat", "Shape", "Gather", "Squeeze"]) == []
+    assert non_shape_operators(["MatMul", "Concat", "Tan", "MatMul"]) == ["MatMul", "Tan"]
 
 
 def test_options_of_the_provider() -> None:
-    options = cuda_options(Device("cuda", 3))
-    assert options == {
-        "device_id": 3, "enable_skip_layer_norm_strict_mode": "1", "use_tf32": "0", "sdpa_kernel": "7",
-    }  # fmt: skip
-    assert cuda_options(Device("cuda"), short=True)["sdpa_kernel"] == "2"
+    options = cuda_provider_options(Device("cuda", 3))
+    assert options == {"device_id": 3, "enable_skip_layer_norm_strict_mode": "1", "use_tf32": "0", "sdpa_kernel": "7"}
+    assert cuda_provider_options(Device("cuda"), short=True)["sdpa_kernel"] == "2"

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from es_sbert.bundle.model import Precision
+from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder.device import (
     Device,
     choose_device,
     choose_precision,
     choose_variant,
-    missing_cards,
-    open_or_fall_back,
-    unused_cards,
+    no_gpu_notice,
+    open_with_cpu_fallback,
+    unused_gpu_warning,
 )
 from es_sbert.errors import DeviceError, UsageError
 
@@ -68,7 +68,7 @@ def test_a_card_that_is_not_there(asked: str, cards: int, message: str) -> None:
     ],
 )
 def test_what_auto_says_of_the_cpu(asked: str, providers: list[str], cards: int, unused: bool, missing: bool) -> None:
-    warning, note = unused_cards(asked, providers, cards), missing_cards(asked, providers, cards)
+    warning, note = unused_gpu_warning(asked, providers, cards), no_gpu_notice(asked, providers, cards)
     assert (warning is not None, note is not None) == (unused, missing)
     assert warning is None or "pip install 'es-sbert[cuda]'" in warning
 
@@ -80,9 +80,9 @@ def test_auto_falls_back_with_the_cause_and_its_remedy() -> None:
         return device.kind, warnings
 
     expected = "cpu", ("CUDA does not run here: no cuBLAS. Install it.",)
-    assert open_or_fall_back("auto", Device("cuda"), open_on) == expected
+    assert open_with_cpu_fallback("auto", Device("cuda"), open_on) == expected
     with pytest.raises(DeviceError, match="no cuBLAS"):
-        open_or_fall_back("cuda", Device("cuda"), open_on)
+        open_with_cpu_fallback("cuda", Device("cuda"), open_on)
 
 
 @pytest.mark.parametrize(

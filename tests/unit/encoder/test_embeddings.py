@@ -13,7 +13,7 @@ from elasticsearch.helpers.vectorstore import EmbeddingService as TheirService
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
 from es_sbert.integrations.elasticsearch_vectorstore import AsyncEmbeddingService
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.tiny import HIDDEN, write_tiny_bert
 
 TEXTS = ["a man plays the guitar", "", "the cat sleeps"]
@@ -49,9 +49,11 @@ def test_asynchronous_twins_leave_the_loop_free(encoder: Encoder) -> None:
     async def together() -> tuple[list[list[float]], list[float], list[list[float]], list[float]]:
         service = AsyncEmbeddingService(encoder)
         return await asyncio.gather(
-            encoder.aembed_documents(TEXTS), encoder.aembed_query("a man"),
-            service.embed_documents(TEXTS), service.embed_query("a man"),
-        )  # fmt: skip
+            encoder.aembed_documents(TEXTS),
+            encoder.aembed_query("a man"),
+            service.embed_documents(TEXTS),
+            service.embed_query("a man"),
+        )
 
     documents, query, their_documents, their_query = asyncio.run(together())
     assert documents == their_documents == encoder.embed_documents(TEXTS)

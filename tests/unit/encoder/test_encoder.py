@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import es_sbert.encoder.encoder as encoder_module
+from es_sbert.encoder.batching import ModelInputs
+from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.packing import Feed
-from es_sbert.encoder.session import run
-from es_sbert.encoder.types import Vectors
+from es_sbert.encoder.onnx_session import run_session
 from es_sbert.errors import DeviceError, ModelError, ModelNotFound, UsageError
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.tiny import HIDDEN, WORDS, write_tiny_bert
 
 TEXTS = [" ".join(words) for words in itertools.product(WORDS[:6], WORDS[4:9], ["", "a a a", "cat " * 30])]
@@ -112,7 +112,7 @@ def test_second_load_uses_the_cache(encoder: Encoder, folder: Path) -> None:
 
 
 def test_cuda_fails_where_there_is_none(folder: Path) -> None:
-    from es_sbert.encoder.hardware import cuda_devices
+    from es_sbert.encoder.device import cuda_devices
 
     if cuda_devices():
         pytest.skip("this machine has a card")
@@ -137,13 +137,13 @@ def test_embedding_ends_between_two_batches_and_the_encoder_stays_usable(
         tokenized = encoder.tokenize(TEXTS)
         expected = encoder.embed(tokenized)
 
-        def stopping(session: onnxruntime.InferenceSession, feed: Feed, into: Vectors) -> None:
+        def stopping(session: onnxruntime.InferenceSession, feed: ModelInputs, into: Vectors) -> None:
             begun.append(len(into))
             if len(begun) == 3:
                 stop.set()
-            run(session, feed, into)
+            run_session(session, feed, into)
 
-        monkeypatch.setattr(encoder_module, "run", stopping)
+        monkeypatch.setattr(encoder_module, "run_session", stopping)
         vectors, made = encoder.embed_until(tokenized, stop)
         assert len(begun) == 3
         assert 0 < made.sum() < len(TEXTS)
@@ -162,11 +162,11 @@ def test_embedding_ends_between_two_batches_and_the_encoder_stays_usable(
 def test_a_vector_that_is_not_finite_is_an_error(
     encoder: Encoder, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def overflowing(session: onnxruntime.InferenceSession, feed: Feed, into: Vectors) -> None:
-        run(session, feed, into)
+    def overflowing(session: onnxruntime.InferenceSession, feed: ModelInputs, into: Vectors) -> None:
+        run_session(session, feed, into)
         into[-1, 3] = value
 
-    monkeypatch.setattr(encoder_module, "run", overflowing)
+    monkeypatch.setattr(encoder_module, "run_session", overflowing)
     with pytest.raises(ModelError, match="infinite or undefined numbers") as caught:
         encoder.encode(TEXTS)
     assert "--precision fp32" in caught.value.remedy

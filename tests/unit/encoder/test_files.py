@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.cli.main import cli
+from es_sbert.encoder.encode_file import encode_file, npy_header
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.files import encode_file, npy_header
 from es_sbert.errors import OutputError, SourceError, UsageError
-from es_sbert.loading import load_encoder
+from es_sbert.model_loading import load_encoder
 from tests.tiny import HIDDEN, write_tiny_bert
 
 LINES = "a man\nplays guitar\r\n\nthe cat sleeps"

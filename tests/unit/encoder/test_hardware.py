@@ -2,7 +2,7 @@
 
 import pytest
 
-from es_sbert.encoder.hardware import Card, available_cores, count_cores, has_int8_products, quota_cores
+from es_sbert.encoder.device import Gpu, available_cores, count_cores, has_int8_products, quota_cores
 
 
 def _processor(number: int, socket: int, core: int) -> str:
@@ -53,11 +53,11 @@ def test_this_machine_has_a_core() -> None:
 @pytest.mark.parametrize(
     ("card", "shown"),
     [
-        (Card("NVIDIA H200", (9, 0)), "NVIDIA H200 (compute capability 9.0)"),
-        (Card("NVIDIA H200", None), "NVIDIA H200"),
-        (Card("", (7, 5)), "compute capability 7.5"),
-        (Card("", None), "a card"),
+        (Gpu("NVIDIA H200", (9, 0)), "NVIDIA H200 (compute capability 9.0)"),
+        (Gpu("NVIDIA H200", None), "NVIDIA H200"),
+        (Gpu("", (7, 5)), "compute capability 7.5"),
+        (Gpu("", None), "a card"),
     ],
 )
-def test_cards_are_shown_as_far_as_the_driver_tells(card: Card, shown: str) -> None:
+def test_cards_are_shown_as_far_as_the_driver_tells(card: Gpu, shown: str) -> None:
     assert str(card) == shown

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.bundle.checkpoint import read_model
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import UsageError
 from tests.tiny import WORDS, write_tiny_bert
@@ -17,7 +17,7 @@ from tests.tiny import WORDS, write_tiny_bert
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SentenceTokenizer:
     folder = write_tiny_bert(tmp_path_factory.mktemp("m") / "tiny", max_tokens=24, prompts={"document": "passage: "})
-    return SentenceTokenizer(read_model(folder))
+    return SentenceTokenizer(read_sentence_model(folder))
 
 
 def passages(tokenizer: SentenceTokenizer, text: str, tokens: int = 24, overlap: int = 0) -> list[str]:

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from sentence_transformers import CrossEncoder
 
-from es_sbert.bundle.cross_encoder import read_cross_encoder
-from es_sbert.bundle.model import Precision
-from es_sbert.bundle.reranker import RERANKER_MANIFEST_NAME, RerankerBundle, open_reranker
-from es_sbert.bundle.store import hash_file
+from es_sbert.bundle.bundle import RerankerBundle, hash_file, open_reranker_bundle
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
+from es_sbert.bundle.manifest import RERANKER_MANIFEST_NAME
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.encoder import onnx_session
 from es_sbert.encoder import reranker as reranker_module
-from es_sbert.encoder import workers
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.pairs import PairTokenizer
 from es_sbert.encoder.reranker import Reranker
+from es_sbert.encoder.tokenizer import PairTokenizer
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError
-from es_sbert.evaluation.models import PairScorer
-from es_sbert.exporters.reranker import export_reranker
+from es_sbert.evaluation.evaluated_models import PairScorer
+from es_sbert.exporters.export import export_reranker
 from tests.unit.checkpoints import write_cross_encoder
 
 LONG = "The night train is late. " * 30
@@ -94,8 +94,9 @@ def test_int8_is_another_graph_with_nearly_the_same_scores(exported: Path) -> No
 
 def test_the_exported_folder_opens_in_sentence_transformers(folder: Path, exported: Path) -> None:
     pairs = list(zip(FIRST, SECOND, strict=True))
-    before, after = (CrossEncoder(str(place), device="cpu").predict(pairs, show_progress_bar=False)
-                     for place in (folder, exported))  # fmt: skip
+    before, after = (
+        CrossEncoder(str(place), device="cpu").predict(pairs, show_progress_bar=False) for place in (folder, exported)
+    )
     np.testing.assert_array_equal(before, after)
 
 
@@ -150,7 +151,7 @@ def test_it_is_a_pair_scorer(bert: Path) -> None:
 def test_tokens_are_those_of_transformers(folder: Path, exported: Path) -> None:
     """Cut pairs too: the longer text loses its end, both keep their special tokens."""
     tokenizer = CrossEncoder(str(folder), device="cpu").tokenizer
-    opened = open_reranker(exported)
+    opened = open_reranker_bundle(exported)
     ours = PairTokenizer(opened.model, opened.manifest.pairs)
     theirs = tokenizer(FIRST, SECOND, padding=True, truncation="longest_first", return_tensors="np")
     feed = ours.feed(ours(FIRST, SECOND), np.arange(len(FIRST)))
@@ -197,7 +198,7 @@ def test_a_precision_that_is_not_there(bert: Path) -> None:
 
 def with_variants(folder: Path, names: list[str]) -> RerankerBundle:
     """An opened reranker that says it has these variants."""
-    opened = open_reranker(folder)
+    opened = open_reranker_bundle(folder)
     variants = dict.fromkeys(names, opened.manifest.variants["fp32"])
     return replace(opened, manifest=opened.manifest.model_copy(update={"variants": variants}))
 
@@ -218,7 +219,7 @@ def test_auto_takes_what_runs_best(
     native: bool, present: list[str], kind: str, chosen: str, bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reranker_module, "has_int8_products", lambda: native)
-    variant, warnings = reranker_module._choose_variant(with_variants(bert, present), Device(kind), "auto")
+    variant, warnings = reranker_module._choose_reranker_variant(with_variants(bert, present), Device(kind), "auto")
     assert variant == chosen
     slower = kind == "cuda" and chosen == "fp32"
     assert warnings == (("the reranker has no fp16 variant: fp32 runs instead",) if slower else ())
@@ -227,24 +228,27 @@ def test_auto_takes_what_runs_best(
 def test_fp16_that_is_asked_for_and_not_there(bert: Path) -> None:
     """As for sentence encoders: a precision that is named is an error where it is missing, `auto` is not."""
     with pytest.raises(ModelError, match="has no fp16 variant for cuda, only fp32") as raised:
-        reranker_module._choose_variant(with_variants(bert, ["fp32"]), Device("cuda"), "fp16")
+        reranker_module._choose_reranker_variant(with_variants(bert, ["fp32"]), Device("cuda"), "fp16")
     assert raised.value.remedy == f"Add it: es-sbert export {bert} -o {bert} --precision fp16"
-    assert reranker_module._choose_variant(with_variants(bert, ["fp16"]), Device("cuda"), "fp16") == ("fp16", ())
+    assert reranker_module._choose_reranker_variant(with_variants(bert, ["fp16"]), Device("cuda"), "fp16") == (
+        "fp16",
+        (),
+    )
     with pytest.raises(UsageError, match="does not run so on cuda"):
-        reranker_module._choose_variant(with_variants(bert, ["int8"]), Device("cuda"), "int8")
+        reranker_module._choose_reranker_variant(with_variants(bert, ["int8"]), Device("cuda"), "int8")
 
 
 def test_cuda_that_does_not_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` takes the CPU and says so, `cuda` fails."""
     monkeypatch.setattr(reranker_module, "choose_device", lambda asked, providers, cards: Device("cuda"))
 
-    class Pool(workers.SessionPool):
+    class Pool(onnx_session.SessionPool):
         def __init__(self, path: Path, device: Device, threads: int) -> None:
             if device.kind == "cuda":
                 raise DeviceError("no cuDNN", "Install it.")
             super().__init__(path, device, threads)
 
-    monkeypatch.setattr(workers, "SessionPool", Pool)
+    monkeypatch.setattr(onnx_session, "SessionPool", Pool)
     with Reranker.open(bert) as reranker:
         assert reranker.warnings == ("CUDA does not run here: no cuDNN. Install it.",)
         assert reranker.score(["a"], ["b"]).shape == (1,)
@@ -253,7 +257,7 @@ def test_cuda_that_does_not_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_forced_variants_say_so(bert: Path, tmp_path: Path) -> None:
-    opened = open_reranker(bert)
+    opened = open_reranker_bundle(bert)
     forced = {name: variant.model_copy(update={"forced": True}) for name, variant in opened.manifest.variants.items()}
     bundle = type(opened)(opened.folder, opened.model, opened.manifest.model_copy(update={"variants": forced}))
     with Reranker(bundle, "fp32", Device("cpu"), threads=1) as reranker:
@@ -320,13 +324,13 @@ def test_a_score_that_is_not_finite_is_an_error(bert: Path, tmp_path: Path, valu
 
 
 def test_no_room_for_text(tmp_path: Path, bert: Path) -> None:
-    opened = open_reranker(bert)
+    opened = open_reranker_bundle(bert)
     with pytest.raises(BundleInvalid, match="already fill"):
         PairTokenizer(opened.model.model_copy(update={"max_tokens": 3}), opened.manifest.pairs)
 
 
 def test_token_types_reach_the_networks_that_know_them(folder: Path, exported: Path) -> None:
-    pairs = open_reranker(exported).manifest.pairs
+    pairs = open_reranker_bundle(exported).manifest.pairs
     assert ("token_type_ids" in pairs.inputs) == (folder.name in ("bert", "xlnet"))
     assert pairs.padding_side == ("left" if folder.name == "xlnet" else "right")
 
@@ -338,5 +342,5 @@ def test_pairs_that_are_cut_are_told(folder: Path, exported: Path) -> None:
     )
     with Reranker.open(exported, device="cpu", precision="fp32", threads=1) as reranker:
         scored = reranker.score_pairs(FIRST, SECOND)
-    np.testing.assert_array_equal(scored.truncated, lengths > open_reranker(exported).model.max_tokens)
+    np.testing.assert_array_equal(scored.truncated, lengths > open_reranker_bundle(exported).model.max_tokens)
     assert 0 < scored.truncated.sum() < len(FIRST)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision
-from es_sbert.encoder import session as session_module
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.encoder import onnx_session as session_module
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.session import SessionPool, open_session, sessions_to_hold
+from es_sbert.encoder.onnx_session import SessionPool, open_session, session_count
 from es_sbert.errors import BundleInvalid
 from es_sbert.exporters.export import export_bundle
 from tests.tiny import write_tiny_bert
@@ -20,13 +20,13 @@ from tests.tiny import write_tiny_bert
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("session")
-    export_bundle(read_model(write_tiny_bert(folder / "tiny")), folder / "bundle", [Precision.FP32])
+    export_bundle(read_sentence_model(write_tiny_bert(folder / "tiny")), folder / "bundle", [Precision.FP32])
     return folder / "bundle/onnx/model_fp32.onnx"
 
 
 @given(st.integers(0, 10**11), st.integers(1, 256))
 def test_sessions_within_memory(size: int, threads: int) -> None:
-    held = sessions_to_hold(size, threads)
+    held = session_count(size, threads)
     assert 1 <= held <= threads
     assert held == 1 or held * size <= 2_000_000_000
 
@@ -35,7 +35,7 @@ def test_sessions_within_memory(size: int, threads: int) -> None:
 def test_every_thread_gets_a_session(
     graph: Path, threads: int, memory: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "_MEMORY", memory)
+    monkeypatch.setattr(session_module, "_MAX_WEIGHT_BYTES", memory)
     pool = SessionPool(graph, Device("cpu"), threads)
     together = threading.Barrier(threads, timeout=60)
     lent: list[int] = []

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 import es_sbert.encoder.tokenizer as tokenizer_module
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import PromptKind
-from es_sbert.encoder.tokenizer import COUNTED_CHARACTERS, SentenceTokenizer, cut
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.encoder.tokenizer import MAX_COUNTED_CHARACTERS, SentenceTokenizer, truncate_ids
 from es_sbert.errors import BundleInvalid, UsageError
 from tests.tiny import WORDS, write_tiny_bert
 
@@ -26,26 +26,26 @@ def test_equal_to_the_library_with_its_own_truncation(folder: Path) -> None:
     texts = ["", "a", "A man plays the guitar.", " ".join(WORDS), "unknown words", "a " * 100]
     reference = Tokenizer.from_file(str(folder / "tokenizer.json"))
     reference.enable_truncation(8)
-    ours = SentenceTokenizer(read_model(folder))(texts)
+    ours = SentenceTokenizer(read_sentence_model(folder))(texts)
     assert [row.tolist() for row in ours.ids] == [encoding.ids for encoding in reference.encode_batch(texts)]
 
 
 def test_counts_before_the_cut(folder: Path) -> None:
-    tokenized = SentenceTokenizer(read_model(folder))(["a " * 6, "a " * 7, "a " * 1000])
+    tokenized = SentenceTokenizer(read_sentence_model(folder))(["a " * 6, "a " * 7, "a " * 1000])
     assert tokenized.tokens.tolist() == [8, 9, 1002]
     assert tokenized.truncated.tolist() == [False, True, True]
     assert {len(row) for row in tokenized.ids} == {8}
 
 
 def test_prompt_is_put_in_front(folder: Path) -> None:
-    tokenizer = SentenceTokenizer(read_model(folder))
+    tokenizer = SentenceTokenizer(read_sentence_model(folder))
     assert tokenizer(["a cat"], "query").ids[0].tolist() == tokenizer(["query: a cat"]).ids[0].tolist()
     assert tokenizer(["a cat"], "document").ids[0].tolist() == tokenizer(["a cat"]).ids[0].tolist()
 
 
 def test_lower_case_is_a_step_of_the_tokenizer(folder: Path) -> None:
     """As in sentence-transformers: prompts are lower-cased too, and special tokens in a text stay special."""
-    model = read_model(folder)
+    model = read_sentence_model(folder)
     plain = SentenceTokenizer(model)
     lowered = SentenceTokenizer(model.model_copy(update={"lowercase": True, "prompts": {"query": "QUERY: "}}))
     assert lowered(["[SEP] A CAT"]).ids[0].tolist() == plain(["[SEP] a cat"]).ids[0].tolist()
@@ -54,12 +54,12 @@ def test_lower_case_is_a_step_of_the_tokenizer(folder: Path) -> None:
 
 def test_lone_surrogates(folder: Path) -> None:
     with pytest.raises(UsageError, match="cannot be tokenised"):
-        SentenceTokenizer(read_model(folder))(["\ud800"])
+        SentenceTokenizer(read_sentence_model(folder))(["\ud800"])
 
 
 def test_broken_tokenizer(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "m")
-    model = read_model(folder)
+    model = read_sentence_model(folder)
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(BundleInvalid, match="is no tokenizer"):
         SentenceTokenizer(model)
@@ -67,13 +67,13 @@ def test_broken_tokenizer(tmp_path: Path) -> None:
 
 def test_no_room_for_text(tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match="already fill"):
-        SentenceTokenizer(read_model(write_tiny_bert(tmp_path / "m", max_tokens=2)))
+        SentenceTokenizer(read_sentence_model(write_tiny_bert(tmp_path / "m", max_tokens=2)))
 
 
 @given(st.integers(1, 60), st.integers(3, 40), st.integers(0, 2))
 def test_cut_keeps_head_and_special_end(length: int, maximum: int, suffix: int) -> None:
     row = np.arange(length)
-    result = cut(row, maximum, suffix)
+    result = truncate_ids(row, maximum, suffix)
     assert len(result) == min(length, maximum)
     assert result[: maximum - suffix].tolist() == row[: maximum - suffix].tolist()
     assert result[len(result) - suffix :].tolist() == row[len(row) - suffix :].tolist()
@@ -83,14 +83,24 @@ def _byte_level() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(WORDS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet,
-                                                             special_tokens=["[UNK]", "[SEP]"]))  # fmt: skip
+    tokenizer.train_from_iterator(
+        WORDS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=["[UNK]", "[SEP]"])
+    )
     return tokenizer
 
 
 def _unigram(*, splits: bool = True) -> Tokenizer:
-    tokenizer = Tokenizer(models.Unigram([("[UNK]", 0.0), *((f"▁{word}", -2.0) for word in WORDS), ("▁", -3.0),
-                                          *((letter, -4.0) for letter in "aceghilmnopqrsty12e[]")], 0))  # fmt: skip
+    tokenizer = Tokenizer(
+        models.Unigram(
+            [
+                ("[UNK]", 0.0),
+                *((f"▁{word}", -2.0) for word in WORDS),
+                ("▁", -3.0),
+                *((letter, -4.0) for letter in "aceghilmnopqrsty12e[]"),
+            ],
+            0,
+        )
+    )
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=splits)
     tokenizer.add_special_tokens(["[UNK]", "[SEP]"])
@@ -126,7 +136,7 @@ def any_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     }
     if request.param in made:
         made[request.param]().save(str(folder / "tokenizer.json"))
-    return SentenceTokenizer(read_model(folder))
+    return SentenceTokenizer(read_sentence_model(folder))
 
 
 @given(
@@ -140,8 +150,13 @@ def test_the_beginning_of_a_long_text_gives_the_ids_of_the_whole_text(
     [whole] = any_tokenizer([text], kind).ids
     exact = any_tokenizer([text], kind).tokens
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("COUNTED_CHARACTERS", 40), ("_BEGINNING", 20), ("_BEGINNING_PER_TOKEN", 1),
-                            ("_WHITE_SPACE_WITHIN", 8), ("_GROWTH", 2)):  # fmt: skip
+        for name, value in (
+            ("MAX_COUNTED_CHARACTERS", 40),
+            ("_MIN_PREFIX", 20),
+            ("_PREFIX_PER_TOKEN", 1),
+            ("_WHITE_SPACE_WINDOW", 8),
+            ("_PREFIX_GROWTH", 2),
+        ):
             patch.setattr(tokenizer_module, name, value)
         begun = any_tokenizer(["a cat", text, "a"], kind)
     np.testing.assert_array_equal(begun.ids[1], whole)
@@ -150,7 +165,7 @@ def test_the_beginning_of_a_long_text_gives_the_ids_of_the_whole_text(
 
 
 def test_a_text_of_megabytes_is_not_tokenised_to_its_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = SentenceTokenizer(read_model(folder))
+    tokenizer = SentenceTokenizer(read_sentence_model(folder))
     text = "the cat sleeps on the mat . " * 100_000
     seen: list[int] = []
 
@@ -169,5 +184,5 @@ def test_a_text_of_megabytes_is_not_tokenised_to_its_end(folder: Path, monkeypat
     assert sum(seen) < len(text) / 100
     assert tokenized.tokens[0] == pytest.approx(700_002, rel=0.01)
     # Below the limit every token is counted.
-    counted = text[:COUNTED_CHARACTERS].rstrip()
+    counted = text[:MAX_COUNTED_CHARACTERS].rstrip()
     assert tokenizer([counted]).tokens[0] == len(counted.split()) + 2

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.workers import Workers
+from es_sbert.encoder.onnx_session import InferencePool
 from es_sbert.errors import UsageError
 from es_sbert.exporters.export import export_bundle
 from tests.tiny import write_tiny_bert
@@ -20,12 +20,12 @@ from tests.tiny import write_tiny_bert
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workers")
-    export_bundle(read_model(write_tiny_bert(folder / "tiny")), folder / "bundle", [Precision.FP32])
+    export_bundle(read_sentence_model(write_tiny_bert(folder / "tiny")), folder / "bundle", [Precision.FP32])
     return folder / "bundle/onnx/model_fp32.onnx"
 
 
 def test_several_batches_run_at_the_same_time_in_threads_and_a_single_one_in_the_callers(graph: Path) -> None:
-    workers = Workers(graph, Device("cpu"), 2)
+    workers = InferencePool(graph, Device("cpu"), 2)
     together = threading.Barrier(2, timeout=60)
     ran: list[threading.Thread] = []
 
@@ -47,7 +47,7 @@ def test_several_batches_run_at_the_same_time_in_threads_and_a_single_one_in_the
 
 
 def test_no_batch_is_begun_once_the_stop_is_set(graph: Path) -> None:
-    workers = Workers(graph, Device("cpu"), 2)
+    workers = InferencePool(graph, Device("cpu"), 2)
     stop, ran = threading.Event(), []
     stop.set()
     for count in (1, 3):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.address import read_address
+from es_sbert.engines.address import parse_address
 from es_sbert.errors import UsageError
 
 
@@ -34,35 +34,35 @@ def settings(**given: Any) -> EngineSettings:
     ],
 )
 def test_url_is_read_and_printed_without_credentials(url: str, printed: str) -> None:
-    assert read_address(settings(url=url)).url == printed
+    assert parse_address(settings(url=url)).url == printed
 
 
 def test_credentials_in_the_url_sign_in() -> None:
-    address = read_address(settings(url="http://elastic:p%40ss@localhost:9200"))
+    address = parse_address(settings(url="http://elastic:p%40ss@localhost:9200"))
     assert address.headers == {"authorization": "Basic " + base64.b64encode(b"elastic:p@ss").decode()}
 
 
 def test_api_key_and_basic_authentication() -> None:
-    assert read_address(settings(api_key="abc")).headers == {"authorization": "ApiKey abc"}
-    assert read_address(settings(token="abc")).headers == {"authorization": "Bearer abc"}
-    basic = read_address(settings(username="ü", password="p")).headers["authorization"]
+    assert parse_address(settings(api_key="abc")).headers == {"authorization": "ApiKey abc"}
+    assert parse_address(settings(token="abc")).headers == {"authorization": "Bearer abc"}
+    basic = parse_address(settings(username="ü", password="p")).headers["authorization"]
     assert base64.b64decode(basic.removeprefix("Basic ")).decode() == "ü:p"
-    assert read_address(settings()).headers == {}
+    assert parse_address(settings()).headers == {}
 
 
 def test_secrets_do_not_show_in_the_representation() -> None:
-    assert "c2VjcmV0" not in repr(read_address(settings(api_key="c2VjcmV0")))
+    assert "c2VjcmV0" not in repr(parse_address(settings(api_key="c2VjcmV0")))
 
 
 def test_a_fingerprint_takes_the_place_of_authority_and_host_name() -> None:
     digits = "AB" * 32
     for written in (digits, ":".join(["AB"] * 32)):
-        address = read_address(settings(url="https://localhost:9200", fingerprint=written))
+        address = parse_address(settings(url="https://localhost:9200", fingerprint=written))
         assert address.fingerprint == digits.lower()
         assert address.ssl_context is not None
         assert not address.ssl_context.check_hostname
     with pytest.raises(UsageError, match="checked by TLS alone"):
-        read_address(settings(fingerprint=digits))
+        parse_address(settings(fingerprint=digits))
     for wrong in ("AB" * 20, "x" * 64):
         with pytest.raises(UsageError, match="not a SHA-256"):
             settings(fingerprint=wrong)
@@ -72,19 +72,19 @@ def test_a_fingerprint_takes_the_place_of_authority_and_host_name() -> None:
 
 def test_two_ways_to_sign_in_are_refused() -> None:
     with pytest.raises(UsageError, match="the URL holds a user name"):
-        read_address(settings(url="http://a:b@localhost:9200", api_key="k"))
+        parse_address(settings(url="http://a:b@localhost:9200", api_key="k"))
 
 
 @pytest.mark.parametrize("secret", ["", "hunter2\n", "two words", "schlüssel", "k\x00"])
 @pytest.mark.parametrize("kind", ["api_key", "token"])
 def test_secrets_that_no_header_takes_are_refused_and_not_repeated(kind: str, secret: str) -> None:
     with pytest.raises(UsageError, match="no HTTP header takes") as caught:
-        read_address(settings(**{kind: secret}))
+        parse_address(settings(**{kind: secret}))
     assert "hunter2" not in str(caught.value)
 
 
 def test_scheme_and_port_are_taken_as_written() -> None:
-    address = read_address(settings(url="HTTPS://localhost:0"))
+    address = parse_address(settings(url="HTTPS://localhost:0"))
     assert (address.scheme, address.port) == ("https", 0)
 
 
@@ -95,26 +95,26 @@ def test_scheme_and_port_are_taken_as_written() -> None:
 )  # fmt: skip
 def test_impossible_addresses_are_refused(url: str) -> None:
     with pytest.raises(UsageError, match="not a URL"):
-        read_address(settings(url=url))
+        parse_address(settings(url=url))
 
 
 def test_password_of_an_impossible_address_is_not_repeated() -> None:
     with pytest.raises(UsageError) as caught:
-        read_address(settings(url="http://elastic:hunter2@localhost:port"))
+        parse_address(settings(url="http://elastic:hunter2@localhost:port"))
     assert "hunter2" not in str(caught.value)
 
 
 def test_certificates_are_checked(tmp_path: Path) -> None:
-    context = read_address(settings(url="https://localhost:9200")).ssl_context
+    context = parse_address(settings(url="https://localhost:9200")).ssl_context
     assert context is not None
     assert context.check_hostname
-    assert read_address(settings()).ssl_context is None
+    assert parse_address(settings()).ssl_context is None
 
 
 def test_missing_and_broken_ca_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
-        read_address(settings(url="https://localhost:9200", ca_certs=tmp_path / "none.pem"))
+        parse_address(settings(url="https://localhost:9200", ca_certs=tmp_path / "none.pem"))
     broken = tmp_path / "broken.pem"
     broken.write_text("no certificate")
     with pytest.raises(UsageError, match="not a PEM file"):
-        read_address(settings(url="https://localhost:9200", ca_certs=broken))
+        parse_address(settings(url="https://localhost:9200", ca_certs=broken))

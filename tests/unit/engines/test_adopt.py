@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from opensearchpy import OpenSearch
 
-from es_sbert.engines.adopt import _opensearch_url, is_async_client, is_client
-from es_sbert.engines.open import open_engine
+from es_sbert.engines.connect import _opensearch_url, is_async_client, is_engine_client, open_engine
 from es_sbert.errors import UsageError
 
 
@@ -24,7 +23,7 @@ from es_sbert.errors import UsageError
 def test_the_address_of_a_client_holds_no_credentials(hosts: Any, url: str) -> None:
     client = OpenSearch(hosts)
     assert _opensearch_url(client.transport.hosts[0]) == url
-    assert is_client(client)
+    assert is_engine_client(client)
     assert not is_async_client(client)
     client.close()
 
@@ -34,7 +33,7 @@ def test_a_subclass_of_a_client_is_one() -> None:
         pass
 
     client = Ours()
-    assert is_client(client)
+    assert is_engine_client(client)
     client.close()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
-from es_sbert.engines.detect import _parse_version
+from es_sbert.engines.engine_detection import _parse_version
 from es_sbert.errors import AccessDenied, EsSbertError, RequestFailed, UnsupportedEngine
 
 Serve = Callable[..., str]

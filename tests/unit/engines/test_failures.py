@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from es_sbert.engines.failures import failed_request, root_cause, unreachable
-from es_sbert.engines.missing_features import MODULES, servers_with
+from es_sbert.engines.error_mapping import connection_error, response_error, root_cause
+from es_sbert.engines.missing_features import MODULES, servers_with_module
 from es_sbert.errors import AccessDenied, EsSbertError, FeatureMissing, IndexMissing, RequestFailed
 
 URL = "http://localhost:9200"
 
 
 def failed(status: int, body: Any) -> EsSbertError:
-    return failed_request(status, body, label="Elasticsearch 9.5.0", action="PUT /docs")
+    return response_error(status, body, label="Elasticsearch 9.5.0", action="PUT /docs")
 
 
 def test_root_cause_joins_the_chain_of_causes_once() -> None:
@@ -107,7 +107,7 @@ def test_a_blocked_index_is_no_question_of_rights(kind: str) -> None:
 def test_broken_connections_say_what_to_check(cause: Exception, message: str, remedy: str) -> None:
     wrapper = OSError("outer")
     wrapper.__cause__ = cause
-    error = unreachable(URL, wrapper, 60)
+    error = connection_error(URL, wrapper, 60)
     assert message in error.message
     assert remedy in error.remedy
 
@@ -167,7 +167,7 @@ def test_what_is_missing_is_named_where_the_engine_says_so(reason: str, remedy: 
     ],
 )  # fmt: skip
 def test_a_module_that_the_build_lacks_is_named(status: int, action: str, reason: str, module: str) -> None:
-    error = failed_request(status, {"error": reason}, label="Elasticsearch 9.5.0", action=action)
+    error = response_error(status, {"error": reason}, label="Elasticsearch 9.5.0", action=action)
     assert isinstance(error, FeatureMissing)
     assert (error.module, error.status) == (module, status)
     assert f"Elasticsearch 9.5.0 lacks the module {module} " in error.message
@@ -191,15 +191,15 @@ def test_a_module_that_the_build_lacks_is_named(status: int, action: str, reason
     ],
 )
 def test_other_failures_are_no_missing_modules(status: int, action: str, reason: str) -> None:
-    error = failed_request(status, {"error": reason}, label="Elasticsearch 9.5.0", action=action)
+    error = response_error(status, {"error": reason}, label="Elasticsearch 9.5.0", action=action)
     assert type(error) is RequestFailed
 
 
 def test_the_remedy_names_only_servers_that_have_the_module() -> None:
     [scripts] = [module for module in MODULES if module.name == "lang-painless"]
-    assert servers_with(scripts) == (
+    assert servers_with_module(scripts) == (
         "Use a server that has it: `es-sbert engine up es9`, `es-sbert engine up opensearch`, or the complete "
         "Elasticsearch of docker-compose.yml."
     )
     [sql] = [module for module in MODULES if module.name == "x-pack-sql"]
-    assert servers_with(sql) == "Use a server that has it: the complete Elasticsearch of docker-compose.yml."
+    assert servers_with_module(sql) == "Use a server that has it: the complete Elasticsearch of docker-compose.yml."

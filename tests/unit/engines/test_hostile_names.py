@@ -10,35 +10,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.protocol import Flavour
-from es_sbert.engines.rest import quoted
+from es_sbert.engines.index_admin import quote_index_name
+from es_sbert.engines.protocol import EngineType
 from es_sbert.errors import UsageError
-from es_sbert.index.schema import check_field_name
-from es_sbert.ingest.dead_letters import safe_name
-from es_sbert.search.queries import search_body
-from es_sbert.search.scores import Method
-from es_sbert.search.vector_query import VectorQuery
+from es_sbert.index.mapping import check_field_name
+from es_sbert.ingest.dead_letters import safe_file_name
+from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
-HOSTILE = ["../x", "a/b", "a?b=c", "a#b", "_all", "_search", "*", "a*", "a,b", "-a", "+a", ".", "..", "", "a\\b", 'a"b',
-           "<a>", "a|b", "a:b", "a b", "a\nb", "a\r", "a\x00b", "a\u202eb"]  # fmt: skip
+HOSTILE = [
+    "../x",
+    "a/b",
+    "a?b=c",
+    "a#b",
+    "_all",
+    "_search",
+    "*",
+    "a*",
+    "a,b",
+    "-a",
+    "+a",
+    ".",
+    "..",
+    "",
+    "a\\b",
+    'a"b',
+    "<a>",
+    "a|b",
+    "a:b",
+    "a b",
+    "a\nb",
+    "a\r",
+    "a\x00b",
+    "a\u202eb",
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_that_would_be_something_else_in_a_path(name: str) -> None:
     with pytest.raises(UsageError, match="not the name of one index"):
-        quoted(name)
+        quote_index_name(name)
 
 
 @pytest.mark.parametrize("name", ["a%2Fb", "日本", "a;b", "a&b=c", "%2e%2e"])
 def test_names_that_are_escaped(name: str) -> None:
-    assert re.fullmatch(r"[A-Za-z0-9_.~%-]+", quoted(name))
-    assert unquote(quoted(name)) == name
+    assert re.fullmatch(r"[A-Za-z0-9_.~%-]+", quote_index_name(name))
+    assert unquote(quote_index_name(name)) == name
 
 
 @given(st.text(max_size=30))
 def test_a_name_is_one_segment_of_a_path_or_refused(name: str) -> None:
     try:
-        segment = quoted(name)
+        segment = quote_index_name(name)
     except UsageError:
         return
     assert re.fullmatch(r"[A-Za-z0-9_.~%-]+", segment)
@@ -48,7 +70,7 @@ def test_a_name_is_one_segment_of_a_path_or_refused(name: str) -> None:
 
 @given(st.text(max_size=30))
 def test_a_file_named_after_an_index_stays_in_its_folder(name: str) -> None:
-    made = safe_name(name)
+    made = safe_file_name(name)
     assert made
     assert not set(made) & set("/\\\0\n")
     assert not made.startswith(".")
@@ -63,7 +85,7 @@ def test_vector_fields_of_such_names_are_not_made(name: str) -> None:
 
 @given(st.text(min_size=1, max_size=20))
 def test_no_field_name_ends_the_string_of_a_script(name: str) -> None:
-    body = search_body(Flavour.ELASTICSEARCH, Method.EXACT, VectorQuery(name, np.ones(2, dtype=np.float32)))
+    body = search_body(EngineType.ELASTICSEARCH, SearchMethod.EXACT, VectorQuery(name, np.ones(2, dtype=np.float32)))
     source = body["query"]["script_score"]["script"]["source"]
     # One painless string: no bare quote inside, and every backslash has its partner.
     match = re.fullmatch(r"cosineSimilarity\(params\.q, '((?:[^'\\]|\\['\\])*)'\) \+ 1\.0", source, re.DOTALL)

@@ -7,13 +7,13 @@ import pytest
 from numpy.typing import NDArray
 
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.argument import (
-    Rows,
-    Split,
+from es_sbert.evaluation.argument_similarity import (
+    FoldRows,
+    FoldSplit,
     cross_validate,
+    fit_svr,
     grades,
     random_splits,
-    svr,
     topic_splits,
 )
 
@@ -21,7 +21,7 @@ LABELS = ["NS"] * 40 + ["SS"] * 30 + ["HS"] * 20 + ["DTORCD"] * 10
 TOPICS = [f"topic {number % 8}" for number in range(100)]
 
 
-def covers(splits: list[Split], count: int) -> bool:
+def covers(splits: list[FoldSplit], count: int) -> bool:
     """Whether every row is scored once and never trained on at the same time."""
     apart = all(not set(each.train.tolist()) & set(each.test.tolist()) for each in splits)
     whole = all(len(each.train) + len(each.test) == count for each in splits)
@@ -61,10 +61,10 @@ def test_topic_folds_share_no_topic(folds: int | None, expected: int) -> None:
 
 def test_cross_validation_averages_over_folds() -> None:
     gold = np.array([0.0, 1.0, 2.0, 0.0, 1.0, 2.0])
-    splits = [Split(np.array([3, 4, 5]), np.array([0, 1, 2])), Split(np.array([0, 1, 2]), np.array([3, 4, 5]))]
+    splits = [FoldSplit(np.array([3, 4, 5]), np.array([0, 1, 2])), FoldSplit(np.array([0, 1, 2]), np.array([3, 4, 5]))]
     trained: list[list[int]] = []
 
-    def train_and_score(train: Rows, test: Rows) -> NDArray[np.floating]:
+    def train_and_score(train: FoldRows, test: FoldRows) -> NDArray[np.floating]:
         trained.append(train.tolist())
         return gold[test] if test[0] == 0 else np.array([1.0, 0.0, 2.0])  # ρ = 1 and 0.5
 
@@ -81,14 +81,14 @@ def test_the_regression_learns_and_sees_no_test_row() -> None:
     features = random.normal(size=(90, 4)).astype(np.float32)
     features[:, 0] += gold
     splits = random_splits([str(grade) for grade in gold])
-    learned = cross_validate(splits, gold, svr(features, gold))
+    learned = cross_validate(splits, gold, fit_svr(features, gold))
     assert learned.mean.pearson > 50
     # Whatever stands in the rows to be scored changes nothing but their own scores.
     train, test = splits[0].train, splits[0].test
-    scores = svr(features, gold)(train, test)
+    scores = fit_svr(features, gold)(train, test)
     other = gold.copy()
     other[test] = 100
-    np.testing.assert_array_equal(svr(features, other)(train, test), scores)
+    np.testing.assert_array_equal(fit_svr(features, other)(train, test), scores)
 
 
 @pytest.mark.parametrize("labels", [[], ["NS"] * 20 + ["HS"] * 9])

@@ -66,9 +66,20 @@ def test_onnx_and_torch_give_the_same_figures(tiny: Path, data: Path, capsys: py
     values = []
     for backend in ("onnx", "torch"):
         code, out, _ = run(
-            capsys, tiny, "--task", "sts", "--file", data / "sts/small-test.tsv", "--backend", backend,
-            "--precision", "fp32", "--device", "cpu", "--json",
-        )  # fmt: skip
+            capsys,
+            tiny,
+            "--task",
+            "sts",
+            "--file",
+            data / "sts/small-test.tsv",
+            "--backend",
+            backend,
+            "--precision",
+            "fp32",
+            "--device",
+            "cpu",
+            "--json",
+        )
         assert code == 0
         (line,) = out.splitlines()
         report = json.loads(line)
@@ -115,9 +126,13 @@ def test_a_limit(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> 
     ],
 )
 def test_bad_options(
-    arguments: list[str], message: str, tiny: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    tiny: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, tiny, *arguments)
     assert (code, out) == (2, "")

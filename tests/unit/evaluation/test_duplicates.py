@@ -8,8 +8,7 @@ from sentence_transformers.sentence_transformer.evaluation import BinaryClassifi
 from sklearn.metrics import accuracy_score, f1_score
 
 from es_sbert.errors import ModelError, SourceError
-from es_sbert.evaluation.duplicates import duplicates
-from es_sbert.evaluation.similarity import Similarity, paired_similarity
+from es_sbert.evaluation.pair_metrics import Similarity, duplicates, paired_similarity
 from tests.unit.evaluation.support import ReferenceModel, random_embedder
 
 pairs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), min_size=2, max_size=25).filter(
@@ -67,8 +66,13 @@ def test_equal_to_sentence_transformers() -> None:
     )
     expected = evaluator(ReferenceModel(embedder))  # type: ignore[arg-type]
     result = duplicates(paired_similarity(Similarity.COSINE, embedder.embed(first), embedder.embed(second)), labels)
-    ours = {"ap": result.average_precision, "f1": result.f1, "precision": result.precision, "recall": result.recall,
-            "accuracy": result.accuracy}  # fmt: skip
+    ours = {
+        "ap": result.average_precision,
+        "f1": result.f1,
+        "precision": result.precision,
+        "recall": result.recall,
+        "accuracy": result.accuracy,
+    }
     for name, value in ours.items():
         assert value / 100 == pytest.approx(expected[f"cosine_{name}"], abs=1e-4), name
     assert result.f1_threshold == pytest.approx(expected["cosine_f1_threshold"], abs=1e-4)

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.evaluation.data import (
+from es_sbert.evaluation.task_data import (
     ArgumentPairs,
-    Classification,
-    Collection,
-    LabelledPairs,
-    ScoredPairs,
-    Task,
+    ClassificationData,
+    DuplicatePairs,
+    EvaluationTask,
+    RetrievalCollection,
+    StsPairs,
     Triplets,
+    sample_rows,
 )
-from es_sbert.evaluation.files import ROLES, read_files, read_folder
-from es_sbert.evaluation.reading import sample
+from es_sbert.evaluation.task_files import ROLES, read_files, read_folder
 
 
 def write(path: Path, *rows: tuple[str, ...]) -> Path:
@@ -36,9 +36,9 @@ STS = ("sentence1", "sentence2", "score")
 def test_sts_takes_dev_and_test_and_leaves_train_alone(tmp_path: Path) -> None:
     for name in ("b-test", "a-dev", "a-train"):
         write(tmp_path / f"sts/{name}.tsv.gz", STS, ("x", "y", "2.5"), ("v", "w", "0"))
-    found = read_folder(Task.STS, tmp_path)
+    found = read_folder(EvaluationTask.STS, tmp_path)
     assert [each.name for each in found] == ["a-dev", "b-test"]
-    assert isinstance(found[0], ScoredPairs)
+    assert isinstance(found[0], StsPairs)
     assert (found[0].first, found[0].second, found[0].scores.tolist()) == (["x", "v"], ["y", "w"], [2.5, 0.0])
     assert found[0].subsets is None
 
@@ -46,40 +46,40 @@ def test_sts_takes_dev_and_test_and_leaves_train_alone(tmp_path: Path) -> None:
 def test_the_folder_of_the_task_itself(tmp_path: Path) -> None:
     write(tmp_path / "a-test.tsv", STS, ("x", "y", "1"))
     (tmp_path / ".hidden-test.tsv").write_text("broken")
-    assert [each.name for each in read_folder(Task.STS, tmp_path)] == ["a-test"]
+    assert [each.name for each in read_folder(EvaluationTask.STS, tmp_path)] == ["a-test"]
 
 
 def test_subsets(tmp_path: Path) -> None:
     path = write(tmp_path / "y.tsv", ("subset", *STS), ("one", "x", "y", "1"), ("two", "v", "w", "2"))
-    (found,) = read_files(Task.STS, [path])
-    assert isinstance(found, ScoredPairs)
+    (found,) = read_files(EvaluationTask.STS, [path])
+    assert isinstance(found, StsPairs)
     assert found.subsets == ["one", "two"]
 
 
 def test_jsonl(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"sentence1": "x", "sentence2": "y", "score": 3}\n')
-    (found,) = read_files(Task.STS, [path])
-    assert isinstance(found, ScoredPairs)
+    (found,) = read_files(EvaluationTask.STS, [path])
+    assert isinstance(found, StsPairs)
     assert found.scores.tolist() == [3.0]
 
 
 def test_triplets(tmp_path: Path) -> None:
     write(tmp_path / "triplets/w-dev.tsv", ("section", "anchor", "positive", "negative"), ("s", "a", "p", "n"))
-    assert read_folder(Task.TRIPLET, tmp_path) == [Triplets("w-dev", ["a"], ["p"], ["n"])]
+    assert read_folder(EvaluationTask.TRIPLET, tmp_path) == [Triplets("w-dev", ["a"], ["p"], ["n"])]
 
 
 def test_argument(tmp_path: Path) -> None:
     write(tmp_path / "argument/ukp.tsv", ("topic", "sentence_1", "sentence_2", "label"), ("t", "x", "y", "HS"))
-    assert read_folder(Task.ARGUMENT, tmp_path) == [ArgumentPairs("ukp", ["x"], ["y"], ["HS"], ["t"])]
+    assert read_folder(EvaluationTask.ARGUMENT, tmp_path) == [ArgumentPairs("ukp", ["x"], ["y"], ["HS"], ["t"])]
 
 
 def test_duplicates(tmp_path: Path) -> None:
     columns = ("question1", "question2", "is_duplicate")
     write(tmp_path / "duplicates/q-train.tsv", columns, ("x", "y", "1"))
     write(tmp_path / "duplicates/q-test.tsv", columns, ("x", "y", "1"), ("v", "w", "0"))
-    (found,) = read_folder(Task.DUPLICATES, tmp_path)
-    assert isinstance(found, LabelledPairs)
+    (found,) = read_folder(EvaluationTask.DUPLICATES, tmp_path)
+    assert isinstance(found, DuplicatePairs)
     assert (found.name, found.first, found.labels.tolist()) == ("q-test", ["x", "v"], [1, 0])
 
 
@@ -90,12 +90,12 @@ def test_transfer_groups_splits(tmp_path: Path) -> None:
         write(folder / f"SST2-{split}.tsv", ("text", "label"), (split, "0"))
     for split in ("train", "test"):
         write(folder / f"MRPC-{split}.tsv", ("label", "sentence1", "sentence2"), ("1", "x", split))
-    found = {each.name: each for each in read_folder(Task.TRANSFER, tmp_path)}
+    found = {each.name: each for each in read_folder(EvaluationTask.TRANSFER, tmp_path)}
     assert set(found) == {"MR", "MRPC", "SST2"}
     alone, pairs, given = found["MR"], found["MRPC"], found["SST2"]
-    assert isinstance(alone, Classification)
-    assert isinstance(pairs, Classification)
-    assert isinstance(given, Classification)
+    assert isinstance(alone, ClassificationData)
+    assert isinstance(pairs, ClassificationData)
+    assert isinstance(given, ClassificationData)
     assert (alone.train.texts, alone.train.classes, alone.dev, alone.test) == ((["good"],), ["1"], None, None)
     assert pairs.train.texts == (["x"], ["train"])
     assert pairs.dev is None
@@ -107,25 +107,33 @@ def test_transfer_groups_splits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("splits", [["test"], ["train"], ["train", "dev"], ["", "test"]])
 def test_transfer_with_a_split_missing(splits: list[str], tmp_path: Path) -> None:
-    files = [write(tmp_path / f"{'-'.join(['X', split]).rstrip('-')}.tsv", ("text", "label"), ("t", "0"))
-             for split in splits]  # fmt: skip
+    files = [
+        write(tmp_path / f"{'-'.join(['X', split]).rstrip('-')}.tsv", ("text", "label"), ("t", "0")) for split in splits
+    ]
     with pytest.raises(UsageError, match="X has the files"):
-        read_files(Task.TRANSFER, files)
+        read_files(EvaluationTask.TRANSFER, files)
 
 
 def test_transfer_with_a_split_given_twice(tmp_path: Path) -> None:
     files = [write(tmp_path / name, ("text", "label"), ("t", "0")) for name in ("X-train.tsv", "X-train.csv.tsv")]
     with pytest.raises(UsageError, match="are the same split of X"):
-        read_files(Task.TRANSFER, files)
+        read_files(EvaluationTask.TRANSFER, files)
 
 
-def write_collection(folder: Path, *, corpus: list[object] | None = None, queries: list[object] | None = None,
-                     judgements: str = "1\td1\t2\n1\td9\t1\n2\td2\t0\n") -> Path:  # fmt: skip
+def write_collection(
+    folder: Path,
+    *,
+    corpus: list[object] | None = None,
+    queries: list[object] | None = None,
+    judgements: str = "1\td1\t2\n1\td9\t1\n2\td2\t0\n",
+) -> Path:
     """A small collection: document 1 is query 1 as well, as equal ids and texts say."""
     corpus = corpus or [
-        {"_id": "1", "title": "Do cats", "text": "sleep a lot?"}, {"_id": "d1", "title": "", "text": "Cats sleep."},
-        {"_id": "d2", "text": "Dogs bark."}, {"_id": "2", "text": "Something else."},
-    ]  # fmt: skip
+        {"_id": "1", "title": "Do cats", "text": "sleep a lot?"},
+        {"_id": "d1", "title": "", "text": "Cats sleep."},
+        {"_id": "d2", "text": "Dogs bark."},
+        {"_id": "2", "text": "Something else."},
+    ]
     queries = queries or [{"_id": "1", "text": "sleep a lot?"}, {"_id": "2", "text": "dogs"}, {"_id": "3", "text": "x"}]
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
@@ -136,11 +144,15 @@ def write_collection(folder: Path, *, corpus: list[object] | None = None, querie
 
 def test_a_collection(tmp_path: Path) -> None:
     write_collection(tmp_path / "retrieval/small", judgements="1\td1\t2\n1\td9\t1\n2\td2\t1\n")
-    (found,) = read_folder(Task.RETRIEVAL, tmp_path)
-    assert isinstance(found, Collection)
+    (found,) = read_folder(EvaluationTask.RETRIEVAL, tmp_path)
+    assert isinstance(found, RetrievalCollection)
     assert found.name == "small"
-    assert found.documents == {"1": "Do cats sleep a lot?", "d1": "Cats sleep.", "d2": "Dogs bark.",
-                               "2": "Something else."}  # fmt: skip
+    assert found.documents == {
+        "1": "Do cats sleep a lot?",
+        "d1": "Cats sleep.",
+        "d2": "Dogs bark.",
+        "2": "Something else.",
+    }
     assert found.queries == {"1": "sleep a lot?", "2": "dogs"}
     assert found.judgements["1"] == {"d1": 2, "d9": 1}
     # A document of the same id and text is the query itself; of the same id alone it is not.
@@ -148,15 +160,15 @@ def test_a_collection(tmp_path: Path) -> None:
 
 
 def test_queries_without_a_relevant_document_are_left_out(tmp_path: Path) -> None:
-    (found,) = read_folder(Task.RETRIEVAL, write_collection(tmp_path / "small"))
-    assert isinstance(found, Collection)
+    (found,) = read_folder(EvaluationTask.RETRIEVAL, write_collection(tmp_path / "small"))
+    assert isinstance(found, RetrievalCollection)
     assert list(found.queries) == ["1"]
 
 
 def test_documents_without_text_are_apart(tmp_path: Path) -> None:
     corpus = [{"_id": "d1", "title": " ", "text": ""}, {"_id": "d2", "text": "Dogs bark."}, {"_id": "d3", "text": None}]
-    (found,) = read_folder(Task.RETRIEVAL, write_collection(tmp_path / "small", corpus=corpus))
-    assert isinstance(found, Collection)
+    (found,) = read_folder(EvaluationTask.RETRIEVAL, write_collection(tmp_path / "small", corpus=corpus))
+    assert isinstance(found, RetrievalCollection)
     assert found.documents == {"d2": "Dogs bark."}
     assert found.empty == ("d1", "d3")
     assert found.judgements == {"1": {"d1": 2, "d9": 1}}, "d1 is still to be found"
@@ -180,7 +192,7 @@ def test_documents_without_text_are_apart(tmp_path: Path) -> None:
 def test_broken_collections(options: dict[str, object], message: str, tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "small", **options)  # type: ignore[arg-type]
     with pytest.raises(SourceError) as caught:
-        read_folder(Task.RETRIEVAL, folder)
+        read_folder(EvaluationTask.RETRIEVAL, folder)
     assert message in caught.value.message
 
 
@@ -189,51 +201,63 @@ def test_a_collection_without_a_file(name: str, tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "small")
     (folder / name).unlink()
     with pytest.raises(SourceError, match=f"has no {name}"):
-        read_folder(Task.RETRIEVAL, folder)
+        read_folder(EvaluationTask.RETRIEVAL, folder)
 
 
 def test_retrieval_needs_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs documents, queries and judgements"):
-        read_files(Task.RETRIEVAL, [tmp_path / "corpus.jsonl"])
+        read_files(EvaluationTask.RETRIEVAL, [tmp_path / "corpus.jsonl"])
 
 
 @pytest.mark.parametrize(
     ("task", "rows", "message"),
     [
-        (Task.STS, [STS, ("x", "y", "1"), ("x", "y", "high")], "line 3: score is not a finite number: 'high'"),
-        (Task.STS, [STS, ("x", " ", "1")], "line 2: sentence2 is empty"),
-        (Task.STS, [("sentence1", "score"), ("x", "1")], "no column sentence2"),
-        (Task.STS, [STS], "holds no rows"),
-        (Task.TRIPLET, [("anchor", "positive"), ("x", "y")], "no column negative"),
-        (Task.ARGUMENT, [("topic", "sentence_1", "sentence_2", "label"), ("t", "x", "y", "??")], "line 2: label is '"),
-        (Task.DUPLICATES, [("question1", "question2", "is_duplicate"), ("x", "y", "2")], "line 2: is_duplicate is '2'"),
-        (Task.TRANSFER, [("text", "label"), ("x", "1"), ("y", "")], "line 3: label is empty"),
+        (
+            EvaluationTask.STS,
+            [STS, ("x", "y", "1"), ("x", "y", "high")],
+            "line 3: score is not a finite number: 'high'",
+        ),
+        (EvaluationTask.STS, [STS, ("x", " ", "1")], "line 2: sentence2 is empty"),
+        (EvaluationTask.STS, [("sentence1", "score"), ("x", "1")], "no column sentence2"),
+        (EvaluationTask.STS, [STS], "holds no rows"),
+        (EvaluationTask.TRIPLET, [("anchor", "positive"), ("x", "y")], "no column negative"),
+        (
+            EvaluationTask.ARGUMENT,
+            [("topic", "sentence_1", "sentence_2", "label"), ("t", "x", "y", "??")],
+            "line 2: label is '",
+        ),
+        (
+            EvaluationTask.DUPLICATES,
+            [("question1", "question2", "is_duplicate"), ("x", "y", "2")],
+            "line 2: is_duplicate is '2'",
+        ),
+        (EvaluationTask.TRANSFER, [("text", "label"), ("x", "1"), ("y", "")], "line 3: label is empty"),
     ],
 )
-def test_broken_files(task: Task, rows: list[tuple[str, ...]], message: str, tmp_path: Path) -> None:
+def test_broken_files(task: EvaluationTask, rows: list[tuple[str, ...]], message: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         read_files(task, [write(tmp_path / "broken.tsv", *rows)])
     assert "broken.tsv" in caught.value.message
     assert message in caught.value.message
 
 
-@pytest.mark.parametrize("task", Task)
-def test_a_folder_without_data_of_the_task(task: Task, tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", EvaluationTask)
+def test_a_folder_without_data_of_the_task(task: EvaluationTask, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"no data for the task {task}"):
         read_folder(task, tmp_path)
 
 
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="there is no folder"):
-        read_folder(Task.STS, tmp_path / "nowhere")
+        read_folder(EvaluationTask.STS, tmp_path / "nowhere")
 
 
 def test_a_limit_draws_from_the_whole_file(tmp_path: Path) -> None:
     rows = [(f"x{number}", "y", str(number)) for number in range(100)]
     path = write(tmp_path / "a.tsv", STS, *rows)
-    (found,), (again,) = (read_files(Task.STS, [path], limit=20) for _ in range(2))
-    assert isinstance(found, ScoredPairs)
-    assert isinstance(again, ScoredPairs)
+    (found,), (again,) = (read_files(EvaluationTask.STS, [path], limit=20) for _ in range(2))
+    assert isinstance(found, StsPairs)
+    assert isinstance(again, StsPairs)
     assert found.first == again.first
     assert found.first == [f"x{number:.0f}" for number in found.scores]
     assert sorted(found.scores) == list(found.scores)
@@ -241,16 +265,16 @@ def test_a_limit_draws_from_the_whole_file(tmp_path: Path) -> None:
 
 
 def test_sample() -> None:
-    assert sample(3, None).tolist() == sample(3, 5).tolist() == [0, 1, 2]
-    drawn = sample(1000, 10).tolist()
+    assert sample_rows(3, None).tolist() == sample_rows(3, 5).tolist() == [0, 1, 2]
+    drawn = sample_rows(1000, 10).tolist()
     assert drawn == sorted(set(drawn))
     assert len(drawn) == 10
 
 
 def test_a_limit_draws_queries_and_keeps_documents(tmp_path: Path) -> None:
     write_collection(tmp_path, judgements="1\td1\t1\n2\td2\t1\n3\td2\t1\n")
-    (found,) = read_folder(Task.RETRIEVAL, tmp_path, limit=2)
-    assert isinstance(found, Collection)
+    (found,) = read_folder(EvaluationTask.RETRIEVAL, tmp_path, limit=2)
+    assert isinstance(found, RetrievalCollection)
     assert len(found.queries) == len(found.judgements) == 2
     assert len(found.documents) == 4
 
@@ -258,15 +282,15 @@ def test_a_limit_draws_queries_and_keeps_documents(tmp_path: Path) -> None:
 def test_columns_of_other_names_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "pairs.tsv", ("a", "b", "similarity", "genre"), ("x", "y", "0.5", "news"))
     columns = {"sentence1": "a", "sentence2": "b", "score": "similarity", "subset": "genre"}
-    (found,) = read_files(Task.STS, [path], columns=columns)
-    assert isinstance(found, ScoredPairs)
+    (found,) = read_files(EvaluationTask.STS, [path], columns=columns)
+    assert isinstance(found, StsPairs)
     assert (found.first, found.second, found.scores.tolist(), found.subsets) == (["x"], ["y"], [0.5], ["news"])
 
 
 def test_an_optional_column_that_was_named_must_be_there(tmp_path: Path) -> None:
     path = write(tmp_path / "pairs.tsv", STS, ("x", "y", "0.5"))
     with pytest.raises(SourceError, match="has no column gnere"):
-        read_files(Task.STS, [path], columns={"subset": "gnere"})
+        read_files(EvaluationTask.STS, [path], columns={"subset": "gnere"})
 
 
 def test_each_column_of_each_task_may_have_another_name(tmp_path: Path) -> None:
@@ -274,7 +298,7 @@ def test_each_column_of_each_task_may_have_another_name(tmp_path: Path) -> None:
     for task, roles in ROLES.items():
         if not roles:
             continue
-        wanted = [role for role in roles if task is not Task.TRANSFER or role != "text"]
+        wanted = [role for role in roles if task is not EvaluationTask.TRANSFER or role != "text"]
         row = tuple(values.get(role, role) for role in wanted)
         path = write(tmp_path / f"{task}.tsv", tuple(f"my {role}" for role in wanted), row)
         plain = write(tmp_path / f"plain/{task}.tsv", tuple(wanted), row)
@@ -285,6 +309,9 @@ def test_each_column_of_each_task_may_have_another_name(tmp_path: Path) -> None:
 
 def test_a_missing_column_is_named_with_what_there_is(tmp_path: Path) -> None:
     path = write(tmp_path / "pairs.tsv", ("a", "b", "score"), ("x", "y", "0.5"))
-    with pytest.raises(SourceError, match=r"no column sentence1, sentence2\n  Name the column to be read as sentence1: "
-                                          r"--columns sentence1=COLUMN, one of a, b, score\."):  # fmt: skip
-        read_files(Task.STS, [path])
+    with pytest.raises(
+        SourceError,
+        match=r"no column sentence1, sentence2\n  Name the column to be read as sentence1: "
+        r"--columns sentence1=COLUMN, one of a, b, score\.",
+    ):
+        read_files(EvaluationTask.STS, [path])

@@ -8,19 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from es_sbert.bundle.cross_encoder import read_cross_encoder
-from es_sbert.bundle.model import Precision
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
+from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import DeviceError, ModelError, UsageError
-from es_sbert.evaluation.models import Embedder, PairScorer
-from es_sbert.evaluation.onnx import OnnxEmbedder
-from es_sbert.evaluation.open import close_model, open_model
-from es_sbert.exporters.reranker import export_reranker
+from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder, close_model, open_model
+from es_sbert.exporters.export import export_reranker
 from es_sbert.networks.cross_encoder import CrossEncoder
-from es_sbert.networks.folder import open_siamese
-from es_sbert.networks.pair_folder import save_poly_encoder
+from es_sbert.networks.pair_scorer_folder import save_poly_encoder
 from es_sbert.networks.poly_encoder import PolyEncoder
-from es_sbert.networks.siamese import SiameseEncoder
+from es_sbert.networks.siamese_encoder import SiameseEncoder
+from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint, write_cross_encoder
 
@@ -42,9 +40,9 @@ def test_onnx_is_the_default_and_torch_gives_the_same_vectors(tiny: Path) -> Non
     onnx = open_model(str(tiny), precision="fp32", device="cpu", report=told.append)
     siamese = open_model(str(tiny), backend="torch", device="cpu")
     assert isinstance(onnx, OnnxEmbedder)
-    assert isinstance(onnx, Embedder)
+    assert isinstance(onnx, SentenceEmbedder)
     assert isinstance(siamese, SiameseEncoder)
-    assert isinstance(siamese, Embedder)
+    assert isinstance(siamese, SentenceEmbedder)
     assert (onnx.name, siamese.name) == (f"{tiny} (fp32)", str(tiny))
     assert any("Exporting" in message for message in told)
     for kind in (None, "query"):
@@ -62,7 +60,7 @@ def test_a_cross_encoder_scores_pairs(tmp_path: Path) -> None:
     network = open_model(str(folder), device="cpu")
     assert isinstance(network, CrossEncoder)
     assert isinstance(network, PairScorer)
-    assert not isinstance(network, Embedder)
+    assert not isinstance(network, SentenceEmbedder)
     assert network.name == str(folder)
     with pytest.raises(UsageError, match="was not exported") as caught:
         open_model(str(folder), backend="onnx")
@@ -78,7 +76,7 @@ def test_a_cross_encoder_scores_pairs(tmp_path: Path) -> None:
 
 
 def test_a_poly_encoder_is_measured_in_torch(tiny: Path, tmp_path: Path) -> None:
-    encoder = open_siamese(tiny)
+    encoder = open_siamese_encoder(tiny)
     save_poly_encoder(PolyEncoder(encoder, torch.zeros(3, encoder.dimensions)), tmp_path / "poly")
     model = open_model(str(tmp_path / "poly"), device="cpu")
     assert isinstance(model, PolyEncoder)
@@ -91,9 +89,9 @@ def test_a_bare_transformer_is_averaged_in_torch(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "model", layers=1)
     model = open_model(str(tmp_path / "model-transformer"), device="cpu")  # without modules.json
     assert isinstance(model, OnnxEmbedder) is False
-    assert isinstance(model, Embedder)
+    assert isinstance(model, SentenceEmbedder)
     whole = open_model(str(tmp_path / "model"), backend="torch", device="cpu")
-    assert isinstance(whole, Embedder)
+    assert isinstance(whole, SentenceEmbedder)
     # The folder with modules.json adds mean pooling and unit length.
     vectors = model.embed(TEXTS)
     np.testing.assert_allclose(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), whole.embed(TEXTS), atol=1e-5)
@@ -103,7 +101,7 @@ def test_a_baseline(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("a 1 2\ncat 3 4\n")
     spec = f"glove:{tmp_path / 'words.txt'}"
     model = open_model(spec)
-    assert isinstance(model, Embedder)
+    assert isinstance(model, SentenceEmbedder)
     np.testing.assert_array_equal(model.embed(["a cat"]), [[2, 3]])
     for options in ({"backend": "onnx"}, {"precision": "int8"}):
         with pytest.raises(UsageError, match="is a baseline"):

@@ -9,22 +9,30 @@ import pytest
 import yaml
 
 from es_sbert.errors import BundleInvalid, OutputError
-from es_sbert.evaluation.card import TrainingRecord, model_card, read_training_record, write_card
-from es_sbert.evaluation.data import Task
-from es_sbert.evaluation.report import Report, Row, markdown_tables, text_table, versions
+from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow, markdown_tables, text_table, versions
+from es_sbert.evaluation.model_card import TrainingRecord, model_card, read_training_record, write_card
+from es_sbert.evaluation.task_data import EvaluationTask
 
-STS = Report(
-    Task.STS, "m (int8)",
-    (Row("stsb-test", "all", 1379, "pairs", {"spearman_cosine": 85.3456, "pearson_cosine": 8.0}),
-     Row("s|t", "x", 7, "pairs", {"spearman_cosine": -3.0, "pearson_cosine": 0.0})),
-    {"backend": "auto", "limit": None}, {"es-sbert": "1.2"},
-)  # fmt: skip
-TRANSFER = Report(
-    Task.TRANSFER, "m (int8)",
-    (Row("MR", "10 folds", 60, "examples", {"accuracy": 81.0}),
-     Row("MRPC", "test", 20, "examples", {"accuracy": 70.0, "f1": 60.0})),
-    {}, {"es-sbert": "1.2"},
-)  # fmt: skip
+STS = EvaluationReport(
+    EvaluationTask.STS,
+    "m (int8)",
+    (
+        ReportRow("stsb-test", "all", 1379, "pairs", {"spearman_cosine": 85.3456, "pearson_cosine": 8.0}),
+        ReportRow("s|t", "x", 7, "pairs", {"spearman_cosine": -3.0, "pearson_cosine": 0.0}),
+    ),
+    {"backend": "auto", "limit": None},
+    {"es-sbert": "1.2"},
+)
+TRANSFER = EvaluationReport(
+    EvaluationTask.TRANSFER,
+    "m (int8)",
+    (
+        ReportRow("MR", "10 folds", 60, "examples", {"accuracy": 81.0}),
+        ReportRow("MRPC", "test", 20, "examples", {"accuracy": 70.0, "f1": 60.0}),
+    ),
+    {},
+    {"es-sbert": "1.2"},
+)
 RECORD = {
     "recipe": {"name": "tuned", "description": "A model for tests.", "seed": 7, "stages": [{"epochs": 4}]},
     "data": {"sts/train.tsv": "ab" * 32},
@@ -52,9 +60,14 @@ def test_rows_with_other_figures_have_a_table_of_their_own() -> None:
 
 
 def test_thresholds_keep_four_digits() -> None:
-    row = Row("d", "all", 2, "pairs", {"f1": 80.0, "f1_threshold": 0.78934})
-    assert text_table(Report(Task.DUPLICATES, "m", (row,))).splitlines()[-1].split() == ["d", "all", "2", "80.00",
-                                                                                        "0.7893"]  # fmt: skip
+    row = ReportRow("d", "all", 2, "pairs", {"f1": 80.0, "f1_threshold": 0.78934})
+    assert text_table(EvaluationReport(EvaluationTask.DUPLICATES, "m", (row,))).splitlines()[-1].split() == [
+        "d",
+        "all",
+        "2",
+        "80.00",
+        "0.7893",
+    ]
 
 
 def test_markdown_escapes_bars() -> None:
@@ -97,8 +110,11 @@ def test_card(tmp_path: Path) -> None:
     assert settings["pipeline_tag"] == "sentence-similarity"
     (entry,) = settings["model-index"]
     assert [result["task"]["type"] for result in entry["results"]] == [
-        "semantic-similarity", "semantic-similarity", "text-classification", "text-classification",
-    ]  # fmt: skip
+        "semantic-similarity",
+        "semantic-similarity",
+        "text-classification",
+        "text-classification",
+    ]
     assert entry["results"][0]["dataset"]["name"] == "stsb-test"
     assert entry["results"][1]["dataset"]["name"] == "s|t (x)"
     assert entry["results"][0]["metrics"][0] == {"type": "spearman_cosine", "name": "ρ cosine", "value": 85.3456}

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
 from es_sbert.errors import ModelError, SourceError
-from es_sbert.evaluation import retrieval
-from es_sbert.evaluation.retrieval import measure, rank, search
+from es_sbert.evaluation import retrieval_metrics
+from es_sbert.evaluation.retrieval_metrics import measure_run, rank_documents, search_exact
 from tests.unit.evaluation.support import ReferenceModel, random_embedder
 
 
@@ -22,8 +22,15 @@ def brute_force(queries: np.ndarray, documents: np.ndarray, k: int, own: np.ndar
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(1, 30), st.integers(1, 40), st.integers(1, 7),
-       st.integers(1, 11), st.booleans())  # fmt: skip
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 9),
+    st.integers(1, 30),
+    st.integers(1, 40),
+    st.integers(1, 7),
+    st.integers(1, 11),
+    st.booleans(),
+)
 def test_equal_to_brute_force_in_any_blocks(
     seed: int, queries: int, documents: int, k: int, query_block: int, document_block: int, excludes: bool
 ) -> None:
@@ -33,23 +40,25 @@ def test_equal_to_brute_force_in_any_blocks(
     questions = random.integers(-2, 3, (queries, 4)).astype(np.float32)
     own = random.integers(-1, documents, queries) if excludes else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retrieval, "_QUERIES", query_block)
-        patch.setattr(retrieval, "_DOCUMENTS", document_block)
-        rows, cosines = search(questions, corpus, k, own)
+        patch.setattr(retrieval_metrics, "_QUERIES", query_block)
+        patch.setattr(retrieval_metrics, "_DOCUMENTS", document_block)
+        rows, cosines = search_exact(questions, corpus, k, own)
     expected = brute_force(questions, corpus, k, own)
     assert [[row for row in found if row >= 0] for found in rows.tolist()] == expected
     assert (np.diff(cosines, axis=1)[np.isfinite(cosines[:, 1:])] <= 0).all()
 
 
 def test_cosines_of_long_and_short_vectors() -> None:
-    rows, cosines = search(np.array([[2.0, 0.0]], np.float32), np.array([[0, 9], [5, 5], [0.1, 0]], np.float32), 3)
+    rows, cosines = search_exact(
+        np.array([[2.0, 0.0]], np.float32), np.array([[0, 9], [5, 5], [0.1, 0]], np.float32), 3
+    )
     assert rows.tolist() == [[2, 1, 0]]
     np.testing.assert_allclose(cosines, [[1, np.sqrt(0.5), 0]], atol=1e-6)
 
 
 def test_hand_worked() -> None:
     run = {"q": {"a": 0.9, "b": 0.8, "c": 0.7}, "r": {"x": 1.0}}
-    result = measure(run, {"q": {"b": 1, "z": 1}, "r": {"y": 1}})
+    result = measure_run(run, {"q": {"b": 1, "z": 1}, "r": {"y": 1}})
     # q: b at rank 2, z never found; r: nothing relevant found.
     ideal = 1 + 1 / np.log2(3)
     assert result.ndcg == pytest.approx(100 * (1 / np.log2(3)) / ideal / 2)
@@ -59,13 +68,13 @@ def test_hand_worked() -> None:
 
 
 def test_grades_count_in_ndcg() -> None:
-    result = measure({"q": {"a": 2.0, "b": 1.0}}, {"q": {"a": 1, "b": 3}})
+    result = measure_run({"q": {"a": 2.0, "b": 1.0}}, {"q": {"a": 1, "b": 3}})
     assert result.ndcg == pytest.approx(100 * (1 + 3 / np.log2(3)) / (3 + 1 / np.log2(3)))
 
 
 @pytest.mark.parametrize(("relevant", "place"), [("a", 1), ("b", 2), ("c", 3)])
 def test_equal_scores_rank_in_their_order_for_every_figure(relevant: str, place: int) -> None:
-    result = measure({"q": {"z": 0.1, "a": 0.5, "b": 0.5, "c": 0.5}}, {"q": {relevant: 1}})
+    result = measure_run({"q": {"z": 0.1, "a": 0.5, "b": 0.5, "c": 0.5}}, {"q": {relevant: 1}})
     assert result.ndcg == pytest.approx(100 / np.log2(1 + place))
     assert result.mrr == pytest.approx(100 / place)
     assert result.map == pytest.approx(100 / place)
@@ -73,8 +82,8 @@ def test_equal_scores_rank_in_their_order_for_every_figure(relevant: str, place:
 
 def test_mrr_looks_at_ten() -> None:
     run = {"q": {f"d{place:02}": 1 - place / 100 for place in range(20)}}
-    assert measure(run, {"q": {"d09": 1}}).mrr == pytest.approx(10)
-    assert measure(run, {"q": {"d10": 1}}).mrr == 0
+    assert measure_run(run, {"q": {"d09": 1}}).mrr == pytest.approx(10)
+    assert measure_run(run, {"q": {"d10": 1}}).mrr == 0
 
 
 def test_equal_to_sentence_transformers() -> None:
@@ -83,12 +92,15 @@ def test_equal_to_sentence_transformers() -> None:
     relevant = {query: set(random.choice(documents, size=random.integers(1, 8), replace=False)) for query in queries}
     embedder = random_embedder([*queries, *documents])
     evaluator = InformationRetrievalEvaluator(
-        {query: query for query in queries}, {document: document for document in documents}, relevant,
-        precision_recall_at_k=[100], write_csv=False,
-    )  # fmt: skip
+        {query: query for query in queries},
+        {document: document for document in documents},
+        relevant,
+        precision_recall_at_k=[100],
+        write_csv=False,
+    )
     expected = evaluator(ReferenceModel(embedder))  # type: ignore[arg-type]
-    run = rank(embedder.embed(queries), queries, embedder.embed(documents), documents)
-    result = measure(run, {query: dict.fromkeys(found, 1) for query, found in relevant.items()})
+    run = rank_documents(embedder.embed(queries), queries, embedder.embed(documents), documents)
+    result = measure_run(run, {query: dict.fromkeys(found, 1) for query, found in relevant.items()})
     assert result.ndcg / 100 == pytest.approx(expected["cosine_ndcg@10"], abs=1e-4)
     assert result.mrr / 100 == pytest.approx(expected["cosine_mrr@10"], abs=1e-4)
     assert result.map / 100 == pytest.approx(expected["cosine_map@100"], abs=1e-4)
@@ -97,10 +109,10 @@ def test_equal_to_sentence_transformers() -> None:
 
 def test_nothing_relevant() -> None:
     with pytest.raises(SourceError, match="no query has a relevant document"):
-        measure({"q": {"a": 1.0}}, {"q": {"a": 0}})
+        measure_run({"q": {"a": 1.0}}, {"q": {"a": 0}})
 
 
 def test_vectors_that_are_not_finite() -> None:
     good = np.ones((2, 2), dtype=np.float32)
     with pytest.raises(ModelError, match="not finite"):
-        search(good * np.float32(np.nan), good, 1)
+        search_exact(good * np.float32(np.nan), good, 1)

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from es_sbert.errors import ModelError
-from es_sbert.evaluation.similarity import Similarity, paired_similarity
+from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
 
 U = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0]], dtype=np.float32)
 V = np.array([[4.0, 3.0], [0.0, -2.0], [1.0, 1.0]], dtype=np.float32)

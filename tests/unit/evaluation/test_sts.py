@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
 from es_sbert.errors import ModelError, SourceError
-from es_sbert.evaluation.similarity import Similarity
-from es_sbert.evaluation.sts import Correlation, correlate, parts, sts
+from es_sbert.evaluation.pair_metrics import Correlation, Similarity, correlate, sts_correlations, subset_rows
 from tests.unit.evaluation.support import ReferenceModel, random_embedder
 
 distinct = st.lists(st.integers(-1000, 1000), min_size=3, max_size=20, unique=True)
@@ -59,7 +58,7 @@ def test_equal_to_sentence_transformers() -> None:
         first, second, gold.tolist(), similarity_fn_names=["cosine", "euclidean", "manhattan", "dot"], write_csv=False
     )
     expected = evaluator(ReferenceModel(embedder))  # type: ignore[arg-type]
-    result = sts(embedder.embed(first), embedder.embed(second), gold)
+    result = sts_correlations(embedder.embed(first), embedder.embed(second), gold)
     assert set(result) == set(Similarity)
     for similarity, correlation in result.items():
         assert correlation.spearman / 100 == pytest.approx(expected[f"spearman_{similarity}"], abs=1e-4)
@@ -88,8 +87,8 @@ def test_scores_of_other_pairs() -> None:
 
 def test_parts() -> None:
     gold = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    found = parts(["x", "y", "x", "y", "z"], gold)
+    found = subset_rows(["x", "y", "x", "y", "z"], gold)
     # One pair cannot be ranked.
     assert {name: rows.tolist() for name, rows in found.items()} == {"all": [0, 1, 2, 3, 4], "x": [0, 2], "y": [1, 3]}
-    assert list(parts(["x"] * 5, gold)) == ["all"]
-    assert list(parts(None, gold)) == ["all"]
+    assert list(subset_rows(["x"] * 5, gold)) == ["all"]
+    assert list(subset_rows(None, gold)) == ["all"]

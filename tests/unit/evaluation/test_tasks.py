@@ -6,74 +6,75 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.evaluation.argument import GRADES
-from es_sbert.evaluation.data import (
+from es_sbert.evaluation.argument_similarity import GRADES
+from es_sbert.evaluation.evaluation_report import ReportRow
+from es_sbert.evaluation.task_data import (
     ArgumentPairs,
-    Classification,
-    Collection,
-    Data,
-    LabelledPairs,
+    ClassificationData,
+    DuplicatePairs,
+    EvaluationTask,
     LabelledTexts,
-    ScoredPairs,
-    Task,
+    RetrievalCollection,
+    StsPairs,
+    TaskData,
     Triplets,
 )
-from es_sbert.evaluation.report import Row
-from es_sbert.evaluation.tasks import embed_columns, run_task
+from es_sbert.evaluation.task_runner import embed_columns, run_task
 from tests.unit.evaluation.support import FixedEmbedder, FixedScorer, random_embedder
 
 # The cosine with a falls from b to d.
 PLANE = {"a": [1, 0], "b": [1, 0.2], "c": [1, 1], "d": [0, 1]}
-STS = ScoredPairs("s", ["a"] * 3, ["b", "c", "d"], np.array([5.0, 1.0, 3.0]), ["x", "x", "y"])
+STS = StsPairs("s", ["a"] * 3, ["b", "c", "d"], np.array([5.0, 1.0, 3.0]), ["x", "x", "y"])
 TRIPLETS = Triplets("t", ["a", "a"], ["b", "d"], ["c", "c"])
-DUPLICATES = LabelledPairs("d", ["a"] * 3, ["b", "c", "d"], np.array([1, 1, 0]))
-COLLECTION = Collection("r", {"a": "a", "1": "b", "2": "d"}, {"a": "a"}, {"a": {"1": 1}})
+DUPLICATES = DuplicatePairs("d", ["a"] * 3, ["b", "c", "d"], np.array([1, 1, 0]))
+COLLECTION = RetrievalCollection("r", {"a": "a", "1": "b", "2": "d"}, {"a": "a"}, {"a": {"1": 1}})
 TEXTS = [f"text {number}" for number in range(60)]
 CLASSES = ["0", "1"] * 30
 
 
-def only(rows: tuple[Row, ...]) -> Row:
+def only(rows: tuple[ReportRow, ...]) -> ReportRow:
     assert len(rows) == 1
     return rows[0]
 
 
 def test_sts_of_vectors() -> None:
     embedder = FixedEmbedder(PLANE)
-    report = run_task(embedder, Task.STS, [STS], settings={"limit": None})
+    report = run_task(embedder, EvaluationTask.STS, [STS], settings={"limit": None})
     assert [(row.data, row.part, row.size, row.unit) for row in report.rows] == [
         ("s", "all", 3, "pairs"),
         ("s", "x", 2, "pairs"),
     ]
     assert list(report.rows[0].figures) == [
-        f"{name}_{similarity}" for name in ("spearman", "pearson")
+        f"{name}_{similarity}"
+        for name in ("spearman", "pearson")
         for similarity in ("cosine", "euclidean", "manhattan", "dot")
-    ]  # fmt: skip
+    ]
     # Ranks 3, 2, 1 against 3, 1, 2.
     assert report.figure("s", "spearman_cosine") == pytest.approx(50)
     assert report.figure("s", "spearman_cosine", "x") == pytest.approx(100)
-    assert (report.task, report.model, report.settings) == (Task.STS, "fixed", {"limit": None})
+    assert (report.task, report.model, report.settings) == (EvaluationTask.STS, "fixed", {"limit": None})
     assert embedder.texts == 4  # each text once, however often it stands in the data
 
 
 def test_sts_of_scores() -> None:
     scorer = FixedScorer({("a", "b"): 0.1, ("a", "c"): 0.2, ("a", "d"): 0.3})
-    row = run_task(scorer, Task.STS, [STS]).rows[0]
+    row = run_task(scorer, EvaluationTask.STS, [STS]).rows[0]
     assert list(row.figures) == ["spearman", "pearson"]
     assert row.figures["spearman"] == pytest.approx(-50)
 
 
 def test_triplets() -> None:
-    row = only(run_task(FixedEmbedder(PLANE), Task.TRIPLET, [TRIPLETS]).rows)
+    row = only(run_task(FixedEmbedder(PLANE), EvaluationTask.TRIPLET, [TRIPLETS]).rows)
     assert row.figures == {"accuracy_cosine": 50.0, "accuracy_euclidean": 50.0, "accuracy_manhattan": 50.0}
     assert (row.size, row.unit) == (2, "triplets")
 
 
 def test_duplicates_of_vectors_and_of_scores() -> None:
-    by_cosine = only(run_task(FixedEmbedder(PLANE), Task.DUPLICATES, [DUPLICATES]).rows)
+    by_cosine = only(run_task(FixedEmbedder(PLANE), EvaluationTask.DUPLICATES, [DUPLICATES]).rows)
     assert (by_cosine.figures["average_precision"], by_cosine.figures["f1"]) == (100.0, 100.0)
     assert by_cosine.figures["f1_threshold"] == pytest.approx(np.sqrt(0.5) / 2)
     scorer = FixedScorer({("a", "b"): 1, ("a", "c"): 0, ("a", "d"): 2})
-    by_score = only(run_task(scorer, Task.DUPLICATES, [DUPLICATES]).rows)
+    by_score = only(run_task(scorer, EvaluationTask.DUPLICATES, [DUPLICATES]).rows)
     assert by_score.figures["average_precision"] == pytest.approx(100 * (1 / 2 + 2 / 3) / 2)
 
 
@@ -91,10 +92,12 @@ def test_argument_of_vectors() -> None:
     vectors = {text: [1.0, 0.0, *random.normal(0, 0.1, 2)] for text in data.first}
     for text, label in zip(data.second, data.labels, strict=True):
         vectors[text] = [1.0, 3 - GRADES[label], *random.normal(0, 0.1, 2)]
-    report = run_task(FixedEmbedder(vectors), Task.ARGUMENT, [data])
+    report = run_task(FixedEmbedder(vectors), EvaluationTask.ARGUMENT, [data])
     assert [row.part for row in report.rows] == [
-        "no training", "SVR on the vectors, 10 folds", "SVR on the vectors, across topics in 4 folds",
-    ]  # fmt: skip
+        "no training",
+        "SVR on the vectors, 10 folds",
+        "SVR on the vectors, across topics in 4 folds",
+    ]
     for row in report.rows:
         assert (row.size, list(row.figures)) == (120, ["spearman", "pearson"])
         assert row.figures["spearman"] > 90
@@ -104,14 +107,14 @@ def test_argument_of_scores() -> None:
     data = argument_pairs()
     pairs = zip(data.first, data.second, data.labels, strict=True)
     scorer = FixedScorer({(first, second): GRADES[label] for first, second, label in pairs})
-    row = only(run_task(scorer, Task.ARGUMENT, [data]).rows)
+    row = only(run_task(scorer, EvaluationTask.ARGUMENT, [data]).rows)
     assert (row.part, row.figures) == ("no training", {"spearman": pytest.approx(100), "pearson": pytest.approx(100)})
 
 
 def test_transfer_in_folds() -> None:
     vectors = {text: [float(label), 1 - float(label)] for text, label in zip(TEXTS, CLASSES, strict=True)}
-    data = Classification("MR", LabelledTexts((TEXTS,), CLASSES))
-    row = only(run_task(FixedEmbedder(vectors), Task.TRANSFER, [data]).rows)
+    data = ClassificationData("MR", LabelledTexts((TEXTS,), CLASSES))
+    row = only(run_task(FixedEmbedder(vectors), EvaluationTask.TRANSFER, [data]).rows)
     assert (row.part, row.size, row.unit) == ("10 folds", 60, "examples")
     assert row.figures == {"accuracy": 100.0, "dev_accuracy": 100.0}
 
@@ -125,14 +128,14 @@ def test_transfer_of_pairs_in_given_splits() -> None:
         embedder.vectors[other] = (embedder.vectors[text] + (label == "0") * random.choice([-9, 9])).astype(np.float32)
     train = LabelledTexts((TEXTS[:40], others[:40]), CLASSES[:40])
     test = LabelledTexts((TEXTS[40:], others[40:]), CLASSES[40:])
-    row = only(run_task(embedder, Task.TRANSFER, [Classification("MRPC", train, None, test)]).rows)
+    row = only(run_task(embedder, EvaluationTask.TRANSFER, [ClassificationData("MRPC", train, None, test)]).rows)
     assert (row.part, row.size) == ("test", 20)
     assert row.figures == {"accuracy": 100.0, "dev_accuracy": 100.0, "f1": 100.0}
 
 
 def test_retrieval_leaves_the_query_itself_out_and_uses_prompts() -> None:
     embedder = FixedEmbedder(PLANE)
-    row = only(run_task(embedder, Task.RETRIEVAL, [COLLECTION]).rows)
+    row = only(run_task(embedder, EvaluationTask.RETRIEVAL, [COLLECTION]).rows)
     assert (row.part, row.size, row.unit) == ("in memory", 1, "queries")
     assert row.figures == {"ndcg@10": 100.0, "mrr@10": 100.0, "map@100": 100.0, "recall@100": 100.0}
     assert embedder.kinds == ["query", "document"]
@@ -141,25 +144,25 @@ def test_retrieval_leaves_the_query_itself_out_and_uses_prompts() -> None:
 @pytest.mark.parametrize(
     ("task", "data"),
     [
-        (Task.TRIPLET, TRIPLETS),
-        (Task.TRANSFER, Classification("MR", LabelledTexts((TEXTS,), CLASSES))),
-        (Task.RETRIEVAL, COLLECTION),
+        (EvaluationTask.TRIPLET, TRIPLETS),
+        (EvaluationTask.TRANSFER, ClassificationData("MR", LabelledTexts((TEXTS,), CLASSES))),
+        (EvaluationTask.RETRIEVAL, COLLECTION),
     ],
 )
-def test_tasks_that_need_vectors(task: Task, data: Data) -> None:
+def test_tasks_that_need_vectors(task: EvaluationTask, data: TaskData) -> None:
     with pytest.raises(UsageError, match=f"the task {task} needs sentence vectors, and scorer only scores pairs"):
         run_task(FixedScorer({}), task, [data])
 
 
 def test_errors_name_the_data_set() -> None:
-    data = ScoredPairs("flat", ["a", "a"], ["b", "c"], np.array([1.0, 1.0]))
+    data = StsPairs("flat", ["a", "a"], ["b", "c"], np.array([1.0, 1.0]))
     with pytest.raises(SourceError, match="^flat: 2 pairs"):
-        run_task(FixedEmbedder(PLANE), Task.STS, [data])
+        run_task(FixedEmbedder(PLANE), EvaluationTask.STS, [data])
 
 
 def test_progress_names_what_is_measured() -> None:
     told: list[str] = []
-    run_task(FixedEmbedder(PLANE), Task.STS, [STS], progress=told.append)
+    run_task(FixedEmbedder(PLANE), EvaluationTask.STS, [STS], progress=told.append)
     assert told == ["sts: s"]
 
 

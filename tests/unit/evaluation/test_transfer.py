@@ -6,20 +6,20 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
 from es_sbert.errors import ModelError, SourceError
-from es_sbert.evaluation import transfer
-from es_sbert.evaluation.transfer import PENALTIES, Labelled, cross_validated, given_split, pair_features
+from es_sbert.evaluation import senteval
+from es_sbert.evaluation.senteval import PENALTIES, LabelledFeatures, evaluate_in_folds, evaluate_split, pair_features
 
 
-def examples(count: int, seed: int, *, shift: float = 1.0, classes: int = 2, length: float = 1.0) -> Labelled:
+def examples(count: int, seed: int, *, shift: float = 1.0, classes: int = 2, length: float = 1.0) -> LabelledFeatures:
     """Classes that overlap a little."""
     random = np.random.default_rng(seed)
     numbers = np.arange(count) % classes
     features = random.normal(size=(count, 5))
     features[np.arange(count), numbers] += shift
-    return Labelled((length * features).astype(np.float32), numbers.astype(str))
+    return LabelledFeatures((length * features).astype(np.float32), numbers.astype(str))
 
 
-def by_hand(train: Labelled, dev: Labelled, test: Labelled) -> tuple[float, float, float]:
+def by_hand(train: LabelledFeatures, dev: LabelledFeatures, test: LabelledFeatures) -> tuple[float, float, float]:
     """Accuracy, F1 and dev accuracy with the first penalty that is best on dev."""
     scale = 1 / np.linalg.norm(train.features.astype(np.float64), axis=1).mean()
     scaled = [(each.features * np.float32(scale), each.classes) for each in (train, dev, test)]
@@ -31,7 +31,7 @@ def by_hand(train: Labelled, dev: Labelled, test: Labelled) -> tuple[float, floa
 
 def test_given_splits_are_worked_as_by_hand() -> None:
     train, dev, test = examples(60, 1), examples(30, 2), examples(40, 3)
-    result = given_split(train, test, dev)
+    result = evaluate_split(train, test, dev)
     accuracy, f1, dev_accuracy = by_hand(train, dev, test)
     assert result.accuracy == pytest.approx(100 * accuracy)
     assert result.f1 == pytest.approx(100 * f1)
@@ -40,49 +40,50 @@ def test_given_splits_are_worked_as_by_hand() -> None:
 
 def test_test_examples_choose_nothing() -> None:
     train, dev, test = examples(60, 1), examples(30, 2), examples(40, 3)
-    swapped = Labelled(test.features, np.where(test.classes == "1", "0", "1"))
+    swapped = LabelledFeatures(test.features, np.where(test.classes == "1", "0", "1"))
     for given in (dev, None):
-        one, other = given_split(train, test, given), given_split(train, swapped, given)
+        one, other = evaluate_split(train, test, given), evaluate_split(train, swapped, given)
         assert one.dev_accuracy == other.dev_accuracy
         assert one.accuracy + other.accuracy == pytest.approx(100)
 
 
 def test_the_length_of_vectors_does_not_matter() -> None:
     results = [
-        given_split(*(examples(60, seed, length=length) for seed in (1, 3, 2))) for length in (2.0**-10, 1.0, 2.0**10)
+        evaluate_split(*(examples(60, seed, length=length) for seed in (1, 3, 2)))
+        for length in (2.0**-10, 1.0, 2.0**10)
     ]
     assert results[0] == results[1] == results[2]
 
 
 def test_cross_validation_of_classes_that_lie_apart() -> None:
-    result = cross_validated(examples(60, 4, shift=30), folds=3)
+    result = evaluate_in_folds(examples(60, 4, shift=30), folds=3)
     assert (result.accuracy, result.f1, result.dev_accuracy) == (100.0, 100.0, 100.0)
 
 
 def test_cross_validation_of_noise_is_chance() -> None:
     random = np.random.default_rng(5)
-    noise = Labelled(random.normal(size=(400, 3)).astype(np.float32), random.permutation(["0", "1"] * 200))
-    assert 40 < cross_validated(noise, folds=3).accuracy < 60
+    noise = LabelledFeatures(random.normal(size=(400, 3)).astype(np.float32), random.permutation(["0", "1"] * 200))
+    assert 40 < evaluate_in_folds(noise, folds=3).accuracy < 60
 
 
 def test_every_fold_is_classified_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     data = examples(40, 6)
     seen: list[tuple[int, int]] = []
-    whole = transfer.given_split
+    whole = senteval.evaluate_split
 
-    def watched(train: Labelled, test: Labelled, **options: int) -> transfer.TransferResult:
+    def watched(train: LabelledFeatures, test: LabelledFeatures, **options: int) -> senteval.SentEvalResult:
         rows = {row.tobytes() for row in train.features}
         assert not any(row.tobytes() in rows for row in test.features)
         seen.append((len(train.classes), len(test.classes)))
         return whole(train, test, **options)
 
-    monkeypatch.setattr(transfer, "given_split", watched)
-    cross_validated(data, folds=4)
+    monkeypatch.setattr(senteval, "evaluate_split", watched)
+    evaluate_in_folds(data, folds=4)
     assert seen == [(30, 10)] * 4
 
 
 def test_f1_is_of_binary_tasks_only() -> None:
-    assert given_split(examples(60, 1, classes=3), examples(30, 2, classes=3), folds=3).f1 is None
+    assert evaluate_split(examples(60, 1, classes=3), examples(30, 2, classes=3), folds=3).f1 is None
 
 
 def test_pair_features() -> None:
@@ -91,41 +92,41 @@ def test_pair_features() -> None:
 
 
 def test_one_class() -> None:
-    same = Labelled(np.ones((20, 2), np.float32), np.array(["1"] * 20))
+    same = LabelledFeatures(np.ones((20, 2), np.float32), np.array(["1"] * 20))
     with pytest.raises(SourceError, match="of one class"):
-        cross_validated(same)
+        evaluate_in_folds(same)
 
 
 def test_a_class_with_too_few_examples() -> None:
-    few = Labelled(np.ones((31, 2), np.float32), np.array(["0"] * 20 + ["1"] * 11))
+    few = LabelledFeatures(np.ones((31, 2), np.float32), np.array(["0"] * 20 + ["1"] * 11))
     with pytest.raises(SourceError, match="the class 1 has 11 examples, 12 are needed"):
-        cross_validated(few)
+        evaluate_in_folds(few)
 
 
 def test_enough_examples_of_each_class_are_enough() -> None:
     """One more than refused: every inner fold then has an example of the class."""
     random = np.random.default_rng(7)
-    data = Labelled(random.normal(size=(10, 2)).astype(np.float32), np.array(["0"] * 5 + ["1"] * 5))
-    assert 0 <= cross_validated(data, folds=3).accuracy <= 100
+    data = LabelledFeatures(random.normal(size=(10, 2)).astype(np.float32), np.array(["0"] * 5 + ["1"] * 5))
+    assert 0 <= evaluate_in_folds(data, folds=3).accuracy <= 100
 
 
 def test_nothing_to_measure_on() -> None:
-    none = Labelled(np.empty((0, 5), np.float32), np.array([], dtype=str))
+    none = LabelledFeatures(np.empty((0, 5), np.float32), np.array([], dtype=str))
     with pytest.raises(SourceError, match="no examples to measure"):
-        given_split(examples(60, 1), none)
+        evaluate_split(examples(60, 1), none)
     with pytest.raises(SourceError, match="no examples to measure"):
-        given_split(examples(60, 1), examples(10, 2), none)
+        evaluate_split(examples(60, 1), examples(10, 2), none)
 
 
 def test_features_that_are_not_finite() -> None:
     broken = examples(60, 1)
     broken.features[3, 2] = np.nan
     with pytest.raises(ModelError, match="not finite"):
-        given_split(broken, examples(10, 2))
+        evaluate_split(broken, examples(10, 2))
     with pytest.raises(ModelError, match="not finite"):
-        given_split(examples(60, 1), broken)
+        evaluate_split(examples(60, 1), broken)
 
 
 def test_examples_and_classes_of_different_number() -> None:
     with pytest.raises(ValueError, match="3 examples with 2 classes"):
-        Labelled(np.zeros((3, 2), np.float32), np.array(["0", "1"]))
+        LabelledFeatures(np.zeros((3, 2), np.float32), np.array(["0", "1"]))

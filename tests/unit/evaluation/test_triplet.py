@@ -5,8 +5,7 @@ import pytest
 from sentence_transformers.sentence_transformer.evaluation import TripletEvaluator
 
 from es_sbert.errors import ModelError, SourceError
-from es_sbert.evaluation.similarity import Similarity
-from es_sbert.evaluation.triplet import triplet_accuracy
+from es_sbert.evaluation.pair_metrics import Similarity, triplet_accuracy
 from tests.unit.evaluation.support import ReferenceModel, random_embedder
 
 

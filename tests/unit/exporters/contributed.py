@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from es_sbert.exporters.reference import erf
+from es_sbert.exporters.numpy_reference import erf
 
 Array = np.ndarray[Any, Any]
 
@@ -22,9 +22,16 @@ class PackedMultiHeadAttention(OpRun):
     op_domain = "com.microsoft"
 
     def _run(
-        self, query: Array, key: Array, value: Array, bias: Array | None, offsets: Array, cumulated: Array,
-        relative: Array | None = None, num_heads: int | None = None,
-    ) -> tuple[Array]:  # fmt: skip
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None,
+        offsets: Array,
+        cumulated: Array,
+        relative: Array | None = None,
+        num_heads: int | None = None,
+    ) -> tuple[Array]:
         assert num_heads is not None
         assert bias is None
         assert query.shape == key.shape == value.shape

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from es_sbert.encoder.session import session_options
+from es_sbert.encoder.onnx_session import session_options
 from es_sbert.errors import UnsupportedArchitecture
-from es_sbert.exporters.adopt import adopt, einsum_product
-from es_sbert.exporters.graph import FLOAT, OPSET
-from es_sbert.exporters.parity import padded_batches
-from es_sbert.exporters.transformer import Floats
+from es_sbert.exporters.graph_builder import FLOAT, OPSET
+from es_sbert.exporters.parity import max_padding_batches
+from es_sbert.exporters.quantization import einsum_product, graph_from_trace
+from es_sbert.exporters.transformer_weights import Floats
 
 
 def graph(nodes: list[onnx.NodeProto], weights: dict[str, Floats], opset: int = OPSET) -> onnx.ModelProto:
@@ -33,7 +33,9 @@ def graph(nodes: list[onnx.NodeProto], weights: dict[str, Floats], opset: int = 
 def run(traced: onnx.ModelProto, x: Floats, rank: int, *, int8: bool) -> tuple[list[str], Floats]:
     """Operators of the adopted graph and its result."""
     shape = [f"axis_{number}" for number in range(3)]
-    made = adopt(traced, int8=int8).model("m", [("x", FLOAT, shape)], [("y", FLOAT, [f"y_{n}" for n in range(rank)])])
+    made = graph_from_trace(traced, int8=int8).model(
+        "m", [("x", FLOAT, shape)], [("y", FLOAT, [f"y_{n}" for n in range(rank)])]
+    )
     session = onnxruntime.InferenceSession(
         made.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
     )
@@ -89,14 +91,14 @@ def test_products_of_activations_are_left_alone() -> None:
 def test_nothing_to_quantise() -> None:
     traced = graph([helper.make_node("Relu", ["x"], ["y"])], {})
     with pytest.raises(UnsupportedArchitecture, match="traced: no product with a weight") as raised:
-        adopt(traced, int8=True)
+        graph_from_trace(traced, int8=True)
     assert "--precision fp32" in raised.value.remedy
     assert run(traced, X, 3, int8=False)[0] == ["Relu"]
 
 
 def test_another_opset_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="opset 17"):
-        adopt(graph([helper.make_node("Relu", ["x"], ["y"])], {}, opset=17), int8=False)
+        graph_from_trace(graph([helper.make_node("Relu", ["x"], ["y"])], {}, opset=17), int8=False)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_einsum_runs_in_int8() -> None:
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=40))
 def test_padded_batches_hold_every_text_once(lengths: list[int]) -> None:
-    batches = padded_batches(np.array(lengths))
+    batches = max_padding_batches(np.array(lengths))
     assert sorted(int(index) for batch in batches for index in batch) == list(range(len(lengths)))
     if len(lengths) > 1:
         assert {lengths[index] for index in batches[0]} == {min(lengths), max(lengths)}

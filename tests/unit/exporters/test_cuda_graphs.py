@@ -10,17 +10,17 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Pooling, Precision
-from es_sbert.encoder.packing import PADDING_ID, PackedBatch, pack
+from es_sbert.bundle.sentence_model import Pooling, Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.encoder.batching import PADDING_ID_PROPERTY, PackedBatch, pack
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import ModelError
-from es_sbert.exporters import build
-from es_sbert.exporters.architectures import read_transformer
-from es_sbert.exporters.attention import Attention
-from es_sbert.exporters.build import RECIPES, Recipe, build_graph
-from es_sbert.exporters.parity import unit
-from es_sbert.exporters.reference import NumpyReference
+from es_sbert.exporters import sentence_graph
+from es_sbert.exporters.architectures import read_transformer_weights
+from es_sbert.exporters.numpy_reference import NumpyReference
+from es_sbert.exporters.parity import normalize_rows
+from es_sbert.exporters.sentence_graph import GRAPH_SPECS, GraphSpec, build_sentence_graph
+from es_sbert.exporters.transformer_layers import AttentionKind
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
 from tests.unit.exporters.contributed import OPERATORS
 
@@ -35,20 +35,20 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize(("precision", "least"), [(Precision.FP32, 0.999999), (Precision.FP16, 0.9995)])
 def test_vectors_of_packed_graphs_are_those_of_the_reference(folder: Path, precision: Precision, least: float) -> None:
-    model = read_model(folder)
-    transformer = read_transformer(model)
-    graph = build_graph(model, transformer, Recipe("tested", precision, "cuda", Attention.PACKED))
+    model = read_sentence_model(folder)
+    transformer = read_transformer_weights(model)
+    graph = build_sentence_graph(model, transformer, GraphSpec("tested", precision, "cuda", AttentionKind.PACKED))
     vectors = run_graph(graph, SentenceTokenizer(model)(TEXTS).ids, transformer.embeddings.padding_id)
     expected = NumpyReference(model, transformer).encode(TEXTS)
     assert vectors.dtype == np.float32
-    assert np.einsum("td,td->t", unit(vectors), unit(expected)).min() >= least
+    assert np.einsum("td,td->t", normalize_rows(vectors), normalize_rows(expected)).min() >= least
 
 
 @pytest.mark.parametrize("mode", list(Pooling))
 def test_pooling_of_packed_graphs_is_that_of_the_reference(mode: Pooling, tmp_path: Path) -> None:
-    model = read_model(write_checkpoint(tmp_path, "bert", layers=1)).model_copy(update={"pooling": (mode,)})
-    transformer = read_transformer(model)
-    graph = build_graph(model, transformer, Recipe("tested", Precision.FP32, "cuda", Attention.PACKED))
+    model = read_sentence_model(write_checkpoint(tmp_path, "bert", layers=1)).model_copy(update={"pooling": (mode,)})
+    transformer = read_transformer_weights(model)
+    graph = build_sentence_graph(model, transformer, GraphSpec("tested", Precision.FP32, "cuda", AttentionKind.PACKED))
     vectors = run_graph(graph, SentenceTokenizer(model)(TEXTS).ids, None)
     np.testing.assert_allclose(vectors, NumpyReference(model, transformer).encode(TEXTS), atol=1e-5)
 
@@ -60,8 +60,8 @@ def run_graph(graph: onnx.ModelProto, rows: list[np.ndarray], padding_id: int | 
 
 
 def test_structure_of_the_fp16_graph(folder: Path) -> None:
-    model = read_model(folder)
-    graph = build_graph(model, read_transformer(model), *RECIPES[Precision.FP16])
+    model = read_sentence_model(folder)
+    graph = build_sentence_graph(model, read_transformer_weights(model), *GRAPH_SPECS[Precision.FP16])
     operators = [node.op_type for node in graph.graph.node]
     assert operators.count("PackedMultiHeadAttention") == 3
     assert operators.count("SkipLayerNormalization") == 7
@@ -80,17 +80,19 @@ def test_structure_of_the_fp16_graph(folder: Path) -> None:
 
 
 def test_a_packed_graph_says_how_positions_are_counted(folder: Path) -> None:
-    model = read_model(folder)
-    transformer = read_transformer(model)
-    graph = build_graph(model, transformer, *RECIPES[Precision.FP16])
+    model = read_sentence_model(folder)
+    transformer = read_transformer_weights(model)
+    graph = build_sentence_graph(model, transformer, *GRAPH_SPECS[Precision.FP16])
     properties = {entry.key: entry.value for entry in graph.metadata_props}
     padding_id = transformer.embeddings.padding_id
-    assert properties == ({} if padding_id is None else {PADDING_ID: str(padding_id)})
+    assert properties == ({} if padding_id is None else {PADDING_ID_PROPERTY: str(padding_id)})
 
 
 def test_a_layer_without_its_operator_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What other converters do silently: here plain attention where packed attention was asked for."""
-    monkeypatch.setitem(build.FORMS, Attention.PACKED, build.FORMS[Attention.PLAIN])
-    model = read_model(folder)
+    monkeypatch.setitem(
+        sentence_graph.ATTENTION_FORMS, AttentionKind.PACKED, sentence_graph.ATTENTION_FORMS[AttentionKind.PLAIN]
+    )
+    model = read_sentence_model(folder)
     with pytest.raises(ModelError, match="0 PackedMultiHeadAttention nodes for 3 layers"):
-        build_graph(model, read_transformer(model), *RECIPES[Precision.FP16])
+        build_sentence_graph(model, read_transformer_weights(model), *GRAPH_SPECS[Precision.FP16])

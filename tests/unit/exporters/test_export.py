@@ -15,22 +15,21 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.manifest import MANIFEST_NAME, Manifest
-from es_sbert.bundle.model import Precision, SentenceModel
-from es_sbert.bundle.resolve import resolve_model
-from es_sbert.bundle.store import open_bundle
+from es_sbert.bundle.bundle import open_encoder_bundle
+from es_sbert.bundle.manifest import ENCODER_MANIFEST_NAME, EncoderManifest
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.device import Device
+from es_sbert.encoder.batching import PackedBatch
+from es_sbert.encoder.device import Device, cuda_devices
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.hardware import cuda_devices
-from es_sbert.encoder.packing import PackedBatch
 from es_sbert.errors import BundleInvalid, ModelError, OutputError, ParityFailed, UsageError
-from es_sbert.exporters import files, quantise
+from es_sbert.exporters import output_folder, quantization
 from es_sbert.exporters.export import export_bundle
-from es_sbert.exporters.parity import unit
-from es_sbert.exporters.staging import staged
-from es_sbert.exporters.transformer import Floats
+from es_sbert.exporters.output_folder import staged_folder
+from es_sbert.exporters.parity import normalize_rows
+from es_sbert.exporters.transformer_weights import Floats
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
 
@@ -42,11 +41,11 @@ BOTH = [Precision.FP32, Precision.INT8]
 def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceModel:
     folder = write_checkpoint(tmp_path_factory.mktemp("models") / "small", prompts={"query": "query: "})
     (folder / "pytorch_model.bin").write_bytes(b"a pickle")
-    return read_model(folder)
+    return read_sentence_model(folder)
 
 
 @pytest.fixture(scope="module")
-def bundle(model: SentenceModel, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+def bundle(model: SentenceModel, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, EncoderManifest]:
     folder = tmp_path_factory.mktemp("bundles") / "small"
     return folder, export_bundle(model, folder, [*BOTH, Precision.FP16])
 
@@ -56,7 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def encode(folder: Path, variant: str, texts: list[str]) -> Floats:
-    with Encoder(open_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
+    with Encoder(open_encoder_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
         return encoder.encode(texts).vectors
 
 
@@ -65,7 +64,7 @@ def coarse(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
     return np.sign(weight).astype(np.int8), np.abs(weight).mean(axis=0)
 
 
-def test_what_a_bundle_holds(model: SentenceModel, bundle: tuple[Path, Manifest]) -> None:
+def test_what_a_bundle_holds(model: SentenceModel, bundle: tuple[Path, EncoderManifest]) -> None:
     folder, manifest = bundle
     names = {"fp32", "int8", "fp16"}
     assert set(manifest.variants) == names
@@ -73,13 +72,13 @@ def test_what_a_bundle_holds(model: SentenceModel, bundle: tuple[Path, Manifest]
     assert (folder / "model.safetensors").read_bytes() == (model.folder / "model.safetensors").read_bytes()
     assert not list(folder.rglob("*.bin"))
     assert manifest.fingerprint == model.fingerprint
-    assert Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes()) == manifest
-    opened = open_bundle(folder)
+    assert EncoderManifest.model_validate_json((folder / ENCODER_MANIFEST_NAME).read_bytes()) == manifest
+    opened = open_encoder_bundle(folder)
     assert all(opened.variant_file(name).is_file() for name in names)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_parity_reports(bundle: tuple[Path, Manifest]) -> None:
+def test_parity_reports(bundle: tuple[Path, EncoderManifest]) -> None:
     _, manifest = bundle
     fp32, int8 = manifest.variants["fp32"].parity, manifest.variants["int8"].parity
     assert fp32 is not None
@@ -96,16 +95,18 @@ def test_parity_reports(bundle: tuple[Path, Manifest]) -> None:
     assert not any(variant.forced for variant in manifest.variants.values())
 
 
-def test_sentence_transformers_opens_the_bundle_and_gives_the_same_vectors(bundle: tuple[Path, Manifest]) -> None:
+def test_sentence_transformers_opens_the_bundle_and_gives_the_same_vectors(
+    bundle: tuple[Path, EncoderManifest],
+) -> None:
     folder, _ = bundle
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, show_progress_bar=False)
     ours = encode(folder, "fp32", TEXTS)
     np.testing.assert_allclose(ours, theirs, atol=5e-6)
     int8 = encode(folder, "int8", TEXTS)
-    assert np.einsum("td,td->t", unit(int8), unit(theirs)).min() > 0.9
+    assert np.einsum("td,td->t", normalize_rows(int8), normalize_rows(theirs)).min() > 0.9
 
 
-def test_graphs_load_in_the_oldest_onnxruntime_we_allow(bundle: tuple[Path, Manifest]) -> None:
+def test_graphs_load_in_the_oldest_onnxruntime_we_allow(bundle: tuple[Path, EncoderManifest]) -> None:
     folder, manifest = bundle
     for variant in manifest.variants.values():
         graph = onnx.load(str(folder / variant.file))
@@ -117,18 +118,21 @@ def test_graphs_load_in_the_oldest_onnxruntime_we_allow(bundle: tuple[Path, Mani
         assert [value.name for value in graph.graph.output] == ["sentence_embedding"]
 
 
-def test_int8_quantises_products_with_weights_only(bundle: tuple[Path, Manifest]) -> None:
+def test_int8_quantises_products_with_weights_only(bundle: tuple[Path, EncoderManifest]) -> None:
     graph = onnx.load(str(bundle[0] / "onnx" / "model_int8.onnx")).graph
     operators = [node.op_type for node in graph.node]
     assert operators.count("MatMulIntegerToFloat") == 2 * 4  # QKV, attention output, two of the feed-forward block
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
     assert types["embeddings.words"] == onnx.TensorProto.FLOAT
-    assert all(kind == onnx.TensorProto.INT8 for name, kind in types.items()
-               if name.startswith("layer_") and name.endswith(".weight") and ".norm" not in name)  # fmt: skip
+    assert all(
+        kind == onnx.TensorProto.INT8
+        for name, kind in types.items()
+        if name.startswith("layer_") and name.endswith(".weight") and ".norm" not in name
+    )
 
 
 @pytest.mark.parametrize("variant", BOTH)
-def test_a_vector_does_not_depend_on_the_texts_beside_it(bundle: tuple[Path, Manifest], variant: str) -> None:
+def test_a_vector_does_not_depend_on_the_texts_beside_it(bundle: tuple[Path, EncoderManifest], variant: str) -> None:
     """Else a document embedded again, in another batch, would seem to have changed."""
     together = encode(bundle[0], variant, TEXTS)
     alone = np.concatenate([encode(bundle[0], variant, [text]) for text in TEXTS])
@@ -138,10 +142,10 @@ def test_a_vector_does_not_depend_on_the_texts_beside_it(bundle: tuple[Path, Man
 def test_another_precision_is_added_to_a_bundle_from_itself(model: SentenceModel, tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     first = export_bundle(model, folder, [Precision.INT8])
-    second = export_bundle(read_model(folder, model.name), folder, [Precision.FP32])
+    second = export_bundle(read_sentence_model(folder, model.name), folder, [Precision.FP32])
     assert set(second.variants) == {"fp32", "int8"}
     assert second.variants["int8"] == first.variants["int8"]
-    assert open_bundle(folder).variant_file("int8").is_file()
+    assert open_encoder_bundle(folder).variant_file("int8").is_file()
 
 
 def test_other_folders_are_left_alone(model: SentenceModel, tmp_path: Path) -> None:
@@ -156,8 +160,8 @@ def test_other_folders_are_left_alone(model: SentenceModel, tmp_path: Path) -> N
     assert export_bundle(model, tmp_path / "empty", [Precision.FP32]).variants
 
 
-def test_a_bundle_of_another_model_is_left_alone(bundle: tuple[Path, Manifest], tmp_path: Path) -> None:
-    other = read_model(write_checkpoint(tmp_path / "other", seed=7, layers=1))
+def test_a_bundle_of_another_model_is_left_alone(bundle: tuple[Path, EncoderManifest], tmp_path: Path) -> None:
+    other = read_sentence_model(write_checkpoint(tmp_path / "other", seed=7, layers=1))
     before = contents(bundle[0])
     with pytest.raises(UsageError, match="not of this other"):
         export_bundle(other, bundle[0], BOTH)
@@ -172,7 +176,7 @@ def test_no_precision(model: SentenceModel, tmp_path: Path) -> None:
 def test_a_variant_below_its_bar_is_not_written(
     model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantise, "quantise_columns", coarse)
+    monkeypatch.setattr(quantization, "quantize_columns", coarse)
     with pytest.raises(ParityFailed, match="variant int8 misses its bar .* rank agreement") as raised:
         export_bundle(model, tmp_path / "bundle", BOTH)
     assert "--precision fp32" in raised.value.remedy
@@ -186,14 +190,14 @@ def test_a_failed_export_leaves_the_bundle_as_it_was(
     folder = tmp_path / "bundle"
     export_bundle(model, folder, BOTH)
     before = contents(tmp_path)
-    monkeypatch.setattr(quantise, "quantise_columns", coarse)
+    monkeypatch.setattr(quantization, "quantize_columns", coarse)
     with pytest.raises(ParityFailed):
         export_bundle(model, folder, [Precision.INT8])
     assert contents(tmp_path) == before
 
 
 def test_forced_variants_say_so(model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantise, "quantise_columns", coarse)
+    monkeypatch.setattr(quantization, "quantize_columns", coarse)
     manifest = export_bundle(model, tmp_path / "bundle", BOTH, force=True)
     assert manifest.variants["int8"].forced
     assert manifest.variants["int8"].parity is not None
@@ -219,14 +223,14 @@ def test_a_missing_tensor_writes_nothing(tmp_path: Path) -> None:
     del weights["embeddings.LayerNorm.bias"]
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(BundleInvalid, match=r"embeddings\.LayerNorm\.bias"):
-        export_bundle(read_model(folder), tmp_path / "bundle", BOTH)
+        export_bundle(read_sentence_model(folder), tmp_path / "bundle", BOTH)
     assert not (tmp_path / "bundle").exists()
 
 
 def test_weights_beyond_protobufs_limit_go_into_a_file_of_their_own(
     model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "EXTERNAL_DATA_FROM", 1)
+    monkeypatch.setattr(output_folder, "EXTERNAL_DATA_FROM", 1)
     folder = tmp_path / "bundle"
     manifest = export_bundle(model, folder, [Precision.FP32])
     assert manifest.variants["fp32"].data_sha256 is not None
@@ -238,14 +242,14 @@ def test_weights_beyond_protobufs_limit_go_into_a_file_of_their_own(
 
 
 def test_two_exports_at_once_keep_each_others_variants(tmp_path: Path) -> None:
-    model, output = read_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle"
+    model, output = read_sentence_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle"
 
     def meanwhile(line: str) -> None:
         if line.startswith("Comparing int8"):
             export_bundle(model, output, [Precision.FP32])
 
     export_bundle(model, output, [Precision.INT8], on_progress=meanwhile)
-    bundle = open_bundle(output)
+    bundle = open_encoder_bundle(output)
     assert [bundle.variant_file(name).name for name in ("fp32", "int8")] == ["model_fp32.onnx", "model_int8.onnx"]
 
 
@@ -253,7 +257,7 @@ def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path: Path) -> None:
     output = tmp_path / "bundle"
     output.mkdir()
     (output / "old").write_text("old")
-    with pytest.raises(OutputError, match="cannot be written"), staged(output) as staging:
+    with pytest.raises(OutputError, match="cannot be written"), staged_folder(output) as staging:
         staging.rmdir()
     assert contents(tmp_path) == {"bundle/old": b"old"}
 
@@ -264,7 +268,7 @@ def test_a_link_stays_a_link(model: SentenceModel, tmp_path: Path) -> None:
     export_bundle(model, tmp_path / "link", [Precision.FP32])
     export_bundle(model, tmp_path / "link", [Precision.FP32])
     assert (tmp_path / "link").is_symlink()
-    assert set(open_bundle(tmp_path / "elsewhere").manifest.variants) == {"fp32"}
+    assert set(open_encoder_bundle(tmp_path / "elsewhere").manifest.variants) == {"fp32"}
 
 
 def test_an_output_that_cannot_be_written(model: SentenceModel, tmp_path: Path) -> None:
@@ -279,10 +283,10 @@ def test_torch_is_neither_needed_nor_imported(model: SentenceModel, tmp_path: Pa
         "import sys\n"
         "for name in ('torch', 'transformers', 'sentence_transformers'): sys.modules[name] = None\n"
         "from pathlib import Path\n"
-        "from es_sbert.bundle.checkpoint import read_model\n"
-        "from es_sbert.bundle.model import Precision\n"
+        "from es_sbert.bundle.sentence_model_reader import read_sentence_model\n"
+        "from es_sbert.bundle.sentence_model import Precision\n"
         "from es_sbert.exporters.export import export_bundle\n"
-        "model = read_model(Path(sys.argv[1]))\n"
+        "model = read_sentence_model(Path(sys.argv[1]))\n"
         "manifest = export_bundle(model, Path(sys.argv[2]), [Precision.FP32], reference='auto')\n"
         "print(manifest.variants['fp32'].parity.reference)\n"
     )
@@ -297,7 +301,7 @@ def test_a_folder_that_sentence_transformers_fails_on(tmp_path: Path) -> None:
     """Where the other library builds another tokenizer, `auto` compares with numpy and says why."""
     folder = write_tiny_bert(tmp_path / "tiny")
     (folder / "tokenizer_config.json").unlink()
-    model = read_model(folder)
+    model = read_sentence_model(folder)
     parity = export_bundle(model, tmp_path / "auto", [Precision.FP32], reference="auto").variants["fp32"].parity
     assert parity is not None
     assert parity.passed
@@ -311,7 +315,7 @@ def test_a_folder_that_sentence_transformers_fails_on(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_default_model(tmp_path: Path) -> None:
     """all-MiniLM-L6-v2 against sentence-transformers on more than 1,000 sentences."""
-    model = read_model(resolve_model(DEFAULT_MODEL), DEFAULT_MODEL)
+    model = read_sentence_model(resolve_model(DEFAULT_MODEL), DEFAULT_MODEL)
     manifest = export_bundle(model, tmp_path / "bundle", BOTH, reference="sentence-transformers")
     fp32, int8 = manifest.variants["fp32"].parity, manifest.variants["int8"].parity
     assert fp32 is not None
@@ -321,4 +325,4 @@ def test_the_default_model(tmp_path: Path) -> None:
     assert fp32.max_abs_difference < 1e-5
     assert int8.mean_cosine > 0.99
     assert int8.rank_agreement > 99
-    assert json.loads((tmp_path / "bundle" / MANIFEST_NAME).read_text())["name"] == DEFAULT_MODEL
+    assert json.loads((tmp_path / "bundle" / ENCODER_MANIFEST_NAME).read_text())["name"] == DEFAULT_MODEL

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.bundle.manifest import MANIFEST_NAME, Manifest, ParityReport, Variant
-from es_sbert.cli.export import summary
+from es_sbert.bundle.manifest import ENCODER_MANIFEST_NAME, EncoderManifest, EncoderVariant, ParityReport
+from es_sbert.cli.export import export_summary
 from es_sbert.cli.main import main
 from tests.unit.checkpoints import write_checkpoint
 
@@ -43,7 +43,7 @@ def test_a_table_on_stdout_and_progress_on_stderr(
 def test_json_is_the_manifest(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, str(folder), "-o", str(tmp_path / "bundle"), "--precision", "int8", "--json")
     assert code == 0
-    assert json.loads(out) == json.loads((tmp_path / "bundle" / MANIFEST_NAME).read_text())
+    assert json.loads(out) == json.loads((tmp_path / "bundle" / ENCODER_MANIFEST_NAME).read_text())
 
 
 @pytest.mark.parametrize("value", ["fp8", "fp32,int4", "", ","])
@@ -68,24 +68,46 @@ def test_the_output_is_required(folder: Path, capsys: pytest.CaptureFixture[str]
     assert "--output" in err
 
 
-def variant(*, forced: bool = False, parity: bool = True) -> Variant:
+def variant(*, forced: bool = False, parity: bool = True) -> EncoderVariant:
     report = ParityReport(
-        reference="numpy 2", sentences=1024, mean_cosine=0.5, min_cosine=0.25, max_abs_difference=0.1,
-        rank_agreement=90.0, sts_reference=82.0, sts_variant=70.0, bar="the bar", passed=not forced,
-    )  # fmt: skip
-    return Variant(
-        file="onnx/model.onnx", sha256="0", precision="int8", device="cpu", attention="plain",
-        parity=report if parity else None, forced=forced,
-    )  # fmt: skip
+        reference="numpy 2",
+        sentences=1024,
+        mean_cosine=0.5,
+        min_cosine=0.25,
+        max_abs_difference=0.1,
+        rank_agreement=90.0,
+        sts_reference=82.0,
+        sts_variant=70.0,
+        bar="the bar",
+        passed=not forced,
+    )
+    return EncoderVariant(
+        file="onnx/model.onnx",
+        sha256="0",
+        precision="int8",
+        device="cpu",
+        attention="plain",
+        parity=report if parity else None,
+        forced=forced,
+    )
 
 
 def test_the_summary_hides_neither_forced_nor_unchecked_variants() -> None:
     variants = {"int8": variant(forced=True), "fp16": variant(parity=False)}
-    manifest = Manifest(
-        name="m", architecture="bert", fingerprint="f", pooling=["mean"], normalize=True, max_tokens=8, dimensions=4,
-        prompts={}, default_prompt=None, variants=variants, exporter={},
-    )  # fmt: skip
-    lines = summary(manifest, Path("out")).splitlines()
+    manifest = EncoderManifest(
+        name="m",
+        architecture="bert",
+        fingerprint="f",
+        pooling=["mean"],
+        normalize=True,
+        max_tokens=8,
+        dimensions=4,
+        prompts={},
+        default_prompt=None,
+        variants=variants,
+        exporter={},
+    )
+    lines = export_summary(manifest, Path("out")).splitlines()
     assert lines[2].split()[:5] == ["int8", "cpu", "0.250000", "0.500000", "90.00"]
     assert "70.00 of 82.00" in lines[2]
     assert lines[2].endswith("FORCED below its bar (the bar)")

@@ -10,10 +10,10 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from es_sbert.bundle.cross_encoder import read_cross_encoder
-from es_sbert.bundle.model import Precision
-from es_sbert.exporters.fused_attention import fuse_attention
-from es_sbert.exporters.traced_pairs import TracedCrossEncoder
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.exporters.attention_fusion import fuse_attention
+from es_sbert.exporters.tracing import TracedCrossEncoder
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_cross_encoder
 
 LAYERS = 2
@@ -54,8 +54,11 @@ def test_scores_are_the_same(traced: tuple[str, onnx.ModelProto]) -> None:
 def test_heads_are_those_of_the_model(traced: tuple[str, onnx.ModelProto]) -> None:
     fused = copy(traced[1])
     fuse_attention(fused)
-    heads = [helper.get_node_attr_value(node, "num_heads") for node in fused.graph.node
-             if node.op_type == "MultiHeadAttention"]  # fmt: skip
+    heads = [
+        helper.get_node_attr_value(node, "num_heads")
+        for node in fused.graph.node
+        if node.op_type == "MultiHeadAttention"
+    ]
     assert set(heads) <= {4}
 
 

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from es_sbert.errors import UnsupportedArchitecture
-from es_sbert.exporters.graph import FLOAT, FLOAT16, INT64, Graph
-from es_sbert.exporters.half import BOUND, emulate_fp16, to_fp16
+from es_sbert.exporters.fp16 import CAST_BOUND, emulate_fp16, to_fp16
+from es_sbert.exporters.graph_builder import FLOAT, FLOAT16, INT64, GraphBuilder
 
 WEIGHT = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
 TABLE = np.arange(12, dtype=np.float32).reshape(3, 4) / 7
 MASK = np.float32(np.finfo(np.float32).min)
 
 
-def finished(graph: Graph, value: str, axes: int = 3) -> onnx.ModelProto:
+def finished(graph: GraphBuilder, value: str, axes: int = 3) -> onnx.ModelProto:
     """From `input_ids`, (batch, tokens), to `score`."""
     graph.rename(value, "score")
     shape = tuple(f"axis {number}" for number in range(axes))
@@ -43,7 +43,7 @@ def run(model: onnx.ModelProto, ids: list[list[int]]) -> NDArray[np.float32]:
 
 
 def test_what_comes_from_weights_is_float16_and_positions_are_not() -> None:
-    graph = Graph()
+    graph = GraphBuilder()
     words = graph.add("Gather", graph.constant("words", TABLE), "input_ids")  # (B, S, 4)
     position = graph.add("Cast", "input_ids", to=FLOAT)
     angle = graph.add("Sin", graph.add("Unsqueeze", position, graph.integers(2)))
@@ -58,7 +58,7 @@ def test_what_comes_from_weights_is_float16_and_positions_are_not() -> None:
 
 def test_a_row_of_nothing_but_padding_stays_finite() -> None:
     """Masks of float32's least number, added twice; a plain conversion makes -inf of them, and softmax NaN."""
-    graph = Graph()
+    graph = GraphBuilder()
     words = graph.add("Gather", graph.constant("words", TABLE), "input_ids")  # (B, S, 4)
     scores = graph.add("MatMul", words, graph.constant("weight", WEIGHT))
     empty = graph.add("Equal", "input_ids", graph.integer(0))
@@ -74,18 +74,19 @@ def test_a_row_of_nothing_but_padding_stays_finite() -> None:
 
 
 def test_a_masked_token_gets_no_weight() -> None:
-    graph = Graph()
+    graph = GraphBuilder()
     words = graph.add("Gather", graph.constant("words", TABLE), "input_ids")  # (B, S, 4)
     scores = graph.add("ReduceMax", words, graph.integers(2), keepdims=0)  # (B, S)
-    mask = graph.add("Where", graph.add("Equal", "input_ids", graph.integer(0)),
-                     graph.constant("least", MASK), graph.scalar(0.0))  # fmt: skip
+    mask = graph.add(
+        "Where", graph.add("Equal", "input_ids", graph.integer(0)), graph.constant("least", MASK), graph.scalar(0.0)
+    )
     model = to_fp16(finished(graph, graph.add("Softmax", graph.add("Add", scores, mask), axis=-1), 2))
     assert run(model, [[1, 0]]).tolist() == [[1.0, 0.0]]
 
 
 def test_a_norm_that_is_spelt_out_is_computed_in_float32() -> None:
     """Root mean square of values whose squares no float16 holds."""
-    graph = Graph()
+    graph = GraphBuilder()
     x = graph.add("Gather", graph.constant("words", 300 + 500 * TABLE), "input_ids")  # (B, S, 4)
     mean = graph.add("ReduceMean", graph.add("Pow", x, graph.scalar(2.0)), graph.integers(2), keepdims=1)
     root = graph.add("Sqrt", graph.add("Add", mean, graph.scalar(1e-12)))
@@ -99,7 +100,7 @@ def test_a_norm_that_is_spelt_out_is_computed_in_float32() -> None:
 
 
 def test_the_head_stays_in_float32() -> None:
-    graph = Graph()
+    graph = GraphBuilder()
     words = graph.add("Gather", graph.constant("words", TABLE), "input_ids")
     first = graph.add("Gather", words, graph.integer(0), axis=1)  # (B, 4)
     model = to_fp16(finished(graph, graph.add("Gemm", first, graph.constant("weight", WEIGHT)), 2))
@@ -108,13 +109,13 @@ def test_the_head_stays_in_float32() -> None:
 
 
 def test_constants_beyond_the_range_are_bounded() -> None:
-    graph = Graph()
+    graph = GraphBuilder()
     words = graph.add("Gather", graph.constant("words", np.array([[1e9, -1e9]], dtype=np.float32)), "input_ids")
-    assert run(to_fp16(finished(graph, words)), [[0]]).tolist() == [[[BOUND, -BOUND]]]
+    assert run(to_fp16(finished(graph, words)), [[0]]).tolist() == [[[CAST_BOUND, -CAST_BOUND]]]
 
 
 def test_emulation_rounds_every_result() -> None:
-    graph = Graph()
+    graph = GraphBuilder()
     words = graph.add("Gather", graph.constant("words", TABLE), "input_ids")
     thirds = graph.add("Mul", words, graph.scalar(1 / 3))
     model = emulate_fp16(to_fp16(finished(graph, graph.add("Add", thirds, words))))
@@ -126,12 +127,12 @@ def test_emulation_rounds_every_result() -> None:
 
 
 def test_graphs_that_are_refused() -> None:
-    graph = Graph()
+    graph = GraphBuilder()
     position = graph.add("Cast", "input_ids", to=FLOAT)
     with pytest.raises(UnsupportedArchitecture, match="computes nothing from a weight matrix"):
         to_fp16(finished(graph, graph.add("Sin", position), 2))
 
-    graph = Graph()
+    graph = GraphBuilder()
     value = graph.add("Gather", graph.constant("words", TABLE), "input_ids")
     with pytest.raises(UnsupportedArchitecture, match="has a Nothing of unknown type"):
         to_fp16(finished(graph, graph.add("Nothing", value, domain="somewhere")))
@@ -142,7 +143,7 @@ def test_graphs_that_are_refused() -> None:
         [],
         [helper.make_tensor_value_info("same", FLOAT, None)],
     )
-    graph = Graph()
+    graph = GraphBuilder()
     value = graph.add("Gather", graph.constant("words", TABLE), "input_ids")
     yes = graph.constant("yes", np.array(True))
     with pytest.raises(UnsupportedArchitecture, match="branches"):

@@ -14,13 +14,12 @@ import pytest
 from onnx import TensorProto, helper
 from tokenizers import Tokenizer
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.store import hash_file
+from es_sbert.bundle.bundle import hash_file
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.cli.main import main
 from es_sbert.errors import UnsupportedArchitecture, UsageError
-from es_sbert.exporters.opensearch_ml import export_opensearch_ml
-from es_sbert.exporters.opset import lower_opset
-from es_sbert.loading import load_encoder
+from es_sbert.exporters.opensearch_ml import export_opensearch_ml, lower_opset
+from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 TEXTS = ["A man plays guitar.", "cat", "the cat sleeps on the mat . " * 9]
@@ -35,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def package(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("package") / "out"
-    assert export_opensearch_ml(read_model(folder, "a model; of ours"), output) == output / "register.json"
+    assert export_opensearch_ml(read_sentence_model(folder, "a model; of ours"), output) == output / "register.json"
     return output
 
 
@@ -80,12 +79,12 @@ def test_the_request_names_the_zip_and_leaves_pooling_to_the_graph(package: Path
 
 def test_the_same_model_gives_the_same_zip(package: Path, folder: Path) -> None:
     before = hash_file(package / "model.zip")
-    export_opensearch_ml(read_model(folder, "a model; of ours"), package)  # what it wrote before is replaced
+    export_opensearch_ml(read_sentence_model(folder, "a model; of ours"), package)  # what it wrote before is replaced
     assert hash_file(package / "model.zip") == before
 
 
 def test_texts_that_are_lower_cased_before_the_tokenizer_are_refused(folder: Path, tmp_path: Path) -> None:
-    model = read_model(folder).model_copy(update={"lowercase": True})
+    model = read_sentence_model(folder).model_copy(update={"lowercase": True})
     with pytest.raises(UsageError, match="lower-cases"):
         export_opensearch_ml(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -94,7 +93,7 @@ def test_texts_that_are_lower_cased_before_the_tokenizer_are_refused(folder: Pat
 def test_a_folder_of_something_else_is_left_alone(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(UsageError, match="neither empty"):
-        export_opensearch_ml(read_model(folder), tmp_path)
+        export_opensearch_ml(read_sentence_model(folder), tmp_path)
 
 
 @pytest.mark.parametrize("options", [["--precision", "int8"], ["--force"], ["--sts", "pairs.tsv"]])

@@ -11,21 +11,20 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Pooling, Precision, SentenceModel
-from es_sbert.encoder.batches import plan_batches
-from es_sbert.encoder.packing import pad
+from es_sbert.bundle.sentence_model import Pooling, Precision, SentenceModel
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.exporters.architectures import read_transformer
-from es_sbert.exporters.build import RECIPES, Recipe, build_graph
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.export import export_bundle
-from es_sbert.exporters.parity import unit
-from es_sbert.exporters.reference import choose_reference
-from es_sbert.exporters.sentences import parity_sentences
-from es_sbert.exporters.transformer import Floats
+from es_sbert.exporters.numpy_reference import choose_reference
+from es_sbert.exporters.parity import normalize_rows
+from es_sbert.exporters.parity_texts import parity_sentences
+from es_sbert.exporters.sentence_graph import GRAPH_SPECS, GraphSpec, build_sentence_graph
+from es_sbert.exporters.transformer_weights import Floats
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
 
-FP32 = RECIPES[Precision.FP32][0]
+FP32 = GRAPH_SPECS[Precision.FP32][0]
 
 # Random weights are large, so vectors that are not normalised have coordinates of about 1.
 LARGEST_DIFFERENCE = 2e-5
@@ -45,20 +44,20 @@ def run_graph(graph: onnx.ModelProto, model: SentenceModel, texts: list[str], bu
 def assert_same(vectors: Floats, expected: Floats) -> None:
     """Cosines of at least 0.99999 and coordinates equal to rounding."""
     assert vectors.shape == expected.shape
-    assert np.einsum("td,td->t", unit(vectors), unit(expected)).min() >= 0.99999
+    assert np.einsum("td,td->t", normalize_rows(vectors), normalize_rows(expected)).min() >= 0.99999
     assert np.abs(vectors - expected).max() <= LARGEST_DIFFERENCE * max(1.0, float(np.abs(expected).max()))
 
 
-def check(folder: Path, *recipes: Recipe, sentences: int = 256) -> SentenceModel:
-    model = read_model(folder)
-    transformer = read_transformer(model)
+def check(folder: Path, *recipes: GraphSpec, sentences: int = 256) -> SentenceModel:
+    model = read_sentence_model(folder)
+    transformer = read_transformer_weights(model)
     texts = parity_sentences(model.max_tokens, sentences)
     _, torch_encode = choose_reference(model, transformer, "sentence-transformers")
     expected = torch_encode(texts)
     _, numpy_encode = choose_reference(model, transformer, "numpy")
     assert_same(numpy_encode(texts), expected)
     for recipe in recipes or (FP32,):
-        graph = build_graph(model, transformer, recipe)
+        graph = build_sentence_graph(model, transformer, recipe)
         onnx.checker.check_model(graph, full_check=True)
         assert_same(run_graph(graph, model, texts), expected)
     return model
@@ -73,7 +72,7 @@ def test_every_architecture(architecture: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_int8_of_every_architecture_passes_its_gate(architecture: str, tmp_path: Path) -> None:
-    model = read_model(write_checkpoint(tmp_path / architecture, architecture))
+    model = read_sentence_model(write_checkpoint(tmp_path / architecture, architecture))
     report = export_bundle(model, tmp_path / "bundle", [Precision.INT8]).variants["int8"].parity
     assert report is not None
     assert report.passed
@@ -110,8 +109,8 @@ def test_every_activation(activation: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_padding_changes_nothing(architecture: str, tmp_path: Path) -> None:
     """A text alone, and the same text padded to the model's maximum beside a full row."""
-    model = read_model(write_checkpoint(tmp_path / "model", architecture))
-    graph = build_graph(model, read_transformer(model), FP32)
+    model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
+    graph = build_sentence_graph(model, read_transformer_weights(model), FP32)
     text = "A short one."
     alone = run_graph(graph, model, [text])
     beside = run_graph(graph, model, [text, "word " * 200], budget=10_000)
@@ -133,8 +132,8 @@ def test_prefixes_old_names_and_shards(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     folder = write_checkpoint(tmp_path / "model", layers=1)
-    model = read_model(folder)
-    before = run_graph(build_graph(model, read_transformer(model), FP32), model, ["one", "two three"])
+    model = read_sentence_model(folder)
+    before = run_graph(build_sentence_graph(model, read_transformer_weights(model), FP32), model, ["one", "two three"])
     weights = {}
     for name, value in load_file(folder / "model.safetensors").items():
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
@@ -144,6 +143,6 @@ def test_prefixes_old_names_and_shards(tmp_path: Path) -> None:
     names = sorted(weights)
     save_file({name: weights[name] for name in names[:5]}, folder / "model-00001-of-00002.safetensors")
     save_file({name: weights[name] for name in names[5:]}, folder / "model-00002-of-00002.safetensors")
-    model = read_model(folder)
-    after = run_graph(build_graph(model, read_transformer(model), FP32), model, ["one", "two three"])
+    model = read_sentence_model(folder)
+    after = run_graph(build_sentence_graph(model, read_transformer_weights(model), FP32), model, ["one", "two three"])
     np.testing.assert_array_equal(before, after)

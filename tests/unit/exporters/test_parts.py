@@ -15,15 +15,14 @@ from hypothesis.extra import numpy as hnp
 from scipy.special import erf as scipy_erf
 from scipy.stats import spearmanr
 
-from es_sbert.bundle.model import Precision
+from es_sbert.bundle.sentence_model import Precision
 from es_sbert.errors import SourceError
-from es_sbert.exporters.check import read_gold_pairs
-from es_sbert.exporters.graph import Graph
-from es_sbert.exporters.parity import BARS, compare, describe, spearman
-from es_sbert.exporters.positions import buckets
-from es_sbert.exporters.quantise import quantise_columns
-from es_sbert.exporters.reference import _bucket, erf
-from es_sbert.exporters.sentences import parity_sentences
+from es_sbert.exporters.graph_builder import GraphBuilder
+from es_sbert.exporters.numpy_reference import _bucket, erf
+from es_sbert.exporters.parity import PARITY_THRESHOLDS, compare_vectors, describe_parity, read_gold_pairs, spearman
+from es_sbert.exporters.parity_texts import parity_sentences
+from es_sbert.exporters.quantization import quantize_columns
+from es_sbert.exporters.transformer_layers import relative_position_buckets
 
 
 def test_position_buckets_are_mpnets() -> None:
@@ -32,7 +31,7 @@ def test_position_buckets_are_mpnets() -> None:
 
     offsets = np.arange(-1200, 1201)
     expected = MPNetEncoder.relative_position_bucket(torch.from_numpy(offsets)).numpy()
-    np.testing.assert_array_equal(buckets(offsets), expected)
+    np.testing.assert_array_equal(relative_position_buckets(offsets), expected)
     np.testing.assert_array_equal([_bucket(-int(offset)) for offset in offsets], expected)
 
 
@@ -41,10 +40,13 @@ def test_erf() -> None:
     assert np.abs(erf(x) - scipy_erf(x)).max() < 5e-7
 
 
-@given(hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=20),
-                  elements=st.floats(-100, 100, width=32)))  # fmt: skip
+@given(
+    hnp.arrays(
+        np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=20), elements=st.floats(-100, 100, width=32)
+    )
+)
 def test_quantised_columns_are_off_by_half_a_step_at_most(weight: np.ndarray) -> None:
-    quantised, scale = quantise_columns(weight)
+    quantised, scale = quantize_columns(weight)
     assert quantised.dtype == np.int8
     assert quantised.min() >= -127
     steps = np.abs(quantised * scale.astype(np.float64) - weight)
@@ -52,7 +54,7 @@ def test_quantised_columns_are_off_by_half_a_step_at_most(weight: np.ndarray) ->
 
 
 def test_a_column_of_zeros_stays_zero() -> None:
-    quantised, scale = quantise_columns(np.zeros((3, 2), dtype=np.float32))
+    quantised, scale = quantize_columns(np.zeros((3, 2), dtype=np.float32))
     assert not quantised.any()
     assert (scale == 1).all()
 
@@ -76,23 +78,23 @@ def vectors(seed: int = 0) -> np.ndarray:
 )
 def test_the_gate_lets_pass_what_the_number_format_costs(precision: Precision, noise: float) -> None:
     a = vectors()
-    report = compare(precision, "reference 1", a, a + noise * vectors(1))
+    report = compare_vectors(precision, "reference 1", a, a + noise * vectors(1))
     assert report.passed
-    assert report.bar == str(BARS[precision])
+    assert report.bar == str(PARITY_THRESHOLDS[precision])
     assert report.sentences == 300
-    assert "reference 1 on 300 sentences" in describe(report)
+    assert "reference 1 on 300 sentences" in describe_parity(report)
 
 
 @pytest.mark.parametrize(("precision", "noise"), [(Precision.FP32, 0.01), (Precision.INT8, 0.5), (Precision.FP16, 0.1)])
 def test_the_gate_stops_more(precision: Precision, noise: float) -> None:
     a = vectors()
-    assert not compare(precision, "reference", a, a + noise * vectors(1)).passed
+    assert not compare_vectors(precision, "reference", a, a + noise * vectors(1)).passed
 
 
 def test_one_sentence_gone_astray_is_enough() -> None:
     a, b = vectors(), vectors()
     b[17] = -b[17]
-    report = compare(Precision.INT8, "reference", a, b)
+    report = compare_vectors(Precision.INT8, "reference", a, b)
     assert report.min_cosine == pytest.approx(-1)
     assert report.rank_agreement > 98
     assert not report.passed
@@ -100,16 +102,16 @@ def test_one_sentence_gone_astray_is_enough() -> None:
 
 def test_loss_on_gold_pairs_counts() -> None:
     a = vectors()
-    assert compare(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=79.6).passed
-    assert not compare(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=79.4).passed
+    assert compare_vectors(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=79.6).passed
+    assert not compare_vectors(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=79.4).passed
     # A variant that happens to do better than its reference is no loss.
-    assert compare(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=81.0).passed
+    assert compare_vectors(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=81.0).passed
 
 
 def test_vectors_that_are_not_finite_fail_and_leave_json() -> None:
     b = vectors()
     b[3, 3] = np.nan
-    report = compare(Precision.FP16, "reference", vectors(), b)
+    report = compare_vectors(Precision.FP16, "reference", vectors(), b)
     assert not report.passed
     assert "finite" in report.bar
     json.loads(json.dumps(report.model_dump(mode="json"), allow_nan=False))
@@ -133,7 +135,7 @@ def test_parity_sentences_need_room_for_the_probes() -> None:
 
 
 def test_a_constant_is_shared_or_refused() -> None:
-    graph = Graph()
+    graph = GraphBuilder()
     assert graph.constant("w", np.zeros(3)) == graph.constant("w", np.zeros(3)) == "w"
     with pytest.raises(ValueError, match="two different constants"):
         graph.constant("w", np.ones(3))
@@ -182,7 +184,11 @@ def test_unreadable_gold_pairs(tmp_path: Path) -> None:
 
 
 def test_bars_are_ordered_as_the_formats_are() -> None:
-    loose, middle, strict = BARS[Precision.INT8], BARS[Precision.FP16], BARS[Precision.FP32]
+    loose, middle, strict = (
+        PARITY_THRESHOLDS[Precision.INT8],
+        PARITY_THRESHOLDS[Precision.FP16],
+        PARITY_THRESHOLDS[Precision.FP32],
+    )
     assert loose.min_cosine < middle.min_cosine < strict.min_cosine
     assert loose.sts_loss == 0.5
     assert math.isclose(strict.min_cosine, 0.99999)

@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import SentenceModel
-from es_sbert.exporters.architectures import read_transformer
-from es_sbert.exporters.reference import NumpyReference
-from es_sbert.exporters.transformer import Floats
+from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.exporters.architectures import read_transformer_weights
+from es_sbert.exporters.numpy_reference import NumpyReference
+from es_sbert.exporters.transformer_weights import Floats
 from tests.tiny import write_tiny_bert
 
 TEXT = ["the cat sleeps on the mat"]
@@ -19,7 +19,7 @@ TEXT = ["the cat sleeps on the mat"]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceModel:
-    return read_model(write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny"))
+    return read_sentence_model(write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 def test_every_value_is_shown_once_a_layer(model: SentenceModel) -> None:
@@ -29,23 +29,37 @@ def test_every_value_is_shown_once_a_layer(model: SentenceModel) -> None:
         seen[name] += 1
         return value
 
-    transformer = read_transformer(model)
+    transformer = read_transformer_weights(model)
     NumpyReference(model, transformer, observe).encode(TEXT)
     layers = len(transformer.layers)
     once = {name for name, count in seen.items() if count == 1}
     assert once >= {"embedding sum", "embedding norm"}
     assert {name: count for name, count in seen.items() if not name.startswith("embedding")} == dict.fromkeys(
-        ("query", "key", "value", "attention scores", "attention weights", "attention", "attention product",
-         "attention sum", "attention norm", "activation input", "activation", "feed-forward product",
-         "feed-forward sum", "feed-forward norm"), layers,
-    )  # fmt: skip
+        (
+            "query",
+            "key",
+            "value",
+            "attention scores",
+            "attention weights",
+            "attention",
+            "attention product",
+            "attention sum",
+            "attention norm",
+            "activation input",
+            "activation",
+            "feed-forward product",
+            "feed-forward sum",
+            "feed-forward norm",
+        ),
+        layers,
+    )
 
 
 def test_what_it_returns_takes_the_value_s_place(model: SentenceModel) -> None:
     def half(name: str, value: Floats) -> Floats:
         return value.astype(np.float16).astype(np.float32)
 
-    transformer = read_transformer(model)
+    transformer = read_transformer_weights(model)
     exact = NumpyReference(model, transformer).encode(TEXT)
     rounded = NumpyReference(model, transformer, half).encode(TEXT)
     assert 1e-6 < np.abs(exact - rounded).max() < 1e-2

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import SentenceModel
+from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
-from es_sbert.exporters.architectures import read_transformer
+from es_sbert.exporters.architectures import read_transformer_weights
 from tests.unit.checkpoints import write_checkpoint
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceModel:
-    return read_model(write_checkpoint(tmp_path_factory.mktemp("models") / "bert", layers=1))
+    return read_sentence_model(write_checkpoint(tmp_path_factory.mktemp("models") / "bert", layers=1))
 
 
 def with_config(model: SentenceModel, **settings: Any) -> SentenceModel:
@@ -42,7 +42,7 @@ def test_unknown_architectures_are_named_with_the_extra_that_traces_them(
     model: SentenceModel, settings: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(UnsupportedArchitecture, match=named) as raised:
-        read_transformer(with_config(model, **settings))
+        read_transformer_weights(with_config(model, **settings))
     assert "pip install 'es-sbert[train]'" in raised.value.remedy
 
 
@@ -61,12 +61,12 @@ def test_unknown_architectures_are_named_with_the_extra_that_traces_them(
 )
 def test_settings_that_do_not_fit_the_weights(model: SentenceModel, settings: dict[str, Any], named: str) -> None:
     with pytest.raises(BundleInvalid, match=named):
-        read_transformer(with_config(model, **settings))
+        read_transformer_weights(with_config(model, **settings))
 
 
 def test_more_tokens_than_positions(model: SentenceModel) -> None:
     with pytest.raises(BundleInvalid, match="64 positions and is said to read 65 tokens") as raised:
-        read_transformer(model.model_copy(update={"max_tokens": 65}))
+        read_transformer_weights(model.model_copy(update={"max_tokens": 65}))
     assert "at most 64" in raised.value.remedy
 
 
@@ -81,22 +81,24 @@ def test_a_missing_tensor_is_named(weights: tuple[Path, dict[str, Any]]) -> None
     del tensors["encoder.layer.0.output.dense.bias"]
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(BundleInvalid, match=r"lack the tensor encoder\.layer\.0\.output\.dense\.bias"):
-        read_transformer(read_model(folder))
+        read_transformer_weights(read_sentence_model(folder))
 
 
 def test_weights_of_something_else(weights: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = weights
     save_file({"transformer.wte.weight": np.zeros((3, 3), np.float32)}, folder / "model.safetensors")
     with pytest.raises(BundleInvalid, match="holds 0 tensors called embeddings"):
-        read_transformer(read_model(folder))
+        read_transformer_weights(read_sentence_model(folder))
 
 
 def test_two_networks_in_one_file(weights: tuple[Path, dict[str, Any]]) -> None:
     folder, tensors = weights
-    save_file({**{f"a.{k}": v for k, v in tensors.items()}, **{f"b.{k}": v for k, v in tensors.items()}},
-              folder / "model.safetensors")  # fmt: skip
+    save_file(
+        {**{f"a.{k}": v for k, v in tensors.items()}, **{f"b.{k}": v for k, v in tensors.items()}},
+        folder / "model.safetensors",
+    )
     with pytest.raises(BundleInvalid, match="holds 2 tensors called embeddings"):
-        read_transformer(read_model(folder))
+        read_transformer_weights(read_sentence_model(folder))
 
 
 def test_quantised_weights(weights: tuple[Path, dict[str, Any]]) -> None:
@@ -105,14 +107,14 @@ def test_quantised_weights(weights: tuple[Path, dict[str, Any]]) -> None:
     tensors[name] = tensors[name].astype(np.int8)
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(BundleInvalid, match="of type I8"):
-        read_transformer(read_model(folder))
+        read_transformer_weights(read_sentence_model(folder))
 
 
 def test_dense_weights_without_their_bias(tmp_path: Path) -> None:
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    from es_sbert.bundle.model import Precision
-    from es_sbert.exporters.build import RECIPES, build_graph
+    from es_sbert.bundle.sentence_model import Precision
+    from es_sbert.exporters.sentence_graph import GRAPH_SPECS, build_sentence_graph
 
     folder = write_checkpoint(tmp_path / "model", dense=[Dense(48, 8, bias=False)], layers=1)
     (place,) = [
@@ -120,6 +122,6 @@ def test_dense_weights_without_their_bias(tmp_path: Path) -> None:
     ]
     config = json.loads((folder / place / "config.json").read_text())
     (folder / place / "config.json").write_text(json.dumps({**config, "bias": True}))
-    model = read_model(folder)
+    model = read_sentence_model(folder)
     with pytest.raises(BundleInvalid, match=r"lack the tensor linear\.bias"):
-        build_graph(model, read_transformer(model), RECIPES[Precision.FP32][0])
+        build_sentence_graph(model, read_transformer_weights(model), GRAPH_SPECS[Precision.FP32][0])

@@ -14,16 +14,18 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from es_sbert import extras
-from es_sbert.bundle.cross_encoder import is_cross_encoder, read_cross_encoder
-from es_sbert.bundle.model import Precision
-from es_sbert.bundle.reranker import RERANKER_MANIFEST_NAME, RerankerManifest, open_reranker
+from es_sbert import errors
+from es_sbert.bundle.bundle import open_reranker_bundle
+from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
+from es_sbert.bundle.manifest import RERANKER_MANIFEST_NAME, RerankerManifest
+from es_sbert.bundle.sentence_model import Precision
 from es_sbert.cli.main import main
 from es_sbert.errors import BundleInvalid, ParityFailed, UnsupportedArchitecture, UsageError
-from es_sbert.exporters import quantise, traced_pairs
-from es_sbert.exporters.pair_parity import compare_scores, parity_pairs
-from es_sbert.exporters.reranker import export_reranker
-from es_sbert.exporters.transformer import Floats
+from es_sbert.exporters import quantization, tracing
+from es_sbert.exporters.export import export_reranker
+from es_sbert.exporters.parity import compare_scores
+from es_sbert.exporters.parity_texts import parity_pairs
+from es_sbert.exporters.transformer_weights import Floats
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_cross_encoder
 
@@ -61,7 +63,7 @@ def test_what_is_written(folder: Path, exported: tuple[Path, RerankerManifest]) 
     assert {path.name for path in (output / "onnx").iterdir()} == {"model_fp32.onnx", "model_int8.onnx"}
     assert (output / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert not list(output.rglob("*.bin"))
-    assert open_reranker(output).manifest == manifest
+    assert open_reranker_bundle(output).manifest == manifest
     assert (manifest.labels, manifest.activation, manifest.max_tokens) == (("LABEL_0",), "sigmoid", 64)
     fp32, int8 = manifest.variants["fp32"].parity, manifest.variants["int8"].parity
     assert fp32.reference.startswith("sentence-transformers ")
@@ -98,11 +100,11 @@ def test_another_precision_is_added_from_the_folder_itself(folder: Path, tmp_pat
     second = export_reranker(again, tmp_path / "out", [Precision.FP32])
     assert set(second.variants) == {"fp32", "int8"}
     assert second.variants["int8"] == first.variants["int8"]
-    assert open_reranker(tmp_path / "out").variant_file("int8").is_file()
+    assert open_reranker_bundle(tmp_path / "out").variant_file("int8").is_file()
 
 
 def test_a_variant_below_its_bar_is_not_written(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantise, "quantise_columns", coarse)
+    monkeypatch.setattr(quantization, "quantize_columns", coarse)
     with pytest.raises(ParityFailed, match="int8 misses its bar") as raised:
         export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH)
     assert "--force" in raised.value.remedy
@@ -131,7 +133,7 @@ def test_every_architecture_in_fp16(architecture: str, tmp_path: Path) -> None:
 
 
 def test_fp16_is_emulated_where_there_is_no_cuda(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traced_pairs, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(tracing, "cuda_devices", lambda: 0)
     lines: list[str] = []
     model = read_cross_encoder(folder)
     manifest = export_reranker(model, tmp_path / "out", [Precision.FP16, Precision.FP32], on_progress=lines.append)
@@ -152,7 +154,7 @@ def test_manifests_from_before_fp16_are_read(exported: tuple[Path, RerankerManif
     for variant in manifest["variants"].values():
         del variant["parity"]["emulated"]
     (old / RERANKER_MANIFEST_NAME).write_text(json.dumps(manifest))
-    assert not open_reranker(old).manifest.variants["fp32"].parity.emulated
+    assert not open_reranker_bundle(old).manifest.variants["fp32"].parity.emulated
 
 
 def test_precisions_that_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_precisions_that_are_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_without_torch(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="torch") as raised:
         export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH)
     assert "pip install 'es-sbert[train]'" in raised.value.remedy
@@ -254,8 +256,11 @@ def test_a_network_that_nobody_knows(broken: Path, tmp_path: Path) -> None:
 def test_a_network_without_its_head(broken: Path, tmp_path: Path) -> None:
     """transformers would make one up from random numbers."""
     weights = load_file(broken / "model.safetensors")
-    save_file({name: value for name, value in weights.items() if not name.startswith("classifier")},
-              broken / "model.safetensors", metadata={"format": "pt"})  # fmt: skip
+    save_file(
+        {name: value for name, value in weights.items() if not name.startswith("classifier")},
+        broken / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     with pytest.raises(BundleInvalid, match="classifier"):
         export_reranker(read_cross_encoder(broken), tmp_path / "out", BOTH)
     assert not (tmp_path / "out").exists()

@@ -16,22 +16,23 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from es_sbert import loading
-from es_sbert.bundle.checkpoint import KNOWN_ARCHITECTURES, longest_input, read_model
-from es_sbert.bundle.manifest import Manifest
-from es_sbert.bundle.model import Pooling, Precision
-from es_sbert.bundle.store import open_bundle
+from es_sbert import model_loading
+from es_sbert.bundle.bundle import open_encoder_bundle
+from es_sbert.bundle.fingerprint import KNOWN_ARCHITECTURES
+from es_sbert.bundle.manifest import EncoderManifest
+from es_sbert.bundle.sentence_model import Pooling, Precision
+from es_sbert.bundle.sentence_model_reader import max_input_tokens, read_sentence_model
+from es_sbert.encoder.batching import pad
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.packing import pad
 from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
-from es_sbert.exporters import source as source_module
-from es_sbert.exporters.architectures import LAYOUTS
+from es_sbert.exporters import export as source_module
+from es_sbert.exporters.architectures import ARCHITECTURES
 from es_sbert.exporters.export import export_bundle
-from es_sbert.exporters.parity import unit
-from es_sbert.exporters.transformer import Floats
-from es_sbert.loading import load_encoder
+from es_sbert.exporters.parity import normalize_rows
+from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.model_loading import load_encoder
 from tests.unit.checkpoints import TRACED_ARCHITECTURES, write_checkpoint
 
 TEXTS = ["Two children repaired the telescope.", "", "Why?", "a", "The night train is late. " * 30]
@@ -45,17 +46,17 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def bundle(folder: Path) -> tuple[Path, Manifest]:
+def bundle(folder: Path) -> tuple[Path, EncoderManifest]:
     output = folder.with_name("bundle")
-    return output, export_bundle(read_model(folder), output, BOTH)
+    return output, export_bundle(read_sentence_model(folder), output, BOTH)
 
 
 def encode(folder: Path, variant: str, texts: list[str]) -> Floats:
-    with Encoder(open_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
+    with Encoder(open_encoder_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
         return encoder.encode(texts).vectors
 
 
-def test_the_gate_is_that_of_built_graphs(bundle: tuple[Path, Manifest]) -> None:
+def test_the_gate_is_that_of_built_graphs(bundle: tuple[Path, EncoderManifest]) -> None:
     _, manifest = bundle
     assert {name: variant.attention for name, variant in manifest.variants.items()} == {
         "fp32": "traced",
@@ -72,21 +73,23 @@ def test_the_gate_is_that_of_built_graphs(bundle: tuple[Path, Manifest]) -> None
     assert int8.mean_cosine < 0.99999, "this graph is not quantised"
 
 
-def test_vectors_of_sentence_transformers(folder: Path, bundle: tuple[Path, Manifest]) -> None:
+def test_vectors_of_sentence_transformers(folder: Path, bundle: tuple[Path, EncoderManifest]) -> None:
     """Whose tokenizer pads XLNet's texts on the left, and gives the last token a type of its own."""
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, show_progress_bar=False)
     np.testing.assert_allclose(encode(bundle[0], "fp32", TEXTS), theirs, atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", BOTH)
-def test_a_vector_does_not_depend_on_the_texts_beside_it(bundle: tuple[Path, Manifest], variant: str) -> None:
+def test_a_vector_does_not_depend_on_the_texts_beside_it(bundle: tuple[Path, EncoderManifest], variant: str) -> None:
     together = encode(bundle[0], variant, TEXTS)
     alone = np.concatenate([encode(bundle[0], variant, [text]) for text in TEXTS])
     np.testing.assert_allclose(alone, together, atol=2e-5)
 
 
 @pytest.mark.parametrize(("texts", "tokens"), [(1, 1), (1, 2), (2, 3), (1, 64), (7, 33)])
-def test_other_shapes_than_the_traced_one(folder: Path, bundle: tuple[Path, Manifest], texts: int, tokens: int) -> None:
+def test_other_shapes_than_the_traced_one(
+    folder: Path, bundle: tuple[Path, EncoderManifest], texts: int, tokens: int
+) -> None:
     session = onnxruntime.InferenceSession(bundle[0] / "onnx/model_fp32.onnx", providers=["CPUExecutionProvider"])
     reference = SentenceTransformer(str(folder), device="cpu").eval()
     ids = np.random.default_rng(tokens).integers(7, 100, (texts, tokens))
@@ -97,7 +100,7 @@ def test_other_shapes_than_the_traced_one(folder: Path, bundle: tuple[Path, Mani
         length = int(mask[row].sum())
         features = {"input_ids": torch.tensor(ids[row : row + 1, :length])}
         features["attention_mask"] = torch.ones_like(features["input_ids"])
-        if read_model(folder).architecture == "xlnet":
+        if read_sentence_model(folder).architecture == "xlnet":
             features["token_type_ids"] = torch.zeros_like(features["input_ids"])
             features["token_type_ids"][:, -1] = 2
         with torch.no_grad():
@@ -105,16 +108,16 @@ def test_other_shapes_than_the_traced_one(folder: Path, bundle: tuple[Path, Mani
         np.testing.assert_allclose(vectors[row], expected[0].numpy(), atol=1e-5)
 
 
-def test_padding_of_any_length_changes_nothing(folder: Path, bundle: tuple[Path, Manifest]) -> None:
+def test_padding_of_any_length_changes_nothing(folder: Path, bundle: tuple[Path, EncoderManifest]) -> None:
     session = onnxruntime.InferenceSession(bundle[0] / "onnx/model_fp32.onnx", providers=["CPUExecutionProvider"])
-    row = SentenceTokenizer(read_model(folder))(TEXTS[:1]).ids[0]
+    row = SentenceTokenizer(read_sentence_model(folder))(TEXTS[:1]).ids[0]
     ids, mask = pad([row, np.resize(row, 64)])
     (padded,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
     (alone,) = session.run(None, {"input_ids": row[None], "attention_mask": np.ones_like(row[None])})
     np.testing.assert_allclose(padded[0], alone[0], atol=1e-5)
 
 
-def test_int8_quantises_every_product_with_a_weight(bundle: tuple[Path, Manifest]) -> None:
+def test_int8_quantises_every_product_with_a_weight(bundle: tuple[Path, EncoderManifest]) -> None:
     def operators(name: str) -> list[str]:
         return [node.op_type for node in onnx.load(str(bundle[0] / f"onnx/model_{name}.onnx")).graph.node]
 
@@ -128,7 +131,7 @@ def test_int8_quantises_every_product_with_a_weight(bundle: tuple[Path, Manifest
 @pytest.mark.parametrize("pooling", list(Pooling))
 def test_every_pooling_mode(pooling: Pooling, tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "xlnet", "xlnet", pooling=str(pooling), normalize=False, layers=1)
-    parity = export_bundle(read_model(folder), tmp_path / "bundle", [Precision.FP32]).variants["fp32"].parity
+    parity = export_bundle(read_sentence_model(folder), tmp_path / "bundle", [Precision.FP32]).variants["fp32"].parity
     assert parity is not None
     assert parity.min_cosine >= 0.99999
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, show_progress_bar=False)
@@ -139,7 +142,7 @@ def test_dense_and_several_pooling_modes(tmp_path: Path) -> None:
     torch.manual_seed(1)
     dense = [Dense(96, 24, activation_function=torch.nn.Tanh())]
     folder = write_checkpoint(tmp_path / "model", "modernbert", pooling=["cls", "mean"], dense=dense, layers=1)
-    manifest = export_bundle(read_model(folder), tmp_path / "bundle", [Precision.FP32])
+    manifest = export_bundle(read_sentence_model(folder), tmp_path / "bundle", [Precision.FP32])
     assert manifest.dimensions == 24
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, show_progress_bar=False)
     np.testing.assert_allclose(encode(tmp_path / "bundle", "fp32", TEXTS), theirs, atol=1e-5)
@@ -147,13 +150,13 @@ def test_dense_and_several_pooling_modes(tmp_path: Path) -> None:
 
 def test_a_setting_that_the_graph_builder_does_not_know(tmp_path: Path) -> None:
     """BERT is built from its weights, but not with this activation."""
-    model = read_model(write_checkpoint(tmp_path / "bert", hidden_act="mish", layers=1))
+    model = read_sentence_model(write_checkpoint(tmp_path / "bert", hidden_act="mish", layers=1))
     manifest = export_bundle(model, tmp_path / "bundle", BOTH)
     assert {variant.attention for variant in manifest.variants.values()} == {"traced"}
 
 
 def test_known_architectures_are_not_traced(tmp_path: Path) -> None:
-    model = read_model(write_checkpoint(tmp_path / "bert", layers=1))
+    model = read_sentence_model(write_checkpoint(tmp_path / "bert", layers=1))
     assert export_bundle(model, tmp_path / "bundle", [Precision.FP32]).variants["fp32"].attention == "plain"
 
 
@@ -166,15 +169,15 @@ def test_load_encoder_traces_on_first_use(folder: Path, tmp_path: Path, monkeypa
         assert any("Tracing" in message for message in messages)
     with load_encoder(str(folder), device="cpu", precision="int8", threads=1) as encoder:
         vectors = encoder.encode(TEXTS, "query").vectors
-    assert np.einsum("td,td->t", unit(vectors), unit(theirs)).min() > 0.9
+    assert np.einsum("td,td->t", normalize_rows(vectors), normalize_rows(theirs)).min() > 0.9
 
 
 def test_on_cuda_auto_falls_back_to_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     name = str(write_checkpoint(tmp_path / "model", "modernbert", layers=1))
 
-    def prepare(may_fall_back: bool) -> loading._Prepared:
-        return loading._prepare(
+    def prepare(may_fall_back: bool) -> model_loading._SelectedVariant:
+        return model_loading._select_variant(
             name, Device("cuda"), Precision.FP16, may_fall_back=may_fall_back, report=lambda message: None
         )
 
@@ -188,7 +191,7 @@ def test_on_cuda_auto_falls_back_to_fp32(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_fp16_is_refused_and_nothing_written(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedArchitecture, match="no fp16 variant"):
-        export_bundle(read_model(folder), tmp_path / "bundle", [Precision.FP32, Precision.FP16])
+        export_bundle(read_sentence_model(folder), tmp_path / "bundle", [Precision.FP32, Precision.FP16])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -202,7 +205,7 @@ def test_without_torch_the_remedy_names_the_extra(
 
     monkeypatch.setattr(source_module.importlib.util, "find_spec", hide_torch)
     with pytest.raises(UnsupportedArchitecture) as raised:
-        export_bundle(read_model(folder), tmp_path / "bundle", BOTH)
+        export_bundle(read_sentence_model(folder), tmp_path / "bundle", BOTH)
     assert "pip install 'es-sbert[train]'" in raised.value.remedy
     assert list(tmp_path.iterdir()) == []
 
@@ -214,7 +217,7 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "modeling.py").write_text("raise SystemExit('this ran')")
     with pytest.raises(UnsupportedArchitecture) as raised:
-        export_bundle(read_model(folder), tmp_path / "bundle", BOTH)
+        export_bundle(read_sentence_model(folder), tmp_path / "bundle", BOTH)
     assert "runs no code that comes with a model" in raised.value.remedy
 
 
@@ -223,15 +226,17 @@ def test_an_architecture_that_nobody_knows(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "mine"}))
     with pytest.raises(UnsupportedArchitecture, match="'mine'"):
-        export_bundle(read_model(folder), tmp_path / "bundle", BOTH)
+        export_bundle(read_sentence_model(folder), tmp_path / "bundle", BOTH)
     assert not (tmp_path / "bundle").exists()
 
 
 def test_token_types_by_place(folder: Path) -> None:
-    from es_sbert.exporters.traced import TokenTypes
+    from es_sbert.networks.siamese_encoder import TokenTypes
 
-    types = TokenTypes.of(load_tokenizer(read_model(folder).tokenizer_file))
-    expected = TokenTypes((), 0, (0, 2)) if read_model(folder).architecture == "xlnet" else TokenTypes((0,), 0, (0,))
+    types = TokenTypes.of(load_tokenizer(read_sentence_model(folder).tokenizer_file))
+    expected = (
+        TokenTypes((), 0, (0, 2)) if read_sentence_model(folder).architecture == "xlnet" else TokenTypes((0,), 0, (0,))
+    )
     assert types == expected
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
     around = TokenTypes((3,), 1, (4, 5))
@@ -244,17 +249,17 @@ def edit(path: Path, **settings: Any) -> None:
 
 def test_every_setting_of_an_unknown_architecture_is_in_the_fingerprint(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", "modernbert", layers=1)
-    before = read_model(folder).fingerprint
+    before = read_sentence_model(folder).fingerprint
     edit(
         folder / "config.json", transformers_version="9", attention_dropout=0.5, architectures=["ModernBertForMaskedLM"]
     )
-    assert read_model(folder).fingerprint == before
+    assert read_sentence_model(folder).fingerprint == before
     edit(folder / "config.json", local_attention=16)
-    assert read_model(folder).fingerprint != before
+    assert read_sentence_model(folder).fingerprint != before
 
 
 def test_built_architectures_are_those_whose_settings_are_known() -> None:
-    assert set(LAYOUTS) == KNOWN_ARCHITECTURES
+    assert set(ARCHITECTURES) == KNOWN_ARCHITECTURES
 
 
 @pytest.mark.parametrize(
@@ -264,14 +269,14 @@ def test_maximum_tokens_where_a_network_has_no_positions(
     said: int, positions: int | None, expected: int, tmp_path: Path
 ) -> None:
     config = {"model_type": "xlnet", "max_position_embeddings": positions}
-    assert longest_input(tmp_path, config, {"max_seq_length": said}, {}) == expected
+    assert max_input_tokens(tmp_path, config, {"max_seq_length": said}, {}) == expected
 
 
 @pytest.mark.parametrize("said", [0, 10**30])
 def test_no_maximum_at_all(said: int, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": said}))
     with pytest.raises(BundleInvalid, match="how many tokens"):
-        longest_input(tmp_path, {"model_type": "xlnet"}, {}, {})
+        max_input_tokens(tmp_path, {"model_type": "xlnet"}, {}, {})
 
 
 class Doubled(torch.nn.Module):
@@ -287,13 +292,13 @@ class Doubled(torch.nn.Module):
 
 
 def test_what_torch_cannot_write_is_named() -> None:
-    from es_sbert.exporters.trace import example, trace
+    from es_sbert.exporters.tracing import example_inputs, trace_module
 
-    inputs = dict(zip(("ids", "mask"), example((3, 6), 100), strict=True))
-    graph = trace(Doubled(known=True), inputs, "doubled", name="model")
+    inputs = dict(zip(("ids", "mask"), example_inputs((3, 6), 100), strict=True))
+    graph = trace_module(Doubled(known=True), inputs, "doubled", name="model")
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
     ids = np.arange(10).reshape(5, 2)
     (doubled,) = session.run(None, {"ids": ids, "mask": np.ones_like(ids)})
     np.testing.assert_array_equal(doubled, 2 * ids)
     with pytest.raises(UnsupportedArchitecture, match=r"model: torch cannot write .*bessel_j0"):
-        trace(Doubled(known=False), inputs, "doubled", name="model")
+        trace_module(Doubled(known=False), inputs, "doubled", name="model")

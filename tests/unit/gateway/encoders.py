@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from es_sbert.bundle.model import PromptKind
-from es_sbert.encoder.types import EncoderInfo, TokenizedTexts, Vectors
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.encoder.embeddings import EncoderInfo, Vectors
+from es_sbert.encoder.tokenizer import TokenizedTexts
 
 POISON = "poison"
 

@@ -8,63 +8,71 @@ from typing import Any
 
 import numpy as np
 
-from es_sbert.encoder.types import Vectors
-from es_sbert.engines.protocol import Flavour, Json
-from es_sbert.gateway.indices import Searched
-from es_sbert.gateway.rewrite.body import defined_fields, rewritten_body
-from es_sbert.gateway.rewrite.hybrid import Hybrid, semantic_weight
-from es_sbert.gateway.rewrite.queries import Answered, Filters, QueryRewriter
-from es_sbert.gateway.rewrite.semantic import Reader, Semantic
-from es_sbert.gateway.settings import Limits, Meaning
-from es_sbert.gateway.targets import FieldNames
-from es_sbert.index.meta import PassageRules, VectorFieldMeta
-from es_sbert.index.vectors import vector_list
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.gateway.field_resolver import FieldResolver
+from es_sbert.gateway.index_lookup import ResolvedIndices
+from es_sbert.gateway.search.full_text_queries import HybridDetector, semantic_weight
+from es_sbert.gateway.search.query_rewriter import Filters, QueryRewriter, VectorLookup
+from es_sbert.gateway.search.search_body import request_defined_fields, rewrite_body
+from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
+from es_sbert.gateway.settings import Limits, SemanticSettings
+from es_sbert.index.serialization import to_float_list
+from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
 
 
 def vector_field(**changed: Any) -> VectorFieldMeta:
-    said = {"fingerprint": "f" * 64, "model": "all-MiniLM-L6-v2", "dimensions": 3, "index_type": "hnsw",
-            "text": "{title}. {body}"}  # fmt: skip
+    said = {
+        "fingerprint": "f" * 64,
+        "model": "all-MiniLM-L6-v2",
+        "dimensions": 3,
+        "index_type": "hnsw",
+        "text": "{title}. {body}",
+    }
     return VectorFieldMeta.model_validate(said | changed)
 
 
-PLAIN = Searched({"docs": {"embedding": vector_field()}}, {"docs": 1, "old": 1}, ordinary=False)
-PASSAGES = Searched(
-    {"docs": {"embedding": vector_field(passages=PassageRules(tokens=64, overlap=8))}}, {"docs": 1, "old": 1}
+PLAIN = ResolvedIndices({"docs": {"embedding": vector_field()}}, {"docs": 1, "old": 1}, ordinary=False)
+PASSAGES = ResolvedIndices(
+    {"docs": {"embedding": vector_field(passages=ChunkRules(tokens=64, overlap=8))}}, {"docs": 1, "old": 1}
 )
-TWO_FIELDS = Searched(
+TWO_FIELDS = ResolvedIndices(
     {"docs": {"title_vector": vector_field(text="{title}"), "embedding": vector_field()}},
     {"docs": 1, "old": 1},
     ordinary=False,
 )
-MIXED = Searched(
+MIXED = ResolvedIndices(
     {"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(fingerprint="e" * 64)}},
     {"docs": 1, "old": 1},
 )
-CUT_HERE_WHOLE_THERE = Searched(PASSAGES.fields | {"old": {"embedding": vector_field()}}, {"docs": 1, "old": 1})
-SEVERAL_TYPES = Searched(
-    {"docs": {"embedding": vector_field()}, "old": {"embedding": vector_field(index_type="flat")},
-     "small": {"embedding": vector_field(index_type="int8_hnsw")}},
+CUT_HERE_WHOLE_THERE = ResolvedIndices(PASSAGES.fields | {"old": {"embedding": vector_field()}}, {"docs": 1, "old": 1})
+SEVERAL_TYPES = ResolvedIndices(
+    {
+        "docs": {"embedding": vector_field()},
+        "old": {"embedding": vector_field(index_type="flat")},
+        "small": {"embedding": vector_field(index_type="int8_hnsw")},
+    },
     {"docs": 1, "old": 1, "small": 1},
     filters={"old": {"term": {"tenant": 1}}},
-)  # fmt: skip
+)
 
 
 @dataclass
 class Rewriting:
     """Rewrites bodies and keeps the texts that vectors were asked for."""
 
-    searched: Searched = PLAIN
-    flavour: Flavour = Flavour.ELASTICSEARCH
-    meaning: Meaning = field(default_factory=lambda: Meaning(k=10))
+    searched: ResolvedIndices = PLAIN
+    flavour: EngineType = EngineType.ELASTICSEARCH
+    meaning: SemanticSettings = field(default_factory=lambda: SemanticSettings(k=10))
     hybrid: bool = False
     least: float | None = None
     texts: list[str] = field(default_factory=list)
 
-    def answered(self, semantic: Semantic, filters: Filters) -> tuple[Vectors, float | None]:
+    def answered(self, semantic: SemanticQuery, filters: Filters) -> tuple[Vectors, float | None]:
         self.texts.append(semantic.text)
         return self._vector(semantic), None if filters is None else self.least
 
-    def _vector(self, semantic: Semantic) -> Vectors:
+    def _vector(self, semantic: SemanticQuery) -> Vectors:
         """*Shape:* ``(dimensions,)``."""
         random = np.random.default_rng(zlib.crc32(semantic.text.encode()))
         return random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32)
@@ -73,25 +81,27 @@ class Rewriting:
         """The body with its vectors; the same one as where they are filled in afterwards."""
         lists: dict[str, tuple[Vectors, list[float]]] = {}
 
-        def later(semantic: Semantic, filters: Filters) -> tuple[list[float], float | None]:
+        def later(semantic: SemanticQuery, filters: Filters) -> tuple[list[float], float | None]:
             vector, least = self._vector(semantic), None if filters is None else self.least
             return lists.setdefault(semantic.text, (vector, []))[1], least
 
         filled = self._rewritten(body, later)
         for vector, numbers in lists.values():
-            numbers[:] = vector_list(vector)
+            numbers[:] = to_float_list(vector)
         rewritten = self._rewritten(body, self.answered)
         assert filled == rewritten
         return rewritten
 
-    def _rewritten(self, body: Json, answered: Answered) -> Json:
-        names = FieldNames(self.searched, self.meaning.virtual_field, defined_fields(body))
+    def _rewritten(self, body: Json, answered: VectorLookup) -> Json:
+        names = FieldResolver(self.searched, self.meaning.virtual_field, request_defined_fields(body))
         limits = Limits(query_characters=1000)
         hybrid = (
-            Hybrid(names, self.meaning, limits, semantic_weight(self.meaning, self.flavour)) if self.hybrid else None
+            HybridDetector(names, self.meaning, limits, semantic_weight(self.meaning, self.flavour))
+            if self.hybrid
+            else None
         )
-        reader = Reader(names, self.meaning, limits)
-        return rewritten_body(body, QueryRewriter(self.flavour, reader, answered, hybrid))
+        reader = SemanticQueryParser(names, self.meaning, limits)
+        return rewrite_body(body, QueryRewriter(self.flavour, reader, answered, hybrid))
 
     def query(self, query: Json, **body: Any) -> Json:
         rewritten: Json = self({"query": query} | body)["query"]

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.admission import Admission, Connections, allowed_connections, client_of
+from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter, client_network, default_connection_limit
 from es_sbert.gateway.settings import MIB, Limits
 from es_sbert.gateway.throttled_log import ThrottledLog
 
@@ -30,11 +30,11 @@ class Caller:
      ("fe80::1%eth0", "fe80::/64"), ("", ""), ("a name", "a name")],
 )  # fmt: skip
 def test_addresses_of_one_network_of_ipv6_count_as_one_client(address: str, client: str) -> None:
-    assert client_of(address) == client
+    assert client_network(address) == client
 
 
 def test_a_connection_counts_until_it_is_closed() -> None:
-    connections = Connections(Limits(connections=3, client_connections=2))
+    connections = ConnectionLimiter(Limits(connections=3, client_connections=2))
     first, second, third = (Caller(f"2001:db8::{number}") for number in (1, 2, 3))
     assert connections.add(first) is connections.add(second) is None
     refused = connections.add(third)
@@ -51,7 +51,7 @@ def test_a_connection_counts_until_it_is_closed() -> None:
 
 
 def test_the_oldest_of_many_that_are_too_many_is_refused_first() -> None:
-    connections = Connections(Limits(connections=1))
+    connections = ConnectionLimiter(Limits(connections=1))
     callers = [Caller(f"192.0.2.{number}") for number in range(1, 101)]
     errors = [connections.add(caller) for caller in callers]
     assert [error is None for error in errors] == [True] + 99 * [False]
@@ -61,11 +61,11 @@ def test_the_oldest_of_many_that_are_too_many_is_refused_first() -> None:
 
 
 def test_some_connections_are_always_allowed() -> None:
-    assert 1 <= allowed_connections() <= 10_000
+    assert 1 <= default_connection_limit() <= 10_000
 
 
 def test_at_the_end_of_a_request_all_of_it_is_given_back() -> None:
-    admission = Admission(Limits(concurrency=1, body_bytes=5, buffered_bytes=10))
+    admission = AdmissionControl(Limits(concurrency=1, body_bytes=5, buffered_bytes=10))
     with admission.slot() as slot:
         slot.acquire()
         slot.acquire()
@@ -79,8 +79,8 @@ def test_at_the_end_of_a_request_all_of_it_is_given_back() -> None:
 
 
 def test_memory_for_bodies_is_at_least_that_of_one_request() -> None:
-    assert Limits().most_buffered_bytes == 1024 * MIB
-    assert Limits(body_bytes=600 * MIB).most_buffered_bytes == 1200 * MIB
+    assert Limits().max_buffered_bytes == 1024 * MIB
+    assert Limits(body_bytes=600 * MIB).max_buffered_bytes == 1200 * MIB
     with pytest.raises(UsageError) as caught:
         Limits(body_bytes=10, buffered_bytes=19)
     assert "--max-buffered" in caught.value.remedy
@@ -94,11 +94,15 @@ def test_a_kind_of_warning_is_logged_once_in_a_while(caplog: pytest.LogCaptureFi
         log.warning("%s fails", "it")
         log.warning("%s", f"at {second}", kind="other")
     assert [message for message in caplog.messages if "fails" in message] == [
-        "it fails", "it fails (and 9 times more before)", "it fails (and 9 times more before)"
-    ]  # fmt: skip
+        "it fails",
+        "it fails (and 9 times more before)",
+        "it fails (and 9 times more before)",
+    ]
     assert [message for message in caplog.messages if message.startswith("at")] == [
-        "at 0", "at 10 (and 9 times more before)", "at 20 (and 9 times more before)"
-    ]  # fmt: skip
+        "at 0",
+        "at 10 (and 9 times more before)",
+        "at 20 (and 9 times more before)",
+    ]
 
 
 def test_a_bug_is_logged_once_in_a_while_for_each_place(caplog: pytest.LogCaptureFixture) -> None:

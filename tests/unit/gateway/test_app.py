@@ -10,9 +10,9 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.gateway.app import Gateway
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest
+from es_sbert.gateway.proxy.json_bodies import parse_object
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.gateway.wire.incoming import Incoming
-from es_sbert.gateway.wire.json_bodies import parse_object
 
 SCOPE: dict[str, Any] = {
     "type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b"",
@@ -32,7 +32,7 @@ def test_a_bug_is_an_error_in_the_engines_shape_and_in_the_log(
     async def receive() -> Any:
         return {"type": "http.disconnect"}
 
-    async def broken(self: Gateway, incoming: Incoming, *rest: Any) -> None:
+    async def broken(self: Gateway, incoming: IncomingRequest, *rest: Any) -> None:
         if begun:
             await rest[-1]({"type": "http.response.start", "status": 200, "headers": []})
         raise KeyError("oops")

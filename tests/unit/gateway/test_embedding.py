@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.bundle.model import PromptKind
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.encoder.embeddings import EncodeResult, Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.types import Encoded, TokenizedTexts, Vectors
+from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.embedding.cache import VectorCache
-from es_sbert.gateway.embedding.embedder import Embedder, EmbeddingSettings
+from es_sbert.gateway.embedding.embedder import BatchingEmbedder, VectorCache
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.settings import EmbeddingSettings
 from tests.unit.gateway.encoders import POISON, TellingEncoder
 
 Call = tuple[list[str], PromptKind | None]
@@ -32,10 +33,10 @@ _CALLS = st.lists(
 )
 
 
-def embedder(encoder: TellingEncoder, cache: VectorCache | None = None, **settings: Any) -> Embedder:
+def embedder(encoder: TellingEncoder, cache: VectorCache | None = None, **settings: Any) -> BatchingEmbedder:
     chosen = EmbeddingSettings(**settings)
     cache = VectorCache(chosen.cached_vectors) if cache is None else cache
-    return Embedder(cast(Encoder, encoder), chosen, cache, GatewayMetrics())
+    return BatchingEmbedder(cast(Encoder, encoder), chosen, cache, GatewayMetrics())
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -51,7 +52,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def assert_own(encoder: TellingEncoder, call: Call, encoded: Encoded) -> None:
+def assert_own(encoder: TellingEncoder, call: Call, encoded: EncodeResult) -> None:
     texts, kind = call
     np.testing.assert_array_equal(encoded.vectors, encoder.expected(texts, kind))
     assert encoded.vectors.shape == (len(texts), encoder.DIMENSIONS)
@@ -98,14 +99,14 @@ def test_callers_who_give_up_or_fail_concern_nobody_else(calls: list[Call], data
             elif fate == "gives up" and call[0]:
                 assert isinstance(answer, asyncio.CancelledError)
             elif fate == "stays":
-                assert isinstance(answer, Encoded)
+                assert isinstance(answer, EncodeResult)
                 assert_own(encoder, call, answer)
         assert_own(encoder, (["again"], None), await one.embed(["again"]))
 
     run(scenario())
 
 
-async def occupy(one: Embedder, encoder: TellingEncoder) -> list[asyncio.Task[Encoded]]:
+async def occupy(one: BatchingEmbedder, encoder: TellingEncoder) -> list[asyncio.Task[EncodeResult]]:
     """Start as many batches as may run, each with one text, and let them wait in the encoder."""
     encoder.may_run.clear()
     tasks = []

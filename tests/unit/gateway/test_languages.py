@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.gateway.searches.languages import filters
+from es_sbert.gateway.search.unsupported_apis import query_dsl_parts
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,6 @@ from es_sbert.gateway.searches.languages import filters
 def test_texts_in_other_languages_are_found(text: str, inside: list[str]) -> None:
     said = {"term": {"topic": "a"}}
     queries = [{"query_string": {"query": one}} for one in inside]
-    assert filters({"query": text}) == queries
-    assert filters({"query": text, "filter": said}) == [said, *queries]
-    assert filters({"query": 1, "filter": None}) == []
+    assert query_dsl_parts({"query": text}) == queries
+    assert query_dsl_parts({"query": text, "filter": said}) == [said, *queries]
+    assert query_dsl_parts({"query": 1, "filter": None}) == []

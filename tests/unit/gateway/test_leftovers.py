@@ -11,8 +11,8 @@ import pytest
 
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch
-from es_sbert.gateway.failures import BadRequest
-from es_sbert.gateway.indices import NOTHING
+from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.index_lookup import NO_MAPPINGS
 from tests.unit.gateway.rewriting import PLAIN, Rewriting, clauses, vector_field
 
 TEXT = "how do plants make energy"
@@ -52,7 +52,7 @@ def test_where_the_engine_would_silently_find_nothing_the_request_is_refused(whe
     with pytest.raises(BadRequest) as caught:
         Rewriting()(REFUSED[where])
     assert caught.value.remedy
-    for searched in (NOTHING, replace(PLAIN, ordinary=True)):
+    for searched in (NO_MAPPINGS, replace(PLAIN, ordinary=True)):
         if "lucene" not in where and "semantic" not in str(clauses(REFUSED[where], "match")):
             Rewriting(searched)(REFUSED[where])
 
@@ -122,8 +122,10 @@ def test_a_wrapped_query_means_what_it_holds() -> None:
 
 def test_words_are_marked_where_meaning_was_asked_for() -> None:
     words = {"multi_match": {"query": TEXT, "fields": ["title", "body"], "lenient": True}}
-    said: Any = {"highlight_query": {"bool": {"should": [SEMANTIC, EN]}},
-                 "fields": {"title": {"highlight_query": SEMANTIC}, "body": {}}}  # fmt: skip
+    said: Any = {
+        "highlight_query": {"bool": {"should": [SEMANTIC, EN]}},
+        "fields": {"title": {"highlight_query": SEMANTIC}, "body": {}},
+    }
     marked = Rewriting(hybrid=True)({"query": EN, "highlight": said})["highlight"]
     assert marked["highlight_query"] == {"bool": {"should": [words, EN]}}
     assert marked["fields"] == {"title": {"highlight_query": words}, "body": {}}

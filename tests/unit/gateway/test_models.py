@@ -15,20 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import es_sbert.bundle.registry
-import es_sbert.gateway.embedding.models
-import es_sbert.gateway.embedding.trust
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.registry import register_model
-from es_sbert.bundle.store import bundle_folder_of
+import es_sbert.bundle.local_registry
+import es_sbert.gateway.embedding.model_registry
+import es_sbert.gateway.embedding.trusted_models
+from es_sbert.bundle.bundle import cached_bundle_path
+from es_sbert.bundle.local_registry import register_model
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFound, UsageError
-from es_sbert.gateway.embedding.embedder import EmbeddingSettings
-from es_sbert.gateway.embedding.models import Models
-from es_sbert.gateway.embedding.served import ModelSettings
+from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.loading import load_encoder
+from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings
+from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 
@@ -50,13 +49,13 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         loaded.append(model)
         return load_encoder(model, **options)
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.models, "load_encoder", counted)
+    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "load_encoder", counted)
     return loaded
 
 
-def models(*names: Path | str, **settings: Any) -> Models:
+def models(*names: Path | str, **settings: Any) -> ModelRegistry:
     chosen = ModelSettings(models=tuple(map(str, names)), device="cpu", precision="fp32", threads=1, **settings)
-    return Models(chosen, EmbeddingSettings(), GatewayMetrics())
+    return ModelRegistry(chosen, EmbeddingSettings(), GatewayMetrics())
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -95,14 +94,14 @@ def test_unclear_names_are_refused(settings: dict[str, Any]) -> None:
 def test_concurrent_first_requests_load_once_and_give_the_models_vectors(folders: list[Path], loads: list[str]) -> None:
     async def scenario() -> None:
         served = models(*folders)
-        assert served.not_ready == "the model model0 is not loaded yet"
+        assert served.not_ready_reason == "the model model0 is not loaded yet"
         many = [asyncio.create_task(served.get()) for _ in range(5)]
         await asyncio.sleep(0)
         many.pop().cancel()  # one who gives up takes nothing from the others
         embedders = await asyncio.gather(*many, served.get("model1"))
         assert len(set(map(id, embedders))) == 2
         assert sorted(loads) == sorted(map(str, folders[:2]))
-        assert served.not_ready is None
+        assert served.not_ready_reason is None
         encoded = await embedders[0].embed(["a man plays guitar", "cat"], "query")
         with load_encoder(str(folders[0]), device="cpu", precision="fp32") as reference:
             np.testing.assert_allclose(
@@ -139,11 +138,11 @@ def test_a_model_that_cannot_be_loaded_is_told_and_tried_again(tmp_path: Path, f
         served = models(place)
         with pytest.raises(ModelNotFound):
             await served.get()
-        assert served.not_ready is not None
-        assert "cannot be loaded" in served.not_ready
+        assert served.not_ready_reason is not None
+        assert "cannot be loaded" in served.not_ready_reason
         shutil.copytree(folders[0], place)
         await served.get()
-        assert served.not_ready is None
+        assert served.not_ready_reason is None
         await served.close()
 
     run(scenario())
@@ -175,8 +174,8 @@ def test_an_index_may_use_a_model_that_the_operator_has_registered(
     folders: list[Path], loads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = write_tiny_bert(tmp_path / "own", seed=7)
-    wanted = read_model(own).fingerprint
-    monkeypatch.setattr(es_sbert.gateway.embedding.trust, "_RECHECK_SECONDS", 0.0)
+    wanted = read_sentence_model(own).fingerprint
+    monkeypatch.setattr(es_sbert.gateway.embedding.trusted_models, "_RECHECK_SECONDS", 0.0)
 
     async def scenario() -> None:
         served = models(folders[0])
@@ -209,9 +208,9 @@ def test_a_changed_folder_is_not_hashed_for_every_search(
 
     def counted(folder: Path) -> str:
         read.append(folder)
-        return read_model(folder).fingerprint
+        return read_sentence_model(folder).fingerprint
 
-    monkeypatch.setattr(es_sbert.bundle.registry, "fingerprint_of", counted)
+    monkeypatch.setattr(es_sbert.bundle.local_registry, "fingerprint_of", counted)
 
     async def scenario() -> None:
         served = models(folders[0])
@@ -232,7 +231,7 @@ def test_the_log_says_which_index_needs_the_model_and_the_caller_is_not_told(
     async def scenario() -> None:
         served = models(folders[0])
         with pytest.raises(ModelError) as refused:
-            await served.of_field(meta, "docs")
+            await served.for_field(meta, "docs")
         assert "quickstart" not in str(refused.value)
         await served.close()
 
@@ -263,7 +262,7 @@ def test_a_mapping_is_a_claim_and_opens_no_path(
         with pytest.raises(IndexMismatch, match="another model"):
             await served.get(str(folders[0]), unknown)
         assert loads == []
-        assert not bundle_folder_of(unknown).exists()
+        assert not cached_bundle_path(unknown).exists()
         await served.close()
 
     run(scenario())
@@ -279,7 +278,7 @@ def test_the_hub_is_asked_for_a_mappings_model_only_where_the_operator_said_so(
         asked.append(model)
         return load_encoder(str(folders[1]), **options)  # another model than the mapping claims
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.models, "load_encoder", hub)
+    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "load_encoder", hub)
 
     async def scenario() -> None:
         served = models(folders[0], download=download)
@@ -301,7 +300,7 @@ def test_closing_waits_for_what_is_being_loaded(folders: list[Path], monkeypatch
         encoders.append(load_encoder(model, **options))
         return encoders[0]
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.models, "load_encoder", slow)
+    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "load_encoder", slow)
 
     async def scenario() -> None:
         served = models(folders[0])
@@ -327,7 +326,7 @@ def test_what_an_encoder_warns_of_is_logged(
         encoder.info = replace(encoder.info, warnings=("CUDA does not run here: no cuBLAS",))
         return encoder
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.models, "load_encoder", warning)
+    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "load_encoder", warning)
 
     async def scenario() -> None:
         served = models(folders[0])

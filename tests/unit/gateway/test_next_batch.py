@@ -9,17 +9,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.encoder.types import TokenizedTexts
-from es_sbert.gateway.embedding.waiting import WaitingRequest, next_batch
+from es_sbert.encoder.tokenizer import TokenizedTexts
+from es_sbert.gateway.embedding.request_queue import QueuedRequest, next_batch
 
 
-def request_of(lengths: Sequence[int]) -> WaitingRequest:
+def request_of(lengths: Sequence[int]) -> QueuedRequest:
     """A request whose texts have so many tokens."""
     ids = [np.ones(length, dtype=np.int64) for length in lengths]
-    return WaitingRequest(TokenizedTexts(ids, np.array(lengths, dtype=np.int64), 512), cast(Any, None))
+    return QueuedRequest(TokenizedTexts(ids, np.array(lengths, dtype=np.int64), 512), cast(Any, None))
 
 
-def batch(requests: list[WaitingRequest], tokens: int, *, oldest_first: bool) -> list[tuple[WaitingRequest, int]]:
+def batch(requests: list[QueuedRequest], tokens: int, *, oldest_first: bool) -> list[tuple[QueuedRequest, int]]:
     shares = next_batch(requests, tokens, oldest_first=oldest_first)
     return [(share.request, len(share.numbers)) for share in shares]
 

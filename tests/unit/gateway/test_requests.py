@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import (
     EngineUnreachable,
     IndexMismatch,
@@ -23,23 +23,23 @@ from es_sbert.errors import (
     RequestTooLarge,
     UsageError,
 )
-from es_sbert.gateway.failures import BadRequest, answer_headers, error_body, error_object, status_of
-from es_sbert.gateway.indices import in_lines, local, read_indices
-from es_sbert.gateway.searches.hints import hinted
-from es_sbert.gateway.searches.reading import is_json
-from es_sbert.gateway.searches.several import split
-from es_sbert.gateway.settings import GatewaySettings, Limits, Listen, Meaning
-from es_sbert.gateway.wire.callers import identity
-from es_sbert.gateway.wire.forward import Answer
-from es_sbert.gateway.wire.headers import passed_on
-from es_sbert.gateway.wire.incoming import CallerGone, Incoming, decompressed
-from es_sbert.gateway.wire.json_bodies import NotPlainJson, in_utf8, lines_in_utf8, parse_object, write_object
-from es_sbert.gateway.wire.routes import Api, Route, route_of
-from es_sbert.gateway.wire.upstream import Reply, Upstream
+from es_sbert.gateway.callers import credential_headers
+from es_sbert.gateway.errors import BadRequest, error_body, error_object, http_status, response_headers
+from es_sbert.gateway.index_lookup import local_indices, resolve_mappings, split_expression
+from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute, match_route
+from es_sbert.gateway.proxy.forward import BufferedResponse
+from es_sbert.gateway.proxy.incoming_request import ClientDisconnected, IncomingRequest, decompress_body
+from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, lines_to_utf8, parse_object, to_utf8, write_object
+from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply, end_to_end_headers
+from es_sbert.gateway.search.incoming_search import has_json_body
+from es_sbert.gateway.search.msearch import split_entries
+from es_sbert.gateway.search.search import add_hint
+from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings
 
 
-def incoming(target: str, method: str = "GET", headers: dict[str, str] | None = None, *parts: bytes,
-             limits: Limits | None = None) -> Incoming:  # fmt: skip
+def incoming(
+    target: str, method: str = "GET", headers: dict[str, str] | None = None, *parts: bytes, limits: Limits | None = None
+) -> IncomingRequest:
     path, _, query = target.partition("?")
     scope: dict[str, Any] = {
         "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
@@ -53,53 +53,53 @@ def incoming(target: str, method: str = "GET", headers: dict[str, str] | None = 
     async def receive() -> Any:
         return messages.pop(0)
 
-    return Incoming.of(scope, receive, limits or Limits())
+    return IncomingRequest.of(scope, receive, limits or Limits())
 
 
 @pytest.mark.parametrize(
     ("method", "path", "route"),
     [
-        ("GET", "/docs/_search", Route(Api.SEARCH, "docs")),
-        ("POST", "/_search", Route(Api.SEARCH)),
-        ("POST", "/_all/_search", Route(Api.SEARCH, "_all")),
-        ("POST", "/a,b-*/_search/", Route(Api.SEARCH, "a,b-*")),
-        ("POST", "/%3Clogs-%7Bnow%2Fd%7D%3E/_search", Route(Api.SEARCH, "%3Clogs-%7Bnow%2Fd%7D%3E")),
-        ("POST", "/docs/%5Fsearch", Route(Api.SEARCH, "docs")),
-        ("POST", "/docs/_async_search", Route(Api.ASYNC_SEARCH, "docs")),
-        ("GET", "/_async_search/FmRl", Route(Api.OTHER)),
-        ("POST", "/docs/_count", Route(Api.COUNT, "docs")),
-        ("POST", "/_msearch", Route(Api.MULTI_SEARCH)),
-        ("POST", "/docs/_search/template", Route(Api.SEARCH_TEMPLATE, "docs")),
-        ("POST", "/_msearch/template", Route(Api.MULTI_SEARCH_TEMPLATE)),
-        ("POST", "/_search/scroll", Route(Api.OTHER)),
-        ("GET", "/docs/_explain/a%2Fb", Route(Api.EXPLAIN, "docs", "a%2Fb")),
-        ("POST", "/docs/_explain", Route(Api.OTHER)),
-        ("GET", "/_validate/query", Route(Api.VALIDATE)),
-        ("POST", "/docs/_rank_eval", Route(Api.RANK_EVALUATION, "docs")),
-        ("POST", "/_query/async", Route(Api.LANGUAGE)),
-        ("GET", "/_query/async/FmRl", Route(Api.OTHER)),
-        ("POST", "/docs/_eql/search", Route(Api.LANGUAGE, "docs")),
-        ("POST", "/_plugins/_ppl", Route(Api.LANGUAGE)),
-        ("POST", "/docs/_delete_by_query", Route(Api.BY_QUERY, "docs")),
-        ("POST", "/docs/_update_by_query", Route(Api.BY_QUERY, "docs")),
-        ("POST", "/_delete_by_query/abc:1/_rethrottle", Route(Api.OTHER)),
-        ("POST", "/_reindex", Route(Api.REINDEX)),
-        ("PUT", "/_bulk", Route(Api.BULK)),
-        ("POST", "/docs/_doc", Route(Api.DOCUMENT, "docs")),
-        ("PUT", "/docs/_doc/a%2Fb", Route(Api.DOCUMENT, "docs", "a%2Fb")),
-        ("GET", "/docs/_doc/1", Route(Api.OTHER)),
-        ("DELETE", "/docs/_doc/1", Route(Api.OTHER)),
-        ("PUT", "/docs/_create/1", Route(Api.CREATE, "docs", "1")),
-        ("POST", "/docs/_update/1", Route(Api.UPDATE, "docs", "1")),
-        ("POST", "/docs/_update", Route(Api.OTHER)),
-        ("PUT", "/_search", Route(Api.OTHER)),
-        ("GET", "/", Route(Api.OTHER)),
-        ("PUT", "/docs", Route(Api.OTHER)),
-        ("GET", "/_cat/indices/_search", Route(Api.OTHER)),
+        ("GET", "/docs/_search", EngineRoute(EngineApi.SEARCH, "docs")),
+        ("POST", "/_search", EngineRoute(EngineApi.SEARCH)),
+        ("POST", "/_all/_search", EngineRoute(EngineApi.SEARCH, "_all")),
+        ("POST", "/a,b-*/_search/", EngineRoute(EngineApi.SEARCH, "a,b-*")),
+        ("POST", "/%3Clogs-%7Bnow%2Fd%7D%3E/_search", EngineRoute(EngineApi.SEARCH, "%3Clogs-%7Bnow%2Fd%7D%3E")),
+        ("POST", "/docs/%5Fsearch", EngineRoute(EngineApi.SEARCH, "docs")),
+        ("POST", "/docs/_async_search", EngineRoute(EngineApi.ASYNC_SEARCH, "docs")),
+        ("GET", "/_async_search/FmRl", EngineRoute(EngineApi.OTHER)),
+        ("POST", "/docs/_count", EngineRoute(EngineApi.COUNT, "docs")),
+        ("POST", "/_msearch", EngineRoute(EngineApi.MULTI_SEARCH)),
+        ("POST", "/docs/_search/template", EngineRoute(EngineApi.SEARCH_TEMPLATE, "docs")),
+        ("POST", "/_msearch/template", EngineRoute(EngineApi.MULTI_SEARCH_TEMPLATE)),
+        ("POST", "/_search/scroll", EngineRoute(EngineApi.OTHER)),
+        ("GET", "/docs/_explain/a%2Fb", EngineRoute(EngineApi.EXPLAIN, "docs", "a%2Fb")),
+        ("POST", "/docs/_explain", EngineRoute(EngineApi.OTHER)),
+        ("GET", "/_validate/query", EngineRoute(EngineApi.VALIDATE)),
+        ("POST", "/docs/_rank_eval", EngineRoute(EngineApi.RANK_EVALUATION, "docs")),
+        ("POST", "/_query/async", EngineRoute(EngineApi.LANGUAGE)),
+        ("GET", "/_query/async/FmRl", EngineRoute(EngineApi.OTHER)),
+        ("POST", "/docs/_eql/search", EngineRoute(EngineApi.LANGUAGE, "docs")),
+        ("POST", "/_plugins/_ppl", EngineRoute(EngineApi.LANGUAGE)),
+        ("POST", "/docs/_delete_by_query", EngineRoute(EngineApi.BY_QUERY, "docs")),
+        ("POST", "/docs/_update_by_query", EngineRoute(EngineApi.BY_QUERY, "docs")),
+        ("POST", "/_delete_by_query/abc:1/_rethrottle", EngineRoute(EngineApi.OTHER)),
+        ("POST", "/_reindex", EngineRoute(EngineApi.REINDEX)),
+        ("PUT", "/_bulk", EngineRoute(EngineApi.BULK)),
+        ("POST", "/docs/_doc", EngineRoute(EngineApi.DOCUMENT, "docs")),
+        ("PUT", "/docs/_doc/a%2Fb", EngineRoute(EngineApi.DOCUMENT, "docs", "a%2Fb")),
+        ("GET", "/docs/_doc/1", EngineRoute(EngineApi.OTHER)),
+        ("DELETE", "/docs/_doc/1", EngineRoute(EngineApi.OTHER)),
+        ("PUT", "/docs/_create/1", EngineRoute(EngineApi.CREATE, "docs", "1")),
+        ("POST", "/docs/_update/1", EngineRoute(EngineApi.UPDATE, "docs", "1")),
+        ("POST", "/docs/_update", EngineRoute(EngineApi.OTHER)),
+        ("PUT", "/_search", EngineRoute(EngineApi.OTHER)),
+        ("GET", "/", EngineRoute(EngineApi.OTHER)),
+        ("PUT", "/docs", EngineRoute(EngineApi.OTHER)),
+        ("GET", "/_cat/indices/_search", EngineRoute(EngineApi.OTHER)),
     ],
 )
-def test_routes(method: str, path: str, route: Route) -> None:
-    assert route_of(incoming(path, method)) == route
+def test_routes(method: str, path: str, route: EngineRoute) -> None:
+    assert match_route(incoming(path, method)) == route
 
 
 @pytest.mark.parametrize("path", ["*", "http://other/", "/../x", "/a/%2e%2E/b", "/a/.", "/a%2f..%2fb", "/a/..\\b"])
@@ -124,7 +124,7 @@ def test_a_body_is_read_up_to_the_limit() -> None:
         asyncio.run(incoming("/", "POST", None, b"ab", b"cde", limits=limits).body())
     with pytest.raises(RequestTooLarge):
         incoming("/", "POST", {"content-length": "5"}, limits=limits)
-    with pytest.raises(CallerGone):
+    with pytest.raises(ClientDisconnected):
         asyncio.run(incoming("/", "POST", None, limits=limits).body())
 
 
@@ -141,7 +141,7 @@ def test_a_body_is_read_up_to_the_limit() -> None:
 )
 def test_a_body_is_json_where_it_says_so(headers: dict[str, str], json: bool) -> None:
     """Engines refuse a body that says nothing of itself."""
-    assert is_json(incoming("/_search", "POST", headers)) is json
+    assert has_json_body(incoming("/_search", "POST", headers)) is json
 
 
 def bare_deflate(body: bytes) -> bytes:
@@ -156,23 +156,23 @@ def bare_deflate(body: bytes) -> bytes:
 )
 def test_a_compressed_body_is_unfolded_within_the_limit(name: str, pack: Any) -> None:
     request = incoming("/", "POST", {"content-encoding": name}, limits=Limits(body_bytes=1000))
-    assert decompressed(pack(b"x" * 1000), request) == b"x" * 1000
+    assert decompress_body(pack(b"x" * 1000), request) == b"x" * 1000
     with pytest.raises(RequestTooLarge):
-        decompressed(pack(b"x" * 1001), request)
+        decompress_body(pack(b"x" * 1001), request)
     with pytest.raises(BadRequest, match="ends too early"):
-        decompressed(pack(b"x" * 1000)[:-1], request)
+        decompress_body(pack(b"x" * 1000)[:-1], request)
     with pytest.raises(BadRequest, match="cannot be read"):
-        decompressed(b"no such thing", request)
-    assert decompressed(b"", request) == b""
-    assert decompressed(b"x", incoming("/", "POST", {"content-encoding": "br"})) is None
-    assert decompressed(pack(b"x") + b"behind it", request) is None
+        decompress_body(b"no such thing", request)
+    assert decompress_body(b"", request) == b""
+    assert decompress_body(b"x", incoming("/", "POST", {"content-encoding": "br"})) is None
+    assert decompress_body(pack(b"x") + b"behind it", request) is None
 
 
 def test_all_members_of_a_gzip_file_are_unfolded() -> None:
     request = incoming("/", "POST", {"content-encoding": "gzip"}, limits=Limits(body_bytes=1000))
-    assert decompressed(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 400), request) == b"x" * 600 + b"y" * 400
+    assert decompress_body(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 400), request) == b"x" * 600 + b"y" * 400
     with pytest.raises(RequestTooLarge):
-        decompressed(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 401), request)
+        decompress_body(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 401), request)
 
 
 # With and without a byte order mark.
@@ -182,15 +182,15 @@ ENCODINGS = ["utf-8", "utf-8-sig", *(f"utf-{bits}{end}" for bits in (16, 32) for
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_engines_read_json_in_every_encoding_of_unicode(encoding: str) -> None:
     texts = ['{"ä":\n "猫"}', ' {"text": "a"}', "[]"]
-    assert [in_utf8(text.encode(encoding)) for text in texts] == [text.encode() for text in texts]
+    assert [to_utf8(text.encode(encoding)) for text in texts] == [text.encode() for text in texts]
     lines = b"{}\n" + texts[1].encode(encoding) + b'\n\n{"a":"b"}\n'
-    assert lines_in_utf8(lines) == b'{}\n {"text": "a"}\n\n{"a":"b"}\n'
+    assert lines_to_utf8(lines) == b'{}\n {"text": "a"}\n\n{"a":"b"}\n'
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"{\0a", b"\0\0\0{\0", b'{"a":"\\ud800"}', b"\xff\xfe\0\xd8"])
 def test_what_is_no_text_stays_as_it_is(body: bytes) -> None:
-    assert in_utf8(body) is body
-    assert lines_in_utf8(body) == body
+    assert to_utf8(body) is body
+    assert lines_to_utf8(body) == body
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -205,15 +205,26 @@ def test_json_is_written_as_it_was_read(value: Any) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b'{"a":1,"a":2}', b'{"a":NaN}', b"{", b"\xff", b'{"a":' * 100_000])
 def test_what_engines_read_in_another_way_is_not_read(raw: bytes) -> None:
-    with pytest.raises(NotPlainJson):
+    with pytest.raises(UnsupportedJson):
         parse_object(raw)
 
 
 def test_headers_of_the_connection_stay_with_it() -> None:
-    headers = [(b"Connection", b"keep-alive, X-Hop"), (b"x-hop", b"1"), (b"TE", b"trailers"), (b"host", b"other"),
-               (b"authorization", b"Basic x"), (b"x-opaque-id", b"1"), (b"x-opaque-id", b"2")]  # fmt: skip
-    assert passed_on(headers) == [(b"authorization", b"Basic x"), (b"x-opaque-id", b"1"), (b"x-opaque-id", b"2")]
-    assert identity(headers) == [(b"authorization", b"Basic x")]
+    headers = [
+        (b"Connection", b"keep-alive, X-Hop"),
+        (b"x-hop", b"1"),
+        (b"TE", b"trailers"),
+        (b"host", b"other"),
+        (b"authorization", b"Basic x"),
+        (b"x-opaque-id", b"1"),
+        (b"x-opaque-id", b"2"),
+    ]
+    assert end_to_end_headers(headers) == [
+        (b"authorization", b"Basic x"),
+        (b"x-opaque-id", b"1"),
+        (b"x-opaque-id", b"2"),
+    ]
+    assert credential_headers(headers) == [(b"authorization", b"Basic x")]
 
 
 @pytest.mark.parametrize(
@@ -230,24 +241,24 @@ def test_headers_of_the_connection_stay_with_it() -> None:
 )
 def test_errors_have_the_engines_shape_and_say_what_to_do(error: Any, status: int, kind: str) -> None:
     cause = {"type": kind, "reason": "m. r"}
-    assert status_of(error) == status
+    assert http_status(error) == status
     assert error_object(error) == {"root_cause": [cause], **cause}
     assert parse_object(error_body(error)) == {"error": error_object(error), "status": status}
-    assert (b"x-elastic-product", b"Elasticsearch") in answer_headers(Flavour.ELASTICSEARCH, 1)
-    assert len(answer_headers(Flavour.OPENSEARCH, 1)) == len(answer_headers(None, 1)) == 2
+    assert (b"x-elastic-product", b"Elasticsearch") in response_headers(EngineType.ELASTICSEARCH, 1)
+    assert len(response_headers(EngineType.OPENSEARCH, 1)) == len(response_headers(None, 1)) == 2
 
 
 def test_lines_of_several_searches_come_in_pairs() -> None:
-    searches = split(b'{}\n{"size":1}\n{"index":"a"}\r\n{}')
+    searches = split_entries(b'{}\n{"size":1}\n{"index":"a"}\r\n{}')
     assert searches is not None
     assert b"".join(search.lines for search in searches) == b'{}\n{"size":1}\n{"index":"a"}\n{}\n'
-    assert split(b"{}\n{}\n{}\n") is None
-    assert split(b"") == []
+    assert split_entries(b"{}\n{}\n{}\n") is None
+    assert split_entries(b"") == []
 
 
 def test_a_mapping_that_was_damaged_by_hand_is_refused() -> None:
     with pytest.raises(IndexMismatch):
-        read_indices(
+        resolve_mappings(
             {"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}}}, "semantic"
         )
 
@@ -265,7 +276,7 @@ def test_a_mapping_that_was_damaged_by_hand_is_refused() -> None:
     ],
 )
 def test_a_field_of_the_virtual_name_is_an_ordinary_one(answer: Json, ordinary: bool) -> None:
-    searched = read_indices(answer, "semantic")
+    searched = resolve_mappings(answer, "semantic")
     assert not searched
     assert searched.ordinary is ordinary
 
@@ -282,38 +293,42 @@ def test_a_field_of_the_virtual_name_is_an_ordinary_one(answer: Json, ordinary: 
     ],
 )
 def test_indices_of_other_clusters_are_not_looked_into(expression: str, here: str | None) -> None:
-    assert local(expression) == here
+    assert local_indices(expression) == here
 
 
 def test_more_indices_than_fit_into_a_line_are_asked_about_in_parts() -> None:
     names = [f"logs-{number:04}" for number in range(1000)] + ["*-old"]
-    parts = in_lines(",".join(names))
+    parts = split_expression(",".join(names))
     assert ",".join(parts).split(",") == names
     assert 3 < len(parts) < 5
     assert max(map(len, parts)) <= 3000
-    assert in_lines("docs,-old*") == ["docs,-old*"]
+    assert split_expression("docs,-old*") == ["docs,-old*"]
     with pytest.raises(BadRequest, match="taken away again"):
-        in_lines(",".join([*names, "-logs-0001"]))
+        split_expression(",".join([*names, "-logs-0001"]))
 
 
 def test_errors_of_the_engine_get_a_hint_and_nothing_else_does() -> None:
     roots = b'[{"type":"a","reason":"unknown query [neural]"}]'
     error = b'{"error":{"root_cause":' + roots + b',"type":"a","reason":"b"},"status":400}'
-    body = parse_object(hinted(Answer(400, [], error), "Do this.").body)
+    body = parse_object(add_hint(BufferedResponse(400, [], error), "Do this.").body)
     assert body["error"]["root_cause"] == [{"type": "a", "reason": "unknown query [neural]. Do this."}]
     assert (body["error"]["reason"], body["status"]) == ("b. Do this.", 400)
-    for same in (Answer(200, [], error), Answer(400, [], b"plain"), Answer(400, [], b'{"error":"no handler"}')):
-        assert hinted(same, "Do this.") is same
+    for same in (
+        BufferedResponse(200, [], error),
+        BufferedResponse(400, [], b"plain"),
+        BufferedResponse(400, [], b'{"error":"no handler"}'),
+    ):
+        assert add_hint(same, "Do this.") is same
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: Meaning(virtual_field="a.b"),
-        lambda: Meaning(virtual_field="_source"),
-        lambda: Listen(own_prefix="ui"),
-        lambda: Listen(own_prefix="/ui/"),
-        lambda: Listen(key="key.pem"),
+        lambda: SemanticSettings(virtual_field="a.b"),
+        lambda: SemanticSettings(virtual_field="_source"),
+        lambda: ListenSettings(own_prefix="ui"),
+        lambda: ListenSettings(own_prefix="/ui/"),
+        lambda: ListenSettings(key="key.pem"),
         lambda: GatewaySettings.model_validate({"upstream": {"url": "localhost:9200"}}),
     ],
 )
@@ -332,13 +347,16 @@ def test_another_certificate_than_the_one_whose_fingerprint_was_given_is_logged_
     assert "localhost" not in f"{failure.message} {failure.remedy}"
 
 
-@pytest.mark.parametrize("reply", [Reply(200, None), Reply(200, []), Reply(502, None), Reply(500, {"error": "x"})])
-def test_an_answer_to_the_gateways_own_question_is_an_object_or_an_error_with_a_remedy(reply: Reply) -> None:
+@pytest.mark.parametrize(
+    "reply",
+    [UpstreamReply(200, None), UpstreamReply(200, []), UpstreamReply(502, None), UpstreamReply(500, {"error": "x"})],
+)
+def test_an_answer_to_the_gateways_own_question_is_an_object_or_an_error_with_a_remedy(reply: UpstreamReply) -> None:
     upstream = Upstream(EngineSettings(url="http://localhost:9200"), Limits())
     with pytest.raises((RequestFailed, EngineUnreachable)) as caught:
         upstream.needed(reply, "GET /docs")
     assert caught.value.remedy
-    assert upstream.needed(Reply(200, {"a": 1}), "GET /docs") == {"a": 1}
+    assert upstream.needed(UpstreamReply(200, {"a": 1}), "GET /docs") == {"a": 1}
 
 
 @pytest.mark.parametrize("body", [
@@ -350,5 +368,5 @@ def test_what_is_written_reads_as_it_was(body: dict[str, object]) -> None:
 
 
 def test_a_number_that_could_not_be_written_again_is_left_to_the_engine() -> None:
-    with pytest.raises(NotPlainJson, match="1e400"):
+    with pytest.raises(UnsupportedJson, match="1e400"):
         parse_object(b'{"query": {"range": {"n": {"lt": 1e400}}}}')

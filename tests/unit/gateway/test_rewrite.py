@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.gateway.indices import NOTHING, REMOTE, Searched
-from es_sbert.gateway.rewrite.budget import SemanticBudget
-from es_sbert.gateway.rewrite.cut import kth_body
-from es_sbert.gateway.rewrite.depths import Depths
-from es_sbert.gateway.rewrite.queries import Place, QueryRewriter
-from es_sbert.gateway.rewrite.semantic import Reader
-from es_sbert.gateway.settings import Limits, Meaning
-from es_sbert.gateway.targets import FieldNames
+from es_sbert.gateway.field_resolver import FieldResolver
+from es_sbert.gateway.index_lookup import NO_MAPPINGS, REMOTE_INDICES, ResolvedIndices
+from es_sbert.gateway.search.knn_clauses import CandidateCounts
+from es_sbert.gateway.search.query_rewriter import QueryPosition, QueryRewriter
+from es_sbert.gateway.search.rewrite_context import SemanticBudget
+from es_sbert.gateway.search.semantic_query import SemanticQueryParser
+from es_sbert.gateway.search.top_k_cutoff import kth_hit_body
+from es_sbert.gateway.settings import Limits, SemanticSettings
 from es_sbert.search.vector_query import MAX_K, VectorQuery
 from tests.unit.gateway.rewriting import (
     CUT_HERE_WHOLE_THERE,
@@ -73,14 +73,14 @@ BODIES: dict[str, Json] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("flavour", list(EngineType))
 @pytest.mark.parametrize("name", list(BODIES))
-def test_bodies_are_rewritten_as_recorded(flavour: Flavour, name: str) -> None:
+def test_bodies_are_rewritten_as_recorded(flavour: EngineType, name: str) -> None:
     assert_golden(flavour, f"gateway-{name}", Rewriting(flavour=flavour)(BODIES[name]))
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
-def test_passages_are_told_under_names_of_their_own_and_not_in_aggregations(flavour: Flavour) -> None:
+@pytest.mark.parametrize("flavour", list(EngineType))
+def test_passages_are_told_under_names_of_their_own_and_not_in_aggregations(flavour: EngineType) -> None:
     body = {"query": {"bool": {"should": [SEMANTIC, {"match": {"semantic": "light"}}]}}} | BODIES["aggregation"]
     rewritten = Rewriting(PASSAGES, flavour)(body)
     assert [told["name"] for told in clauses(rewritten["query"], "inner_hits")] == ["embedding", "embedding_2"]
@@ -207,7 +207,7 @@ def test_what_was_asked_for_as_a_filter_by_name_stays_one() -> None:
     ],
 )
 def test_every_way_of_writing_it_means_the_text(written: Json, text: str) -> None:
-    rewriting = Rewriting(meaning=Meaning(k=10, min_cosine=-1.0))
+    rewriting = Rewriting(meaning=SemanticSettings(k=10, min_cosine=-1.0))
     rewritten = rewriting.query(written)
     assert rewriting.texts == [text]
     assert len(clauses(rewritten, "query_vector")) == 1
@@ -236,7 +236,7 @@ def test_lucene_syntax_keeps_what_it_says_beside() -> None:
     ],
 )
 def test_lucenes_symbols_mean_its_words(symbols: str, words: str) -> None:
-    meaning = Meaning(k=10, min_cosine=0.3)
+    meaning = SemanticSettings(k=10, min_cosine=0.3)
     by_symbols, by_words = (
         Rewriting(meaning=meaning).query({"query_string": {"query": text}}) for text in (symbols, words)
     )
@@ -271,36 +271,39 @@ def test_one_of_several_vector_fields_is_named() -> None:
 
 def test_an_index_without_vectors_is_said_unless_it_has_such_a_field() -> None:
     with pytest.raises(IndexMismatch, match="have none") as caught:
-        Rewriting(Searched({}, {}, ordinary=False)).query(SEMANTIC)
+        Rewriting(ResolvedIndices({}, {}, ordinary=False)).query(SEMANTIC)
     assert "es-sbert ingest" in caught.value.remedy
     for text in ("title:semantic", '_exists_:title AND "semantic: a science"'):
         other: Json = {"query": {"query_string": {"query": text}}}
-        assert Rewriting(Searched({}, {}, ordinary=False))(other) is other
+        assert Rewriting(ResolvedIndices({}, {}, ordinary=False))(other) is other
     with pytest.raises(IndexMismatch, match="of remote clusters"):
-        Rewriting(REMOTE).query(SEMANTIC)
+        Rewriting(REMOTE_INDICES).query(SEMANTIC)
     body = {"query": SEMANTIC}
-    assert Rewriting(NOTHING)(body) is body
+    assert Rewriting(NO_MAPPINGS)(body) is body
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
-def test_each_index_is_searched_as_its_index_type_and_its_alias_ask_for(flavour: Flavour) -> None:
+@pytest.mark.parametrize("flavour", list(EngineType))
+def test_each_index_is_searched_as_its_index_type_and_its_alias_ask_for(flavour: EngineType) -> None:
     assert_golden(flavour, "gateway-several-types", Rewriting(SEVERAL_TYPES, flavour)({"query": SEMANTIC}))
 
 
 def test_opensearch_tells_searches_for_different_k_apart() -> None:
     asked: list[Json] = [{"match": {"semantic": {"query": TEXT, "k": k}}} for k in (3, 10, 3, 60)]
-    found = Rewriting(flavour=Flavour.OPENSEARCH).query({"bool": {"should": asked}})
+    found = Rewriting(flavour=EngineType.OPENSEARCH).query({"bool": {"should": asked}})
     knn = [clause["embedding"] for clause in clauses(found, "knn")]
     assert [(each["k"], each["method_parameters"]["ef_search"]) for each in knn] == [
-        (3, 100), (10, 101), (3, 100), (60, 120),
-    ]  # fmt: skip
+        (3, 100),
+        (10, 101),
+        (3, 100),
+        (60, 120),
+    ]
     alike = Rewriting().query({"bool": {"should": asked}})
     assert [knn["num_candidates"] for knn in clauses(alike, "knn")] == [100, 100, 100, 120]
 
 
 @given(st.lists(st.tuples(st.integers(1, 10_000), st.none() | st.integers(0, 40), st.sampled_from([None, 1.5, 3.0]))))
 def test_no_two_k_of_a_request_look_at_as_many_vectors(asked: list[tuple[int, int | None, float | None]]) -> None:
-    depths, looked = Depths(), dict[int, int]()
+    depths, looked = CandidateCounts(), dict[int, int]()
     for k, more, oversample in asked:
         candidates = None if more is None else min(10_000, k + more)
         query = VectorQuery("embedding", np.ones(3, np.float32), k, num_candidates=candidates, oversample=oversample)
@@ -310,10 +313,12 @@ def test_no_two_k_of_a_request_look_at_as_many_vectors(asked: list[tuple[int, in
 
 
 def test_the_kth_document_is_looked_for_where_the_search_looks() -> None:
-    semantic = Reader(FieldNames(SEVERAL_TYPES, "semantic"), Meaning(k=10), Limits()).read(SEMANTIC)
+    semantic = SemanticQueryParser(FieldResolver(SEVERAL_TYPES, "semantic"), SemanticSettings(k=10), Limits()).read(
+        SEMANTIC
+    )
     assert semantic is not None
     asked: Json = {"pit": {"id": "a"}, "runtime_mappings": {"year": {"type": "long"}}, "size": 3, "aggs": {}}
-    body = kth_body(Flavour.ELASTICSEARCH, semantic, np.ones(3, np.float32), [EN], asked)
+    body = kth_hit_body(EngineType.ELASTICSEARCH, semantic, np.ones(3, np.float32), [EN], asked)
     assert (body["pit"], body["runtime_mappings"]) == (asked["pit"], asked["runtime_mappings"])
     assert (body["from"], body["size"], "aggs" in body) == (9, 1, False)
 
@@ -335,8 +340,8 @@ def test_a_question_mark_at_the_end_of_a_word_is_one(question: str) -> None:
     assert rewriting.texts[0].endswith("?")
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
-def test_all_documents_that_are_near_enough_are_excluded_not_k_of_them(flavour: Flavour) -> None:
+@pytest.mark.parametrize("flavour", list(EngineType))
+def test_all_documents_that_are_near_enough_are_excluded_not_k_of_them(flavour: EngineType) -> None:
     query = {"bool": {"must": [TITLE], "must_not": [NOT_NEAR]}}
     rewritten = Rewriting(SEVERAL_TYPES, flavour, least=0.9).query(query)
     assert {knn["k"] for knn in clauses(rewritten, "knn") if "k" in knn} <= {MAX_K}
@@ -375,8 +380,12 @@ def test_a_query_is_read_as_often_deep_inside_others_as_at_the_top(hybrid: bool)
 
 def test_many_filters_beside_many_queries_are_read_once() -> None:
     """Each of the queries is narrowed down by the same list of filters."""
-    query = {"bool": {"must": [*({"match": {"semantic": f"text {n}"}} for n in range(50)), *([Counting(EN)] * 2)],
-                      "filter": [Counting(YEAR) for _ in range(50)]}}  # fmt: skip
+    query = {
+        "bool": {
+            "must": [*({"match": {"semantic": f"text {n}"}} for n in range(50)), *([Counting(EN)] * 2)],
+            "filter": [Counting(YEAR) for _ in range(50)],
+        }
+    }
     Counting.reads = 0
     Rewriting().query(query)
     assert Counting.reads <= 2 * 52 * 20  # in two readings; not 50 times as often
@@ -385,10 +394,13 @@ def test_many_filters_beside_many_queries_are_read_once() -> None:
 def test_more_semantic_queries_than_the_limit_are_refused() -> None:
     def rewrite(count: int, size: int = 0) -> Json:
         budget = SemanticBudget(Limits(semantic_queries=3))
-        reader = Reader(FieldNames(PLAIN, "semantic"), Meaning(k=10), Limits(), partial(budget.check, size=size))
-        rewriter = QueryRewriter(Flavour.ELASTICSEARCH, reader, Rewriting().answered, None)
-        return rewriter.rewrite({"bool": {"should": [{"match": {"semantic": f"text {n}"}} for n in range(count)]}},
-                                Place())  # fmt: skip
+        reader = SemanticQueryParser(
+            FieldResolver(PLAIN, "semantic"), SemanticSettings(k=10), Limits(), partial(budget.check, size=size)
+        )
+        rewriter = QueryRewriter(EngineType.ELASTICSEARCH, reader, Rewriting().answered, None)
+        return rewriter.rewrite(
+            {"bool": {"should": [{"match": {"semantic": f"text {n}"}} for n in range(count)]}}, QueryPosition()
+        )
 
     assert len(clauses(rewrite(3), "knn")) == 3
     with pytest.raises(UsageError, match="more than 3 semantic queries"):
@@ -449,9 +461,15 @@ def test_what_cannot_be_is_refused(wrong: Json, message: str) -> None:
 
 
 def test_application_queries_become_hybrid_once() -> None:
-    box = {"bool": {"should": [{"multi_match": {"query": TEXT, "fields": ["title^3", "body"], "type": kind}}
-                               for kind in ("best_fields", "phrase", "bool_prefix")]}}  # fmt: skip
-    rewriting = Rewriting(hybrid=True, meaning=Meaning(k=10, semantic_weight=7.0))
+    box = {
+        "bool": {
+            "should": [
+                {"multi_match": {"query": TEXT, "fields": ["title^3", "body"], "type": kind}}
+                for kind in ("best_fields", "phrase", "bool_prefix")
+            ]
+        }
+    }
+    rewriting = Rewriting(hybrid=True, meaning=SemanticSettings(k=10, semantic_weight=7.0))
     rewritten = rewriting.query({"bool": {"must": {"bool": {"must": [box]}}, "filter": [EN]}})
     assert rewriting.texts == [TEXT]
     [knn] = clauses(rewritten, "knn")
@@ -509,7 +527,7 @@ def test_whatever_a_body_holds_it_is_rewritten_refused_or_left_alone(body: dict[
     if rewritten is not body:
         assert clauses(rewritten, "query_vector") or clauses(rewritten, "exists")
     assert str(body) == before, "the request itself is never changed"
-    assert Rewriting(NOTHING, hybrid=True)(body) is body, "an index without vectors is the engine's alone"
+    assert Rewriting(NO_MAPPINGS, hybrid=True)(body) is body, "an index without vectors is the engine's alone"
 
 
 class _Query(dict[str, Any]):

@@ -12,8 +12,7 @@ import orjson
 import pytest
 
 from es_sbert.errors import EngineUnreachable
-from es_sbert.gateway.search_log.log import SearchLog, SearchLogSettings
-from es_sbert.gateway.search_log.record import Kind, SearchRecord, Wording
+from es_sbert.gateway.search_log import QueryTextPolicy, SearchKind, SearchLog, SearchLogSettings, SearchRecord
 
 
 class Engine:
@@ -59,11 +58,11 @@ def _refusal(status: int) -> Callable[[int], tuple[int, Any]]:
 
 
 def _search(number: int) -> SearchRecord:
-    return SearchRecord("docs", "_search", Kind.SEMANTIC, 200, 1.0, texts=["secret words"], id=str(number))
+    return SearchRecord("docs", "_search", SearchKind.SEMANTIC, 200, 1.0, texts=["secret words"], id=str(number))
 
 
 def _run(engine: Engine, use: Callable[[SearchLog], Awaitable[None]], **settings: Any) -> SearchLog:
-    wording = Wording.of(queries=False)
+    wording = QueryTextPolicy.of(queries=False)
     chosen = {"wording": wording, "gateway": "here", "flush_seconds": 0.01, "close_seconds": 60.0, **settings}
     wanted = SearchLogSettings(**chosen)
 
@@ -114,7 +113,7 @@ def test_a_record_waits_for_others_but_not_for_long() -> None:
 def test_an_engine_that_is_gone_costs_searches_nothing_and_loses_none_within_the_buffer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("es_sbert.gateway.search_log.log._LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("es_sbert.gateway.search_log._MAX_BACKOFF_SECONDS", 0.01)
     engine = Engine(
         EngineUnreachable("nothing listens", "start it"), _refusal(503), _items(429, 201), lambda n: (200, {})
     )
@@ -215,8 +214,8 @@ def test_a_writer_that_breaks_is_said_loudly(caplog: pytest.LogCaptureFixture) -
 def test_an_engine_that_never_answers_is_asked_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("es_sbert.gateway.search_log.writer._SECONDS", 0.02)
-    monkeypatch.setattr("es_sbert.gateway.search_log.log._LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("es_sbert.gateway.search_log._REQUEST_TIMEOUT_SECONDS", 0.02)
+    monkeypatch.setattr("es_sbert.gateway.search_log._MAX_BACKOFF_SECONDS", 0.01)
 
     class Silent(Engine):
         asked = 0

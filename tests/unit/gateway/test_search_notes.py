@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from es_sbert.gateway.search_log.notes import Glance
+from es_sbert.gateway.search_recorder import TotalHitsParser
 
 ANSWER = b'{"took":1,"timed_out":false,"_shards":{"total":1},"hits":{"total":{"value":17,"relation":"eq"},"hits":[]}}'
 
@@ -25,7 +25,7 @@ ANSWER = b'{"took":1,"timed_out":false,"_shards":{"total":1},"hits":{"total":{"v
     ids=["object", "number", "none", "gzip", "cut off", "damaged", "empty"],
 )
 def test_the_number_of_hits_is_found_where_it_stands(answer: bytes, totals: list[int]) -> None:
-    glance = Glance(1000)
+    glance = TotalHitsParser(1000)
     for start in range(0, len(answer), 7):
         glance.part(answer[start : start + 7])
     assert glance.totals() == totals

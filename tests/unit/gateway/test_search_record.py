@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.gateway.search_log.record import (
-    Kind,
+from es_sbert.gateway.search_log import (
+    QueryTextPolicy,
+    SearchKind,
     SearchRecord,
-    Wording,
-    all_months,
-    bulk_lines,
+    bulk_body,
     check_index_name,
-    document,
-    month_index,
+    log_document,
+    monthly_index,
+    monthly_index_pattern,
 )
 from es_sbert.mappings import read_body
 
@@ -29,16 +29,29 @@ KEY = b"0123456789abcdef"
 AT = datetime(2026, 1, 31, 23, 59, 59, 123456, UTC)
 SEARCHES = [
     SearchRecord(
-        "docs", "_search", Kind.SEMANTIC, 200, 12.3456, embedding_milliseconds=4.0, upstream_milliseconds=7.25,
-        texts=["How do plants make energy?"], rewrites=["virtual_field"], k=100, hits=0, at=AT, id="a",
+        "docs",
+        "_search",
+        SearchKind.SEMANTIC,
+        200,
+        12.3456,
+        embedding_milliseconds=4.0,
+        upstream_milliseconds=7.25,
+        texts=["How do plants make energy?"],
+        rewrites=["virtual_field"],
+        k=100,
+        hits=0,
+        at=AT,
+        id="a",
     ),
-    SearchRecord("docs,more-*", "_msearch", Kind.LEXICAL, 200, 3.0, upstream_milliseconds=2.5, hits=17, at=AT, id="b"),
-    SearchRecord("", "_search", Kind.HYBRID, 502, 1.0, texts=["a", "b"], at=AT + timedelta(seconds=2), id="c"),
-]  # fmt: skip
+    SearchRecord(
+        "docs,more-*", "_msearch", SearchKind.LEXICAL, 200, 3.0, upstream_milliseconds=2.5, hits=17, at=AT, id="b"
+    ),
+    SearchRecord("", "_search", SearchKind.HYBRID, 502, 1.0, texts=["a", "b"], at=AT + timedelta(seconds=2), id="c"),
+]
 
 
 def test_a_bulk_body_is_as_it_was() -> None:
-    body = bulk_lines(SEARCHES, "es-sbert-searches", Wording.of(queries=False, key=KEY), "here")
+    body = bulk_body(SEARCHES, "es-sbert-searches", QueryTextPolicy.of(queries=False, key=KEY), "here")
     assert body == GOLDEN.read_bytes()
 
 
@@ -59,35 +72,35 @@ def _names(value: dict[str, Any], prefix: str = "") -> set[str]:
 
 def test_every_field_of_a_document_is_mapped_and_every_mapped_field_is_written() -> None:
     mapped = _leaves(read_body("common/searches")["mappings"]["properties"])
-    wording = Wording.of(queries=True)
-    assert set().union(*(_names(document(search, wording, "here")) for search in SEARCHES)) == mapped
+    wording = QueryTextPolicy.of(queries=True)
+    assert set().union(*(_names(log_document(search, wording, "here")) for search in SEARCHES)) == mapped
 
 
 @given(st.text(min_size=1))
 def test_a_text_is_in_the_log_only_if_the_operator_wants_it(text: str) -> None:
-    search = SearchRecord("docs", "_search", Kind.SEMANTIC, 200, 1.0, texts=[f"MARKER{text}"])
-    told = document(search, Wording.of(queries=True, key=KEY), "here")
+    search = SearchRecord("docs", "_search", SearchKind.SEMANTIC, 200, 1.0, texts=[f"MARKER{text}"])
+    told = log_document(search, QueryTextPolicy.of(queries=True, key=KEY), "here")
     assert told["query"] == [f"MARKER{text}"]
-    kept = document(search, Wording.of(queries=False, key=KEY), "here")
+    kept = log_document(search, QueryTextPolicy.of(queries=False, key=KEY), "here")
     assert "query" not in kept
     assert "MARKER" not in repr(kept)
     assert kept["query_hash"] == told["query_hash"]
 
 
 def test_repetitions_have_one_hash_under_one_key() -> None:
-    one, other = Wording.of(queries=False, key=KEY), Wording.of(queries=False, key=KEY[::-1])
+    one, other = QueryTextPolicy.of(queries=False, key=KEY), QueryTextPolicy.of(queries=False, key=KEY[::-1])
     [first] = one.of_texts(["Plants  and\tenergy "])["query_hash"]
     assert one.of_texts(["plants and energy"])["query_hash"] == [first]
     assert one.of_texts(["plants and energies"])["query_hash"] != [first]
     assert other.of_texts(["plants and energy"])["query_hash"] != [first]
-    assert Wording.of(queries=False).key != Wording.of(queries=False).key
+    assert QueryTextPolicy.of(queries=False).key != QueryTextPolicy.of(queries=False).key
     assert "0123" not in repr(one)
 
 
 @pytest.mark.parametrize("key", [b"", b"short", b"x" * 65])
 def test_a_key_that_could_be_tried_out_is_refused(key: bytes) -> None:
     with pytest.raises(UsageError, match="16 to 64") as caught:
-        Wording.of(queries=False, key=key)
+        QueryTextPolicy.of(queries=False, key=key)
     assert "openssl" in caught.value.remedy
 
 
@@ -99,15 +112,15 @@ def test_a_name_that_is_no_index_is_refused(name: str) -> None:
 
 def test_months_are_those_of_utc() -> None:
     east = timezone(timedelta(hours=9))
-    assert month_index("log", datetime(2026, 2, 1, 8, 0, tzinfo=east)) == "log-2026.01"
-    assert all_months("log") == "log-*"
+    assert monthly_index("log", datetime(2026, 2, 1, 8, 0, tzinfo=east)) == "log-2026.01"
+    assert monthly_index_pattern("log") == "log-*"
 
 
 def test_each_record_has_an_id_of_its_own() -> None:
-    ids = {SearchRecord("docs", "_search", Kind.LEXICAL, 200, 1.0).id for _ in range(1000)}
+    ids = {SearchRecord("docs", "_search", SearchKind.LEXICAL, 200, 1.0).id for _ in range(1000)}
     assert len(ids) == 1000
 
 
 def test_lines_are_json() -> None:
-    lines = bulk_lines(SEARCHES, "log", Wording.of(queries=True), "here").splitlines()
+    lines = bulk_body(SEARCHES, "log", QueryTextPolicy.of(queries=True), "here").splitlines()
     assert len([orjson.loads(line) for line in lines]) == 6

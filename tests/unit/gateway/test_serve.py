@@ -6,7 +6,7 @@ import gc
 import subprocess
 import sys
 
-from es_sbert.gateway.serve import freeze_objects
+from es_sbert.gateway.server import freeze_objects
 
 
 def test_what_is_in_memory_is_left_out_of_later_collections() -> None:
@@ -22,7 +22,7 @@ def test_what_is_in_memory_is_left_out_of_later_collections() -> None:
 def test_neither_threads_nor_collections_keep_the_event_loop_waiting() -> None:
     """Runs in a subprocess, because it changes settings of the interpreter."""
     code = (
-        "import gc, sys; from es_sbert.gateway.serve import tune_interpreter; before = sys.getswitchinterval(); "
+        "import gc, sys; from es_sbert.gateway.server import tune_interpreter; before = sys.getswitchinterval(); "
         "tune_interpreter(); print(sys.getswitchinterval() < before / 2, gc.get_threshold()[2] > 100)"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

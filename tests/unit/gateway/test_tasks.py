@@ -8,10 +8,10 @@ from collections.abc import Generator
 
 import pytest
 
-from es_sbert.gateway import tasks
-from es_sbert.gateway.tasks import SMALL_BYTES, run_by_size, run_in_steps
+from es_sbert.gateway import concurrency
+from es_sbert.gateway.concurrency import INLINE_BYTES, offload_if_large, offload_steps
 
-LARGE = SMALL_BYTES + 1
+LARGE = INLINE_BYTES + 1
 VERY_LARGE = 1 << 20
 
 
@@ -22,7 +22,7 @@ def test_steps_give_what_the_generator_returns(size: int) -> None:
         yield
         return "done"
 
-    assert asyncio.run(run_in_steps(size, steps())) == "done"
+    assert asyncio.run(offload_steps(size, steps())) == "done"
 
 
 @pytest.mark.parametrize("size", [1, LARGE])
@@ -32,7 +32,7 @@ def test_an_error_in_a_step_comes_back(size: int) -> None:
         raise ValueError("of the second step")
 
     with pytest.raises(ValueError, match="of the second step"):
-        asyncio.run(run_in_steps(size, steps()))
+        asyncio.run(offload_steps(size, steps()))
 
 
 def test_long_work_lets_short_work_that_comes_later_have_its_turn() -> None:
@@ -51,10 +51,10 @@ def test_long_work_lets_short_work_that_comes_later_have_its_turn() -> None:
     async def run() -> None:
         nonlocal ended
         # More of them than there are threads.
-        long = [asyncio.create_task(run_in_steps(LARGE, endless())) for _ in range(8)]
+        long = [asyncio.create_task(offload_steps(LARGE, endless())) for _ in range(8)]
         await asyncio.sleep(0)
         async with asyncio.timeout(60):
-            await run_in_steps(LARGE, short())
+            await offload_steps(LARGE, short())
         ended = True
         await asyncio.gather(*long)
 
@@ -81,20 +81,20 @@ def test_the_thread_for_very_large_requests_rests_as_long_as_it_worked(monkeypat
 
     async def run() -> None:
         nonlocal now
-        await run_by_size(VERY_LARGE, work, 0.5)
-        await run_by_size(VERY_LARGE, work, 40.0)
+        await offload_if_large(VERY_LARGE, work, 0.5)
+        await offload_if_large(VERY_LARGE, work, 40.0)
         with pytest.raises(ValueError, match="broken"):
-            await run_by_size(VERY_LARGE, fail)
+            await offload_if_large(VERY_LARGE, fail)
         now += 0.125
-        await run_by_size(LARGE, work, 0.5)  # does not rest
-        await run_by_size(1, work, 0.5)
+        await offload_if_large(LARGE, work, 0.5)  # does not rest
+        await offload_if_large(1, work, 0.5)
         now -= 1.0
-        await run_by_size(VERY_LARGE, work, 0.5)
+        await offload_if_large(VERY_LARGE, work, 0.5)
         now += 60.0
-        await run_by_size(VERY_LARGE, work, 0.5)
+        await offload_if_large(VERY_LARGE, work, 0.5)
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(tasks, "_large", tasks._RestingThread("resting"))
+    monkeypatch.setattr(concurrency, "_large", concurrency._HalfBusyThread("resting"))
     asyncio.run(run())
     assert slept == [0.0, 0.5, 1.0, 0.125, 0.0]

@@ -15,13 +15,25 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 from starlette.applications import Starlette
 
-from es_sbert.gateway.failures import BadRequest
-from es_sbert.gateway.ui.boundaries import number_boundaries, time_boundaries
-from es_sbert.gateway.ui.catalogue import catalogue
-from es_sbert.gateway.ui.facets import FacetField, Kind, facet_fields, facets, survey
-from es_sbert.gateway.ui.files import TYPES, file_routes, page_files
-from es_sbert.gateway.ui.projection import project
-from es_sbert.gateway.ui.requests import Document, LikeRequest, MapRequest, read
+from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.ui.facets import (
+    FacetField,
+    FacetKind,
+    choose_facets,
+    facet_fields,
+    number_boundaries,
+    survey_body,
+    time_boundaries,
+)
+from es_sbert.gateway.ui.page_api import (
+    DocumentRef,
+    HitMapRequest,
+    SimilarDocumentsRequest,
+    parse_page_request,
+    project_to_plane,
+)
+from es_sbert.gateway.ui.page_routes import CONTENT_TYPES, page_files, static_file_routes
+from es_sbert.gateway.ui.searchable_indices import list_searchable_indices
 
 REFERENCE = re.compile(r"""(?:src|href)="([\w.]+)"|(?:from|import) "\./([\w.]+)";""")
 META = {"fingerprint": "f" * 32, "model": "m", "dimensions": 3, "index_type": "hnsw", "text": "{title}. {text}"}
@@ -29,7 +41,7 @@ META = {"fingerprint": "f" * 32, "model": "m", "dimensions": 3, "index_type": "h
 
 def _get(path: str, **headers: str) -> httpx.Response:
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(Starlette(routes=file_routes()))
+        transport = httpx.ASGITransport(Starlette(routes=static_file_routes()))
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
             return await client.get(path, headers=headers)
 
@@ -74,7 +86,7 @@ def test_files_come_with_headers_that_keep_others_out(path: str) -> None:
     assert policy["require-trusted-types-for"] == "'script'"
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
-    assert answer.headers["content-type"] in TYPES.values()
+    assert answer.headers["content-type"] in CONTENT_TYPES.values()
     again = _get(path, **{"If-None-Match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
@@ -108,15 +120,15 @@ def test_facets_are_chosen_from_the_mapping() -> None:
     found = facet_fields([MAPPING], {"title", "text", "embedding", "embedding_meta"})
 
     assert found == [
-        FacetField("topic.keyword", "topic", Kind.TERMS),
-        FacetField("language", "language", Kind.TERMS),
-        FacetField("year", "year", Kind.NUMBER, whole=True),
-        FacetField("price", "price", Kind.NUMBER),
-        FacetField("open", "open", Kind.TERMS),
-        FacetField("published", "published", Kind.DATE),
-        FacetField("shop.city", "shop.city", Kind.TERMS),
+        FacetField("topic.keyword", "topic", FacetKind.TERMS),
+        FacetField("language", "language", FacetKind.TERMS),
+        FacetField("year", "year", FacetKind.NUMBER, whole=True),
+        FacetField("price", "price", FacetKind.NUMBER),
+        FacetField("open", "open", FacetKind.TERMS),
+        FacetField("published", "published", FacetKind.DATE),
+        FacetField("shop.city", "shop.city", FacetKind.TERMS),
     ]
-    asked = orjson.loads(orjson.dumps(survey(found)))["aggs"]
+    asked = orjson.loads(orjson.dumps(survey_body(found)))["aggs"]
     assert asked["2_quantiles"]["percentiles"]["field"] == asked["2_distinct"]["cardinality"]["field"] == "year"
     assert "0_quantiles" not in asked
 
@@ -148,24 +160,24 @@ EACH = {"terms": {"field": "f", "size": 10, "order": {"_key": "asc"}}}
 @pytest.mark.parametrize(
     ("kind", "distinct", "quantiles", "shown"),
     [
-        (Kind.TERMS, 5, [], {"terms": {"field": "f", "size": 10}}),
-        (Kind.TERMS, 1, [], None),  # nothing to choose
-        (Kind.TERMS, 90, [], None),  # an id
-        (Kind.NUMBER, 4, [1, 1, 2, 2, 3, 4, 1e9], EACH),  # one bucket for each of few values
-        (Kind.NUMBER, 1, [3, 3, 3, 3, 3, 3, 3], None),  # all equal
-        (Kind.NUMBER, 0, [None] * 7, None),  # no document has the field
-        (Kind.NUMBER, 17, [0, 0, 0, 0, 0, 0, 9], None),  # nearly all equal
-        (Kind.DATE, 2, [0, 0, 0, 1, 1, 1, 1], {"terms": EACH["terms"] | {"format": "strict_date_time"}}),
-        (Kind.DATE, 50, [0, 0, 0, 1e12, 1e12, 1e12, 1e15],
+        (FacetKind.TERMS, 5, [], {"terms": {"field": "f", "size": 10}}),
+        (FacetKind.TERMS, 1, [], None),  # nothing to choose
+        (FacetKind.TERMS, 90, [], None),  # an id
+        (FacetKind.NUMBER, 4, [1, 1, 2, 2, 3, 4, 1e9], EACH),  # one bucket for each of few values
+        (FacetKind.NUMBER, 1, [3, 3, 3, 3, 3, 3, 3], None),  # all equal
+        (FacetKind.NUMBER, 0, [None] * 7, None),  # no document has the field
+        (FacetKind.NUMBER, 17, [0, 0, 0, 0, 0, 0, 9], None),  # nearly all equal
+        (FacetKind.DATE, 2, [0, 0, 0, 1, 1, 1, 1], {"terms": EACH["terms"] | {"format": "strict_date_time"}}),
+        (FacetKind.DATE, 50, [0, 0, 0, 1e12, 1e12, 1e12, 1e15],
          {"date_range": {"field": "f", "format": "strict_date_time", "ranges": [
              {"key": "..2000-01-01T00:00:00.000Z", "to": "2000-01-01T00:00:00.000Z"},
              {"key": "2000-01-01T00:00:00.000Z..", "from": "2000-01-01T00:00:00.000Z"}]}}),
     ],
 )  # fmt: skip
 def test_facets_worth_showing(
-    kind: Kind, distinct: int, quantiles: list[float | None], shown: dict[str, Any] | None
+    kind: FacetKind, distinct: int, quantiles: list[float | None], shown: dict[str, Any] | None
 ) -> None:
-    found = facets([FacetField("f", "f", kind)], _survey_answer(distinct, quantiles))
+    found = choose_facets([FacetField("f", "f", kind)], _survey_answer(distinct, quantiles))
 
     assert [facet["aggregation"] for facet in found] == ([] if shown is None else [shown])
 
@@ -174,7 +186,7 @@ def test_an_outlier_moves_no_boundary_of_a_facet() -> None:
     values = [*range(1, 101), 10**9]
     quantiles = np.percentile(values, [100 * share / 6 for share in range(7)]).tolist()
 
-    [facet] = facets([FacetField("f", "f", Kind.NUMBER, whole=True)], _survey_answer(101, quantiles))
+    [facet] = choose_facets([FacetField("f", "f", FacetKind.NUMBER, whole=True)], _survey_answer(101, quantiles))
 
     ranges = facet["aggregation"]["range"]["ranges"]
     assert [span["key"] for span in ranges] == ["..20", "20..30", "30..50", "50..70", "70..80", "80.."]
@@ -187,7 +199,7 @@ def test_an_outlier_moves_no_boundary_of_a_facet() -> None:
 
 def test_a_value_of_its_own_in_every_document_is_no_facet() -> None:
     answer = {"hits": {"total": {"value": 4}}, "aggregations": {"0_distinct": {"value": 4}}}
-    assert facets([FacetField("id", "id", Kind.TERMS)], answer) == []
+    assert choose_facets([FacetField("id", "id", FacetKind.TERMS)], answer) == []
 
 
 QUANTILES = st.lists(st.floats(-1e15, 1e15), min_size=7, max_size=7).map(sorted)
@@ -253,7 +265,7 @@ def test_catalogue_lists_aliases_before_indices_and_only_those_with_vectors() ->
         "logs": {"aliases": {"all": {}}, "mappings": {}},
     }
 
-    found = catalogue(answer, "semantic")
+    found = list_searchable_indices(answer, "semantic")
 
     listed = found.indices
     assert found.problems == []
@@ -261,10 +273,15 @@ def test_catalogue_lists_aliases_before_indices_and_only_those_with_vectors() ->
     assert [entry["name"] for entry in listed] == ["docs", "docs-2"]
     [field] = listed[0]["fields"]
     assert field == {
-        "name": "embedding", "semantic": "semantic.embedding", "meta": "embedding_meta", "model": "m",
-        "passages": False, "parts": (("", "title"), (". ", "text")), "texts": ("title", "text"),
+        "name": "embedding",
+        "semantic": "semantic.embedding",
+        "meta": "embedding_meta",
+        "model": "m",
+        "passages": False,
+        "parts": (("", "title"), (". ", "text")),
+        "texts": ("title", "text"),
         "hidden": ["embedding", "embedding_meta"],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -277,7 +294,7 @@ def test_a_damaged_mapping_leaves_its_index_out_alone(fields: Any) -> None:
         "good": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": META}}}}},
     }
 
-    found = catalogue(answer, "semantic")
+    found = list_searchable_indices(answer, "semantic")
 
     assert [entry["name"] for entry in found.indices] == ["good"]
     [problem] = found.problems
@@ -290,7 +307,7 @@ def test_a_damaged_mapping_leaves_its_index_out_alone(fields: Any) -> None:
 @given(st.integers(2, 12), st.integers(1, 20), st.integers(0, 2**32 - 1))
 def test_map_is_the_principal_components(points: int, dimensions: int, seed: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(points, dimensions)).astype(np.float32)
-    found = project(vectors)
+    found = project_to_plane(vectors)
 
     components = min(2, points, dimensions)
     expected = np.zeros((points, 2))
@@ -305,12 +322,12 @@ def test_map_is_the_principal_components(points: int, dimensions: int, seed: int
 
 @pytest.mark.parametrize("vectors", [np.ones((1, 3)), np.ones((4, 3)), np.full((3, 2), 0.1)])
 def test_vectors_that_are_alike_lie_at_the_origin(vectors: np.ndarray) -> None:
-    assert np.array_equal(project(vectors.astype(np.float32)), np.zeros((len(vectors), 2)))
+    assert np.array_equal(project_to_plane(vectors.astype(np.float32)), np.zeros((len(vectors), 2)))
 
 
 def test_the_same_vectors_give_the_same_picture() -> None:
     vectors = np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32)
-    assert np.allclose(project(vectors[::-1])[::-1], project(vectors))
+    assert np.allclose(project_to_plane(vectors[::-1])[::-1], project_to_plane(vectors))
 
 
 # Requests
@@ -318,7 +335,7 @@ def test_the_same_vectors_give_the_same_picture() -> None:
 
 def test_requests_of_the_page_are_read() -> None:
     raw = b'{"index":"docs","field":"embedding","query":"sun","hits":[{"index":"docs-2","id":"1"}]}'
-    assert read(MapRequest, raw).hits == (Document(index="docs-2", id="1"),)
+    assert parse_page_request(HitMapRequest, raw).hits == (DocumentRef(index="docs-2", id="1"),)
 
 
 PLACE = {"index": "i", "id": "1"}
@@ -327,16 +344,24 @@ PLACE = {"index": "i", "id": "1"}
 @pytest.mark.parametrize(
     ("kind", "raw", "why"),
     [
-        (MapRequest, b"[]", "no JSON object"),
-        (MapRequest, b"{", "no JSON object"),
-        (MapRequest, b'{"index":"docs","field":"f","hits":[]}', "give query or document"),
-        (MapRequest, b'{"index":"docs","field":"f","query":"a","document":{"index":"i","id":"1"},"hits":[]}', "give"),
-        (MapRequest, b'{"index":"","field":"f","query":"a","hits":[]}', "index"),
-        (MapRequest, orjson.dumps({"index": "i", "field": "f", "query": "a", "hits": [PLACE] * 1001}), "hits"),
-        (LikeRequest, b'{"index":"docs","field":"f","document":{"index":"i","id":7},"k":3}', "document.id"),
-        (LikeRequest, b'{"index":"docs","field":"f","document":{"index":"i","id":"7"},"k":3,"size":1}', "size"),
+        (HitMapRequest, b"[]", "no JSON object"),
+        (HitMapRequest, b"{", "no JSON object"),
+        (HitMapRequest, b'{"index":"docs","field":"f","hits":[]}', "give query or document"),
+        (
+            HitMapRequest,
+            b'{"index":"docs","field":"f","query":"a","document":{"index":"i","id":"1"},"hits":[]}',
+            "give",
+        ),
+        (HitMapRequest, b'{"index":"","field":"f","query":"a","hits":[]}', "index"),
+        (HitMapRequest, orjson.dumps({"index": "i", "field": "f", "query": "a", "hits": [PLACE] * 1001}), "hits"),
+        (SimilarDocumentsRequest, b'{"index":"docs","field":"f","document":{"index":"i","id":7},"k":3}', "document.id"),
+        (
+            SimilarDocumentsRequest,
+            b'{"index":"docs","field":"f","document":{"index":"i","id":"7"},"k":3,"size":1}',
+            "size",
+        ),
     ],
 )  # fmt: skip
-def test_what_is_no_request_of_the_page_is_refused(kind: type[MapRequest], raw: bytes, why: str) -> None:
+def test_what_is_no_request_of_the_page_is_refused(kind: type[HitMapRequest], raw: bytes, why: str) -> None:
     with pytest.raises(BadRequest, match=why):
-        read(kind, raw)
+        parse_page_request(kind, raw)

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.gateway.ui.files import page_files
+from es_sbert.gateway.ui.page_routes import page_files
 from tests.programs import program
 
 # Around words that the engine found.

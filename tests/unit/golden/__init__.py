@@ -10,12 +10,12 @@ from pathlib import Path
 
 import orjson
 
-from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.engines.protocol import EngineType, Json
 
 FOLDER = Path(__file__).parent
 
 
-def assert_golden(flavour: Flavour, name: str, body: Json) -> None:
+def assert_golden(flavour: EngineType, name: str, body: Json) -> None:
     """Compare a body with `<flavour>/<name>.json`."""
     file = FOLDER / flavour / f"{name}.json"
     if os.environ.get("ES_SBERT_UPDATE_GOLDEN"):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.index.change_type import CHANGES, index_options
-from es_sbert.index.types import IndexType
+from es_sbert.index.change_index_type import ALLOWED_CHANGES, changed_index_options
+from es_sbert.index.mapping import IndexType
 
 
 def test_every_type_has_its_changes_and_none_leads_back() -> None:
-    assert set(CHANGES) == set(IndexType)
-    for before, possible in CHANGES.items():
+    assert set(ALLOWED_CHANGES) == set(IndexType)
+    for before, possible in ALLOWED_CHANGES.items():
         assert before not in possible
         if before.endswith("hnsw"):
             assert not any(after.endswith("flat") for after in possible)
-            assert not any(before in CHANGES[after] for after in possible)
+            assert not any(before in ALLOWED_CHANGES[after] for after in possible)
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ def test_every_type_has_its_changes_and_none_leads_back() -> None:
     ],
 )  # fmt: skip
 def test_the_graph_keeps_its_parameters(stored: dict[str, object], after: str, expected: dict[str, object]) -> None:
-    assert index_options(stored, IndexType(after)) == expected
+    assert changed_index_options(stored, IndexType(after)) == expected

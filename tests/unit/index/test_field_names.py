@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.index.field_names import document_names, fields_hint, mapped_names, nearest_name
+from es_sbert.index.text_template import closest_name, document_field_names, fields_hint, mapping_field_names
 
 
 def test_names_that_a_mapping_has_are_those_of_documents() -> None:
@@ -14,11 +14,11 @@ def test_names_that_a_mapping_has_are_those_of_documents() -> None:
         "other": {"type": "alias", "path": "title"},
         "free": {"type": "object", "enabled": False},
     }
-    assert mapped_names(properties) == ["title", "meta.lang", "meta.author.name", "free"]
+    assert mapping_field_names(properties) == ["title", "meta.lang", "meta.author.name", "free"]
 
 
 def test_names_that_a_document_has() -> None:
-    assert document_names({"a": 1, "b": {"c": [{"d": 1}], "e": {}}}) == ["a", "b.c"]
+    assert document_field_names({"a": 1, "b": {"c": [{"d": 1}], "e": {}}}) == ["a", "b.c"]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_names_that_a_document_has() -> None:
     [("titel", "title"), ("TITLE", "title"), ("lang", "meta.lang"), ("meta.lnag", "meta.lang"), ("price", None)],
 )
 def test_the_nearest_name(name: str, meant: str | None) -> None:
-    assert nearest_name(name, ["id", "title", "body", "meta.lang"]) == meant
+    assert closest_name(name, ["id", "title", "body", "meta.lang"]) == meant
 
 
 def test_hints_list_some_of_many_fields() -> None:

@@ -6,20 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import EngineType
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.meta import PassageRules, VectorFieldMeta
-from es_sbert.index.schema import (
+from es_sbert.index.mapping import (
+    OPENSEARCH_TYPES,
+    IndexType,
     check_field_name,
     index_body,
     is_in_source,
+    mapped_dimensions,
+    mapped_similarity,
     mapping_addition,
-    merged_meta,
-    stored_dimensions,
-    stored_similarity,
+    merge_field_meta,
     vector_fields,
 )
-from es_sbert.index.types import OPENSEARCH_TYPES, IndexType
+from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
 from tests.unit.golden import assert_golden
 
 
@@ -29,24 +30,24 @@ def meta(index_type: str = "hnsw", text: str | None = None) -> VectorFieldMeta:
     )
 
 
-CASES = [(Flavour.ELASTICSEARCH, t) for t in IndexType] + [(Flavour.OPENSEARCH, t) for t in OPENSEARCH_TYPES]
+CASES = [(EngineType.ELASTICSEARCH, t) for t in IndexType] + [(EngineType.OPENSEARCH, t) for t in OPENSEARCH_TYPES]
 
 
 @pytest.mark.parametrize(("flavour", "index_type"), CASES)
-def test_index_bodies_are_as_recorded(flavour: Flavour, index_type: IndexType) -> None:
+def test_index_bodies_are_as_recorded(flavour: EngineType, index_type: IndexType) -> None:
     body = index_body(flavour, "embedding", meta(index_type))
     assert_golden(flavour, f"index-{index_type}", body)
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
-def test_added_field_is_as_recorded(flavour: Flavour) -> None:
+@pytest.mark.parametrize("flavour", list(EngineType))
+def test_added_field_is_as_recorded(flavour: EngineType) -> None:
     existing = {"owner": "search team", "es_sbert": {"fields": {"title_vector": {"model": "other"}}}}
     body = mapping_addition(flavour, "body_vector", meta(text="{title}. {body}"), existing)
     assert_golden(flavour, "added-field", body)
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
-def test_shards_and_replicas_are_written_only_when_given(flavour: Flavour) -> None:
+@pytest.mark.parametrize("flavour", list(EngineType))
+def test_shards_and_replicas_are_written_only_when_given(flavour: EngineType) -> None:
     plain = index_body(flavour, "v", meta())["settings"]
     assert "index.number_of_shards" not in plain
     given_both = index_body(flavour, "v", meta(), shards=3, replicas=0)["settings"]
@@ -54,8 +55,8 @@ def test_shards_and_replicas_are_written_only_when_given(flavour: Flavour) -> No
     assert given_both["index.number_of_replicas"] == 0
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
-def test_bodies_do_not_share_state(flavour: Flavour) -> None:
+@pytest.mark.parametrize("flavour", list(EngineType))
+def test_bodies_do_not_share_state(flavour: EngineType) -> None:
     first = index_body(flavour, "v", meta())
     first["mappings"]["properties"]["v_meta"]["properties"].clear()
     first["settings"]["index.x"] = 1
@@ -77,7 +78,7 @@ json_values = st.recursive(
 )
 def test_merging_keeps_other_peoples_keys(foreign: dict[str, Any], other_fields: dict[str, Any]) -> None:
     existing = foreign | {"es_sbert": {"fields": other_fields, "note": 1}}
-    merged = merged_meta(existing, "mine", meta())
+    merged = merge_field_meta(existing, "mine", meta())
     assert {key: value for key, value in merged.items() if key != "es_sbert"} == foreign
     assert merged["es_sbert"]["note"] == 1
     kept = {name: value for name, value in merged["es_sbert"]["fields"].items() if name != "mine"}
@@ -86,17 +87,17 @@ def test_merging_keeps_other_peoples_keys(foreign: dict[str, Any], other_fields:
 
 
 @pytest.mark.parametrize(("flavour", "index_type"), CASES)
-def test_what_was_written_is_read_back(flavour: Flavour, index_type: IndexType) -> None:
+def test_what_was_written_is_read_back(flavour: EngineType, index_type: IndexType) -> None:
     mappings = index_body(flavour, "v", meta(index_type))["mappings"]
     assert vector_fields(mappings, "docs") == {"v": meta(index_type)}
-    assert stored_dimensions(flavour, mappings["properties"]["v"]) == 384
-    assert stored_similarity(flavour, mappings["properties"]["v"]) in ("cosine", "cosinesimil")
+    assert mapped_dimensions(flavour, mappings["properties"]["v"]) == 384
+    assert mapped_similarity(flavour, mappings["properties"]["v"]) in ("cosine", "cosinesimil")
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
-def test_fields_without_vectors_have_no_dimensions(flavour: Flavour) -> None:
-    assert stored_dimensions(flavour, {"type": "keyword"}) is None
-    assert stored_dimensions(flavour, {"properties": {}}) is None
+@pytest.mark.parametrize("flavour", list(EngineType))
+def test_fields_without_vectors_have_no_dimensions(flavour: EngineType) -> None:
+    assert mapped_dimensions(flavour, {"type": "keyword"}) is None
+    assert mapped_dimensions(flavour, {"properties": {}}) is None
 
 
 @pytest.mark.parametrize("damaged", [{"fields": {"v": {"model": 3}}}, {"fields": []}, [], {"fields": {"v": "x"}}])
@@ -121,21 +122,21 @@ def test_field_names_that_engines_read_otherwise(name: str) -> None:
         check_field_name(name)
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("flavour", list(EngineType))
 @pytest.mark.parametrize("index_type", [IndexType.HNSW, IndexType.FLAT])
-def test_passages_are_as_recorded_and_read_back(flavour: Flavour, index_type: IndexType) -> None:
-    rules = PassageRules(tokens=256, overlap=32)
+def test_passages_are_as_recorded_and_read_back(flavour: EngineType, index_type: IndexType) -> None:
+    rules = ChunkRules(tokens=256, overlap=32)
     body = index_body(flavour, "embedding", meta(index_type).model_copy(update={"passages": rules}))
     assert_golden(flavour, f"index-passages-{index_type}", body)
     field = body["mappings"]["properties"]["embedding"]
-    assert stored_dimensions(flavour, field) == 384
-    assert stored_similarity(flavour, field) in ("cosine", "cosinesimil")
+    assert mapped_dimensions(flavour, field) == 384
+    assert mapped_similarity(flavour, field) in ("cosine", "cosinesimil")
     assert vector_fields(body["mappings"], "docs")["embedding"].passages == rules
 
 
 def test_a_nested_object_of_somebody_else_holds_no_vectors() -> None:
-    for flavour in Flavour:
-        assert stored_dimensions(flavour, {"type": "nested", "properties": {"name": {"type": "keyword"}}}) is None
+    for flavour in EngineType:
+        assert mapped_dimensions(flavour, {"type": "nested", "properties": {"name": {"type": "keyword"}}}) is None
 
 
 @pytest.mark.parametrize(

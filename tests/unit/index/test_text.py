@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.index.text import MISSING, NoText, TextTemplate, find_field
-from es_sbert.ingest.ids import BadId, document_id
+from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
+from es_sbert.ingest.records import InvalidId, document_id
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_templates_that_are_none(template: str) -> None:
 @pytest.mark.parametrize("field", ["", "{a}", "a:b", "a!r"])
 def test_names_that_cannot_be_fields(field: str) -> None:
     with pytest.raises(UsageError, match="cannot be the name of a text field"):
-        TextTemplate.of_fields([field])
+        TextTemplate.from_fields([field])
 
 
 def test_several_fields_are_joined_with_line_feeds() -> None:
-    template = TextTemplate.of_fields(["title", "meta.body"])
+    template = TextTemplate.from_fields(["title", "meta.body"])
     assert template.template == "{title}\n{meta.body}"
     assert TextTemplate.parse(template.template) == template
     assert template.render({"title": "T", "meta": {"body": "B"}}) == "T\nB"
@@ -78,19 +78,19 @@ def test_missing_fields_are_empty_where_others_are_there(document: dict[str, Any
 
 
 def test_one_field_keeps_its_white_space() -> None:
-    assert TextTemplate.of_fields(["text"]).render({"text": "  a\n"}) == "  a\n"
+    assert TextTemplate.from_fields(["text"]).render({"text": "  a\n"}) == "  a\n"
 
 
 @pytest.mark.parametrize(
     ("value", "kind"), [(1, "number"), (1.5, "number"), (True, "boolean"), (["a"], "array"), ({"a": "b"}, "object")]
 )
 def test_text_that_is_not_a_string(value: Any, kind: str) -> None:
-    with pytest.raises(NoText, match=f"the text field text is a JSON {kind}, not a string"):
-        TextTemplate.of_fields(["title", "text"]).render({"title": "T", "text": value})
+    with pytest.raises(TextFieldError, match=f"the text field text is a JSON {kind}, not a string"):
+        TextTemplate.from_fields(["title", "text"]).render({"title": "T", "text": value})
 
 
 def test_no_text_at_all() -> None:
-    with pytest.raises(NoText, match="the text field title is missing; the text field body is null"):
+    with pytest.raises(TextFieldError, match="the text field title is missing; the text field body is null"):
         TextTemplate.parse("{title}{body}").render({"body": None})
 
 
@@ -116,5 +116,5 @@ def test_ids(value: Any, expected: str) -> None:
     ],
 )
 def test_ids_that_cannot_be_used(fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(BadId, match=reason):
+    with pytest.raises(InvalidId, match=reason):
         document_id(fields, "id")

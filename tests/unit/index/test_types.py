@@ -2,26 +2,26 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.engines.protocol import EngineInfo, Flavour
+from es_sbert.engines.protocol import EngineInfo, EngineType
 from es_sbert.errors import UsageError
-from es_sbert.index.types import OPENSEARCH_TYPES, IndexType, read_index_type
+from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType, parse_index_type
 
-ELASTICSEARCH = EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
-OPENSEARCH = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
+ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
+OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
 
 
 @pytest.mark.parametrize("name", list(IndexType))
 def test_elasticsearch_takes_all_types(name: IndexType) -> None:
-    assert read_index_type(name, ELASTICSEARCH, 384) is name
+    assert parse_index_type(name, ELASTICSEARCH, 384) is name
 
 
 @pytest.mark.parametrize("name", list(IndexType))
 def test_opensearch_takes_three(name: IndexType) -> None:
     if name in OPENSEARCH_TYPES:
-        assert read_index_type(name, OPENSEARCH, 384) is name
+        assert parse_index_type(name, OPENSEARCH, 384) is name
     else:
         with pytest.raises(UsageError, match=f"has no index type {name}"):
-            read_index_type(name, OPENSEARCH, 384)
+            parse_index_type(name, OPENSEARCH, 384)
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,5 @@ def test_opensearch_takes_three(name: IndexType) -> None:
 )
 def test_what_cannot_work_is_refused_with_another_choice(name: str, dimensions: int, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        read_index_type(name, ELASTICSEARCH, dimensions)
+        parse_index_type(name, ELASTICSEARCH, dimensions)
     assert caught.value.remedy

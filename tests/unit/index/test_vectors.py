@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from es_sbert.encoder.types import Vectors
-from es_sbert.engines.protocol import EngineInfo, Flavour
-from es_sbert.index.vectors import read_vector, vector_list, vector_value
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.engines.protocol import EngineInfo, EngineType
+from es_sbert.index.serialization import read_vector, to_float_list, vector_value
 
-ES95 = EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
-ES93 = EngineInfo(Flavour.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
-ES92 = EngineInfo(Flavour.ELASTICSEARCH, (9, 2, 4), "http://localhost:9200")
-ES819 = EngineInfo(Flavour.ELASTICSEARCH, (8, 19, 8), "http://localhost:9200")
-OPENSEARCH = EngineInfo(Flavour.OPENSEARCH, (3, 9, 0), "http://localhost:9200")
+ES95 = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
+ES93 = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
+ES92 = EngineInfo(EngineType.ELASTICSEARCH, (9, 2, 4), "http://localhost:9200")
+ES819 = EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://localhost:9200")
+OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 9, 0), "http://localhost:9200")
 
 vectors = arrays(np.float32, st.integers(1, 50), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
 
@@ -46,10 +46,10 @@ def test_base64_only_where_the_engine_takes_it(info: EngineInfo, expected: type)
 
 
 def test_lists_hold_no_more_digits_than_float32_has() -> None:
-    assert vector_list(np.array([0.1, 1 / 3], dtype=np.float32)) == [0.1, 0.33333334]
+    assert to_float_list(np.array([0.1, 1 / 3], dtype=np.float32)) == [0.1, 0.33333334]
 
 
 def test_slices_of_a_matrix_are_vectors_too() -> None:
     matrix = np.arange(6, dtype=np.float32).reshape(3, 2)
-    assert vector_list(matrix[:, 1]) == [1.0, 3.0, 5.0]
+    assert to_float_list(matrix[:, 1]) == [1.0, 3.0, 5.0]
     np.testing.assert_array_equal(read_vector(vector_value(ES95, matrix[:, 1])), [1.0, 3.0, 5.0])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from es_sbert.index.meta import PassageRules, VectorFieldMeta
-from es_sbert.index.targets import Target
-from es_sbert.index.text import TextTemplate
+from es_sbert.index.document_vectors import EmbeddingTarget
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
 
 
-def target(field: str = "embedding", template: str = "{text}", *, filled: bool = True, model: str = "model",
-           passages: PassageRules | None = None) -> Target:  # fmt: skip
+def target(
+    field: str = "embedding",
+    template: str = "{text}",
+    *,
+    filled: bool = True,
+    model: str = "model",
+    passages: ChunkRules | None = None,
+) -> EmbeddingTarget:
     """A vector field of four dimensions, whose model has its name for a fingerprint."""
     meta = VectorFieldMeta(
         fingerprint=model, model=model, dimensions=4, index_type="hnsw", text=template, passages=passages
     )
-    return Target(field, TextTemplate.parse(template), meta, filled)
+    return EmbeddingTarget(field, TextTemplate.parse(template), meta, filled)

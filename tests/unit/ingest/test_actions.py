@@ -13,28 +13,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.protocol import EngineInfo, Flavour
-from es_sbert.index.bulk_lines import bodies
-from es_sbert.index.filled import FilledField
-from es_sbert.index.meta import DocumentMeta
-from es_sbert.index.vectors import passage_values, vector_value
-from es_sbert.ingest.actions import Action, halves, index_action, update_action
+from es_sbert.engines.protocol import EngineInfo, EngineType
+from es_sbert.index.document_vectors import VectorFieldValue
+from es_sbert.index.serialization import bulk_bodies, chunk_values, vector_value
+from es_sbert.index.vector_meta import DocumentMeta
+from es_sbert.ingest.bulk_lines import DocumentAction, index_action, split_in_half, update_action
 from es_sbert.ingest.documents import Document
-from es_sbert.ingest.ledger import Outcome
+from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.records import Origin
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "ingest"
 META = DocumentMeta(
-    fingerprint="f" * 64, text_hash="0" * 32, document_hash="1" * 32, tokens=12, truncated=False,
+    fingerprint="f" * 64,
+    text_hash="0" * 32,
+    document_hash="1" * 32,
+    tokens=12,
+    truncated=False,
     embedded_at="2026-11-21T12:00:00.000Z",
-)  # fmt: skip
+)
 VECTOR = np.array([0.1, -0.25, 1e-8, 1.0], dtype=np.float32)
 SOURCE = b'{"id": "a\\"b", "text": "caf\xc3\xa9\xe2\x80\xa8", "price": 1.10, "big": 123456789012345678901}'
 DOCUMENT = Document(Origin("f", 1), 'a"b', ("café",), SOURCE, "1" * 32)
 STORED = Document(Origin("index docs"), "ü/1", ("text",), b"{}", None, version=(41, 3))
-ES9 = EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), "")
+ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "")
 VECTORS = np.array([VECTOR, -VECTOR])  # (2, 4)
-FILLED = FilledField("embedding", VECTOR, META)
+FILLED = VectorFieldValue("embedding", VECTOR, META)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +51,8 @@ FILLED = FilledField("embedding", VECTOR, META)
             index_action(
                 DOCUMENT,
                 [
-                    FilledField(
-                        "body", passage_values(ES9, [(0, 7), (5, 12)], VECTORS), META.model_copy(update={"passages": 2})
+                    VectorFieldValue(
+                        "body", chunk_values(ES9, [(0, 7), (5, 12)], VECTORS), META.model_copy(update={"passages": 2})
                     ),
                     FILLED,
                 ],
@@ -58,7 +61,7 @@ FILLED = FilledField("embedding", VECTOR, META)
         (
             "update-list.ndjson",
             update_action(
-                STORED, [FilledField("body_vector", VECTOR, META.model_copy(update={"document_hash": None}))], []
+                STORED, [VectorFieldValue("body_vector", VECTOR, META.model_copy(update={"document_hash": None}))], []
             ),
         ),
         ("update-cleared.ndjson", update_action(STORED, [FILLED], ["title_vector", "body_vector"])),
@@ -86,14 +89,14 @@ def test_only_documents_of_an_index_are_updated() -> None:
         update_action(DOCUMENT, [FILLED], [])
 
 
-def actions(sizes: list[int]) -> list[Action]:
-    return [Action(DOCUMENT, b"x" * size, Outcome.INDEXED, 0, "") for size in sizes]
+def actions(sizes: list[int]) -> list[DocumentAction]:
+    return [DocumentAction(DOCUMENT, b"x" * size, DocumentOutcome.INDEXED, 0, "") for size in sizes]
 
 
 @given(st.lists(st.integers(1, 50)), st.integers(1, 120))
 def test_groups_stay_within_the_bytes_and_lose_nothing(sizes: list[int], limit: int) -> None:
     whole = actions(sizes)
-    groups = list(bodies(whole, limit))
+    groups = list(bulk_bodies(whole, limit))
     assert [action for group in groups for action in group] == whole
     for group in groups:
         assert len(group) == 1 or sum(len(action.body) for action in group) <= limit
@@ -104,12 +107,12 @@ def test_groups_stay_within_the_bytes_and_lose_nothing(sizes: list[int], limit: 
 @given(st.lists(st.integers(1, 50), min_size=2))
 def test_halves_are_never_empty_and_lose_nothing(sizes: list[int]) -> None:
     whole = actions(sizes)
-    one, two = halves(whole)
+    one, two = split_in_half(whole)
     assert one
     assert two
     assert one + two == whole
 
 
 def test_halves_go_by_bytes() -> None:
-    one, two = halves(actions([100, 1, 1, 1, 1]))
+    one, two = split_in_half(actions([100, 1, 1, 1, 1]))
     assert (len(one), len(two)) == (1, 4)

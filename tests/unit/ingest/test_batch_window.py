@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from es_sbert.cli.ingest.command import ingest
-from es_sbert.encoder.encoder import WINDOW
-from es_sbert.ingest.flows import batch_window
+from es_sbert.cli.ingest import ingest
+from es_sbert.cli.main import cli
+from es_sbert.encoder.batching import WINDOW
+from es_sbert.ingest.load_pipeline import batch_window
 
 
 @pytest.mark.parametrize(
@@ -23,4 +24,6 @@ def test_a_load_on_cuda_takes_the_encoder_s_whole_window(asked: int | None, devi
 
 
 def test_the_command_leaves_the_window_to_the_device() -> None:
-    assert ingest.make_context("ingest", ["--index", "docs"]).params["batch_window"] is None
+    with cli.make_context("es-sbert", ["ingest"]) as parent:
+        context = ingest.make_context("ingest", ["--index", "docs"], parent=parent)
+    assert context.params["batch_window"] is None

@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from es_sbert.ingest.blocking import BlockingCalls
-from es_sbert.ingest.records import Record, Reject
-from es_sbert.ingest.sources.formats import Format
-from es_sbert.ingest.sources.read import read_records
-from es_sbert.ingest.sources.remote import RemoteFile
-from es_sbert.ingest.sources.source import ByteCounter, Reading, ReadingStopped, ReadSettings, Source
-from es_sbert.ingest.sources.sql import SqlSource
-from es_sbert.ingest.sources.textual import TextSource
+from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.ingest.sources.blocking_calls import BlockingCalls
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    DocumentSource,
+    FileFormat,
+    ReadCancelled,
+    ReadContext,
+    ReadSettings,
+    read_records,
+)
+from es_sbert.ingest.sources.remote_files import RemoteFile
+from es_sbert.ingest.sources.sql_source import SqlSource
+from es_sbert.ingest.sources.text_files import TextSource
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -56,7 +62,7 @@ class SilentSql(SqlSource):
 
     silence, over = threading.Event(), threading.Event()
 
-    def _fetched(self, reading: Reading) -> Iterator[list[dict[str, Any]]]:  # type: ignore[override]
+    def _fetched(self, reading: ReadContext) -> Iterator[list[dict[str, Any]]]:  # type: ignore[override]
         yield [{"text": "a"}, {"text": "b"}]
         self.silence.set()
         self.over.wait()
@@ -65,13 +71,13 @@ class SilentSql(SqlSource):
 @pytest.mark.parametrize("kind", ["remote", "sql"])
 def test_a_source_that_blocks_is_not_waited_for(kind: str) -> None:
     silence, over, stop = threading.Event(), threading.Event(), threading.Event()
-    source: Source
+    source: DocumentSource
     if kind == "remote":
-        source = TextSource(RemoteFile("test://docs", Silent(silence, over), "docs", None), Format.JSONL)
+        source = TextSource(RemoteFile("test://docs", Silent(silence, over), "docs", None), FileFormat.JSONL)
     else:
         source = SilentSql("SELECT 1", SecretStr("sqlite://"))
         SilentSql.silence, SilentSql.over = silence, over
-    read: list[Record | Reject] = []
+    read: list[Record | RejectedRecord] = []
 
     def stop_in_the_silence() -> None:
         silence.wait()
@@ -103,5 +109,5 @@ def test_calls_run_in_one_thread_in_their_order_and_pass_on_what_they_raise() ->
 def test_nothing_is_called_once_it_is_stopped() -> None:
     stop = threading.Event()
     stop.set()
-    with pytest.raises(ReadingStopped):
+    with pytest.raises(ReadCancelled):
         BlockingCalls(stop)(pytest.fail)

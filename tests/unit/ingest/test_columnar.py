@@ -18,13 +18,10 @@ import pytest
 from pyarrow import feather, ipc, parquet
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.records import Record, Reject
-from es_sbert.ingest.sources.check import check_sources
-from es_sbert.ingest.sources.columnar import ArrowSource, ParquetSource
-from es_sbert.ingest.sources.find import find_sources
-from es_sbert.ingest.sources.formats import Format
-from es_sbert.ingest.sources.read import read_records
-from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
+from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.ingest.sources.columnar_files import ArrowSource, ParquetSource
+from es_sbert.ingest.sources.document_source import ByteCounter, FileFormat, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.find_sources import find_sources
 
 ROWS = 5000
 TABLE = pa.table(
@@ -59,7 +56,7 @@ def write(path: Path, table: pa.Table = TABLE) -> Path:
     return path
 
 
-def read(path: Path, *, counter: ByteCounter | None = None, max_bytes: int = 1000) -> list[Record | Reject]:
+def read(path: Path, *, counter: ByteCounter | None = None, max_bytes: int = 1000) -> list[Record | RejectedRecord]:
     settings = ReadSettings(max_bytes, plain_field="text")
     sources = find_sources([str(path)], None)
     return list(read_records(sources, settings, counter or ByteCounter(), threading.Event(), pytest.fail))
@@ -81,10 +78,10 @@ def test_every_row_comes_in_its_order_with_its_number(tmp_path: Path, name: str)
 
 def test_the_name_tells_the_format_and_a_given_one_overrules_it(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet").rename(tmp_path / "data")
-    [source] = find_sources([str(path)], Format.PARQUET)
+    [source] = find_sources([str(path)], FileFormat.PARQUET)
     assert isinstance(source, ParquetSource)
     assert isinstance(find_sources([str(write(tmp_path / "t.feather"))], None)[0], ArrowSource)
-    assert isinstance(find_sources(["-"], Format.ARROW)[0], ArrowSource)
+    assert isinstance(find_sources(["-"], FileFormat.ARROW)[0], ArrowSource)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -149,7 +146,7 @@ def test_a_truncated_arrow_file_gives_its_beginning_and_one_reject(tmp_path: Pat
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
     *rows, last = read(path)
     assert [row.fields for row in rows if isinstance(row, Record)] == EXPECTED[: len(rows)]
-    assert isinstance(last, Reject)
+    assert isinstance(last, RejectedRecord)
     assert "the source breaks off" in last.reason
 
 
@@ -162,7 +159,7 @@ def test_a_stream_that_is_cut_off_between_two_batches_is_not_taken_for_whole(tmp
     (tmp_path / "t.arrows").write_bytes(out.getvalue()[:cut])
     *rows, last = read(tmp_path / "t.arrows")
     assert len(rows) == 100
-    assert isinstance(last, Reject)
+    assert isinstance(last, RejectedRecord)
     assert "after the record of line 100: the mark at the end of the Arrow data is missing" in last.reason
 
 
@@ -176,7 +173,7 @@ def test_a_damaged_page_of_parquet_ends_in_one_reject(tmp_path: Path) -> None:
     check(path)
     *rows, last = read(path)
     assert [row.fields for row in rows if isinstance(row, Record)] == EXPECTED[:2000]
-    assert isinstance(last, Reject)
+    assert isinstance(last, RejectedRecord)
     assert "breaks off after the record of line 2000: the Parquet data is damaged" in last.reason
 
 
@@ -186,17 +183,18 @@ def test_a_bad_value_is_a_dead_letter_and_its_neighbours_are_not(tmp_path: Path,
     first, second, third = read(write(tmp_path / name, table))
     assert isinstance(first, Record)
     assert first.source == b'{"id":1,"price":1.0,"text":"x"}'
-    assert isinstance(second, Reject)
+    assert isinstance(second, RejectedRecord)
     assert (str(second.origin), second.reason) == (
-        f"{tmp_path / name}:2", "the column price: Infinity cannot be written as JSON",
-    )  # fmt: skip
-    assert isinstance(third, Reject)
+        f"{tmp_path / name}:2",
+        "the column price: Infinity cannot be written as JSON",
+    )
+    assert isinstance(third, RejectedRecord)
     assert "more than --max-document-bytes allows" in third.reason
 
 
 def test_parquet_cannot_come_out_of_a_pipe() -> None:
     with pytest.raises(UsageError, match="cannot be read as Parquet"):
-        check_sources(find_sources(["-"], Format.PARQUET), 1000, ["text"], None)
+        check_sources(find_sources(["-"], FileFormat.PARQUET), 1000, ["text"], None)
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
@@ -205,7 +203,7 @@ def test_a_file_that_vanished_since_the_first_look(tmp_path: Path, name: str) ->
     (tmp_path / name).unlink()
     settings = ReadSettings(1000, plain_field="text")
     [reject] = read_records(sources, settings, ByteCounter(), threading.Event(), pytest.fail)
-    assert isinstance(reject, Reject)
+    assert isinstance(reject, RejectedRecord)
     assert "cannot be opened: No such file" in reject.reason
 
 
@@ -230,9 +228,9 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name
 
 _PEAK = """
 import resource, sys, threading
-from es_sbert.ingest.sources.find import find_sources
-from es_sbert.ingest.sources.read import read_records
-from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
+from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.ingest.sources.document_source import read_records
+from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings
 settings = ReadSettings(1 << 20, plain_field="text")
 records = read_records(find_sources(sys.argv[1:], None), settings, ByteCounter(), threading.Event(), sys.exit)
 print(sum(1 for _ in records), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -248,8 +246,9 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, name: str) -> None:
         schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
         writer: Any = (
             parquet.ParquetWriter(path, schema, compression="none", use_dictionary=False)
-            if name.endswith("parquet") else ipc.new_file(path, schema)
-        )  # fmt: skip
+            if name.endswith("parquet")
+            else ipc.new_file(path, schema)
+        )
         with writer:
             for start in range(0, rows, 2500):
                 ids = range(start, start + 2500)

@@ -11,10 +11,15 @@ import orjson
 import pytest
 
 from es_sbert.errors import OutputError
-from es_sbert.ingest.dead_letters import DeadLetters, check_letters, default_path, letter_keys
+from es_sbert.filesystem import rename_lock
+from es_sbert.ingest.dead_letters import (
+    DeadLetters,
+    check_dead_letters_writable,
+    dead_letter_keys,
+    default_dead_letters_path,
+)
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.sources.letters import taken_aside
-from es_sbert.locks import moving
+from es_sbert.ingest.sources.dead_letter_source import quarantine_path
 
 
 @pytest.mark.parametrize(
@@ -31,8 +36,8 @@ from es_sbert.locks import moving
     ],
 )
 def test_an_index_name_is_made_safe_for_a_file_name(index: str, name: str) -> None:
-    assert default_path(index) == Path(name)
-    assert default_path(index).parent == Path(".")
+    assert default_dead_letters_path(index) == Path(name)
+    assert default_dead_letters_path(index).parent == Path(".")
 
 
 def test_letters_of_earlier_loads_stay(tmp_path: Path) -> None:
@@ -61,13 +66,13 @@ def test_a_file_that_is_retried_meanwhile_is_written_no_more(tmp_path: Path) -> 
     path = tmp_path / "dead.jsonl"
     with closing(DeadLetters(path, "run")) as letters:
         letters.write(Origin("f", 1), "why", document=b"{}", document_id="before")
-        with moving(path):
+        with rename_lock(path):
             writer = Thread(target=letters.write, args=(Origin("f", 2), "why"), kwargs={"document_id": "while"})
             writer.start()
-            os.rename(path, taken_aside(path))
+            os.rename(path, quarantine_path(path))
         writer.join()
         letters.write(Origin("f", 3), "why", document_id="after")
-    assert ids(taken_aside(path)) == ["before"]
+    assert ids(quarantine_path(path)) == ["before"]
     assert ids(path) == ["while", "after"]
 
 
@@ -82,7 +87,7 @@ def test_a_reason_may_hold_any_bytes_of_the_command_line(tmp_path: Path) -> None
 
 
 def test_no_letters_no_file(tmp_path: Path) -> None:
-    check_letters(tmp_path / "dead.jsonl")
+    check_dead_letters_writable(tmp_path / "dead.jsonl")
     with closing(DeadLetters(tmp_path / "dead.jsonl", "run")):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -91,7 +96,7 @@ def test_no_letters_no_file(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing" / "dead.jsonl"):
         with pytest.raises(OutputError, match="could not be written"):
-            check_letters(path)
+            check_dead_letters_writable(path)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
@@ -115,7 +120,7 @@ def test_a_load_that_goes_on_writes_no_letter_twice(tmp_path: Path) -> None:
     with closing(DeadLetters(path, "another")) as letters:
         letters.write(Origin("f", 5), "why", raw=b"y", size=1)
     path.write_bytes(path.read_bytes() + b'{"run": "run", "cut o')
-    keys = set(letter_keys(path, "run"))
+    keys = set(dead_letter_keys(path, "run"))
     assert len(keys) == 2
     before = path.read_bytes()
     with closing(DeadLetters(path, "run", keys.__contains__)) as letters:
@@ -126,4 +131,4 @@ def test_a_load_that_goes_on_writes_no_letter_twice(tmp_path: Path) -> None:
 
 
 def test_there_are_no_letters_where_there_is_no_file(tmp_path: Path) -> None:
-    assert list(letter_keys(tmp_path / "dead.jsonl", "run")) == []
+    assert list(dead_letter_keys(tmp_path / "dead.jsonl", "run")) == []

@@ -13,73 +13,70 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.index.meta import document_hash
+from es_sbert.index.vector_meta import document_hash
+from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters
-from es_sbert.ingest.documents import Document, DocumentRules, read_documents, windows
-from es_sbert.ingest.ledger import Ledger, LedgerError, Outcome
-from es_sbert.ingest.memory import LoadIdentity
-from es_sbert.ingest.outcomes import Outcomes
-from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.ingest.state import LoadState
+from es_sbert.ingest.documents import Document, DocumentRules, document_windows, read_documents
+from es_sbert.ingest.ledger import DocumentOutcome, Ledger, LedgerError, OutcomeRecorder
+from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from tests.unit.ingest.support import target
 
 RULES = DocumentRules((target(),), "id", ("embedding", "embedding_meta"))
 
 
 @pytest.fixture
-def outcomes(tmp_path: Path) -> Iterator[Outcomes]:
+def outcomes(tmp_path: Path) -> Iterator[OutcomeRecorder]:
     letters = DeadLetters(tmp_path / "dead.jsonl", run="now")
     with closing(letters):
-        yield Outcomes(Ledger(), letters)
+        yield OutcomeRecorder(Ledger(), letters)
 
 
 def records(*objects: dict[str, Any]) -> list[Record]:
     return [Record(Origin("f", line), fields, orjson.dumps(fields)) for line, fields in enumerate(objects, 1)]
 
 
-def load(outcomes: Outcomes, *objects: dict[str, Any], rules: DocumentRules = RULES) -> list[Document]:
+def load(outcomes: OutcomeRecorder, *objects: dict[str, Any], rules: DocumentRules = RULES) -> list[Document]:
     with closing(fresh_state(outcomes.letters.path.parent)) as state:
         return list(read_documents(records(*objects), rules, state, outcomes))
 
 
-def fresh_state(folder: Path) -> LoadState:
+def fresh_state(folder: Path) -> CheckpointFile:
     identity = LoadIdentity("uuid", "model", (("embedding", "{text}", None),), "id")
-    return LoadState(folder / f"{uuid.uuid4()}.state", identity)
+    return CheckpointFile(folder / f"{uuid.uuid4()}.state", identity)
 
 
-def letters(outcomes: Outcomes) -> list[dict[str, Any]]:
+def letters(outcomes: OutcomeRecorder) -> list[dict[str, Any]]:
     path = outcomes.letters.path
     return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
-def test_a_document_carries_its_hashes_and_its_own_bytes(outcomes: Outcomes) -> None:
+def test_a_document_carries_its_hashes_and_its_own_bytes(outcomes: OutcomeRecorder) -> None:
     [document] = load(outcomes, {"id": 7, "text": "hello"})
     assert document == Document(
-        Origin("f", 1), "7", ("hello",), b'{"id":7,"text":"hello"}',
-        document_hash({"text": "hello", "id": 7}),
-    )  # fmt: skip
+        Origin("f", 1), "7", ("hello",), b'{"id":7,"text":"hello"}', document_hash({"text": "hello", "id": 7})
+    )
     assert outcomes.ledger.read == 1
     assert not outcomes.letters.path.exists()
 
 
-def test_without_an_id_field_the_content_is_the_id(outcomes: Outcomes) -> None:
+def test_without_an_id_field_the_content_is_the_id(outcomes: OutcomeRecorder) -> None:
     rules = DocumentRules(RULES.targets, None, RULES.reserved)
     documents = load(outcomes, {"a": 1, "text": "x"}, {"text": "x", "a": 1}, {"text": "x", "a": 2}, rules=rules)
     assert [document.id for document in documents] == [
         document_hash({"text": "x", "a": 1}),
         document_hash({"text": "x", "a": 2}),
     ]
-    assert outcomes.ledger.counts()[Outcome.DUPLICATE] == 1
+    assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
 
 
-def test_empty_texts_come_too_since_the_index_may_hold_them_with_one(outcomes: Outcomes) -> None:
+def test_empty_texts_come_too_since_the_index_may_hold_them_with_one(outcomes: OutcomeRecorder) -> None:
     documents = load(outcomes, {"id": 1, "text": ""}, {"id": 2, "text": " \n\t\u2003"}, {"id": 1, "text": ""})
     assert [document.id for document in documents] == ["1", "2"]
-    assert outcomes.ledger.counts()[Outcome.DUPLICATE] == 1
+    assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
     assert letters(outcomes) == []
 
 
-def test_missing_null_and_blank_text_are_the_same(outcomes: Outcomes) -> None:
+def test_missing_null_and_blank_text_are_the_same(outcomes: OutcomeRecorder) -> None:
     rules = DocumentRules.of((target(template="{title}. {body}"),), "id", None)
     none = [{"id": 1}, {"id": 2, "title": None}, {"id": 3, "title": " ", "body": "\n"}, {"id": 4, "body": ""}]
     documents = load(outcomes, *none, {"id": 5, "title": "x"}, rules=rules)
@@ -88,19 +85,19 @@ def test_missing_null_and_blank_text_are_the_same(outcomes: Outcomes) -> None:
     assert outcomes.ledger.lacking == {"title": 3, "body": 4 - 1}
 
 
-def test_a_repeated_document_is_skipped_a_contradicting_one_is_a_dead_letter(outcomes: Outcomes) -> None:
+def test_a_repeated_document_is_skipped_a_contradicting_one_is_a_dead_letter(outcomes: OutcomeRecorder) -> None:
     documents = load(
         outcomes, {"id": "a", "text": "x"}, {"text": "x", "id": "a"}, {"id": "a", "text": "y"}, {"id": "b", "text": "x"}
     )
     assert [document.id for document in documents] == ["a", "b"]
-    assert outcomes.ledger.counts()[Outcome.DUPLICATE] == 1
+    assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
     [letter] = letters(outcomes)
     assert letter["reason"] == "the id a stands in f:1 already, with another content"
     assert (letter["source"], letter["line"], letter["id"]) == ("f", 3, "a")
     assert letter["document"] == {"id": "a", "text": "y"}
 
 
-def test_a_document_that_was_not_loaded_does_not_take_its_id(outcomes: Outcomes) -> None:
+def test_a_document_that_was_not_loaded_does_not_take_its_id(outcomes: OutcomeRecorder) -> None:
     documents = load(outcomes, {"id": "a", "text": 5}, {"id": "a", "text": "x"})
     assert [document.texts for document in documents] == [("x",)]
 
@@ -115,7 +112,7 @@ def test_a_document_that_was_not_loaded_does_not_take_its_id(outcomes: Outcomes)
         ({"id": 1, "text": "x", "embedding_meta": None}, "already has a field embedding_meta, which"),
     ],
 )
-def test_dead_letters(outcomes: Outcomes, fields: dict[str, Any], reason: str) -> None:
+def test_dead_letters(outcomes: OutcomeRecorder, fields: dict[str, Any], reason: str) -> None:
     assert load(outcomes, fields) == []
     [letter] = letters(outcomes)
     assert reason in letter["reason"]
@@ -133,22 +130,22 @@ def test_dead_letters(outcomes: Outcomes, fields: dict[str, Any], reason: str) -
 )
 def test_everything_read_is_accounted_for(tmp_path_factory: pytest.TempPathFactory, objects: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("dead")
-    outcomes = Outcomes(Ledger(), DeadLetters(folder / "dead.jsonl", run="now"))
-    rejects = [Reject(Origin("f", 99), "broken", b"{", 1)]
+    outcomes = OutcomeRecorder(Ledger(), DeadLetters(folder / "dead.jsonl", run="now"))
+    rejects = [RejectedRecord(Origin("f", 99), "broken", b"{", 1)]
     with closing(fresh_state(folder)) as state, closing(outcomes.letters):
         documents = list(read_documents([*records(*objects), *rejects], RULES, state, outcomes))
     assert outcomes.ledger.read == len(objects) + 1 == outcomes.ledger.done + len(documents)
-    assert len(letters(outcomes)) == outcomes.ledger.counts()[Outcome.DEAD]
+    assert len(letters(outcomes)) == outcomes.ledger.counts()[DocumentOutcome.DEAD]
     assert len({document.id for document in documents}) == len(documents)
 
 
 def test_a_ledger_that_does_not_add_up_is_no_small_matter() -> None:
     ledger = Ledger()
     ledger.add_read(2)
-    ledger.enter_indexed(lost_tokens=3)
+    ledger.add_indexed(lost_tokens=3)
     with pytest.raises(LedgerError, match="2 documents were read, but 1 accounted for"):
         ledger.verify()
-    ledger.enter(Outcome.UNCHANGED)
+    ledger.enter(DocumentOutcome.UNCHANGED)
     ledger.verify()
     assert (ledger.truncated, ledger.lost_tokens) == (1, 3)
 
@@ -156,7 +153,7 @@ def test_a_ledger_that_does_not_add_up_is_no_small_matter() -> None:
 @given(st.lists(st.integers(0, 3000)), st.integers(1, 5), st.integers(1, 5000))
 def test_windows_are_bounded_by_count_and_bytes(sizes: list[int], count: int, max_bytes: int) -> None:
     documents = [Document(Origin("f"), str(n), ("",), b"x" * size, None) for n, size in enumerate(sizes)]
-    groups = list(windows(documents, count, max_bytes))
+    groups = list(document_windows(documents, count, max_bytes))
     assert [document for group in groups for document in group] == documents
     for group in groups:
         assert 1 <= len(group) <= count

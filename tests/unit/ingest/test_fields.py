@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from es_sbert.errors import UsageError
-from es_sbert.index.meta import PassageRules, VectorFieldMeta
-from es_sbert.index.targets import kept_targets, texts_of
-from es_sbert.index.text import NoText
-from es_sbert.ingest.fields import planned_fields
+from es_sbert.index.document_vectors import kept_targets, target_texts
+from es_sbert.index.text_template import TextFieldError
+from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
+from es_sbert.ingest.load_plan import plan_fields
 from es_sbert.ingest.settings import IngestSettings
 from tests.unit.ingest.support import target
 
@@ -20,8 +20,8 @@ STORED = {
 }
 
 
-def planned(**options: Any) -> list[tuple[str, str, PassageRules | None]]:
-    fields = planned_fields(IngestSettings(index="docs", **options), STORED)
+def planned(**options: Any) -> list[tuple[str, str, ChunkRules | None]]:
+    fields = plan_fields(IngestSettings(index="docs", **options), STORED)
     return [(field.field, field.template.template, field.passages) for field in fields]
 
 
@@ -33,18 +33,18 @@ def planned(**options: Any) -> list[tuple[str, str, PassageRules | None]]:
         ({"text_template": "{a}!"}, [("embedding", "{a}!", None)]),
         ({"vector_field": "new"}, [("new", "{text}", None)]),
         ({"vector_field": "unfilled"}, [("unfilled", "{text}", None)]),
-        ({"passages": ("256",)}, [("embedding", "{title}. {body}", PassageRules(tokens=256, overlap=32))]),
+        ({"passages": ("256",)}, [("embedding", "{title}. {body}", ChunkRules(tokens=256, overlap=32))]),
         (
             {"passages": ("100",), "passage_overlap": 0},
-            [("embedding", "{title}. {body}", PassageRules(tokens=100, overlap=0))],
+            [("embedding", "{title}. {body}", ChunkRules(tokens=100, overlap=0))],
         ),
         (
             {"vectors": ("t={title}", "summary_vector"), "passages": ("summary_vector=64",)},
-            [("t", "{title}", None), ("summary_vector", "{summary}", PassageRules(tokens=64, overlap=8))],
+            [("t", "{title}", None), ("summary_vector", "{summary}", ChunkRules(tokens=64, overlap=8))],
         ),
     ],
 )
-def test_fields(options: dict[str, Any], fields: list[tuple[str, str, PassageRules | None]]) -> None:
+def test_fields(options: dict[str, Any], fields: list[tuple[str, str, ChunkRules | None]]) -> None:
     assert planned(**options) == fields
 
 
@@ -82,8 +82,8 @@ def test_other_fields_are_kept_where_their_text_is_known() -> None:
 
 def test_one_text_of_several_is_enough() -> None:
     targets = (target("t", "{title}"), target("b", "{body}"), target("k", "{kept}", filled=False))
-    assert texts_of({"title": "x", "kept": "z"}, targets) == ("x", "", "z")
-    assert texts_of({"body": "y", "title": " ", "kept": 5}, targets) == ("", "y", "")
-    assert texts_of({"body": None, "kept": "z"}, targets) == ("", "", "z")
-    with pytest.raises(NoText, match="body is a JSON number"):
-        texts_of({"title": "x", "body": 5}, targets)
+    assert target_texts({"title": "x", "kept": "z"}, targets) == ("x", "", "z")
+    assert target_texts({"body": "y", "title": " ", "kept": 5}, targets) == ("", "y", "")
+    assert target_texts({"body": None, "kept": "z"}, targets) == ("", "", "z")
+    with pytest.raises(TextFieldError, match="body is a JSON number"):
+        target_texts({"title": "x", "body": 5}, targets)

@@ -13,17 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.ingest.records import Record, Reject
-from es_sbert.ingest.sources.formats import Format
-from es_sbert.ingest.sources.local import LocalFile, StandardInput
-from es_sbert.ingest.sources.read import read_records
-from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
-from es_sbert.ingest.sources.textual import TextSource
-from es_sbert.streams.json_lines import MAX_DEPTH
-from es_sbert.streams.lines import StreamBroken, split_lines
+from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.ingest.sources.document_source import ByteCounter, FileFormat, ReadSettings, read_records
+from es_sbert.ingest.sources.local_files import LocalFile, StandardInput
+from es_sbert.ingest.sources.text_files import TextSource
+from es_sbert.io.json_lines import MAX_DEPTH
+from es_sbert.io.lines import CorruptStream, split_lines
 
 SETTINGS = ReadSettings(max_bytes=1000, plain_field="text")
-LINE_FORMATS = [Format.JSONL, Format.CSV, Format.TSV, Format.LINES, Format.LETTERS]
+LINE_FORMATS = [FileFormat.JSONL, FileFormat.CSV, FileFormat.TSV, FileFormat.LINES, FileFormat.LETTERS]
 # Text without lone surrogates, which UTF-8 cannot hold.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 objects = st.dictionaries(
@@ -31,30 +29,30 @@ objects = st.dictionaries(
 )
 
 
-def read(data: bytes, form: Format, settings: ReadSettings = SETTINGS) -> list[Record | Reject]:
+def read(data: bytes, form: FileFormat, settings: ReadSettings = SETTINGS) -> list[Record | RejectedRecord]:
     source = TextSource(StandardInput("file"), form)
     return list(source.parsed(split_lines([data], settings.max_bytes), settings))
 
 
-def fields(data: bytes, form: Format) -> list[dict[str, object]]:
+def fields(data: bytes, form: FileFormat) -> list[dict[str, object]]:
     records = read(data, form, ReadSettings(max_bytes=1 << 20, plain_field="text"))
     assert all(isinstance(record, Record) for record in records), records
     return [record.fields for record in records if isinstance(record, Record)]
 
 
-def reasons(data: bytes, form: Format) -> list[str]:
-    return [f"{r.origin}: {r.reason}" for r in read(data, form) if isinstance(r, Reject)]
+def reasons(data: bytes, form: FileFormat) -> list[str]:
+    return [f"{r.origin}: {r.reason}" for r in read(data, form) if isinstance(r, RejectedRecord)]
 
 
 @given(st.lists(objects, max_size=5))
 def test_jsonl_round_trip(documents: list[dict[str, object]]) -> None:
     data = b"\n".join(map(orjson.dumps, documents))
-    assert fields(data, Format.JSONL) == documents
+    assert fields(data, FileFormat.JSONL) == documents
 
 
 def test_jsonl_keeps_the_bytes_of_the_source() -> None:
     line = b'{"n": 1.10, "big": 123456789012345678901234567890 }'
-    [record] = read(line + b"\r\n\n  \n", Format.JSONL)
+    [record] = read(line + b"\r\n\n  \n", FileFormat.JSONL)
     assert isinstance(record, Record)
     assert record.source == line
 
@@ -75,9 +73,9 @@ def test_jsonl_keeps_the_bytes_of_the_source() -> None:
     ],
 )
 def test_a_bad_line_is_rejected_and_its_neighbours_are_not(line: bytes, reason: str) -> None:
-    records = read(b'{"id": 1}\n' + line + b'\n{"id": 2}', Format.JSONL)
+    records = read(b'{"id": 1}\n' + line + b'\n{"id": 2}', FileFormat.JSONL)
     assert [record.fields for record in records if isinstance(record, Record)] == [{"id": 1}, {"id": 2}]
-    [reject] = [record for record in records if isinstance(record, Reject)]
+    [reject] = [record for record in records if isinstance(record, RejectedRecord)]
     assert str(reject.origin) == "file:2"
     assert reason in reject.reason
     assert reject.size == len(line)
@@ -91,7 +89,7 @@ def test_csv_round_trip(names: list[str], data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.lists(texts, min_size=len(names), max_size=len(names)), max_size=5))
     out = io.StringIO(newline="")
     csv.writer(out, quoting=csv.QUOTE_ALL).writerows([names, *rows])
-    assert fields(out.getvalue().encode(), Format.CSV) == [dict(zip(names, row, strict=True)) for row in rows]
+    assert fields(out.getvalue().encode(), FileFormat.CSV) == [dict(zip(names, row, strict=True)) for row in rows]
 
 
 tsv_texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\t\n\r"), max_size=20)
@@ -103,14 +101,14 @@ def test_tsv_round_trip(names: list[str], data: st.DataObject) -> None:
     # A row of one empty cell is an empty line, which is no row.
     rows = data.draw(st.lists(cells.filter(lambda row: row != [""]), max_size=5))
     text = "\n".join("\t".join(row) for row in [names, *rows])
-    assert fields(text.encode(), Format.TSV) == [dict(zip(names, row, strict=True)) for row in rows]
+    assert fields(text.encode(), FileFormat.TSV) == [dict(zip(names, row, strict=True)) for row in rows]
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
 def test_csv_quotes_and_line_ends(ending: bytes) -> None:
     data = ending.join([b"id,text", b'1,"a ""quoted"", text', b'over two lines"', b"", b"2,plain"])
     inner = ending.decode()
-    assert fields(data, Format.CSV) == [
+    assert fields(data, FileFormat.CSV) == [
         {"id": "1", "text": f'a "quoted", text{inner}over two lines'},
         {"id": "2", "text": "plain"},
     ]
@@ -118,7 +116,7 @@ def test_csv_quotes_and_line_ends(ending: bytes) -> None:
 
 def test_csv_reports_the_line_a_row_begins_in() -> None:
     data = b'id,text\n1,"two\nlines"\n2\n3,fine\n4,a,b\n5,caf\xe9\n6,"x"y\n7,ok'
-    assert reasons(data, Format.CSV) == [
+    assert reasons(data, FileFormat.CSV) == [
         "file:4: the row has 1 columns, the header 2",
         "file:6: the row has 3 columns, the header 2",
         "file:7: invalid UTF-8: byte 0xe9 in column 2",
@@ -127,15 +125,15 @@ def test_csv_reports_the_line_a_row_begins_in() -> None:
 
 
 def test_a_quote_that_is_never_closed_is_named_with_the_lines_it_swallowed() -> None:
-    assert reasons(b'id,text\n1,"open\n2,b\n3,c', Format.CSV) == [
+    assert reasons(b'id,text\n1,"open\n2,b\n3,c', FileFormat.CSV) == [
         "file:2: malformed CSV: a quote is never closed (lines 2 to 4)"
     ]
 
 
 def test_an_open_quote_does_not_swallow_more_than_a_document_may_hold() -> None:
     rows = b"".join(b"%d,some text\n" % number for number in range(200))
-    records = read(b'id,text\n1,"open\n' + rows, Format.CSV)
-    assert isinstance(records[0], Reject)
+    records = read(b'id,text\n1,"open\n' + rows, FileFormat.CSV)
+    assert isinstance(records[0], RejectedRecord)
     assert "not closed up to line" in records[0].reason
     rest = [record for record in records[1:] if isinstance(record, Record)]
     assert len(rest) == len(records) - 1 > 50
@@ -143,17 +141,17 @@ def test_an_open_quote_does_not_swallow_more_than_a_document_may_hold() -> None:
 
 
 def test_a_long_line_in_csv_and_tsv() -> None:
-    for form, separator in ((Format.CSV, b","), (Format.TSV, b"\t")):
+    for form, separator in ((FileFormat.CSV, b","), (FileFormat.TSV, b"\t")):
         data = separator.join([b"id", b"text"]) + b"\n" + separator.join([b"1", b"x" * 2000]) + b"\n"
         records = read(data + separator.join([b"2", b"y"]), form)
-        assert isinstance(records[0], Reject)
+        assert isinstance(records[0], RejectedRecord)
         assert "has 2,002 bytes" in records[0].reason
         assert isinstance(records[1], Record)
         assert records[1].fields == {"id": "2", "text": "y"}
 
 
 def test_plain_lines() -> None:
-    records = read(b"one\r\n\ntw\xff\nthree", Format.LINES)
+    records = read(b"one\r\n\ntw\xff\nthree", FileFormat.LINES)
     assert [r.fields if isinstance(r, Record) else r.reason for r in records] == [
         {"text": "one"},
         {"text": ""},
@@ -163,11 +161,11 @@ def test_plain_lines() -> None:
 
 
 @given(st.binary(max_size=300), st.sampled_from(LINE_FORMATS))
-def test_any_bytes_end_in_records_and_rejects(data: bytes, form: Format) -> None:
+def test_any_bytes_end_in_records_and_rejects(data: bytes, form: FileFormat) -> None:
     source = TextSource(StandardInput("file"), form)
-    records: list[Record | Reject] = []
+    records: list[Record | RejectedRecord] = []
     # What cannot be a header ends the source; nothing else may raise.
-    with suppress(StreamBroken) if form in (Format.CSV, Format.TSV) else nullcontext():
+    with suppress(CorruptStream) if form in (FileFormat.CSV, FileFormat.TSV) else nullcontext():
         records.extend(source.parsed(split_lines([data], 100), SETTINGS))
     for record in records:
         if isinstance(record, Record):
@@ -187,37 +185,37 @@ def test_any_bytes_end_in_records_and_rejects(data: bytes, form: Format) -> None
 def test_a_header_that_is_none_breaks_the_source_off(tmp_path: Path, header: bytes, reason: str) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(header + b"\n1,2,3\n")
-    source = TextSource(LocalFile("x.csv", path, path.stat().st_size), Format.CSV)
+    source = TextSource(LocalFile("x.csv", path, path.stat().st_size), FileFormat.CSV)
     [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event(), pytest.fail)
-    assert isinstance(reject, Reject)
+    assert isinstance(reject, RejectedRecord)
     assert reason in reject.reason
 
 
 @given(st.integers(1, 400), st.sampled_from([("[", "]"), ('{"a":', "}")]))
 def test_nested_objects_are_read_as_deep_as_they_can_be_written(depth: int, brackets: tuple[str, str]) -> None:
     line = f'{{"a": {brackets[0] * depth}1{brackets[1] * depth}}}'.encode()
-    [record] = read(line, Format.JSONL, ReadSettings(max_bytes=1 << 20, plain_field="text"))
+    [record] = read(line, FileFormat.JSONL, ReadSettings(max_bytes=1 << 20, plain_field="text"))
     if depth < MAX_DEPTH:
         assert isinstance(record, Record)
         assert orjson.loads(orjson.dumps({"document": record.fields})) == {"document": record.fields}
     else:
-        assert isinstance(record, Reject)
+        assert isinstance(record, RejectedRecord)
         assert "nested more than" in record.reason
 
 
 def test_many_brackets_alone_are_not_deep() -> None:
     line = orjson.dumps({"a": [[], {}] * MAX_DEPTH})
-    assert fields(line, Format.JSONL) == [{"a": [[], {}] * MAX_DEPTH}]
+    assert fields(line, FileFormat.JSONL) == [{"a": [[], {}] * MAX_DEPTH}]
 
 
 @given(
     st.sampled_from(LINE_FORMATS),
     st.binary(max_size=400) | st.text(max_size=200).map(lambda t: t.encode(errors="replace")),
 )
-def test_whatever_bytes_come_there_is_an_end_for_them(form: Format, data: bytes) -> None:
+def test_whatever_bytes_come_there_is_an_end_for_them(form: FileFormat, data: bytes) -> None:
     try:
         found = read(data, form)
-    except StreamBroken:
+    except CorruptStream:
         return  # no header
     for record in found:
         if isinstance(record, Record):

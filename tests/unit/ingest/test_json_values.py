@@ -16,10 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.ingest.sources.arrow_values import json_column
-from es_sbert.ingest.sources.json_values import BadValue, Unfit, json_object, json_value
-from es_sbert.ingest.sources.rows import row_record
+from es_sbert.ingest.records import Origin, Record, RejectedRecord
+from es_sbert.ingest.sources.table_rows import (
+    SerializationError,
+    UnserializableValue,
+    column_to_json,
+    row_record,
+    row_to_json,
+    value_to_json,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -28,18 +33,18 @@ floats = st.floats(allow_nan=False, allow_infinity=False)
 
 def through_arrow(value: Any, kind: pa.DataType) -> Any:
     """A value, stored in Arrow, as it comes out of its JSON."""
-    [made] = json_column(pa.array([value], kind))
-    return orjson.loads(json_object({"column": made}))["column"]
+    [made] = column_to_json(pa.array([value], kind))
+    return orjson.loads(row_to_json({"column": made}))["column"]
 
 
 def written(value: Any) -> str:
     """A driver's value as JSON text."""
-    return json_object({"c": json_value(value)})[len(b'{"c":') : -1].decode()
+    return row_to_json({"c": value_to_json(value)})[len(b'{"c":') : -1].decode()
 
 
 def refusal(made: Any) -> str:
-    with pytest.raises(BadValue) as caught:
-        json_object({"fine": 1, "column": made})
+    with pytest.raises(SerializationError) as caught:
+        row_to_json({"fine": 1, "column": made})
     return str(caught.value)
 
 
@@ -55,11 +60,17 @@ def _wrapped(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     def lists(pair: Any) -> list[Any]:
         kind, values = pair
         some = st.lists(st.none() | values, max_size=3)
-        return [(pa.list_(kind), some), (pa.large_list(kind), some), (pa.list_view(kind), some),
-                (pa.list_(kind, 2), st.lists(st.none() | values, min_size=2, max_size=2)),
-                (pa.struct([("a", kind), ("b", pa.int64())]),
-                 st.fixed_dictionaries({"a": st.none() | values, "b": st.none() | integers})),
-                (pa.map_(pa.string(), kind), st.dictionaries(texts, st.none() | values, max_size=3))]  # fmt: skip
+        return [
+            (pa.list_(kind), some),
+            (pa.large_list(kind), some),
+            (pa.list_view(kind), some),
+            (pa.list_(kind, 2), st.lists(st.none() | values, min_size=2, max_size=2)),
+            (
+                pa.struct([("a", kind), ("b", pa.int64())]),
+                st.fixed_dictionaries({"a": st.none() | values, "b": st.none() | integers}),
+            ),
+            (pa.map_(pa.string(), kind), st.dictionaries(texts, st.none() | values, max_size=3)),
+        ]
 
     return inner.flatmap(lambda pair: st.sampled_from(lists(pair)))
 
@@ -73,10 +84,10 @@ def test_what_comes_out_of_arrow_is_json_and_equals_the_input(pair: Any, data: s
         array = pa.array(entries, kind)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):
         return  # maps inside other types cannot be built from Python's dictionaries
-    made = [orjson.loads(json_object({"c": value}))["c"] for value in json_column(array)]
+    made = [orjson.loads(row_to_json({"c": value}))["c"] for value in column_to_json(array)]
     assert made == rows
     # Slices share their values with the whole.
-    part = [orjson.loads(json_object({"c": value}))["c"] for value in json_column(array.slice(1, 2))]
+    part = [orjson.loads(row_to_json({"c": value}))["c"] for value in column_to_json(array.slice(1, 2))]
     assert part == rows[1:3]
 
 
@@ -89,8 +100,8 @@ def test_binary_is_base64(value: bytes) -> None:
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**30), max_value=10**30))
 def test_decimals_keep_every_digit(value: Decimal) -> None:
-    [made] = json_column(pa.array([value], pa.decimal128(38, 4)))
-    text = json_object({"c": made})[len(b'{"c":') : -1].decode().strip('"')
+    [made] = column_to_json(pa.array([value], pa.decimal128(38, 4)))
+    text = row_to_json({"c": made})[len(b'{"c":') : -1].decode().strip('"')
     assert Decimal(text) == Decimal(written(value).strip('"')) == value
 
 
@@ -100,7 +111,7 @@ def test_a_decimal_is_a_number_unless_no_field_holds_it() -> None:
     assert written(Decimal("0.30000000000000000000000001")) == "0.30000000000000000000000001"
     assert written(Decimal(2**64)) == '"18446744073709551616"'
     assert written(Decimal("NaN")) == "null"
-    assert "Infinity" in refusal(json_value(Decimal("Infinity")))
+    assert "Infinity" in refusal(value_to_json(Decimal("Infinity")))
     assert written(2**64 - 1) == "18446744073709551615"
     assert written(2**64) == '"18446744073709551616"'
     assert written(-(2**63) - 1) == '"-9223372036854775809"'
@@ -138,7 +149,7 @@ def test_times_are_iso_8601(value: datetime) -> None:
 )  # fmt: skip
 def test_units_of_time(count: int, kind: pa.DataType, text: str) -> None:
     storage = pa.int32() if kind.bit_width == 32 else pa.int64()
-    assert json_column(pa.array([count, None], storage).cast(kind)) == [text, None]
+    assert column_to_json(pa.array([count, None], storage).cast(kind)) == [text, None]
 
 
 def test_times_with_a_zone_are_in_utc() -> None:
@@ -162,10 +173,10 @@ def test_times_with_a_zone_are_in_utc() -> None:
     ],
 )  # fmt: skip
 def test_what_json_cannot_say_is_refused_by_itself(array: pa.Array, reason: str) -> None:
-    first, second = json_column(array)
+    first, second = column_to_json(array)
     assert reason in refusal(second)
-    if not isinstance(first, Unfit):
-        json_object({"c": first})
+    if not isinstance(first, UnserializableValue):
+        row_to_json({"c": first})
 
 
 def test_nan_is_missing() -> None:
@@ -175,17 +186,17 @@ def test_nan_is_missing() -> None:
 
 
 def test_other_types_of_arrow() -> None:
-    assert json_column(pa.nulls(2)) == [None, None]
-    assert json_column(pa.RunEndEncodedArray.from_arrays([2, 3], ["a", "b"])) == ["a", "a", "b"]
-    assert json_column(pa.array([UUID(int=1).bytes], pa.uuid())) == ["AAAAAAAAAAAAAAAAAAAAAQ=="]
-    assert json_column(pa.array([{}, None], pa.struct([]))) == [{}, None]
+    assert column_to_json(pa.nulls(2)) == [None, None]
+    assert column_to_json(pa.RunEndEncodedArray.from_arrays([2, 3], ["a", "b"])) == ["a", "a", "b"]
+    assert column_to_json(pa.array([UUID(int=1).bytes], pa.uuid())) == ["AAAAAAAAAAAAAAAAAAAAAQ=="]
+    assert column_to_json(pa.array([{}, None], pa.struct([]))) == [{}, None]
     interval = pa.array([pa.MonthDayNano([1, 2, 3])])
-    assert json_column(interval) == [{"months": 1, "days": 2, "nanoseconds": 3}]
+    assert column_to_json(interval) == [{"months": 1, "days": 2, "nanoseconds": 3}]
     union = pa.UnionArray.from_dense(
         pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32()), [pa.array([1]), pa.array(["x"])]
     )
-    assert json_column(union) == [1, "x"]
-    assert json_column(pa.array([None, "x", "x"]).dictionary_encode().slice(1)) == ["x", "x"]
+    assert column_to_json(union) == [1, "x"]
+    assert column_to_json(pa.array([None, "x", "x"]).dictionary_encode().slice(1)) == ["x", "x"]
 
 
 def test_values_of_databases() -> None:
@@ -195,19 +206,19 @@ def test_values_of_databases() -> None:
     assert written(memoryview(b"x")) == '"eA=="'
     assert written(time(1, 2)) == '"01:02:00"'
     assert written(True) == "true"
-    assert "a complex cannot be written as JSON: turn it into text in the query" in refusal(json_value([1j]))
-    assert "surrogates" in refusal(json_value("\ud800"))
+    assert "a complex cannot be written as JSON: turn it into text in the query" in refusal(value_to_json([1j]))
+    assert "surrogates" in refusal(value_to_json("\ud800"))
 
 
 def test_a_row_is_a_record_or_a_reject_that_shows_it() -> None:
-    record = row_record({"id": 1, "n": json_value(Decimal("1.10"))}, Origin("f", 3), 1000)
+    record = row_record({"id": 1, "n": value_to_json(Decimal("1.10"))}, Origin("f", 3), 1000)
     assert isinstance(record, Record)
     assert (record.source, record.fields) == (b'{"id":1,"n":1.10}', {"id": 1, "n": 1.1})
-    reject = row_record({"id": "a", "n": json_value(math.inf)}, Origin("f", 4), 1000)
-    assert isinstance(reject, Reject)
+    reject = row_record({"id": "a", "n": value_to_json(math.inf)}, Origin("f", 4), 1000)
+    assert isinstance(reject, RejectedRecord)
     assert reject.reason == "the column n: Infinity cannot be written as JSON"
     assert b"Infinity" in reject.raw
     assert b'"id":"a"' in reject.raw
     long = row_record({"text": "x" * 2000}, Origin("f", 5), 1000)
-    assert isinstance(long, Reject)
+    assert isinstance(long, RejectedRecord)
     assert "the row has 2,011 bytes as JSON" in long.reason

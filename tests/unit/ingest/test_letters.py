@@ -10,20 +10,19 @@ import pytest
 
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.ingest.dead_letters import DeadLetters
-from es_sbert.ingest.records import Origin, Record, Reject
-from es_sbert.ingest.sources.find import letters_source
-from es_sbert.ingest.sources.formats import Format
-from es_sbert.ingest.sources.letters import check_index_of_letters, take_aside, taken_aside
-from es_sbert.ingest.sources.local import LocalFile
-from es_sbert.ingest.sources.source import ReadSettings
-from es_sbert.ingest.sources.textual import TextSource
-from es_sbert.streams.lines import split_lines
+from es_sbert.ingest.records import Origin, Record, RejectedRecord
+from es_sbert.ingest.sources.dead_letter_source import check_dead_letter_index, quarantine, quarantine_path
+from es_sbert.ingest.sources.document_source import FileFormat, ReadSettings
+from es_sbert.ingest.sources.find_sources import find_dead_letters
+from es_sbert.ingest.sources.local_files import LocalFile
+from es_sbert.ingest.sources.text_files import TextSource
+from es_sbert.io.lines import split_lines
 
 SETTINGS = ReadSettings(max_bytes=2000, plain_field="text", index="docs")
 
 
-def read(path: Path) -> list[Record | Reject]:
-    source = TextSource(LocalFile(str(path), path, None), Format.LETTERS)
+def read(path: Path) -> list[Record | RejectedRecord]:
+    source = TextSource(LocalFile(str(path), path, None), FileFormat.LETTERS)
     return list(source.parsed(split_lines([path.read_bytes()], SETTINGS.max_bytes), SETTINGS))
 
 
@@ -67,8 +66,11 @@ def test_the_last_letter_of_a_document_counts(tmp_path: Path) -> None:
         letters.write(Origin("f", 1), "why", document=b'{"text":4}')
     records = [record for record in read(path) if isinstance(record, Record)]
     assert [(record.fields["text"], record.superseded) for record in records] == [
-        (1, True), (2, False), (3, False), (4, False),
-    ]  # fmt: skip
+        (1, True),
+        (2, False),
+        (3, False),
+        (4, False),
+    ]
 
 
 def test_what_holds_no_whole_document_is_rejected_again_with_all_that_it_holds(tmp_path: Path) -> None:
@@ -80,36 +82,36 @@ def test_what_holds_no_whole_document_is_rejected_again_with_all_that_it_holds(t
         letters.write(Origin("index other", 0), "why", document=b'{"text":3}', document_id="c")
     path.write_bytes(path.read_bytes() + b"[1]\n{\n\n")
     raw, partial, ours, other, array, broken = read(path)
-    assert isinstance(raw, Reject)
+    assert isinstance(raw, RejectedRecord)
     assert (raw.raw, raw.reason) == (b"caf\\xe9", "the letter holds no document: malformed JSON")
     for reject, identity in ((partial, "a"), (ours, "b")):
-        assert isinstance(reject, Reject)
+        assert isinstance(reject, RejectedRecord)
         assert (reject.id, reject.partial) == (identity, True)
         assert reject.document is not None
         assert "without FILE" in reject.reason
     assert isinstance(other, Record)
     for reject in (array, broken):
-        assert isinstance(reject, Reject)
+        assert isinstance(reject, RejectedRecord)
 
 
 def test_letters_are_taken_aside_once_and_first(tmp_path: Path) -> None:
     file = tmp_path / "docs.dead-letters.jsonl"
     with pytest.raises(SourceError, match="there are no dead letters in"):
-        letters_source(file)
+        find_dead_letters(file)
     file.write_bytes(b"{}\n")
-    source = letters_source(file)
-    assert (source.path, source.size, source.format) == (taken_aside(file), 3, Format.LETTERS)
-    take_aside(file)
+    source = find_dead_letters(file)
+    assert (source.path, source.size, source.format) == (quarantine_path(file), 3, FileFormat.LETTERS)
+    quarantine(file)
     assert not file.exists()
     file.write_bytes(b"new letters\n")
-    take_aside(file)
-    assert taken_aside(file).read_bytes() == b"{}\n"
-    assert letters_source(file).size == 3
+    quarantine(file)
+    assert quarantine_path(file).read_bytes() == b"{}\n"
+    assert find_dead_letters(file).size == 3
 
 
 def test_a_file_that_cannot_be_renamed_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be renamed"):
-        take_aside(tmp_path / "missing" / "file")
+        quarantine(tmp_path / "missing" / "file")
 
 
 def test_letters_of_another_index_are_refused(tmp_path: Path) -> None:
@@ -118,11 +120,11 @@ def test_letters_of_another_index_are_refused(tmp_path: Path) -> None:
         with closing(DeadLetters(path, "run", index=index)) as letters:
             letters.write(Origin("f", 3), "why", document=b'{"a":1}', document_id="7")
         if index != "other":
-            check_index_of_letters(path, {"docs", "alias"})
+            check_dead_letter_index(path, {"docs", "alias"})
     with pytest.raises(UsageError, match="holds dead letters of the index other") as told:
-        check_index_of_letters(path, {"docs", "alias"})
+        check_dead_letter_index(path, {"docs", "alias"})
     assert "--index other" in told.value.remedy
-    check_index_of_letters(path, {"docs", "other"})
-    path.rename(taken_aside(path))
+    check_dead_letter_index(path, {"docs", "other"})
+    path.rename(quarantine_path(path))
     with pytest.raises(UsageError, match="holds dead letters of the index other"):
-        check_index_of_letters(path, {"docs"})
+        check_dead_letter_index(path, {"docs"})

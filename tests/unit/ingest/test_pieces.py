@@ -14,30 +14,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.ingest.records import Record, Reject
-from es_sbert.ingest.sources.find import find_sources
-from es_sbert.ingest.sources.formats import Format
-from es_sbert.ingest.sources.pieces import file_pieces
-from es_sbert.ingest.sources.source import ByteCounter, Reading, ReadSettings, Source
-from es_sbert.streams.lines import StreamBroken
+from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.ingest.sources.document_source import ByteCounter, DocumentSource, FileFormat, ReadContext, ReadSettings
+from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.ingest.sources.local_files import split_file
+from es_sbert.io.lines import CorruptStream
 
 
-def records(source: Source) -> list[Record | Reject]:
-    reading = Reading(ReadSettings(1 << 20, "text"), ByteCounter(), threading.Event())
+def records(source: DocumentSource) -> list[Record | RejectedRecord]:
+    reading = ReadContext(ReadSettings(1 << 20, "text"), ByteCounter(), threading.Event())
     found = list(source.records(reading))
     assert source.size is None or reading.counter.bytes <= source.size
     return found
 
 
-@given(st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=40), st.integers(1, 60),
-       st.booleans())  # fmt: skip
+@given(
+    st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=40),
+    st.integers(1, 60),
+    st.booleans(),
+)
 def test_pieces_are_whole_lines_that_make_up_the_file(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], size: int, ended: bool
 ) -> None:
     content = b"\n".join(lines) + (b"\n" if ended else b"")
     path = tmp_path_factory.mktemp("pieces") / "file"
     path.write_bytes(content)
-    pieces = file_pieces("file", path, len(content), size)
+    pieces = split_file("file", path, len(content), size)
     cut = [content[piece.start : piece.end] for piece in pieces]
     assert b"".join(cut) == content
     assert all(part.endswith(b"\n") for part in cut[:-1])
@@ -83,7 +85,7 @@ def test_what_cannot_be_cut_is_a_piece_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_pipe_has_no_pieces() -> None:
-    for form in (Format.JSONL, Format.ARROW):
+    for form in (FileFormat.JSONL, FileFormat.ARROW):
         [source] = find_sources(["-"], form)
         with pytest.raises(UsageError, match="gives its bytes once"):
             source.pieces(10)
@@ -96,5 +98,5 @@ def test_a_file_that_has_become_shorter_breaks_off(tmp_path: Path) -> None:
     pieces: Any = source.pieces(500)
     path.write_bytes(b'{"text": "a"}\n' * 50)
     assert records(pieces[0])
-    with pytest.raises(StreamBroken, match="has become shorter"):
+    with pytest.raises(CorruptStream, match="has become shorter"):
         records(pieces[-1])

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.ingest.progress import (
-    Bar,
-    Lines,
+    BarMeter,
+    LineMeter,
+    ProgressSnapshot,
     ProgressTracker,
-    Silent,
-    Snapshot,
-    clock,
+    SilentMeter,
+    choose_meter,
+    format_duration,
     fraction_processed,
-    meter_for,
     progress_line,
 )
 
@@ -27,7 +27,7 @@ from es_sbert.ingest.progress import (
     ("seconds", "text"), [(None, "?"), (0, "0:00"), (59.6, "1:00"), (125, "2:05"), (3723, "1:02:03")]
 )
 def test_clock(seconds: float | None, text: str) -> None:
-    assert clock(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -47,16 +47,16 @@ def test_what_is_read_ahead_is_not_processed(
 
 
 def test_a_line_has_rate_and_time_left() -> None:
-    snapshot = Snapshot(read=5000, processed=4000, fraction=0.4, seconds=10, seconds_left=15)
+    snapshot = ProgressSnapshot(read=5000, processed=4000, fraction=0.4, seconds=10, seconds_left=15)
     assert snapshot.rate == 400
     assert progress_line(snapshot) == "4,000 documents · 400/s · 40% · 0:15 left"
-    assert progress_line(Snapshot(5000, 4000, None, 10)) == "4,000 documents · 400/s"
-    assert progress_line(Snapshot(0, 0, None, 0)) == "0 documents · 0/s"
-    assert progress_line(Snapshot(1, 1, 0.5, 10)) == "1 document · 0/s · 50% · ? left"
+    assert progress_line(ProgressSnapshot(5000, 4000, None, 10)) == "4,000 documents · 400/s"
+    assert progress_line(ProgressSnapshot(0, 0, None, 0)) == "0 documents · 0/s"
+    assert progress_line(ProgressSnapshot(1, 1, 0.5, 10)) == "1 document · 0/s · 50% · ? left"
 
 
 def test_a_line_says_that_the_load_watches_for_changes() -> None:
-    snapshot = Snapshot(1000, 1000, None, 10, watching=True)
+    snapshot = ProgressSnapshot(1000, 1000, None, 10, watching=True)
     assert progress_line(snapshot) == "1,000 documents · watching for changes (Ctrl-C ends)"
 
 
@@ -104,10 +104,10 @@ def test_a_stall_takes_the_estimate_away_and_not_the_progress() -> None:
 def test_a_line_every_five_seconds() -> None:
     stream = io.StringIO()
     now = 0.0
-    lines = Lines(stream, timer=lambda: now)
+    lines = LineMeter(stream, timer=lambda: now)
     for tick in range(60):
         now = tick / 4
-        lines.show(Snapshot(tick, tick, None, now))
+        lines.show(ProgressSnapshot(tick, tick, None, now))
     assert stream.getvalue() == "20 documents · 4/s\n40 documents · 4/s\n"
 
 
@@ -118,13 +118,13 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_gets_a_bar() -> None:
     stream = Terminal()
-    meter = meter_for(stream, quiet=False)
-    assert isinstance(meter, Bar)
-    meter.show(Snapshot(10, 5, 0.5, 1, 1))
+    meter = choose_meter(stream, quiet=False)
+    assert isinstance(meter, BarMeter)
+    meter.show(ProgressSnapshot(10, 5, 0.5, 1, 1))
     meter.close()
     assert "5 documents · 5/s · 50% · 0:01 left" in stream.getvalue()
 
 
 def test_a_file_gets_lines_and_quiet_gets_nothing() -> None:
-    assert isinstance(meter_for(io.StringIO(), quiet=False), Lines)
-    assert isinstance(meter_for(Terminal(), quiet=True), Silent)
+    assert isinstance(choose_meter(io.StringIO(), quiet=False), LineMeter)
+    assert isinstance(choose_meter(Terminal(), quiet=True), SilentMeter)

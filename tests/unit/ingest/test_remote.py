@@ -19,17 +19,21 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
+from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.records import Record, Reject
-from es_sbert.ingest.retry import RetryPolicy
-from es_sbert.ingest.sources import remote
-from es_sbert.ingest.sources.addresses import is_address, protocol_of, without_secrets
-from es_sbert.ingest.sources.check import check_sources
-from es_sbert.ingest.sources.find import find_sources
-from es_sbert.ingest.sources.formats import Format
-from es_sbert.ingest.sources.read import read_records
-from es_sbert.ingest.sources.source import ByteCounter, ReadSettings, Source
-from es_sbert.ingest.state import default_state
+from es_sbert.ingest.checkpoint import default_checkpoint_path
+from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.ingest.sources import remote_files
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    DocumentSource,
+    FileFormat,
+    ReadSettings,
+    check_sources,
+    read_records,
+)
+from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.ingest.sources.remote_files import is_url, redact_secrets, url_scheme
 from tests.http_files import HttpFiles
 
 COUNT = 3000
@@ -39,13 +43,13 @@ BLOCK = 10_000
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_BLOCK", BLOCK)
-    monkeypatch.setattr(remote, "_CHUNK", 3000)
+    monkeypatch.setattr(remote_files, "_BLOCK", BLOCK)
+    monkeypatch.setattr(remote_files, "_CHUNK", 3000)
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "RetryPolicy", partial(RetryPolicy, first=0.01))
+    monkeypatch.setattr(remote_files, "RetryPolicy", partial(RetryPolicy, first=0.01))
 
 
 @pytest.fixture
@@ -57,17 +61,22 @@ def memory() -> Iterator[Any]:
     filesystem.pseudo_dirs[:] = [""]
 
 
-def find(*addresses: str, form: Format | None = None) -> list[Source]:
+def find(*addresses: str, form: FileFormat | None = None) -> list[DocumentSource]:
     return find_sources(addresses, form)
 
 
-def read(*sources: Source, seconds: float = 120, lost: Any = pytest.fail, counter: ByteCounter | None = None,
-         stop: threading.Event | None = None) -> list[Record | Reject]:  # fmt: skip
+def read(
+    *sources: DocumentSource,
+    seconds: float = 120,
+    lost: Any = pytest.fail,
+    counter: ByteCounter | None = None,
+    stop: threading.Event | None = None,
+) -> list[Record | RejectedRecord]:
     settings = ReadSettings(1000, plain_field="text", retry_seconds=seconds)
     return list(read_records(sources, settings, counter or ByteCounter(), stop or threading.Event(), lost))
 
 
-def numbers(records: list[Record | Reject]) -> list[int]:
+def numbers(records: list[Record | RejectedRecord]) -> list[int]:
     return [record.fields["n"] for record in records if isinstance(record, Record)]
 
 
@@ -79,8 +88,8 @@ def numbers(records: list[Record | Reject]) -> list[int]:
     ],
 )  # fmt: skip
 def test_what_is_an_address(argument: str, protocol: str | None) -> None:
-    assert is_address(argument) == (protocol is not None)
-    assert protocol is None or protocol_of(argument) == protocol
+    assert is_url(argument) == (protocol is not None)
+    assert protocol is None or url_scheme(argument) == protocol
 
 
 @pytest.mark.parametrize(
@@ -96,7 +105,7 @@ def test_what_is_an_address(argument: str, protocol: str | None) -> None:
     ],
 )  # fmt: skip
 def test_secrets_are_not_shown(text: str, shown: str) -> None:
-    assert without_secrets(text) == shown
+    assert redact_secrets(text) == shown
 
 
 def test_patterns_compression_and_formats_go_by_the_name_as_with_paths(memory: Any) -> None:
@@ -112,7 +121,7 @@ def test_patterns_compression_and_formats_go_by_the_name_as_with_paths(memory: A
     assert counter.bytes == sum(source.size or 0 for source in sources)
     [deep] = find("memory://docs/**/*.csv")
     assert [record.fields for record in read(deep) if isinstance(record, Record)] == [{"n": "1", "text": "x"}]
-    assert default_state("docs", sources) == Path("docs.load-state")
+    assert default_checkpoint_path("docs", sources) == Path("docs.load-state")
 
 
 def test_sources_can_be_sent_to_another_process(memory: Any) -> None:
@@ -213,7 +222,7 @@ def test_a_file_that_is_another_one_half_way_is_not_mixed_with_it(change: str) -
             del server.files["/f.jsonl"]
         *rest, last = records
     assert numbers([*first, *rest]) == list(range(1 + len(rest)))
-    assert isinstance(last, Reject)
+    assert isinstance(last, RejectedRecord)
     assert (
         f"breaks off after the record of line {1 + len(rest)}: the file was {change} while it was read" in last.reason
     )
@@ -224,7 +233,7 @@ def test_a_file_that_was_removed_since_it_was_found(memory: Any) -> None:
     sources = find("memory://a.jsonl")
     memory.rm("/a.jsonl")
     [reject] = read(*sources)
-    assert isinstance(reject, Reject)
+    assert isinstance(reject, RejectedRecord)
     assert reject.reason == "the file cannot be opened: no such file: memory://a.jsonl"
 
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from es_sbert.engines import retry
+from es_sbert.engines.retry import Backoff, RetryPolicy, is_transient, with_retries
 from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, RequestFailed
-from es_sbert.ingest import retry
-from es_sbert.ingest.retry import Backoff, RetryPolicy, is_transient, with_retries
 
 QUICK = RetryPolicy(budget=60, first=0.001, ceiling=0.002)
 

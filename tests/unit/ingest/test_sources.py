@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.records import Record, Reject
-from es_sbert.ingest.sources.check import check_sources
-from es_sbert.ingest.sources.find import find_sources
-from es_sbert.ingest.sources.formats import Format
-from es_sbert.ingest.sources.local import LocalFile
-from es_sbert.ingest.sources.read import read_records
-from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
-from es_sbert.ingest.sources.textual import TextSource
-from es_sbert.streams.compression import Compression
+from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.ingest.sources.document_source import ByteCounter, FileFormat, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.ingest.sources.local_files import LocalFile
+from es_sbert.ingest.sources.text_files import TextSource
+from es_sbert.io.compression import Compression
 
 SETTINGS = ReadSettings(max_bytes=1000, plain_field="text")
 
@@ -31,13 +28,13 @@ def check(path: Path, *fields: str, id_field: str | None = None) -> None:
 @pytest.mark.parametrize(
     ("name", "form", "compression"),
     [
-        ("a.jsonl", Format.JSONL, None), ("a.ndjson.gz", Format.JSONL, Compression.GZIP),
-        ("a.JSON", Format.JSONL, None), ("a.csv.zst", Format.CSV, Compression.ZSTD),
-        ("a.b.tsv.ZSTD", Format.TSV, Compression.ZSTD), ("a.txt", Format.LINES, None),
+        ("a.jsonl", FileFormat.JSONL, None), ("a.ndjson.gz", FileFormat.JSONL, Compression.GZIP),
+        ("a.JSON", FileFormat.JSONL, None), ("a.csv.zst", FileFormat.CSV, Compression.ZSTD),
+        ("a.b.tsv.ZSTD", FileFormat.TSV, Compression.ZSTD), ("a.txt", FileFormat.LINES, None),
     ],
 )  # fmt: skip
 def test_the_name_tells_format_and_compression(
-    tmp_path: Path, name: str, form: Format, compression: Compression | None
+    tmp_path: Path, name: str, form: FileFormat, compression: Compression | None
 ) -> None:
     (tmp_path / name).touch()
     [source] = find_sources([str(tmp_path / name)], None)
@@ -46,8 +43,10 @@ def test_the_name_tells_format_and_compression(
 
 def test_a_given_format_overrules_the_name(tmp_path: Path) -> None:
     (tmp_path / "a.gz").touch()
-    [source] = find_sources([str(tmp_path / "a.gz")], Format.TSV)
-    assert source == TextSource(LocalFile(str(tmp_path / "a.gz"), tmp_path / "a.gz", 0), Format.TSV, Compression.GZIP)
+    [source] = find_sources([str(tmp_path / "a.gz")], FileFormat.TSV)
+    assert source == TextSource(
+        LocalFile(str(tmp_path / "a.gz"), tmp_path / "a.gz", 0), FileFormat.TSV, Compression.GZIP
+    )
 
 
 def test_patterns_are_expanded_and_sorted(tmp_path: Path) -> None:
@@ -93,14 +92,14 @@ def test_standard_input_wants_a_format_and_comes_once() -> None:
     with pytest.raises(UsageError, match="format of standard input"):
         find_sources(["-"], None)
     with pytest.raises(UsageError, match="named twice"):
-        find_sources(["-", "-"], Format.JSONL)
+        find_sources(["-", "-"], FileFormat.JSONL)
 
 
 def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
     path = tmp_path / "socket.jsonl"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-        source = TextSource(LocalFile("socket.jsonl", path, 0), Format.JSONL)
+        source = TextSource(LocalFile("socket.jsonl", path, 0), FileFormat.JSONL)
         with pytest.raises(SourceError, match=r"socket.jsonl cannot be read"):
             check_sources([source], 1000, ["text"], None)
 
@@ -156,16 +155,16 @@ def test_a_truncated_archive_gives_its_beginning_and_the_next_file_follows(tmp_p
     numbers = [record.fields["n"] for record in records if isinstance(record, Record)]
     assert len(numbers) > 5000
     assert numbers == [*range(len(numbers) - 1), -1]
-    [reject] = [record for record in records if isinstance(record, Reject)]
+    [reject] = [record for record in records if isinstance(record, RejectedRecord)]
     assert reject.origin.source == str(cut)
     assert f"breaks off after the record of line {len(numbers) - 1}: the gzip data ends" in reject.reason
     assert counter.bytes == 20_000 + 9
 
 
 def test_a_file_that_vanished_since_the_first_look(tmp_path: Path) -> None:
-    source = TextSource(LocalFile("gone.jsonl", tmp_path / "gone.jsonl", 10), Format.JSONL)
+    source = TextSource(LocalFile("gone.jsonl", tmp_path / "gone.jsonl", 10), FileFormat.JSONL)
     [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event(), pytest.fail)
-    assert isinstance(reject, Reject)
+    assert isinstance(reject, RejectedRecord)
     assert "cannot be opened: No such file" in reject.reason
 
 
@@ -175,7 +174,7 @@ def test_a_silent_pipe_can_be_stopped_and_a_half_line_is_no_document(tmp_path: P
     [source] = find_sources([str(path)], None)
     assert source.size is None
     stop, begun = threading.Event(), threading.Event()
-    records: list[Record | Reject] = []
+    records: list[Record | RejectedRecord] = []
 
     def read() -> None:
         for record in read_records([source], SETTINGS, ByteCounter(), stop, pytest.fail):

@@ -16,12 +16,10 @@ import pytest
 from pydantic import SecretStr
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.records import Record, Reject
-from es_sbert.ingest.sources.check import check_sources
-from es_sbert.ingest.sources.read import read_records
-from es_sbert.ingest.sources.source import ByteCounter, ReadSettings
-from es_sbert.ingest.sources.sql import SqlSource
-from es_sbert.ingest.state import default_state
+from es_sbert.ingest.checkpoint import default_checkpoint_path
+from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.sql_source import SqlSource
 
 COUNT = 1000
 QUERY = "SELECT id, text, price FROM docs ORDER BY id"
@@ -43,7 +41,7 @@ def source(database: Path | str, query: str = QUERY) -> SqlSource:
 
 def read(
     wanted: SqlSource, *, lost: Any = pytest.fail, stop: threading.Event | None = None
-) -> Iterator[Record | Reject]:
+) -> Iterator[Record | RejectedRecord]:
     settings = ReadSettings(1000, plain_field="text", retry_seconds=0)
     return read_records([wanted], settings, ByteCounter(), stop or threading.Event(), lost)
 
@@ -57,12 +55,17 @@ def test_rows_come_in_their_order_with_their_numbers(database: Path) -> None:
     check(wanted)
     records = list(read(wanted))
     assert [record.fields for record in records if isinstance(record, Record)] == [
-        {"id": n, "text": f"100% of number {n}", "price": n / 8, "none": None,
-         "data": b64encode(bytes([n % 256])).decode()}
+        {
+            "id": n,
+            "text": f"100% of number {n}",
+            "price": n / 8,
+            "none": None,
+            "data": b64encode(bytes([n % 256])).decode(),
+        }
         for n in range(COUNT)
-    ]  # fmt: skip
+    ]
     assert [str(record.origin) for record in records] == [f"sql:{n}" for n in range(1, COUNT + 1)]
-    assert default_state("docs", [wanted]) == Path("docs.load-state")
+    assert default_checkpoint_path("docs", [wanted]) == Path("docs.load-state")
 
 
 @pytest.mark.parametrize(
@@ -97,8 +100,9 @@ def test_queries_that_are_refused_before_anything_is_loaded(database: Path, quer
         ("postgres://u:s3cret@127.0.0.1:9/d", SourceError, "the database cannot be reached: connection failed"),
     ],
 )
-def test_addresses_that_lead_nowhere(address: str, error: type[Exception], message: str, tmp_path: Path,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_addresses_that_lead_nowhere(
+    address: str, error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "pymysql", None)
     with pytest.raises(error, match=message) as caught:
@@ -121,7 +125,7 @@ def test_a_bad_value_is_a_dead_letter_and_its_neighbours_are_not(database: Path)
     first, second, third = read(source(database, query))
     assert isinstance(first, Record)
     assert isinstance(third, Record)
-    assert isinstance(second, Reject)
+    assert isinstance(second, RejectedRecord)
     assert (str(second.origin), second.reason) == ("sql:2", "the column price: Infinity cannot be written as JSON")
     assert math.isclose(third.fields["price"], 0.25)
 
@@ -131,7 +135,7 @@ def test_a_query_that_fails_half_way_says_where(database: Path) -> None:
     *records, last = read(source(database, query))
     assert [record.fields["id"] for record in records if isinstance(record, Record)] == list(range(len(records)))
     assert 0 < len(records) <= 500
-    assert isinstance(last, Reject)
+    assert isinstance(last, RejectedRecord)
     assert f"breaks off after the record of line {len(records)}: the query failed: malformed JSON" in last.reason
 
 

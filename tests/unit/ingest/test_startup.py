@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from es_sbert.engines.retry import wait_for_engine
 from es_sbert.errors import (
     AccessDenied,
     EngineError,
@@ -16,7 +17,6 @@ from es_sbert.errors import (
     TlsFailed,
     UnsupportedEngine,
 )
-from es_sbert.ingest.startup import wait_for_engine
 
 
 class Starting:

@@ -17,34 +17,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import es_sbert.ingest.state as state_module
+import es_sbert.ingest.checkpoint as state_module
 from es_sbert.errors import OutputError, UsageError
-from es_sbert.ingest.memory import LoadIdentity, Meeting, Met
+from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity, default_checkpoint_path
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.sources.formats import Format
-from es_sbert.ingest.sources.local import LocalFile, StandardInput
-from es_sbert.ingest.sources.textual import TextSource
-from es_sbert.ingest.state import LoadState, default_state
+from es_sbert.ingest.seen_records import SeenRecord, SeenStatus
+from es_sbert.ingest.sources.document_source import FileFormat
+from es_sbert.ingest.sources.local_files import LocalFile, StandardInput
+from es_sbert.ingest.sources.text_files import TextSource
 
 IDENTITY = LoadIdentity("uuid", "model", (("embedding", "{text}", None),), "id")
 A, B = "aa" * 16, "bb" * 16
 
 
 @contextmanager
-def opened(path: Path, identity: LoadIdentity = IDENTITY) -> Iterator[LoadState]:
-    state = LoadState(path, identity)
+def opened(path: Path, identity: LoadIdentity = IDENTITY) -> Iterator[CheckpointFile]:
+    state = CheckpointFile(path, identity)
     try:
         yield state
     finally:
         state.close()
 
 
-def meet_at(state: LoadState, document_id: str, content: str, origin: Origin) -> tuple[Met, Origin]:
-    [met] = state.meet([Meeting(document_id, content, origin)])
+def meet_at(state: CheckpointFile, document_id: str, content: str, origin: Origin) -> tuple[SeenStatus, Origin]:
+    [met] = state.meet([SeenRecord(document_id, content, origin)])
     return met
 
 
-def meet(state: LoadState, document_id: str, content: str = A, line: int = 1) -> Met:
+def meet(state: CheckpointFile, document_id: str, content: str = A, line: int = 1) -> SeenStatus:
     return meet_at(state, document_id, content, Origin("f", line))[0]
 
 
@@ -52,10 +52,10 @@ def test_repetitions_are_told_from_contradictions_and_say_where_they_stood_first
     with opened(tmp_path / "state") as state:
         for number in range(5000):
             met, _ = meet_at(state, f"id {number}", A, Origin(f"file {number // 2000}", number))
-            assert met is Met.NEW
-        assert meet_at(state, "id 1999", A, Origin("other", 1)) == (Met.REPEATED, Origin("file 0", 1999))
-        assert meet_at(state, "id 4000", B, Origin("other", 2)) == (Met.CONTRADICTED, Origin("file 2", 4000))
-        assert meet_at(state, "id 2000", A, Origin("file 0", 3)) == (Met.REPEATED, Origin("file 1", 2000))
+            assert met is SeenStatus.NEW
+        assert meet_at(state, "id 1999", A, Origin("other", 1)) == (SeenStatus.REPEATED, Origin("file 0", 1999))
+        assert meet_at(state, "id 4000", B, Origin("other", 2)) == (SeenStatus.CONTRADICTED, Origin("file 2", 4000))
+        assert meet_at(state, "id 2000", A, Origin("file 0", 3)) == (SeenStatus.REPEATED, Origin("file 1", 2000))
 
 
 def test_acknowledged_documents_of_this_pass_are_counted_by_id_and_content(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_distrust_lasts_until_the_load_ends_and_takes_acknowledgements_back(tmp_
         state.acknowledge(["a"])  # by a worker that has not heard of it
     with opened(tmp_path / "state") as state:
         assert state.is_distrusted()
-        assert meet(state, "a") is Met.NEW
+        assert meet(state, "a") is SeenStatus.NEW
     with opened(tmp_path / "state", replace(IDENTITY, index_uuid="other")) as state:
         assert not state.is_distrusted()
 
@@ -94,31 +94,33 @@ def test_a_resumed_load_looks_everything_up_again(tmp_path: Path) -> None:
         state.acknowledge(["in", "changed"])
     with opened(tmp_path / "state") as state:
         assert (state.resumed, state.run, state.note) == (True, run, None)
-        assert meet(state, "in", line=7) is Met.NEW
-        assert meet(state, "changed", B) is Met.NEW
-        assert meet(state, "new") is Met.NEW
-        assert meet_at(state, "in", A, Origin("f", 9)) == (Met.REPEATED, Origin("f", 7))
-        assert meet(state, "in", B) is Met.CONTRADICTED
+        assert meet(state, "in", line=7) is SeenStatus.NEW
+        assert meet(state, "changed", B) is SeenStatus.NEW
+        assert meet(state, "new") is SeenStatus.NEW
+        assert meet_at(state, "in", A, Origin("f", 9)) == (SeenStatus.REPEATED, Origin("f", 7))
+        assert meet(state, "in", B) is SeenStatus.CONTRADICTED
         assert state.holds(["in", "changed", "unsent", "new"]) == {"in", "changed", "new"}
 
 
 def test_a_part_that_is_read_again_is_known_by_what_was_acknowledged_of_it(tmp_path: Path) -> None:
-    state = LoadState(tmp_path / "state", IDENTITY, rereads=True)
+    state = CheckpointFile(tmp_path / "state", IDENTITY, rereads=True)
     for line, document in enumerate(("in", "unsent"), 1):
-        assert meet(state, document, line=line) is Met.NEW
+        assert meet(state, document, line=line) is SeenStatus.NEW
     state.acknowledge(["in"])
-    assert [meet(state, "in", line=1), meet(state, "unsent", line=2)] == [Met.ACKNOWLEDGED, Met.NEW]
-    assert [meet(state, "in", line=9), meet(state, "in", B, line=1)] == [Met.REPEATED, Met.CONTRADICTED]
+    assert [meet(state, "in", line=1), meet(state, "unsent", line=2)] == [SeenStatus.ACKNOWLEDGED, SeenStatus.NEW]
+    assert [meet(state, "in", line=9), meet(state, "in", B, line=1)] == [SeenStatus.REPEATED, SeenStatus.CONTRADICTED]
     state.close()
 
 
 def test_one_group_of_records_is_told_apart_like_several(tmp_path: Path) -> None:
-    group = [Meeting(f"id {number % 700}", A if number < 1000 else B, Origin("f", number)) for number in range(1200)]
+    group = [SeenRecord(f"id {number % 700}", A if number < 1000 else B, Origin("f", number)) for number in range(1200)]
     with opened(tmp_path / "state") as state:
         together = state.meet(group)
     with opened(tmp_path / "other") as state:
         assert [found for one in group for found in state.meet([one])] == together
-    assert [met for met, _ in together] == [Met.NEW] * 700 + [Met.REPEATED] * 300 + [Met.CONTRADICTED] * 200
+    assert [met for met, _ in together] == [SeenStatus.NEW] * 700 + [SeenStatus.REPEATED] * 300 + [
+        SeenStatus.CONTRADICTED
+    ] * 200
 
 
 def test_the_end_of_a_load_leaves_nothing(tmp_path: Path) -> None:
@@ -135,8 +137,8 @@ def test_a_process_that_is_killed_leaves_a_checkpoint_to_resume_from(tmp_path: P
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from tests.unit.ingest.test_state import IDENTITY, meet\n"
-        "from es_sbert.ingest.state import LoadState\n"
-        "state = LoadState(Path(sys.argv[1]), IDENTITY)\n"
+        "from es_sbert.ingest.checkpoint import CheckpointFile\n"
+        "state = CheckpointFile(Path(sys.argv[1]), IDENTITY)\n"
         "state.remember_letters([b'a' * 16])\n"
         "for number in range(300):\n"
         "    meet(state, str(number))\n"
@@ -149,7 +151,7 @@ def test_a_process_that_is_killed_leaves_a_checkpoint_to_resume_from(tmp_path: P
         assert (state.resumed, state.note) == (True, None)
         assert state.has_letter(b"a" * 16)
         assert state.holds(["1", "299"]) == set()
-        assert meet(state, "1") is Met.NEW
+        assert meet(state, "1") is SeenStatus.NEW
 
 
 @settings(max_examples=30)  # each opens files
@@ -158,21 +160,21 @@ def test_a_record_is_new_once_in_each_run(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str]]
 ) -> None:
     path = tmp_path_factory.mktemp("state") / "state"
-    state = LoadState(path, IDENTITY)
+    state = CheckpointFile(path, IDENTITY)
     met: dict[str, str] = {}
     for document, content, what in steps:
         if what == "meet":
             known = meet(state, document, content)
             if document in met:
-                assert known is (Met.REPEATED if met[document] == content else Met.CONTRADICTED)
+                assert known is (SeenStatus.REPEATED if met[document] == content else SeenStatus.CONTRADICTED)
             else:
-                assert known is Met.NEW
+                assert known is SeenStatus.NEW
                 met[document] = content
         elif what == "ack" and document in met:
             state.acknowledge([document])
         elif what == "again":
             state.close()
-            state, met = LoadState(path, IDENTITY), {}
+            state, met = CheckpointFile(path, IDENTITY), {}
         assert state.holds("abcd") == set(met)
     state.close()
 
@@ -196,7 +198,7 @@ def test_the_state_of_another_load_is_not_believed(tmp_path: Path, change: dict[
     with opened(tmp_path / "state", replace(IDENTITY, **change)) as state:
         assert not state.resumed
         assert "begun anew" in (state.note or "")
-        assert meet(state, "x") is Met.NEW
+        assert meet(state, "x") is SeenStatus.NEW
 
 
 @pytest.mark.parametrize("kind", ["no database", "cut", "overwritten"])
@@ -214,7 +216,7 @@ def test_a_broken_file_is_put_aside_and_said(tmp_path: Path, kind: str) -> None:
     with opened(path) as state:
         assert not state.resumed
         assert "was broken" in (state.note or "")
-        assert meet(state, "1") is Met.NEW
+        assert meet(state, "1") is SeenStatus.NEW
     assert (tmp_path / "state.broken").read_bytes() == broken
 
 
@@ -227,7 +229,7 @@ def test_a_file_of_an_earlier_version_is_begun_anew(tmp_path: Path) -> None:
     for resumed in (False, True):
         with opened(tmp_path / "state") as state:
             assert (state.resumed, state.note) == (resumed, None)
-            assert meet(state, "x") is Met.NEW
+            assert meet(state, "x") is SeenStatus.NEW
 
 
 def test_what_a_killed_load_has_read_is_not_taken_for_read(tmp_path: Path) -> None:
@@ -238,7 +240,7 @@ def test_what_a_killed_load_has_read_is_not_taken_for_read(tmp_path: Path) -> No
     for leftover in (left, b"noise"):
         (tmp_path / "state-seen").write_bytes(leftover)
         with opened(tmp_path / "state") as state:
-            assert meet(state, "x") is Met.NEW
+            assert meet(state, "x") is SeenStatus.NEW
 
 
 def test_an_empty_file_is_a_load_that_never_began(tmp_path: Path) -> None:
@@ -250,7 +252,7 @@ def test_an_empty_file_is_a_load_that_never_began(tmp_path: Path) -> None:
 def test_two_loads_do_not_share_a_state(tmp_path: Path) -> None:
     with opened(tmp_path / "state"):
         with pytest.raises(UsageError, match="another load is running") as caught:
-            LoadState(tmp_path / "state", IDENTITY)
+            CheckpointFile(tmp_path / "state", IDENTITY)
         assert "--state" in caught.value.remedy
     with opened(tmp_path / "state") as state:
         assert state.resumed
@@ -259,7 +261,7 @@ def test_two_loads_do_not_share_a_state(tmp_path: Path) -> None:
 def test_a_file_that_another_load_removes_before_it_is_locked_keeps_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, locked = tmp_path / "state", state_module._locked
+    path, locked = tmp_path / "state", state_module._open_locked
     opened_so_far = []
 
     def too_late(path: Path) -> sqlite3.Connection:
@@ -269,11 +271,11 @@ def test_a_file_that_another_load_removes_before_it_is_locked_keeps_nobody_out(
             path.unlink()  # by the load that held it when it was opened
         return db
 
-    monkeypatch.setattr(state_module, "_locked", too_late)
+    monkeypatch.setattr(state_module, "_open_locked", too_late)
     with opened(path):
         assert len(opened_so_far) == 3
         with pytest.raises(UsageError, match="another load is running"):
-            LoadState(path, IDENTITY)
+            CheckpointFile(path, IDENTITY)
 
 
 def test_a_load_that_ends_removes_its_state_before_it_lets_go_of_it(tmp_path: Path) -> None:
@@ -295,7 +297,7 @@ def test_a_load_that_ends_removes_its_state_before_it_lets_go_of_it(tmp_path: Pa
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written") as caught:
-        LoadState(tmp_path / "missing" / "state", IDENTITY)
+        CheckpointFile(tmp_path / "missing" / "state", IDENTITY)
     assert "--state" in caught.value.remedy
 
 
@@ -307,9 +309,9 @@ def test_letters_are_remembered(tmp_path: Path) -> None:
 
 
 def test_the_state_stands_beside_the_first_file_that_allows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stdin = TextSource(StandardInput(), Format.JSONL)
-    file = TextSource(LocalFile("docs.jsonl.gz", tmp_path / "docs.jsonl.gz", None), Format.JSONL)
-    assert default_state("my/docs", [stdin, file]) == tmp_path / "docs.jsonl.gz.my%2Fdocs.load-state"
-    assert default_state("docs", [stdin]) == Path("docs.load-state")
+    stdin = TextSource(StandardInput(), FileFormat.JSONL)
+    file = TextSource(LocalFile("docs.jsonl.gz", tmp_path / "docs.jsonl.gz", None), FileFormat.JSONL)
+    assert default_checkpoint_path("my/docs", [stdin, file]) == tmp_path / "docs.jsonl.gz.my%2Fdocs.load-state"
+    assert default_checkpoint_path("docs", [stdin]) == Path("docs.load-state")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert default_state("docs", [file]) == Path("docs.load-state")
+    assert default_checkpoint_path("docs", [file]) == Path("docs.load-state")

@@ -6,29 +6,53 @@ from typing import Any
 
 import pytest
 
-from es_sbert.encoder.types import EncoderInfo
-from es_sbert.ingest.ledger import Ledger, LedgerError, Outcome
-from es_sbert.ingest.summary import Summary
+from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.ingest.ledger import DocumentOutcome, Ledger, LedgerError
+from es_sbert.ingest.load_report import LoadReport
 
 INFO = EncoderInfo(
-    model="tiny", fingerprint="0123456789abcdef", dimensions=16, max_tokens=24, variant="int8", precision="int8",
-    provider="CPUExecutionProvider", device="cpu", threads=2, warnings=("int8 misses its bar",),
-)  # fmt: skip
+    model="tiny",
+    fingerprint="0123456789abcdef",
+    dimensions=16,
+    max_tokens=24,
+    variant="int8",
+    precision="int8",
+    provider="CPUExecutionProvider",
+    device="cpu",
+    threads=2,
+    warnings=("int8 misses its bar",),
+)
 
 
 def summary(
-    *, stopped: str | None = None, interrupted: bool = False, resumed: bool = False, notes: tuple[str, ...] = (),
-    pruned: int = 0, missing: int = 0, **counts: int,
-) -> Summary:  # fmt: skip
+    *,
+    stopped: str | None = None,
+    interrupted: bool = False,
+    resumed: bool = False,
+    notes: tuple[str, ...] = (),
+    pruned: int = 0,
+    missing: int = 0,
+    **counts: int,
+) -> LoadReport:
     ledger = Ledger()
     for name, count in counts.items():
-        ledger.enter(Outcome(name), count)
+        ledger.enter(DocumentOutcome(name), count)
     ledger.add_read(sum(counts.values()))
-    return Summary.of(
-        ledger, INFO, index="docs", engine="Elasticsearch 9.5.0", source="files", dead_letters="docs.dead",
-        seconds=2.0, interrupted=interrupted, stopped=stopped, resumed=resumed, notes=notes, pruned=pruned,
+    return LoadReport.of(
+        ledger,
+        INFO,
+        index="docs",
+        engine="Elasticsearch 9.5.0",
+        source="files",
+        dead_letters="docs.dead",
+        seconds=2.0,
+        interrupted=interrupted,
+        stopped=stopped,
+        resumed=resumed,
+        notes=notes,
+        pruned=pruned,
         missing=missing,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,10 +80,20 @@ def test_counts_that_do_not_add_up_give_no_summary() -> None:
     ledger = Ledger()
     ledger.add_read()
     with pytest.raises(LedgerError):
-        Summary.of(
-            ledger, INFO, index="docs", engine="", source="files", dead_letters="", seconds=1, interrupted=False,
-            stopped=None, resumed=False, notes=(), pruned=0,
-        )  # fmt: skip
+        LoadReport.of(
+            ledger,
+            INFO,
+            index="docs",
+            engine="",
+            source="files",
+            dead_letters="",
+            seconds=1,
+            interrupted=False,
+            stopped=None,
+            resumed=False,
+            notes=(),
+            pruned=0,
+        )
 
 
 def test_words() -> None:

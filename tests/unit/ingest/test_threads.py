@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.ingest.channel import Aborted, Channel
-from es_sbert.ingest.control import Control
-from es_sbert.ingest.threads import Stages
+from es_sbert.ingest.pipeline import ClosableQueue, LoadAborted, LoadControl, Pipeline
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -19,9 +17,9 @@ pytestmark = pytest.mark.timeout(120)
 @given(st.integers(1, 4), st.integers(0, 60), st.integers(1, 3))
 @settings(deadline=None, max_examples=30)
 def test_stages_hand_everything_on(capacity: int, count: int, workers: int) -> None:
-    stages = Stages(Control())
-    numbers: Channel[int] = stages.channel(capacity)
-    squares: Channel[int] = stages.channel(capacity, producers=workers)
+    stages = Pipeline(LoadControl())
+    numbers: ClosableQueue[int] = stages.channel(capacity)
+    squares: ClosableQueue[int] = stages.channel(capacity, producers=workers)
     seen: list[int] = []
     stages.start("read", lambda: [numbers.put(number) for number in range(count)] and None, closes=[numbers])
     for worker in range(workers):
@@ -32,7 +30,7 @@ def test_stages_hand_everything_on(capacity: int, count: int, workers: int) -> N
 
 
 def test_a_channel_holds_no_more_than_its_capacity() -> None:
-    channel: Channel[int] = Channel(2)
+    channel: ClosableQueue[int] = ClosableQueue(2)
     put: list[int] = []
     full = threading.Event()
 
@@ -55,10 +53,10 @@ def test_a_channel_holds_no_more_than_its_capacity() -> None:
 
 @pytest.mark.parametrize("failing", ["first", "middle", "last"])
 def test_the_first_error_ends_all_stages_and_comes_out(failing: str) -> None:
-    control = Control()
-    stages = Stages(control)
-    one: Channel[int] = stages.channel(1)
-    two: Channel[int] = stages.channel(1)
+    control = LoadControl()
+    stages = Pipeline(control)
+    one: ClosableQueue[int] = stages.channel(1)
+    two: ClosableQueue[int] = stages.channel(1)
 
     def fail(stage: str, number: int) -> None:
         if stage == failing and number == 5:
@@ -90,15 +88,15 @@ def test_the_first_error_ends_all_stages_and_comes_out(failing: str) -> None:
 
 
 def test_an_error_in_the_waiting_thread_ends_the_stages() -> None:
-    control = Control()
-    stages = Stages(control)
-    channel: Channel[int] = stages.channel(1)
+    control = LoadControl()
+    stages = Pipeline(control)
+    channel: ClosableQueue[int] = stages.channel(1)
     ended = threading.Event()
 
     def consume() -> None:
         try:
             list(channel)
-        except Aborted:
+        except LoadAborted:
             ended.set()
             raise
 
@@ -112,17 +110,17 @@ def test_an_error_in_the_waiting_thread_ends_the_stages() -> None:
 
 
 def test_the_first_reason_for_a_loss_counts() -> None:
-    control = Control()
+    control = LoadControl()
     assert control.lost is None
-    control.lose("first")
-    control.lose("second")
+    control.mark_unreachable("first")
+    control.mark_unreachable("second")
     assert control.lost == "first"
     assert control.stop.is_set()
     assert not control.aborted.is_set()
 
 
 def test_the_end_is_shown_however_soon_it_comes() -> None:
-    stages = Stages(Control())
+    stages = Pipeline(LoadControl())
     ended = threading.Event()
     stages.start("work", ended.set)
     ended.wait()

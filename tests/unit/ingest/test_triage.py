@@ -8,17 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.index.meta import DocumentMeta, stored_meta, text_hash
+from es_sbert.index.document_vectors import read_document_meta
+from es_sbert.index.load_checks import fields_missing_from_source
+from es_sbert.index.vector_meta import DocumentMeta, text_hash
+from es_sbert.ingest.change_detection import ChangeDecision, Decision, StoredVector, detect_changes, is_superseded
 from es_sbert.ingest.documents import Document
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.triage import (
-    Sorting,
-    StoredVector,
-    Verdict,
-    is_superseded,
-    lost_fields,
-    triage,
-)
 from tests.unit.ingest.support import target
 
 DOCUMENT = Document(Origin("f", 1), "a", ("text",), b"{}", "dochash")
@@ -42,46 +37,46 @@ def there(meta: dict[str, Any] | None, *, text_changed: bool = False) -> StoredV
 @pytest.mark.parametrize(
     ("stored", "sorting"),
     [
-        (there(meta()), Sorting(Verdict.UNCHANGED)),
-        (there(meta(document_hash="other")), Sorting(Verdict.WRITE, (), (0,))),
-        (there(meta(document_hash=None)), Sorting(Verdict.WRITE, (), (0,))),
-        (there(meta(text_hash="other")), Sorting(Verdict.WRITE, (0,))),
-        (there(meta(fingerprint="other")), Sorting(Verdict.WRITE, (0,))),
-        (StoredVector(), Sorting(Verdict.WRITE, (0,))),
+        (there(meta()), ChangeDecision(Decision.UNCHANGED)),
+        (there(meta(document_hash="other")), ChangeDecision(Decision.WRITE, (), (0,))),
+        (there(meta(document_hash=None)), ChangeDecision(Decision.WRITE, (), (0,))),
+        (there(meta(text_hash="other")), ChangeDecision(Decision.WRITE, (0,))),
+        (there(meta(fingerprint="other")), ChangeDecision(Decision.WRITE, (0,))),
+        (StoredVector(), ChangeDecision(Decision.WRITE, (0,))),
         # The vector is gone, or its metadata, or another program has changed the text.
-        (StoredVector(False, meta()), Sorting(Verdict.WRITE, (0,))),
-        (StoredVector(True, None), Sorting(Verdict.WRITE, (0,))),
-        (there(meta(), text_changed=True), Sorting(Verdict.WRITE, (), (0,))),
-        (there(meta(text_hash="other"), text_changed=True), Sorting(Verdict.WRITE, (0,))),
+        (StoredVector(False, meta()), ChangeDecision(Decision.WRITE, (0,))),
+        (StoredVector(True, None), ChangeDecision(Decision.WRITE, (0,))),
+        (there(meta(), text_changed=True), ChangeDecision(Decision.WRITE, (), (0,))),
+        (there(meta(text_hash="other"), text_changed=True), ChangeDecision(Decision.WRITE, (0,))),
     ],
 )
-def test_what_changed_decides(stored: StoredVector, sorting: Sorting) -> None:
-    assert triage(DOCUMENT, [stored], (target(),)) == sorting
+def test_what_changed_decides(stored: StoredVector, sorting: ChangeDecision) -> None:
+    assert detect_changes(DOCUMENT, [stored], (target(),)) == sorting
 
 
 def test_a_document_without_text_is_cleared_where_the_index_has_its_vector() -> None:
     empty = DOCUMENT._replace(texts=("",))
-    assert triage(empty, [StoredVector()], (target(),)) == Sorting(Verdict.EMPTY)
+    assert detect_changes(empty, [StoredVector()], (target(),)) == ChangeDecision(Decision.EMPTY)
     for left in (there(meta()), StoredVector(True, None), StoredVector(False, meta())):
-        assert triage(empty, [left], (target(),)) == Sorting(Verdict.CLEAR)
+        assert detect_changes(empty, [left], (target(),)) == ChangeDecision(Decision.CLEAR)
     letter = empty._replace(written="earlier")
-    assert triage(letter, [there(meta())], (target(),)) == Sorting(Verdict.SUPERSEDED)
+    assert detect_changes(letter, [there(meta())], (target(),)) == ChangeDecision(Decision.SUPERSEDED)
 
 
 def test_each_field_is_embedded_kept_or_dropped_for_itself() -> None:
     document = DOCUMENT._replace(texts=("a title", "a body", "a summary"))
     title, body = there(meta(text_hash=text_hash("a title"))), there(meta(text_hash=text_hash("a body")))
     other, none = there(meta(text_hash=text_hash("a summary"), fingerprint="old")), StoredVector()
-    assert triage(document, [title, body, other], THREE) == Sorting(Verdict.UNCHANGED)
+    assert detect_changes(document, [title, body, other], THREE) == ChangeDecision(Decision.UNCHANGED)
     # A vector of another model is no matter of this load's, as long as the document stays as it is.
-    assert triage(document, [title, body, none], THREE) == Sorting(Verdict.UNCHANGED)
-    assert triage(document, [title, none, other], THREE) == Sorting(Verdict.WRITE, (1,), (0, 2))
+    assert detect_changes(document, [title, body, none], THREE) == ChangeDecision(Decision.UNCHANGED)
+    assert detect_changes(document, [title, none, other], THREE) == ChangeDecision(Decision.WRITE, (1,), (0, 2))
     changed = document._replace(texts=("a title", "a new body", "a new summary"), document_hash="new")
-    assert triage(changed, [title, body, other], THREE) == Sorting(Verdict.WRITE, (1,), (0,), (2,))
+    assert detect_changes(changed, [title, body, other], THREE) == ChangeDecision(Decision.WRITE, (1,), (0,), (2,))
     lost = document._replace(texts=("a title", "", "a summary"), document_hash="new")
-    assert triage(lost, [title, body, other], THREE) == Sorting(Verdict.WRITE, (), (0, 2))
+    assert detect_changes(lost, [title, body, other], THREE) == ChangeDecision(Decision.WRITE, (), (0, 2))
     gone = document._replace(texts=("", "", "a summary"), document_hash="new")
-    assert triage(gone, [title, body, other], THREE) == Sorting(Verdict.CLEAR, (), (2,))
+    assert detect_changes(gone, [title, body, other], THREE) == ChangeDecision(Decision.CLEAR, (), (2,))
 
 
 @given(
@@ -103,8 +98,8 @@ def test_afterwards_every_text_has_its_vector_and_no_other(
         StoredVector(one is not None and not lost, one, text_changed=there != text)
         for one, lost, there, text in zip(metas, gone, indexed, texts, strict=True)
     ]
-    sorting = triage(document, held, THREE)
-    if sorting.verdict in (Verdict.WRITE, Verdict.CLEAR):
+    sorting = detect_changes(document, held, THREE)
+    if sorting.decision in (Decision.WRITE, Decision.CLEAR):
         after = {number: texts[number] for number in (*sorting.wanted, *sorting.kept)}
         assert all(stored[number] == texts[number] and not gone[number] for number in sorting.kept)
         indexed = texts
@@ -114,18 +109,18 @@ def test_afterwards_every_text_has_its_vector_and_no_other(
         assert after.get(number, "") == texts[number]
     if any(texts[:2]):
         assert indexed == texts
-    if sorting.verdict in (Verdict.WRITE, Verdict.CLEAR):
+    if sorting.decision in (Decision.WRITE, Decision.CLEAR):
         assert after.get(2, "") in ("", texts[2])
 
 
 @pytest.mark.parametrize("value", [None, "text", {}, {**META, "tokens": "many"}, [META]])
 def test_meta_of_other_programs_counts_as_none(value: Any) -> None:
-    assert stored_meta({"embedding_meta": value}, "embedding_meta") is None
-    assert stored_meta({}, "embedding_meta") is None
+    assert read_document_meta({"embedding_meta": value}, "embedding_meta") is None
+    assert read_document_meta({}, "embedding_meta") is None
 
 
 def test_meta_is_read_back() -> None:
-    assert stored_meta({"embedding_meta": META}, "embedding_meta") == DocumentMeta.model_validate(META)
+    assert read_document_meta({"embedding_meta": META}, "embedding_meta") == DocumentMeta.model_validate(META)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +130,7 @@ def test_meta_is_read_back() -> None:
      ({"includes": ["text", "embed*"]}, "fields in its _source but text, embed*")],
 )  # fmt: skip
 def test_what_is_not_in_the_source_is_named(source: dict[str, Any], lost: str | None) -> None:
-    assert lost_fields({"_source": source}, ["embedding"]) == lost
+    assert fields_missing_from_source({"_source": source}, ["embedding"]) == lost
 
 
 @pytest.mark.parametrize(("written", "later"), [(None, False), ("mow", True), ("now", False), ("of late", False)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.engines.local.account import Account, server_account
+from es_sbert.engines.local.server_process import Account, server_account
 from es_sbert.errors import LocalEngineError
 
 STRANGER = Account("stranger", uid=os.getuid() + 4242, gid=os.getgid() + 4242)

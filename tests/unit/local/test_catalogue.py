@@ -8,8 +8,8 @@ from itertools import takewhile
 import pytest
 
 from es_sbert.config import DEFAULT_URL
-from es_sbert.engines.local import ENGINES, lookup
-from es_sbert.engines.local.catalogue import SONARQUBE_MODULES
+from es_sbert.engines.local import ENGINES, find_build
+from es_sbert.engines.local.engine_builds import SONARQUBE_MODULES
 from es_sbert.engines.missing_features import MODULES
 from es_sbert.errors import LocalEngineError
 from tests.docs import PAGES
@@ -86,6 +86,6 @@ def test_another_piece_means_another_home() -> None:
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(LocalEngineError) as caught:
-        lookup("es7")
+        find_build("es7")
     assert "'es7'" in caught.value.message
     assert "es8, es9, es9-small, opensearch, opensearch-ml" in caught.value.remedy

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from es_sbert.engines.local import ENGINES
-from es_sbert.engines.local.configuration import (
+from es_sbert.engines.local.server_configuration import (
     check_heap,
     data_version,
-    prepare_work,
+    prepare_work_folder,
     redirect_jvm_files,
     server_environment,
     settings_file,
@@ -94,11 +94,11 @@ def test_a_new_start_keeps_data_and_the_log_before(tmp_path: Path) -> None:
     (home / "config" / "jvm.options").write_text("-XX:HeapDumpPath=data\n")
     (home / "config" / "elasticsearch.yml").write_text("# the distribution's\n")
     work = tmp_path / "work"
-    console = prepare_work(ENGINES["es9"], home, 9200, work, None)
+    console = prepare_work_folder(ENGINES["es9"], home, 9200, work, None)
     console.write_text("first")
     (work / "data" / "documents").write_text("precious")
     (work / "conf" / "elasticsearch.keystore").write_text("of the first start")
-    assert prepare_work(ENGINES["es9"], home, 9201, work, None) == console
+    assert prepare_work_folder(ENGINES["es9"], home, 9201, work, None) == console
     assert (work / "logs" / "console.previous.log").read_text() == "first"
     assert (work / "data" / "documents").read_text() == "precious"
     assert not (work / "conf" / "elasticsearch.keystore").exists()
@@ -115,7 +115,7 @@ def test_a_work_folder_tells_the_version_of_its_data(tmp_path: Path) -> None:
     work = tmp_path / "work"
     build = ENGINES["es9-small"]
     assert data_version(build, work) is None
-    prepare_work(build, home, 9200, work, None)
+    prepare_work_folder(build, home, 9200, work, None)
     assert data_version(build, work) is None  # started, but nothing was written
     (work / "data" / "documents").write_text("precious")
     assert data_version(build, work) == build.version

@@ -9,11 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from es_sbert.engines.local.health import cluster_status, describe_listener, port_is_free
+from es_sbert.engines.local.local_engine import cluster_status, describe_listener, port_is_free
 
 
-@pytest.fixture(params=[b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"SSH-2.0-OpenSSH\r\n",
-                        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"])  # fmt: skip
+@pytest.fixture(
+    params=[
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+    ]
+)
 def chatty_port(request: pytest.FixtureRequest) -> Iterator[int]:
     """A program that is no search engine: it answers every connection with the same bytes and hangs up."""
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.local.catalogue import Artifact, EngineBuild, Piece
-from es_sbert.engines.local.install import install, safe_name, unpack
+from es_sbert.engines.local.engine_builds import Artifact, EngineBuild, Piece
+from es_sbert.engines.local.engine_install import install, safe_name, unpack
 from es_sbert.errors import LocalEngineError
 
 SERVER = Artifact("g", "server", "1.0", 1)
@@ -60,8 +60,16 @@ class Shelf:
 def test_a_home_holds_what_the_pieces_say(tmp_path: Path) -> None:
     home = install(BUILD, tmp_path, Shelf(tmp_path).fetch, print)
     files = {str(path.relative_to(home)) for path in home.rglob("*")}
-    assert files == {"bin", "bin/server", "config", "config/a.yml", "plugins", "modules", "modules/scripts",
-                     "modules/scripts/scripts.jar"}  # fmt: skip
+    assert files == {
+        "bin",
+        "bin/server",
+        "config",
+        "config/a.yml",
+        "plugins",
+        "modules",
+        "modules/scripts",
+        "modules/scripts/scripts.jar",
+    }
     assert (home / "bin/server").stat().st_mode & 0o777 == 0o755
     assert (home / "config/a.yml").stat().st_mode & 0o777 == 0o644
     assert [path.name for path in tmp_path.iterdir()] == [BUILD.folder_name]

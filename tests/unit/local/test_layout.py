@@ -8,10 +8,10 @@ from typing import NoReturn
 
 import pytest
 
-from es_sbert.bundle.resolve import resolve_model
-from es_sbert.bundle.store import cache_folder
-from es_sbert.engines.local.account import Account
-from es_sbert.engines.local.layout import Layout, make_folder, storage_errors
+from es_sbert.bundle.bundle import cache_folder
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.engines.local.engine_home import EngineHome, make_folder, storage_errors
+from es_sbert.engines.local.server_process import Account
 from es_sbert.errors import LocalEngineError, ModelNotFound, UsageError
 
 
@@ -26,16 +26,16 @@ from es_sbert.errors import LocalEngineError, ModelNotFound, UsageError
     ],
 )
 def test_the_home(environ: dict[str, str], root: bool, home: str) -> None:
-    assert Layout.from_environment(environ, root=root).home == Path(home)
+    assert EngineHome.from_environment(environ, root=root).home == Path(home)
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", _unknown)
     with pytest.raises(UsageError, match="no home folder") as caught:
-        Layout.from_environment({}, root=False)
+        EngineHome.from_environment({}, root=False)
     assert "ES_SBERT_ENGINE_HOME" in caught.value.remedy
-    assert Layout.from_environment({"XDG_DATA_HOME": "/big"}, root=False).home == Path("/big/es-sbert/engines")
+    assert EngineHome.from_environment({"XDG_DATA_HOME": "/big"}, root=False).home == Path("/big/es-sbert/engines")
     monkeypatch.delenv("ES_SBERT_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     with pytest.raises(UsageError, match="no home folder") as caught:
@@ -51,14 +51,14 @@ def _unknown(uid: int) -> NoReturn:
 
 def test_a_blank_in_the_path_is_refused() -> None:
     with pytest.raises(LocalEngineError, match="has a blank") as caught:
-        Layout.from_environment({"ES_SBERT_ENGINE_HOME": "/data/my engines"}, root=False)
+        EngineHome.from_environment({"ES_SBERT_ENGINE_HOME": "/data/my engines"}, root=False)
     assert "ES_SBERT_ENGINE_HOME" in caught.value.remedy
 
 
 def test_a_home_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(LocalEngineError, match="cannot write to") as caught:
-        Layout(tmp_path / "file" / "engines").create(None)
+        EngineHome(tmp_path / "file" / "engines").create(None)
     assert "Not a directory" in caught.value.message
     assert "ES_SBERT_ENGINE_HOME" in caught.value.remedy
 
@@ -68,7 +68,7 @@ def test_a_home_that_the_servers_user_cannot_enter(tmp_path: Path) -> None:
     closed.mkdir(mode=0o700)
     stranger = Account("stranger", os.getuid() + 4242, os.getgid() + 4242)
     with pytest.raises(LocalEngineError, match="stranger, who cannot enter"):
-        Layout(closed / "engines").create(stranger)
+        EngineHome(closed / "engines").create(stranger)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full to meet a full disk")

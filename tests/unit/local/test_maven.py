@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.engines.local.maven import _reasons, find_maven
+from es_sbert.engines.local.engine_install import _error_lines, find_maven
 from es_sbert.errors import LocalEngineError
 
 
@@ -34,11 +34,11 @@ def test_maven_home_comes_before_the_path(tmp_path: Path) -> None:
 
 def test_the_reason_is_quoted_without_the_advice() -> None:
     output = "[INFO] x\n[ERROR] Could not transfer: Connection refused\n[ERROR] \n[ERROR] -> [Help 1]\n"
-    assert _reasons(output, most=1) == "    Could not transfer: Connection refused"
+    assert _error_lines(output, most=1) == "    Could not transfer: Connection refused"
 
 
 def test_output_without_error_lines_is_quoted_as_it_is() -> None:
-    assert _reasons("\nThe JAVA_HOME environment variable is not defined correctly\n") == (
+    assert _error_lines("\nThe JAVA_HOME environment variable is not defined correctly\n") == (
         "    The JAVA_HOME environment variable is not defined correctly"
     )
-    assert _reasons("") == "    (it said nothing)"
+    assert _error_lines("") == "    (it said nothing)"

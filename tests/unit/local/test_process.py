@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.engines.local import process
+from es_sbert.engines.local import server_process
 from es_sbert.errors import LocalEngineError
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
@@ -41,21 +41,23 @@ ctypes.CDLL(None).pthread_exit(None)
 STARTER = """
 import sys
 from pathlib import Path
-from es_sbert.engines.local import process
+from es_sbert.engines.local import server_process
 
 folder = Path(sys.argv[1])
 command = [sys.executable, "-c", "import time; time.sleep(600)"]
-pid = process.spawn(command, folder=folder, environment={}, console=folder / "log", account=None)
-print(pid, process.identity(pid))
+pid = server_process.start_process(command, folder=folder, environment={}, console=folder / "log", account=None)
+print(pid, server_process.process_identity(pid))
 """
 
 
 def start(tmp_path: Path, program: str) -> tuple[int, str, str]:
     """Process id, identity and first line printed by a Python program."""
     console = tmp_path / "console.log"
-    pid = process.spawn([sys.executable, "-c", program], folder=tmp_path, environment={}, console=console, account=None)
+    pid = server_process.start_process(
+        [sys.executable, "-c", program], folder=tmp_path, environment={}, console=console, account=None
+    )
     until(lambda: console.read_text().endswith("\n"))
-    started = process.identity(pid)
+    started = server_process.process_identity(pid)
     assert started is not None
     return pid, started, console.read_text().strip()
 
@@ -68,47 +70,47 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_a_process_keeps_its_identity_and_another_has_another(tmp_path: Path) -> None:
     pid, started, _ = start(tmp_path, SLEEPER)
-    assert process.identity(pid) == started
-    assert process.identity(os.getpid()) not in (None, started)
-    process.stop(pid, started, grace=10)
-    assert process.identity(pid) is None
+    assert server_process.process_identity(pid) == started
+    assert server_process.process_identity(os.getpid()) not in (None, started)
+    server_process.stop_process(pid, started, grace=10)
+    assert server_process.process_identity(pid) is None
 
 
 def test_both_ways_of_looking_agree_on_who_is_alive(tmp_path: Path) -> None:
     pid, started, _ = start(tmp_path, SLEEPER)
-    by_ps = process._identity_from_ps(pid)
+    by_ps = server_process._identity_from_ps(pid)
     assert by_ps is not None
-    process.stop(pid, started, grace=10)
-    assert process._identity_from_ps(pid) is None
+    server_process.stop_process(pid, started, grace=10)
+    assert server_process._identity_from_ps(pid) is None
 
 
 def test_a_stranger_with_a_used_id_is_left_alone(tmp_path: Path) -> None:
     pid, started, _ = start(tmp_path, SLEEPER)
     with subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE) as stranger:
-        process.stop(stranger.pid, "the start of a server long gone", grace=0)
+        server_process.stop_process(stranger.pid, "the start of a server long gone", grace=0)
         assert stranger.poll() is None
         stranger.terminate()
-    process.stop(pid, started, grace=10)
+    server_process.stop_process(pid, started, grace=10)
 
 
 def test_one_that_ignores_the_request_is_killed_with_its_children(tmp_path: Path) -> None:
     pid, started, child = start(tmp_path, STUBBORN)
-    child_started = process.identity(int(child))
+    child_started = server_process.process_identity(int(child))
     assert child_started is not None
     begin = time.monotonic()
-    process.stop(pid, started, grace=0.2)
+    server_process.stop_process(pid, started, grace=0.2)
     assert 0.2 <= time.monotonic() - begin < 300  # its own end would come after 600
-    assert process.identity(pid) is None
-    assert process.identity(int(child)) != child_started
+    assert server_process.process_identity(pid) is None
+    assert server_process.process_identity(int(child)) != child_started
 
 
 def test_a_group_is_its_leader_and_its_children(tmp_path: Path) -> None:
     pid, started, child = start(tmp_path, STUBBORN)
-    members = process._group(pid)
+    members = server_process._group_members(pid)
     assert members.pop(pid) == started
     assert list(members) == [int(child)]
-    process.stop(pid, started, grace=0)
-    assert process._group(pid) == {}
+    server_process.stop_process(pid, started, grace=0)
+    assert server_process._group_members(pid) == {}
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="threads are told from processes by /proc")
@@ -117,21 +119,21 @@ def test_a_process_lives_as_long_as_its_last_thread(tmp_path: Path) -> None:
     pid, started, _ = start(tmp_path, HEADLESS)
     stat = Path(f"/proc/{pid}/stat")
     until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
-    assert process.identity(pid) == started
-    assert process.exit_code(pid) is None
+    assert server_process.process_identity(pid) == started
+    assert server_process.process_exit_code(pid) is None
     (tmp_path / "go").touch()
-    until(lambda: process.identity(pid) is None)
-    assert process.exit_code(pid) == 7
+    until(lambda: server_process.process_identity(pid) is None)
+    assert server_process.process_exit_code(pid) == 7
 
 
 def test_an_ended_process_is_no_error_and_its_exit_code_is_known(tmp_path: Path) -> None:
     console = tmp_path / "console.log"
     command = [sys.executable, "-c", "raise SystemExit(3)"]
-    pid = process.spawn(command, folder=tmp_path, environment={}, console=console, account=None)
-    until(lambda: process.exit_code(pid) is not None)
-    assert process.exit_code(pid) == 3
-    assert process.identity(pid) is None
-    process.stop(pid, "whenever it was", grace=0)
+    pid = server_process.start_process(command, folder=tmp_path, environment={}, console=console, account=None)
+    until(lambda: server_process.process_exit_code(pid) is not None)
+    assert server_process.process_exit_code(pid) == 3
+    assert server_process.process_identity(pid) is None
+    server_process.stop_process(pid, "whenever it was", grace=0)
 
 
 def test_a_process_of_its_own_session_and_nothing_of_our_environment(
@@ -140,7 +142,7 @@ def test_a_process_of_its_own_session_and_nothing_of_our_environment(
     monkeypatch.setenv("A_SECRET", "s3cret")
     program = "import os, time; print(os.getsid(0), os.environ.get('A_SECRET'), flush=True); time.sleep(600)"
     pid, started, said = start(tmp_path, program)
-    process.stop(pid, started, grace=10)
+    server_process.stop_process(pid, started, grace=10)
     assert said == f"{pid} None"
 
 
@@ -148,12 +150,14 @@ def test_a_process_that_outlives_its_starter_is_nothing_to_warn_of(tmp_path: Pat
     command = [sys.executable, "-W", "error", "-c", STARTER, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     pid, started = done.stdout.split()
-    assert process.identity(int(pid)) == started
-    process.stop(int(pid), started, grace=10)
-    assert process.identity(int(pid)) is None
+    assert server_process.process_identity(int(pid)) == started
+    server_process.stop_process(int(pid), started, grace=10)
+    assert server_process.process_identity(int(pid)) is None
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_command_that_cannot_run(tmp_path: Path) -> None:
     with pytest.raises(LocalEngineError, match="refuses to run"):
-        process.spawn([str(tmp_path)], folder=tmp_path, environment={}, console=tmp_path / "log", account=None)
+        server_process.start_process(
+            [str(tmp_path)], folder=tmp_path, environment={}, console=tmp_path / "log", account=None
+        )

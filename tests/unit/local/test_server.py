@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from es_sbert.engines.local import ENGINES, purge_stopped, running_engines, start_engine
-from es_sbert.engines.local.configuration import settings_file
-from es_sbert.engines.local.layout import Layout
-from es_sbert.engines.local.state import write_state
+from es_sbert.engines.local.engine_home import EngineHome, write_state
+from es_sbert.engines.local.server_configuration import settings_file
 from es_sbert.errors import LocalEngineError, UsageError
 from tests.conftest import free_port
 from tests.unit.local.test_state import engine
@@ -53,7 +52,7 @@ def test_a_port_that_another_program_has(home: Path, taken_port: int) -> None:
 
 
 def test_a_port_that_another_of_our_engines_has(home: Path, taken_port: int) -> None:
-    layout = Layout(home)
+    layout = EngineHome(home)
     layout.create(None)
     write_state(layout.state, engine("es8", taken_port))
     with pytest.raises(LocalEngineError, match=f"port {taken_port} is in use by es8") as caught:
@@ -73,7 +72,7 @@ def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
         start_engine("es9")
 
 
-def data_of(layout: Layout, name: str, port: int, *, version: str | None = None) -> Path:
+def data_of(layout: EngineHome, name: str, port: int, *, version: str | None = None) -> Path:
     """A work folder with data, as a server of that version left it."""
     work = layout.work(name, port)
     (work / "conf").mkdir(parents=True)
@@ -85,7 +84,7 @@ def data_of(layout: Layout, name: str, port: int, *, version: str | None = None)
 
 
 def test_data_of_a_later_version_is_refused_with_the_build_that_opens_it(home: Path) -> None:
-    layout, port = Layout(home), free_port()
+    layout, port = EngineHome(home), free_port()
     layout.create(None)
     work = data_of(layout, "es9", port, version="9.5.0")
     with pytest.raises(LocalEngineError, match=rf"{work} holds data of Elasticsearch 9\.5\.0, which") as caught:
@@ -98,7 +97,7 @@ def test_data_of_a_later_version_is_refused_with_the_build_that_opens_it(home: P
 
 
 def test_data_that_no_build_opens_or_whose_place_is_taken_can_only_be_removed(home: Path) -> None:
-    layout, port = Layout(home), free_port()
+    layout, port = EngineHome(home), free_port()
     layout.create(None)
     data_of(layout, "es9", port, version="9.5.0")
     data_of(layout, "es9-small", port, version="10.0.0")
@@ -109,7 +108,7 @@ def test_data_that_no_build_opens_or_whose_place_is_taken_can_only_be_removed(ho
 
 
 def test_a_running_server_of_another_version_is_kept_and_named(home: Path) -> None:
-    layout = Layout(home)
+    layout = EngineHome(home)
     layout.create(None)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -130,7 +129,7 @@ def test_nothing_runs_in_a_fresh_home(home: Path) -> None:
 
 
 def test_a_build_whose_name_begins_alike_keeps_its_data(home: Path) -> None:
-    layout = Layout(home)
+    layout = EngineHome(home)
     layout.create(None)
     for name in ("opensearch-9210", "opensearch-ml-9211", "es9-9200", "es9-small-9200"):
         (layout.servers / name / "data").mkdir(parents=True)
@@ -141,7 +140,7 @@ def test_a_build_whose_name_begins_alike_keeps_its_data(home: Path) -> None:
 
 
 def test_only_data_of_stopped_servers_is_purged(home: Path) -> None:
-    layout = Layout(home)
+    layout = EngineHome(home)
     layout.create(None)
     for name in ("es9-9200", "es9-9201", "es9-backup", "es8-9208"):
         (layout.servers / name / "data").mkdir(parents=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.engines.local.process import identity
-from es_sbert.engines.local.state import RunningEngine, all_alive, read_state, remove_state, write_state
+from es_sbert.engines.local.engine_home import RunningEngine, read_state, remove_state, running_states, write_state
+from es_sbert.engines.local.server_process import process_identity
 from es_sbert.errors import LocalEngineError
 
 
@@ -20,7 +20,7 @@ def engine(name: str = "es9", port: int = 9200, started: str | None = None) -> R
         port=port,
         url=f"http://localhost:{port}",
         pid=os.getpid(),
-        started=started or identity(os.getpid()) or "",
+        started=started or process_identity(os.getpid()) or "",
         work=Path("/w"),
         log=Path("/w/logs/console.log"),
     )
@@ -34,19 +34,19 @@ def test_what_is_written_is_read_and_nothing_else_lies_around(tmp_path: Path) ->
 
 
 def test_notes_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
-    assert all_alive(tmp_path / "none") == []
+    assert running_states(tmp_path / "none") == []
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(LocalEngineError, match="file cannot be read: Not a directory"):
-        all_alive(tmp_path / "file")
+        running_states(tmp_path / "file")
     (tmp_path / "es9-9200.json").mkdir()
     with pytest.raises(LocalEngineError, match=r"es9-9200\.json cannot be read: Is a directory"):
-        all_alive(tmp_path)
+        running_states(tmp_path)
 
 
 def test_servers_are_listed_by_name_and_port(tmp_path: Path) -> None:
     for each in (engine("opensearch", 9210), engine("es9", 10000), engine("es9", 9200)):
         write_state(tmp_path, each)
-    assert [(each.name, each.port) for each in all_alive(tmp_path)] == [
+    assert [(each.name, each.port) for each in running_states(tmp_path)] == [
         ("es9", 9200),
         ("es9", 10000),
         ("opensearch", 9210),
@@ -56,7 +56,7 @@ def test_servers_are_listed_by_name_and_port(tmp_path: Path) -> None:
 def test_a_note_about_a_process_that_is_gone_counts_as_none(tmp_path: Path) -> None:
     write_state(tmp_path, engine(started="another boot/1"))
     assert read_state(tmp_path, "es9", 9200) is None
-    assert all_alive(tmp_path) == []
+    assert running_states(tmp_path) == []
 
 
 def test_forgetting_twice_is_no_error(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ def test_forgetting_twice_is_no_error(tmp_path: Path) -> None:
 
 
 def test_no_folder_means_no_servers(tmp_path: Path) -> None:
-    assert all_alive(tmp_path / "never made") == []
+    assert running_states(tmp_path / "never made") == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "es9"}'])
 def test_a_broken_note_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "es9-9200.json").write_text(text)
     with pytest.raises(LocalEngineError, match=r"es9-9200\.json is not a note") as caught:
-        all_alive(tmp_path)
+        running_states(tmp_path)
     assert "remove the file" in caught.value.remedy

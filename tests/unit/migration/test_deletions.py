@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.migration.deletions import CountRanges, Range, changed_ranges
+from es_sbert.migration.deleted_documents import CountSeqNoRanges, SeqNoRange, changed_ranges
 
 
-def counted(numbers: set[int], asked: list[int] | None = None) -> CountRanges:
-    def count(ranges: Sequence[Range]) -> list[int]:
+def counted(numbers: set[int], asked: list[int] | None = None) -> CountSeqNoRanges:
+    def count(ranges: Sequence[SeqNoRange]) -> list[int]:
         if asked is not None:
             asked.append(len(ranges))
         return [sum(low < number <= high for number in numbers) for low, high in ranges]

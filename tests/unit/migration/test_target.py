@@ -9,20 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.protocol import Flavour, IndexState, Json
+from es_sbert.engines.protocol import EngineType, IndexState, Json
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.index.schema import mapping_addition
-from es_sbert.migration.aliases import replace_actions, swap_actions
-from es_sbert.migration.state import Migration, pointed_to, read_migration, with_migration
-from es_sbert.migration.target import ours, target_body, target_name
-from es_sbert.migration.writes import copy_of, late_copy_of, removal_of
+from es_sbert.index.mapping import mapping_addition
+from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.migration.alias_swap import replace_index_actions, swap_actions
+from es_sbert.migration.document_copy import copy_write, delete_write, late_copy_write
+from es_sbert.migration.migration_state import (
+    MigrationState,
+    read_migration_state,
+    read_target_pointer,
+    vector_field_names,
+    with_migration_state,
+)
+from es_sbert.migration.prepare_migration import new_index_body, new_index_name
 
 OLD = VectorFieldMeta(fingerprint="a" * 32, model="old", dimensions=384, index_type="hnsw", text="{title}")
 NEW = OLD.model_copy(update={"fingerprint": "b" * 32, "model": "new", "dimensions": 768, "index_type": "int8_hnsw"})
 
 
-def state(flavour: Flavour = Flavour.ELASTICSEARCH, **settings: str) -> IndexState:
+def state(flavour: EngineType = EngineType.ELASTICSEARCH, **settings: str) -> IndexState:
     first = mapping_addition(flavour, "embedding", OLD, {"owner": "somebody"})
     second = mapping_addition(flavour, "other", OLD.model_copy(update={"fingerprint": "c" * 32}), first["_meta"])
     second["_meta"]["es_sbert"] |= {"load": {"before": {}}, "migrating_to": "x", "migration": {"alias": "y"}}
@@ -40,23 +46,36 @@ def state(flavour: Flavour = Flavour.ELASTICSEARCH, **settings: str) -> IndexSta
     ],
 )
 def test_the_name_says_alias_and_model_and_is_never_the_old_one(source: str, name: str) -> None:
-    assert target_name("docs", "abcdef0123456789", source) == name
+    assert new_index_name("docs", "abcdef0123456789", source) == name
 
 
 def test_the_body_is_the_old_index_s_but_for_the_vector_field() -> None:
-    old = state(**{
-        "index.number_of_shards": "3", "index.refresh_interval": "5s", "index.analysis.analyzer.a.type": "simple",
-        "index.uuid": "u", "index.creation_date": "1", "index.creation_date_string": "x", "index.provided_name": "p",
-        "index.version.created": "9", "index.blocks.write": "true", "index.verified_read_only": "true",
-        "index.history.uuid": "h",
-        "index.routing.allocation.initial_recovery._id": "n", "index.routing.allocation.require._name": "n",
-        "index.routing.allocation.include._tier_preference": "data_content", "index.lifecycle.name": "policy",
-    })  # fmt: skip
-    body = target_body(Flavour.ELASTICSEARCH, old, {"embedding": NEW})
+    old = state(
+        **{
+            "index.number_of_shards": "3",
+            "index.refresh_interval": "5s",
+            "index.analysis.analyzer.a.type": "simple",
+            "index.uuid": "u",
+            "index.creation_date": "1",
+            "index.creation_date_string": "x",
+            "index.provided_name": "p",
+            "index.version.created": "9",
+            "index.blocks.write": "true",
+            "index.verified_read_only": "true",
+            "index.history.uuid": "h",
+            "index.routing.allocation.initial_recovery._id": "n",
+            "index.routing.allocation.require._name": "n",
+            "index.routing.allocation.include._tier_preference": "data_content",
+            "index.lifecycle.name": "policy",
+        }
+    )
+    body = new_index_body(EngineType.ELASTICSEARCH, old, {"embedding": NEW})
     assert body["settings"] == {
-        "index.number_of_shards": "3", "index.refresh_interval": "5s", "index.analysis.analyzer.a.type": "simple",
+        "index.number_of_shards": "3",
+        "index.refresh_interval": "5s",
+        "index.analysis.analyzer.a.type": "simple",
         "index.routing.allocation.include._tier_preference": "data_content",
-    }  # fmt: skip
+    }
     mappings = body["mappings"]
     assert (mappings["dynamic"], mappings["_meta"]["owner"]) == ("strict", "somebody")
     assert set(mappings["_meta"]["es_sbert"]) == {"fields"}
@@ -70,23 +89,28 @@ def test_the_body_is_the_old_index_s_but_for_the_vector_field() -> None:
 
 
 def test_on_opensearch_all_vector_fields_have_a_graph_or_none() -> None:
-    old = state(Flavour.OPENSEARCH, **{"index.knn": "true"})
-    assert target_body(Flavour.OPENSEARCH, old, {"embedding": NEW})["settings"]["index.knn"] == "true"
+    old = state(EngineType.OPENSEARCH, **{"index.knn": "true"})
+    assert new_index_body(EngineType.OPENSEARCH, old, {"embedding": NEW})["settings"]["index.knn"] == "true"
     flat = NEW.model_copy(update={"index_type": "flat"})
-    assert target_body(Flavour.OPENSEARCH, old, {"embedding": flat, "other": flat})["settings"]["index.knn"] == "false"
+    assert (
+        new_index_body(EngineType.OPENSEARCH, old, {"embedding": flat, "other": flat})["settings"]["index.knn"]
+        == "false"
+    )
     with pytest.raises(IndexMismatch, match="have a graph all of them, or none"):
-        target_body(Flavour.OPENSEARCH, old, {"embedding": flat})
+        new_index_body(EngineType.OPENSEARCH, old, {"embedding": flat})
 
 
 def test_notes_stand_beside_what_else_is_in_meta() -> None:
-    note = Migration(alias="docs", source="docs-1", source_uuid="u", fields=("embedding",), run="r", copied=(-1, 5))
-    meta = with_migration({"owner": 1, "es_sbert": {"fields": {}}}, note)
+    note = MigrationState(
+        alias="docs", source="docs-1", source_uuid="u", fields=("embedding",), run="r", copied=(-1, 5)
+    )
+    meta = with_migration_state({"owner": 1, "es_sbert": {"fields": {}}}, note)
     index = IndexState("docs-2", {"_meta": json.loads(json.dumps(meta))}, {})
-    assert read_migration(index) == note
-    assert with_migration(meta, None) == {"owner": 1, "es_sbert": {"fields": {}}}
-    assert pointed_to(index) is None
+    assert read_migration_state(index) == note
+    assert with_migration_state(meta, None) == {"owner": 1, "es_sbert": {"fields": {}}}
+    assert read_target_pointer(index) is None
     with pytest.raises(IndexMismatch, match="cannot be read"):
-        read_migration(IndexState("docs-2", {"_meta": {"es_sbert": {"migration": {"alias": 3}}}}, {}))
+        read_migration_state(IndexState("docs-2", {"_meta": {"es_sbert": {"migration": {"alias": 3}}}}, {}))
 
 
 def test_all_aliases_move_in_one_request_with_what_belongs_to_them() -> None:
@@ -97,7 +121,7 @@ def test_all_aliases_move_in_one_request_with_what_belongs_to_them() -> None:
         {"remove": {"index": "old", "alias": "write", "must_exist": True}},
         {"add": {"index": "new", "alias": "write", "is_write_index": True}},
     ]
-    assert replace_actions("old", "new", {"read": {}}) == [
+    assert replace_index_actions("old", "new", {"read": {}}) == [
         {"remove_index": {"index": "old"}},
         {"add": {"index": "new", "alias": "old"}},
         {"add": {"index": "new", "alias": "read"}},
@@ -105,17 +129,22 @@ def test_all_aliases_move_in_one_request_with_what_belongs_to_them() -> None:
 
 
 def test_copies_leave_out_what_is_ours_and_keep_the_routing() -> None:
-    hit = {"_id": "1", "_routing": "r", "_seq_no": 4, "_primary_term": 2,
-           "_source": {"a": 1, "embedding": [1], "embedding_meta": {}, "other": [2]}}  # fmt: skip
+    hit = {
+        "_id": "1",
+        "_routing": "r",
+        "_seq_no": 4,
+        "_primary_term": 2,
+        "_source": {"a": 1, "embedding": [1], "embedding_meta": {}, "other": [2]},
+    }
     as_it_is = {"_id": "1", "routing": "r", "pipeline": "_none"}
-    head, source = copy_of(hit, ours(["embedding"])).body.splitlines()
+    head, source = copy_write(hit, vector_field_names(["embedding"])).body.splitlines()
     assert orjson.loads(head) == {"index": as_it_is}
     assert orjson.loads(source) == {"a": 1, "other": [2]}
-    head, _ = late_copy_of(hit, (), None).body.splitlines()
+    head, _ = late_copy_write(hit, (), None).body.splitlines()
     assert orjson.loads(head)["index"] == as_it_is | {"version": 1, "version_type": "external"}
-    head, _ = late_copy_of(hit, (), {"_seq_no": 9, "_primary_term": 1}).body.splitlines()
+    head, _ = late_copy_write(hit, (), {"_seq_no": 9, "_primary_term": 1}).body.splitlines()
     assert orjson.loads(head)["index"] == as_it_is | {"if_seq_no": 9, "if_primary_term": 1}
-    [line] = removal_of(hit).body.splitlines()
+    [line] = delete_write(hit).body.splitlines()
     assert orjson.loads(line) == {"delete": {"_id": "1", "routing": "r", "if_seq_no": 4, "if_primary_term": 2}}
 
 
@@ -129,6 +158,6 @@ _VALUES = st.recursive(
 @given(st.dictionaries(st.text(min_size=1), _VALUES, max_size=5))
 def test_every_document_that_json_can_hold_is_copied_as_it_is(source: Json) -> None:
     """Whole numbers of any size among them."""
-    lines = copy_of({"_id": "1", "_source": source}, ()).body.split(b"\n")
+    lines = copy_write({"_id": "1", "_source": source}, ()).body.split(b"\n")
     assert len(lines) == 3
     assert json.loads(lines[1]) == source

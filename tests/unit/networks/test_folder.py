@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Activation, Pooling
+from es_sbert.bundle.sentence_model import Activation, Pooling
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.errors import BundleInvalid
-from es_sbert.networks.folder import open_siamese, save_siamese
+from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder, save_siamese_encoder
+from es_sbert.training.initial_model import open_initial_model
 from es_sbert.training.recipe import DenseSpec, ModelSpec
-from es_sbert.training.start import open_start
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint
 
 TEXTS = ["A man plays a guitar.", "The committee has not yet decided.", "", "word " * 80, "naïve café 北京"]
@@ -32,49 +32,53 @@ def both(folder: Path, ours: np.ndarray) -> float:
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
 def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, architecture: str) -> None:
     folder = write_checkpoint(tmp_path / "model", architecture)
-    encoder = open_siamese(folder)
+    encoder = open_siamese_encoder(folder)
     vectors = encoder.embed(TEXTS)
     assert vectors.shape == (len(TEXTS), 48)
     assert both(folder, vectors) < 1e-5
-    save_siamese(encoder, tmp_path / "saved")
+    save_siamese_encoder(encoder, tmp_path / "saved")
     assert both(tmp_path / "saved", vectors) < 1e-5
-    np.testing.assert_array_equal(open_siamese(tmp_path / "saved").embed(TEXTS), vectors)
+    np.testing.assert_array_equal(open_siamese_encoder(tmp_path / "saved").embed(TEXTS), vectors)
 
 
 @pytest.mark.parametrize("mode", list(Pooling))
 def test_every_pooling_survives_saving(tmp_path: Path, mode: Pooling) -> None:
-    encoder = open_siamese(write_checkpoint(tmp_path / "model", pooling=str(mode), normalize=False))
-    save_siamese(encoder, tmp_path / "saved")
-    assert read_model(tmp_path / "saved").pooling == (mode,)
+    encoder = open_siamese_encoder(write_checkpoint(tmp_path / "model", pooling=str(mode), normalize=False))
+    save_siamese_encoder(encoder, tmp_path / "saved")
+    assert read_sentence_model(tmp_path / "saved").pooling == (mode,)
     assert both(tmp_path / "saved", encoder.embed(TEXTS)) < 1e-5
 
 
 def test_several_poolings_and_a_dense_layer_survive_saving(tmp_path: Path) -> None:
     dense = Dense(96, 20, activation_function=torch.nn.Tanh())
     folder = write_checkpoint(tmp_path / "model", pooling=["max", "cls"], dense=[dense])
-    encoder = open_siamese(folder)
+    encoder = open_siamese_encoder(folder)
     vectors = encoder.embed(TEXTS)
     assert both(folder, vectors) < 1e-5
-    save_siamese(encoder, tmp_path / "saved")
+    save_siamese_encoder(encoder, tmp_path / "saved")
     assert both(tmp_path / "saved", vectors) < 1e-5
-    assert read_model(tmp_path / "saved").pooling == (Pooling.MAX, Pooling.CLS)
+    assert read_sentence_model(tmp_path / "saved").pooling == (Pooling.MAX, Pooling.CLS)
 
 
 def test_an_untouched_model_keeps_its_fingerprint(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", prompts={"query": "find: ", "document": ""})
-    save_siamese(open_siamese(folder), tmp_path / "saved")
-    assert read_model(tmp_path / "saved").fingerprint == read_model(folder).fingerprint
+    save_siamese_encoder(open_siamese_encoder(folder), tmp_path / "saved")
+    assert read_sentence_model(tmp_path / "saved").fingerprint == read_sentence_model(folder).fingerprint
 
 
 def test_a_recipe_changes_pooling_dense_length_and_prompts(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", pooling="mean", normalize=True)
     spec = ModelSpec(
-        base=str(folder), pooling=(Pooling.CLS, Pooling.MEAN), normalize=False, max_tokens=7,
-        dense=DenseSpec(out_features=5, activation=Activation.RELU), prompts={"query": "ask "},
-    )  # fmt: skip
-    encoder = open_start(folder, spec)
-    save_siamese(encoder, tmp_path / "saved")
-    model = read_model(tmp_path / "saved")
+        base=str(folder),
+        pooling=(Pooling.CLS, Pooling.MEAN),
+        normalize=False,
+        max_tokens=7,
+        dense=DenseSpec(out_features=5, activation=Activation.RELU),
+        prompts={"query": "ask "},
+    )
+    encoder = open_initial_model(folder, spec)
+    save_siamese_encoder(encoder, tmp_path / "saved")
+    model = read_sentence_model(tmp_path / "saved")
     assert (model.dimensions, model.max_tokens, model.normalize) == (5, 7, False)
     assert model.prompts["query"] == "ask "
     assert both(tmp_path / "saved", encoder.embed(TEXTS)) < 1e-5
@@ -86,7 +90,7 @@ def test_a_bare_transformer_gets_mean_pooling(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "model")
     bare = tmp_path / "model-transformer"
     assert not (bare / "modules.json").exists()
-    encoder = open_siamese(bare)
+    encoder = open_siamese_encoder(bare)
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(bare))
     network = transformers.AutoModel.from_pretrained(str(bare)).eval()
     inputs = tokenizer(TEXTS[:2], padding=True, return_tensors="pt")
@@ -98,13 +102,13 @@ def test_a_bare_transformer_gets_mean_pooling(tmp_path: Path) -> None:
 
 
 def test_a_text_has_one_vector_whatever_stands_beside_it(tmp_path: Path) -> None:
-    encoder = open_siamese(write_checkpoint(tmp_path / "model"))
+    encoder = open_siamese_encoder(write_checkpoint(tmp_path / "model"))
     alone = np.concatenate([encoder.embed([text]) for text in TEXTS])
     np.testing.assert_allclose(encoder.embed(TEXTS), alone, atol=1e-6)
 
 
 def test_measuring_leaves_the_mode_of_training_alone(tmp_path: Path) -> None:
-    encoder = open_siamese(write_checkpoint(tmp_path / "model"))
+    encoder = open_siamese_encoder(write_checkpoint(tmp_path / "model"))
     encoder.train()
     first = encoder.embed(TEXTS)
     assert encoder.training
@@ -117,7 +121,7 @@ def test_a_pickled_checkpoint_is_refused(tmp_path: Path) -> None:
         (place / "model.safetensors").unlink()
         (place / "pytorch_model.bin").write_bytes(b"\x80\x04 not to be opened")
         with pytest.raises(BundleInvalid, match="pickle") as caught:
-            open_siamese(place)
+            open_siamese_encoder(place)
         assert "safetensors" in caught.value.remedy
 
 
@@ -126,11 +130,11 @@ def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
     bare = tmp_path / "model-transformer"
     (bare / "tokenizer.json").unlink()
     with pytest.raises(BundleInvalid, match=r"tokenizer\.json") as caught:
-        open_siamese(bare)
+        open_siamese_encoder(bare)
     assert "save_pretrained" in caught.value.remedy
     (folder / "tokenizer.json").unlink()
     with pytest.raises(BundleInvalid, match=r"tokenizer\.json"):
-        open_siamese(folder)
+        open_siamese_encoder(folder)
 
 
 def test_a_folder_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
@@ -138,7 +142,7 @@ def test_a_folder_that_transformers_does_not_know_is_refused(tmp_path: Path) -> 
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "no-such-thing"}))
     with pytest.raises(BundleInvalid, match="transformers cannot open"):
-        open_siamese(folder)
+        open_siamese_encoder(folder)
 
 
 def test_a_bare_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
@@ -147,7 +151,7 @@ def test_a_bare_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "model-transformer", bare)
     (bare / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(BundleInvalid, match="how wide"):
-        open_siamese(bare)
+        open_siamese_encoder(bare)
 
 
 def test_weights_that_do_not_fill_the_network_are_refused(tmp_path: Path) -> None:
@@ -157,4 +161,4 @@ def test_weights_that_do_not_fill_the_network_are_refused(tmp_path: Path) -> Non
     del weights["encoder.layer.1.output.dense.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(BundleInvalid, match=r"lack encoder\.layer\.1\.output\.dense\.weight"):
-        open_siamese(folder)
+        open_siamese_encoder(folder)

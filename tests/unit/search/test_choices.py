@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.engines.protocol import Flavour
+from es_sbert.engines.protocol import EngineType
 from es_sbert.errors import UsageError
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.index.types import IndexType
-from es_sbert.search.choices import method_for, oversample_for
-from es_sbert.search.scores import Method
+from es_sbert.index.mapping import IndexType
+from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.search.search_scope import choose_method, choose_oversample
+from es_sbert.search.vector_query import SearchMethod
 
 
 def meta(index_type: IndexType) -> VectorFieldMeta:
@@ -17,22 +17,22 @@ def meta(index_type: IndexType) -> VectorFieldMeta:
 @pytest.mark.parametrize(
     ("flavour", "index_type", "exact", "method"),
     [
-        (Flavour.ELASTICSEARCH, IndexType.HNSW, False, Method.KNN),
-        (Flavour.ELASTICSEARCH, IndexType.HNSW, True, Method.EXACT),
-        (Flavour.ELASTICSEARCH, IndexType.FLAT, True, Method.KNN),  # exact as it is, without a script
-        (Flavour.ELASTICSEARCH, IndexType.INT8_FLAT, True, Method.EXACT),
-        (Flavour.OPENSEARCH, IndexType.HNSW, False, Method.KNN),
-        (Flavour.OPENSEARCH, IndexType.HNSW, True, Method.EXACT),
-        (Flavour.OPENSEARCH, IndexType.FLAT, False, Method.EXACT),  # no kNN without a graph
+        (EngineType.ELASTICSEARCH, IndexType.HNSW, False, SearchMethod.KNN),
+        (EngineType.ELASTICSEARCH, IndexType.HNSW, True, SearchMethod.EXACT),
+        (EngineType.ELASTICSEARCH, IndexType.FLAT, True, SearchMethod.KNN),  # exact as it is, without a script
+        (EngineType.ELASTICSEARCH, IndexType.INT8_FLAT, True, SearchMethod.EXACT),
+        (EngineType.OPENSEARCH, IndexType.HNSW, False, SearchMethod.KNN),
+        (EngineType.OPENSEARCH, IndexType.HNSW, True, SearchMethod.EXACT),
+        (EngineType.OPENSEARCH, IndexType.FLAT, False, SearchMethod.EXACT),  # no kNN without a graph
     ],
 )
-def test_methods(flavour: Flavour, index_type: IndexType, exact: bool, method: Method) -> None:
-    assert method_for(flavour, meta(index_type), exact) is method
+def test_methods(flavour: EngineType, index_type: IndexType, exact: bool, method: SearchMethod) -> None:
+    assert choose_method(flavour, meta(index_type), exact) is method
 
 
 def test_oversampling_is_the_types_own_unless_asked_for() -> None:
-    assert oversample_for(meta(IndexType.HNSW)) is None
-    assert oversample_for(meta(IndexType.BBQ_HNSW)) == 3.0
-    assert oversample_for(meta(IndexType.BBQ_HNSW), 5.0) == 5.0
+    assert choose_oversample(meta(IndexType.HNSW)) is None
+    assert choose_oversample(meta(IndexType.BBQ_HNSW)) == 3.0
+    assert choose_oversample(meta(IndexType.BBQ_HNSW), 5.0) == 5.0
     with pytest.raises(UsageError, match="nothing to oversample"):
-        oversample_for(meta(IndexType.FLAT), 2.0)
+        choose_oversample(meta(IndexType.FLAT), 2.0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.search.fusion import Fused, reciprocal_rank_fusion
+from es_sbert.search.search_result import FusedDocument, reciprocal_rank_fusion
 
 rankings = st.dictionaries(
     st.sampled_from(["lexical", "a", "b"]), st.lists(st.integers(0, 20), unique=True, max_size=15), min_size=1
@@ -17,9 +17,9 @@ rankings = st.dictionaries(
 def test_the_sum_of_reciprocal_ranks() -> None:
     fused = reciprocal_rank_fusion({"near": ["a", "b"], "words": ["b", "c"]})
     assert fused == [
-        Fused("b", 1 / 62 + 1 / 61, {"near": 2, "words": 1}),
-        Fused("a", 1 / 61, {"near": 1}),
-        Fused("c", 1 / 62, {"words": 2}),
+        FusedDocument("b", 1 / 62 + 1 / 61, {"near": 2, "words": 1}),
+        FusedDocument("a", 1 / 61, {"near": 1}),
+        FusedDocument("c", 1 / 62, {"words": 2}),
     ]
 
 

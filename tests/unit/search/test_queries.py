@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import UsageError
-from es_sbert.search.filters import parse_filter
-from es_sbert.search.queries import search_body, vector_clause
-from es_sbert.search.scores import Method
-from es_sbert.search.vector_query import MAX_K, VectorQuery
+from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, parse_filter, search_body, vector_clause
 from tests.unit.golden import assert_golden
 
 VECTOR = np.array([0.1, -0.5, 0.25], dtype=np.float32)
@@ -30,20 +27,20 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
-@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("flavour", list(EngineType))
+@pytest.mark.parametrize("method", list(SearchMethod))
 @pytest.mark.parametrize("name", list(QUERIES))
-def test_bodies_are_as_recorded(flavour: Flavour, method: Method, name: str) -> None:
+def test_bodies_are_as_recorded(flavour: EngineType, method: SearchMethod, name: str) -> None:
     assert_golden(flavour, f"{method}-{name}", search_body(flavour, method, QUERIES[name]))
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
-@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("flavour", list(EngineType))
+@pytest.mark.parametrize("method", list(SearchMethod))
 @pytest.mark.parametrize("name", ["filter", "passages", "minimum", "minimum-passages"])
-def test_clauses_are_as_recorded(flavour: Flavour, method: Method, name: str) -> None:
+def test_clauses_are_as_recorded(flavour: EngineType, method: SearchMethod, name: str) -> None:
     clause = vector_clause(flavour, method, QUERIES[name])
     assert_golden(flavour, f"clause-{method}-{name}", clause)
-    if method is Method.EXACT or flavour is Flavour.OPENSEARCH:
+    if method is SearchMethod.EXACT or flavour is EngineType.OPENSEARCH:
         assert search_body(flavour, method, QUERIES[name])["query"] == clause
 
 
@@ -53,15 +50,15 @@ def test_clauses_are_as_recorded(flavour: Flavour, method: Method, name: str) ->
 def test_a_clause_of_passages_refuses_what_elasticsearch_would_answer_with_no_hits(filter: Json) -> None:
     query = VectorQuery("v", VECTOR, filter=filter, passages=True)
     with pytest.raises(UsageError, match="nested query on Elasticsearch") as caught:
-        vector_clause(Flavour.ELASTICSEARCH, Method.KNN, query)
+        vector_clause(EngineType.ELASTICSEARCH, SearchMethod.KNN, query)
     assert "body's own `knn` section" in caught.value.remedy
-    assert search_body(Flavour.ELASTICSEARCH, Method.KNN, query)["knn"]["filter"] == filter
-    assert vector_clause(Flavour.OPENSEARCH, Method.KNN, query)
+    assert search_body(EngineType.ELASTICSEARCH, SearchMethod.KNN, query)["knn"]["filter"] == filter
+    assert vector_clause(EngineType.OPENSEARCH, SearchMethod.KNN, query)
 
 
 def test_a_field_may_be_called_nested() -> None:
     query = VectorQuery("v", VECTOR, filter={"term": {"nested": "x"}}, passages=True)
-    assert vector_clause(Flavour.ELASTICSEARCH, Method.KNN, query)
+    assert vector_clause(EngineType.ELASTICSEARCH, SearchMethod.KNN, query)
 
 
 def values(body: Any, key: str) -> list[Any]:
@@ -79,11 +76,11 @@ floats = st.floats(-1, 1, width=32).filter(lambda x: abs(x) > 1e-3)
     k=st.integers(1, MAX_K),
     filter=st.none()
     | st.dictionaries(st.sampled_from(["term", "range"]), st.dictionaries(st.text(), st.integers()), min_size=1),
-    flavour=st.sampled_from(Flavour),
-    method=st.sampled_from(Method),
+    flavour=st.sampled_from(EngineType),
+    method=st.sampled_from(SearchMethod),
 )
 def test_every_body_asks_for_k_and_leaves_the_vector_out(
-    vector: list[float], k: int, filter: Json | None, flavour: Flavour, method: Method
+    vector: list[float], k: int, filter: Json | None, flavour: EngineType, method: SearchMethod
 ) -> None:
     body = search_body(flavour, method, VectorQuery("v", np.array(vector, dtype=np.float32), k, filter))
     assert body["size"] == k
@@ -92,7 +89,7 @@ def test_every_body_asks_for_k_and_leaves_the_vector_out(
         # The filter is inside the search, never beside it.
         assert set(body) == {"knn" if "knn" in body else "query", "size", "_source"}
         assert any(inner == filter or (isinstance(inner, list) and filter in inner) for inner in values(body, "filter"))
-    if method is Method.KNN:
+    if method is SearchMethod.KNN:
         assert next(value for value in values(body, "k") if isinstance(value, int)) == k
         candidates = values(body, "num_candidates") + values(body, "ef_search")
         assert k <= candidates[0] <= MAX_K
@@ -107,7 +104,7 @@ def test_candidates_are_at_least_k_and_at_most_the_engines_limit(k: int) -> None
 def test_oversampling_stays_within_the_engines_limit(k: int, oversample: float | None, expected: int) -> None:
     query = VectorQuery("v", VECTOR, k, oversample=oversample)
     assert query.oversampled_k == expected
-    body = search_body(Flavour.OPENSEARCH, Method.KNN, query)
+    body = search_body(EngineType.OPENSEARCH, SearchMethod.KNN, query)
     assert values(body, "k") == [expected]
     assert expected <= values(body, "ef_search")[0] <= MAX_K
 

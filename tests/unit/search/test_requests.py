@@ -8,19 +8,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_sbert.engines.protocol import Flavour, Json
+from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import UsageError
-from es_sbert.index.ensure import Outcome, VectorField
-from es_sbert.index.meta import PassageRules, VectorFieldMeta
-from es_sbert.index.types import IndexType
-from es_sbert.search.hybrid import Fusion, Weights, normalization_pipeline, words_query
-from es_sbert.search.hybrid_requests import HybridOptions, hybrid_request, read_blend, split_options
-from es_sbert.search.like import without
-from es_sbert.search.options import Asked, SearchOptions, check_text
-from es_sbert.search.page import Page
-from es_sbert.search.requests import search_request
-from es_sbert.search.scores import Method
-from es_sbert.search.searched import Searched
+from es_sbert.index.mapping import IndexType
+from es_sbert.index.vector_field import FieldOutcome, VectorField
+from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
+from es_sbert.search.hybrid_search import (
+    Fusion,
+    FusionWeights,
+    HybridOptions,
+    hybrid_request,
+    keyword_query,
+    normalization_pipeline,
+    read_hybrid_params,
+    split_hybrid_options,
+)
+from es_sbert.search.search_request import (
+    ResultPage,
+    SearchOptions,
+    SearchParams,
+    check_query_text,
+    exclude_document,
+    search_request,
+)
+from es_sbert.search.search_scope import SearchScope
+from es_sbert.search.vector_query import SearchMethod
 from tests.unit.golden import assert_golden
 
 VECTOR = np.array([0.1, -0.5, 0.25], dtype=np.float32)
@@ -30,20 +42,20 @@ TEXT = "storm damage"
 
 def field(name: str = "embedding", index: str = "docs", **meta: Any) -> VectorField:
     given = {"fingerprint": "f", "model": "m", "dimensions": 3, "index_type": "hnsw", "text": "{title}. {body}"}
-    return VectorField(index, name, VectorFieldMeta(**given | meta), Outcome.PRESENT)
+    return VectorField(index, name, VectorFieldMeta(**given | meta), FieldOutcome.PRESENT)
 
 
-ONE = Searched((field(),))
-TWO = Searched((field("title", index_type="int8_hnsw"), field("body", passages=PassageRules(tokens=64, overlap=8))))
+ONE = SearchScope((field(),))
+TWO = SearchScope((field("title", index_type="int8_hnsw"), field("body", passages=ChunkRules(tokens=64, overlap=8))))
 PAGED: SearchOptions = {
     "filter": FILTER, "size": 5, "offset": 10, "source": ["title"], "highlight": ["title"], "min_cosine": 0.3,
     "aggregations": {"languages": {"terms": {"field": "language"}}}, "sort": [{"year": "desc"}],
 }  # fmt: skip
-SEARCHES: dict[str, tuple[Searched, SearchOptions]] = {
+SEARCHES: dict[str, tuple[SearchScope, SearchOptions]] = {
     "page": (ONE, PAGED),
     "fields": (TWO, {"filter": FILTER, "boosts": {"title": 2.0}, "source": False}),
 }
-HYBRIDS: dict[str, tuple[Searched, HybridOptions]] = {
+HYBRIDS: dict[str, tuple[SearchScope, HybridOptions]] = {
     "rrf": (ONE, {"filter": FILTER, "highlight": ["title"]}),
     "rrf-fields": (TWO, {"fusion": "rrf", "weights": (2.0, 1.0), "lexical_fields": ["title"]}),
     "weighted": (ONE, {"fusion": "weighted", "weights": (20.0, 2.0), "filter": FILTER, "offset": 5}),
@@ -54,27 +66,27 @@ HYBRIDS: dict[str, tuple[Searched, HybridOptions]] = {
 }
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("flavour", list(EngineType))
 @pytest.mark.parametrize("name", list(SEARCHES))
-def test_searches_are_as_recorded(flavour: Flavour, name: str) -> None:
+def test_searches_are_as_recorded(flavour: EngineType, name: str) -> None:
     searched, options = SEARCHES[name]
     vectors = dict.fromkeys(searched.names, VECTOR)
-    request = search_request(flavour, searched, vectors, Asked.of(20, options), TEXT)
+    request = search_request(flavour, searched, vectors, SearchParams.of(20, options), TEXT)
     [body] = request.bodies
     assert_golden(flavour, f"search-{name}", body)
     assert request.named_scores == (len(searched.names) > 1)
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("flavour", list(EngineType))
 @pytest.mark.parametrize("name", list(HYBRIDS))
-def test_hybrid_searches_are_as_recorded(flavour: Flavour, name: str) -> None:
-    if "normalized" in str(HYBRIDS[name]) and flavour is Flavour.ELASTICSEARCH:
+def test_hybrid_searches_are_as_recorded(flavour: EngineType, name: str) -> None:
+    if "normalized" in str(HYBRIDS[name]) and flavour is EngineType.ELASTICSEARCH:
         return  # refused, see tests/engine
     searched, options = HYBRIDS[name]
-    own, rest = split_options(options)
-    blend = read_blend(flavour, searched, TEXT, 20, own)
+    own, rest = split_hybrid_options(options)
+    blend = read_hybrid_params(flavour, searched, TEXT, 20, own)
     vectors = dict.fromkeys(searched.names, VECTOR)
-    request = hybrid_request(flavour, searched, vectors, Asked.of(20, rest), blend, TEXT)
+    request = hybrid_request(flavour, searched, vectors, SearchParams.of(20, rest), blend, TEXT)
     assert_golden(flavour, f"hybrid-{name}", {"bodies": list(request.bodies)})
     assert request.named_scores == (blend.fusion is not Fusion.RRF)
     assert len(request.bodies) == (1 + len(searched.names) if blend.fusion is Fusion.RRF else 1)
@@ -96,8 +108,8 @@ SPANISH: Json = {"term": {"language": "es"}}
     ],
 )  # fmt: skip
 def test_filters_of_aliases_narrow_a_search(filters: dict[str, Json], filter: Json | None, expected: Json) -> None:
-    searched = Searched((field(), field(index="news")), filters)
-    assert searched.narrowed(filter) == expected
+    searched = SearchScope((field(), field(index="news")), filters)
+    assert searched.combine_filter(filter) == expected
 
 
 @pytest.mark.parametrize(
@@ -110,57 +122,59 @@ def test_filters_of_aliases_narrow_a_search(filters: dict[str, Json], filter: Js
 )
 def test_what_is_to_be_shown_is_told_in_lists(options: SearchOptions, message: str, remedy: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        Asked.of(10, options)
+        SearchParams.of(10, options)
     assert remedy in caught.value.remedy
 
 
 def test_no_field_is_brought_where_none_is_named() -> None:
     for none in (False, [], ()):
-        assert Page(source=none).body(Flavour.OPENSEARCH, 10, ["embedding"], None)["_source"] is False
+        assert ResultPage(source=none).body(EngineType.OPENSEARCH, 10, ["embedding"], None)["_source"] is False
 
 
 @pytest.mark.parametrize("k", [5.0, "5", True, np.int64(5), None])
 def test_a_number_of_hits_is_an_int(k: Any) -> None:
     with pytest.raises(UsageError, match=re.escape(f"k is {k!r}")):
-        Asked.of(k, {})
+        SearchParams.of(k, {})
 
 
 @pytest.mark.parametrize("weights", [(1, 2, 3), (1,), "2:1", "21", 5, {"semantic": 1, "lexical": 2}, ("2", "1")])
 def test_weights_are_two_numbers(weights: Any) -> None:
     with pytest.raises(UsageError, match="the weights are") as caught:
-        read_blend(Flavour.ELASTICSEARCH, ONE, TEXT, 10, {"weights": weights})
+        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, TEXT, 10, {"weights": weights})
     assert "(3, 1)" in caught.value.remedy
 
 
 def test_nothing_is_taken_for_a_default() -> None:
     with pytest.raises(UsageError, match="depth is 0"):
-        read_blend(Flavour.ELASTICSEARCH, ONE, TEXT, 10, {"depth": 0})
+        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, TEXT, 10, {"depth": 0})
     with pytest.raises(UsageError, match="oversample is 0"):
-        search_request(Flavour.ELASTICSEARCH, TWO, dict.fromkeys(TWO.names, VECTOR), Asked.of(10, {"oversample": 0.0}))
+        search_request(
+            EngineType.ELASTICSEARCH, TWO, dict.fromkeys(TWO.names, VECTOR), SearchParams.of(10, {"oversample": 0.0})
+        )
 
 
 @pytest.mark.parametrize("length", [1e-30, 1e30, 1e300])
 def test_a_query_vector_whose_square_is_no_float32(length: float) -> None:
     with pytest.raises(UsageError, match="no direction"):
-        search_request(Flavour.OPENSEARCH, ONE, {"embedding": np.full(3, length)}, Asked())
+        search_request(EngineType.OPENSEARCH, ONE, {"embedding": np.full(3, length)}, SearchParams())
 
 
 @pytest.mark.parametrize("filter", [["term"], {}, "text"])
 def test_a_filter_is_looked_at_before_anything_is_put_around_it(filter: Any) -> None:
     with pytest.raises(UsageError, match="the filter is no query"):
-        Asked.of(10, {"filter": filter})
+        SearchParams.of(10, {"filter": filter})
 
 
 def test_a_filter_that_leaves_a_document_out() -> None:
     itself = {"bool": {"filter": [{"ids": {"values": ["7"]}}, {"term": {"_index": "docs"}}]}}
-    assert without(None, "docs", "7") == {"bool": {"must_not": [itself]}}
-    assert without(FILTER, "docs", "7") == {"bool": {"must_not": [itself], "filter": [FILTER]}}
+    assert exclude_document(None, "docs", "7") == {"bool": {"must_not": [itself]}}
+    assert exclude_document(FILTER, "docs", "7") == {"bool": {"must_not": [itself], "filter": [FILTER]}}
 
 
 def test_one_index_type_without_a_graph_makes_all_of_them_exact_on_opensearch() -> None:
-    mixed = Searched((field(), field(index="news", index_type="flat"), field(index="old", index_type="int8_hnsw")))
-    assert mixed.method(Flavour.OPENSEARCH, exact=False) is Method.EXACT
-    assert mixed.method(Flavour.ELASTICSEARCH, exact=False) is Method.KNN
+    mixed = SearchScope((field(), field(index="news", index_type="flat"), field(index="old", index_type="int8_hnsw")))
+    assert mixed.method(EngineType.OPENSEARCH, exact=False) is SearchMethod.EXACT
+    assert mixed.method(EngineType.ELASTICSEARCH, exact=False) is SearchMethod.KNN
     assert mixed.indices == ("docs", "news", "old")
     assert mixed.oversample("embedding", None) == 1.5
     assert mixed.oversample("embedding", 3.0) == 3.0
@@ -173,33 +187,33 @@ def test_one_index_type_without_a_graph_makes_all_of_them_exact_on_opensearch() 
     [(0, None, 10, (0, 10)), (4, None, 10, (4, 6)), (4, 6, 10, (4, 6)), (0, 0, 10, (0, 0)), (9, 1, 10, (9, 1))],
 )
 def test_pages_within_k(offset: int, size: int | None, k: int, expected: tuple[int, int]) -> None:
-    assert Page(size=size, offset=offset).within(k) == expected
+    assert ResultPage(size=size, offset=offset).within(k) == expected
 
 
 @pytest.mark.parametrize(("offset", "size", "k"), [(4, 7, 10), (10, None, 10), (11, None, 10), (0, 11, 10)])
 def test_pages_beyond_k(offset: int, size: int | None, k: int) -> None:
     with pytest.raises(UsageError, match=f"of the {k} nearest"):
-        Page(size=size, offset=offset).within(k)
+        ResultPage(size=size, offset=offset).within(k)
 
 
 def test_weights_of_a_pipeline_add_up_to_one() -> None:
-    processor = normalization_pipeline(Weights(2.0, 1.0), normalization="l2")["phase_results_processors"][0]
+    processor = normalization_pipeline(FusionWeights(2.0, 1.0), normalization="l2")["phase_results_processors"][0]
     settings = processor["normalization-processor"]
     assert sum(settings["combination"]["parameters"]["weights"]) == 1.0
     assert settings["normalization"] == {"technique": "l2"}
 
 
 def test_words_in_one_field_or_several() -> None:
-    assert words_query(TEXT, ["title"]) == {"match": {"title": TEXT}}
-    assert words_query(TEXT, ["title", "body"]) == {"multi_match": {"query": TEXT, "fields": ["title", "body"]}}
+    assert keyword_query(TEXT, ["title"]) == {"match": {"title": TEXT}}
+    assert keyword_query(TEXT, ["title", "body"]) == {"multi_match": {"query": TEXT, "fields": ["title", "body"]}}
 
 
 def test_an_index_that_does_not_tell_its_text_fields() -> None:
     with pytest.raises(UsageError, match="which fields hold its text"):
-        read_blend(Flavour.ELASTICSEARCH, Searched((field(text=None),)), TEXT, 10, {})
+        read_hybrid_params(EngineType.ELASTICSEARCH, SearchScope((field(text=None),)), TEXT, 10, {})
 
 
 def test_texts_are_checked_before_anything_is_loaded() -> None:
-    check_text("x" * 100_000)
+    check_query_text("x" * 100_000)
     with pytest.raises(UsageError, match="100,001 characters"):
-        check_text("x" * 100_001)
+        check_query_text("x" * 100_001)

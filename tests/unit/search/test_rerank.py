@@ -12,23 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers import CrossEncoder
 
-from es_sbert.bundle.cross_encoder import read_cross_encoder
-from es_sbert.bundle.model import Precision
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
+from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import UsageError
-from es_sbert.exporters.reranker import export_reranker
-from es_sbert.index.ensure import Outcome, VectorField
-from es_sbert.index.meta import PassageRules, VectorFieldMeta
-from es_sbert.search.rerank import MAX_WINDOW, embedded_text, rerank, rerank_order, searched_text
-from es_sbert.search.results import Hit, Passage, Reranking, SearchResult
-from es_sbert.search.scores import Method
-from es_sbert.search.searched import Searched
+from es_sbert.exporters.export import export_reranker
+from es_sbert.index.vector_field import FieldOutcome, VectorField
+from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
+from es_sbert.search.rerank import MAX_WINDOW, hit_text_reader, rerank, rerank_order, scope_text_reader
+from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
+from es_sbert.search.search_scope import SearchScope
+from es_sbert.search.vector_query import SearchMethod
 from tests.unit.checkpoints import write_cross_encoder
 
 QUERY = "Why is the night train late?"
 LONG = "The night train is late. " * 30
 META = VectorFieldMeta(fingerprint="f", model="m", dimensions=4, index_type="flat", text="{title} {body}")
-TEXT_OF = embedded_text(META)
+TEXT_OF = hit_text_reader(META)
 BODIES = ["Two children repaired the telescope.", "A nurse fixed the pump.", LONG, "Why?", "Snow lay on the rails."]
 
 
@@ -45,7 +45,7 @@ def reranker(folder: Path) -> Iterator[Reranker]:
 
 
 def found(*hits: Hit) -> SearchResult:
-    return SearchResult(hits=hits, took_ms=3, method=Method.KNN)
+    return SearchResult(hits=hits, took_ms=3, method=SearchMethod.KNN)
 
 
 def hit(number: int, source: dict[str, object], passage: Passage | None = None) -> Hit:
@@ -78,7 +78,7 @@ def test_what_the_search_said_of_a_hit_stays(reranker: Reranker) -> None:
     before = documents(BODIES)
     result = rerank(QUERY, before, reranker, TEXT_OF, k=2)
     assert len(result) == 2
-    assert (result.took_ms, result.method) == (3, Method.KNN)
+    assert (result.took_ms, result.method) == (3, SearchMethod.KNN)
     done = said(result)
     assert (done.reranker, done.scored, done.truncated) == (reranker.name, 5, 1)
     for reranked in result:
@@ -105,10 +105,10 @@ def test_hits_without_a_text_follow_and_are_counted(reranker: Reranker) -> None:
 
 
 def test_of_passages_the_nearest_is_read(reranker: Reranker) -> None:
-    meta = META.model_copy(update={"passages": PassageRules.of(32)})
+    meta = META.model_copy(update={"passages": ChunkRules.of(32)})
     near, cut_out = Passage(0, 6, "Why is"), Passage(0, 6, None)
     result = rerank(
-        QUERY, found(hit(0, {}, cut_out), hit(1, {"body": LONG}, near)), reranker, embedded_text(meta), k=10
+        QUERY, found(hit(0, {}, cut_out), hit(1, {"body": LONG}, near)), reranker, hit_text_reader(meta), k=10
     )
     assert ids(result) == ["1", "0"]
     assert result.hits[0].rerank_score == pytest.approx(float(reranker.score([QUERY], ["Why is"])[0]), abs=1e-6)
@@ -129,7 +129,7 @@ def test_a_window_out_of_range(reranker: Reranker, window: int) -> None:
 
 def test_an_index_that_does_not_say_what_its_text_is() -> None:
     with pytest.raises(UsageError, match="does not say of which fields"):
-        embedded_text(META.model_copy(update={"text": None}))
+        hit_text_reader(META.model_copy(update={"text": None}))
 
 
 def test_a_model_with_several_labels_cannot_rank(tmp_path: Path) -> None:
@@ -154,11 +154,11 @@ def test_every_hit_has_one_place(hits: int, scores: dict[int, float]) -> None:
 
 def test_of_several_indices_each_has_its_own_text_and_of_several_fields_the_first_counts() -> None:
     def field(index: str, name: str, text: str | None) -> VectorField:
-        return VectorField(index, name, META.model_copy(update={"text": text}), Outcome.PRESENT)
+        return VectorField(index, name, META.model_copy(update={"text": text}), FieldOutcome.PRESENT)
 
     first = [field("i", "a", "{title}"), field("i", "b", "{body}")]
-    text_of = searched_text(Searched((*first, field("j", "a", "{body}"), field("j", "b", None))))
+    text_of = scope_text_reader(SearchScope((*first, field("j", "a", "{body}"), field("j", "b", None))))
     of_i = hit(0, {"title": "one", "body": "two"})
     assert (text_of(of_i), text_of(replace(of_i, index="j"))) == ("one", "two")
     with pytest.raises(UsageError, match="does not say of which fields"):
-        searched_text(Searched((field("i", "a", "{title}"), field("j", "a", None))))
+        scope_text_reader(SearchScope((field("i", "a", "{title}"), field("j", "a", None))))

@@ -8,13 +8,11 @@ import orjson
 import pytest
 from rich.console import Console
 
-from es_sbert.engines.protocol import Flavour, Json
-from es_sbert.index.meta import VectorFieldMeta
-from es_sbert.search.queries import search_body
-from es_sbert.search.results import Hit, Passage, Reranking, SearchResult
-from es_sbert.search.scores import Method
-from es_sbert.search.show import console_request, fields_shown, hit_list, snippet
-from es_sbert.search.vector_query import VectorQuery
+from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.search.search_output import console_request, hit_list, select_fields, snippet
+from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
+from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
 
 def meta(text: str | None) -> VectorFieldMeta:
@@ -36,9 +34,11 @@ def test_snippet_of_a_document_without_texts() -> None:
     assert snippet({"n": 1, "v": [1.0]}, "v", meta("{gone}")) == ""
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
-@pytest.mark.parametrize("method", list(Method))
-def test_console_request_is_the_same_body_with_the_vector_on_one_line(flavour: Flavour, method: Method) -> None:
+@pytest.mark.parametrize("flavour", list(EngineType))
+@pytest.mark.parametrize("method", list(SearchMethod))
+def test_console_request_is_the_same_body_with_the_vector_on_one_line(
+    flavour: EngineType, method: SearchMethod
+) -> None:
     query = VectorQuery("v", np.array([0.1, 0.2, 0.3], dtype=np.float32), filter={"term": {"q": "vector"}})
     body = search_body(flavour, method, query)
     first, _, rest = console_request("docs", body).partition("\n")
@@ -56,7 +56,7 @@ def shown(result: SearchResult, text: str | None, **options: Any) -> list[str]:
 
 def result_of(*sources: Json, **given: Any) -> SearchResult:
     hits = tuple(Hit(f"d{n}", 0.5 + n / 100, 0.75, source, "docs", **given) for n, source in enumerate(sources))
-    return SearchResult(hits=hits, took_ms=3, method=Method.KNN)
+    return SearchResult(hits=hits, took_ms=3, method=SearchMethod.KNN)
 
 
 def test_a_hit_has_its_scores_and_title_on_one_line_and_its_text_in_full_width_below() -> None:
@@ -105,20 +105,21 @@ def test_fields_are_shown_by_name_and_pattern_in_the_order_asked_for() -> None:
         "   author.name: Ann",
         "   author.born: 1970",
     ]
-    assert fields_shown(source, ["t*"]) == {"title": "Storm", "text": "Rain.", "tags": ["a", "b"]}
-    assert fields_shown(source, ["gone"]) == {}
+    assert select_fields(source, ["t*"]) == {"title": "Storm", "text": "Rain.", "tags": ["a", "b"]}
+    assert select_fields(source, ["gone"]) == {}
 
 
 def test_control_characters_of_a_document_do_not_reach_the_terminal() -> None:
     source = {"title": "\x1b[31mred", "text": "a \x1b[2J text\u202e"}
     for options in ({}, {"full": True}, {"fields": ["text", "title"]}):
-        assert not any(character in line for line in shown(result_of(source), "{text}", **options)
-                       for character in "\x1b\u202e")  # fmt: skip
+        assert not any(
+            character in line for line in shown(result_of(source), "{text}", **options) for character in "\x1b\u202e"
+        )
 
 
 def test_long_ids_and_titles_stay_on_one_line() -> None:
     hits = tuple(Hit("i" * 90, 0.5, 0.75, {"title": "word " * 50, "text": "a text"}, "docs") for _ in range(12))
-    lines = shown(SearchResult(hits=hits, took_ms=3, method=Method.KNN), "{text}")
+    lines = shown(SearchResult(hits=hits, took_ms=3, method=SearchMethod.KNN), "{text}")
     assert len(lines) == 1 + 2 * 12
     assert all(len(line) <= 60 for line in lines)
     assert lines[-2].startswith("12    0.5000  iii")
@@ -129,7 +130,7 @@ def test_the_score_of_a_cross_encoder_has_a_column() -> None:
         Hit(f"d{n}", 0.5, 0.75, {"t": "a word"}, "docs", rerank_score=score) for n, score in enumerate([7.25, None])
     )
     reranking = Reranking(reranker="r", scored=1, truncated=1, without_text=1, took_ms=2)
-    result = SearchResult(hits=hits, took_ms=3, method=Method.KNN, reranking=reranking)
+    result = SearchResult(hits=hits, took_ms=3, method=SearchMethod.KNN, reranking=reranking)
     assert [line.split() for line in shown(result, "{t}")] == [
         ["#", "rerank", "cosine", "id"],
         ["1", "7.2500", "0.5000", "d0"],

@@ -10,8 +10,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.streams.compression import Compression, decompressed, detect
-from es_sbert.streams.lines import StreamBroken
+from es_sbert.io.compression import Compression, decompress, detect_compression
+from es_sbert.io.lines import CorruptStream
 
 PACK = {Compression.GZIP: gzip.compress, Compression.ZSTD: zstandard.ZstdCompressor().compress}
 packed = pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
@@ -26,9 +26,9 @@ def unpack(chunks: Iterator[bytes], compression: Compression | None = None) -> t
     """What comes out, and how it broke off."""
     out = bytearray()
     try:
-        for chunk in decompressed(chunks, compression):
+        for chunk in decompress(chunks, compression):
             out += chunk
-    except StreamBroken as broken:
+    except CorruptStream as broken:
         return bytes(out), str(broken)
     return bytes(out), ""
 
@@ -39,13 +39,13 @@ def test_members_one_after_another_come_out_as_one_stream(
     compression: Compression, members: list[bytes], size: int
 ) -> None:
     data = b"".join(PACK[compression](member) for member in members)
-    assert b"".join(decompressed(in_chunks(data, size))) == b"".join(members)
+    assert b"".join(decompress(in_chunks(data, size))) == b"".join(members)
 
 
 @given(data=st.binary(max_size=200), size=st.integers(1, 50))
 def test_plain_bytes_pass_through(data: bytes, size: int) -> None:
-    if detect(data) is Compression.NONE:
-        assert b"".join(decompressed(in_chunks(data, size))) == data
+    if detect_compression(data) is Compression.NONE:
+        assert b"".join(decompress(in_chunks(data, size))) == data
 
 
 @packed
@@ -72,31 +72,31 @@ def test_what_stands_before_the_cut_comes_out() -> None:
 def test_damaged_data_is_reported(compression: Compression) -> None:
     whole = bytearray(PACK[compression](bytes(range(256)) * 50))
     whole[4:20] = b"\xff" * 16
-    with pytest.raises(StreamBroken):
-        b"".join(decompressed(in_chunks(bytes(whole), 10)))
+    with pytest.raises(CorruptStream):
+        b"".join(decompress(in_chunks(bytes(whole), 10)))
 
 
 def test_a_changed_byte_fails_gzips_checksum() -> None:
     whole = bytearray(gzip.compress(b"some text", mtime=0))
     whole[-8] ^= 1
-    with pytest.raises(StreamBroken, match="damaged"):
-        b"".join(decompressed([bytes(whole)]))
+    with pytest.raises(CorruptStream, match="damaged"):
+        b"".join(decompress([bytes(whole)]))
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_notes_between_zstd_frames_are_passed_over(size: int) -> None:
     note = b"\x5a\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
     data = note + PACK[Compression.ZSTD](b"one\n") + note + note + PACK[Compression.ZSTD](b"two\n") + note
-    assert detect(data) is Compression.ZSTD
+    assert detect_compression(data) is Compression.ZSTD
     assert unpack(in_chunks(data, size)) == (b"one\ntwo\n", "")
     assert unpack(in_chunks(data[:-1], size))[1] == "the zstd data ends before its end: the file was cut off"
 
 
 def test_zeros_behind_gzip_data_are_padding() -> None:
-    assert b"".join(decompressed([gzip.compress(b"text") + b"\0" * 500, b"\0" * 12])) == b"text"
+    assert b"".join(decompress([gzip.compress(b"text") + b"\0" * 500, b"\0" * 12])) == b"text"
 
 
 @packed
 def test_one_step_unpacks_a_bounded_amount(compression: Compression) -> None:
     bomb = PACK[compression](b"\0" * (64 << 20))
-    assert max(len(chunk) for chunk in decompressed([bomb])) <= 33 << 20
+    assert max(len(chunk) for chunk in decompress([bomb])) <= 33 << 20

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.streams.lines import SAMPLE_BYTES, Line, StreamBroken, split_lines, without_byte_order_mark
+from es_sbert.io.lines import SAMPLE_BYTES, CorruptStream, Line, split_lines, strip_byte_order_mark
 
 
 @given(st.lists(st.binary(max_size=30)))
@@ -56,18 +56,18 @@ def test_a_line_that_is_too_long_takes_no_memory() -> None:
 def test_the_utf8_byte_order_mark_is_dropped_once(size: int) -> None:
     data = b"\xef\xbb\xbf{}\n\xef\xbb\xbfx"
     chunks = [data[start : start + size] for start in range(0, len(data), size)]
-    assert b"".join(without_byte_order_mark(chunks)) == b"{}\n\xef\xbb\xbfx"
+    assert b"".join(strip_byte_order_mark(chunks)) == b"{}\n\xef\xbb\xbfx"
 
 
 @pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc"])
 def test_streams_shorter_than_the_mark_come_through(data: bytes) -> None:
-    assert b"".join(without_byte_order_mark([data])) == data
+    assert b"".join(strip_byte_order_mark([data])) == data
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 def test_utf16_is_named(encoding: str) -> None:
-    with pytest.raises(StreamBroken, match="UTF-16"):
-        list(without_byte_order_mark(["\ufeff{}".encode(encoding)]))
+    with pytest.raises(CorruptStream, match="UTF-16"):
+        list(strip_byte_order_mark(["\ufeff{}".encode(encoding)]))
 
 
 def test_a_carriage_return_stays() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.tabular import read_table
+from es_sbert.io.tables import read_table
 
 COLUMNS = {"a": ["x", "y", None], "b": [1.5, 2.0, 3.0], "c": [0, 1, 2]}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import SourceError
-from es_sbert.tabular import Table
+from es_sbert.io.tables import Table
 
 
 def table(*values: object, unit: str = "line") -> Table:

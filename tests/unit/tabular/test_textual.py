@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from es_sbert.errors import SourceError
-from es_sbert.tabular import read_table
+from es_sbert.io.tables import read_table
 
 # Text that UTF-8 can hold and that csv.writer gives back unchanged (it writes rows with "\n").
 cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1, max_size=8)

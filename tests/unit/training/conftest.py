@@ -23,4 +23,4 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs draw no picture of their course, which takes longer than the steps of small ones (see test_run)."""
-    monkeypatch.setattr("es_sbert.training.history.plot", lambda *arguments, **options: None)
+    monkeypatch.setattr("es_sbert.training.callbacks.plot_metrics", lambda *arguments, **options: None)

@@ -12,32 +12,32 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from es_sbert.cli.main import main as es_sbert
-from es_sbert.networks.folder import open_siamese
-from es_sbert.networks.padding_mask import use_given_masks
-from es_sbert.training.bi_encoder import BiEncoderTask
+from es_sbert.networks.attention_mask import skip_mask_check
+from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.build import build_objective
+from es_sbert.training.objectives.losses import build_objective
 from es_sbert.training.objectives.settings import (
-    CoSent,
-    InBatch,
-    Matryoshka,
+    CoSentSpec,
+    InBatchSpec,
+    MatryoshkaSpec,
     ObjectiveSpec,
-    Regression,
-    Softmax,
-    Triplet,
+    RegressionSpec,
+    SoftmaxSpec,
+    TripletSpec,
 )
-from es_sbert.training.poly_encoder import PolyEncoderTask
-from es_sbert.training.recipe import Kind, ModelSpec
-from es_sbert.training.task import TrainingTask
+from es_sbert.training.pair_tasks import PolyEncoderTask
+from es_sbert.training.recipe import ModelKind, ModelSpec
+from es_sbert.training.training_task import TrainingTask
 from tests.unit.training.device_reads import DeviceReads
 
 OBJECTIVES: dict[str, tuple[ObjectiveSpec, int]] = {
-    "softmax": (Softmax(kind="softmax", classes=("a", "b", "c")), 2),
-    "regression": (Regression(kind="regression"), 2),
-    "triplet": (Triplet(kind="triplet"), 3),
-    "in-batch": (InBatch(kind="in-batch", symmetric=True), 3),
-    "cosent": (CoSent(kind="cosent", matryoshka=Matryoshka(dimensions=(8, 32))), 2),
-    "poly-encoder": (InBatch(kind="in-batch", scale=10.0), 3),
+    "softmax": (SoftmaxSpec(kind="softmax", classes=("a", "b", "c")), 2),
+    "regression": (RegressionSpec(kind="regression"), 2),
+    "triplet": (TripletSpec(kind="triplet"), 3),
+    "in-batch": (InBatchSpec(kind="in-batch", symmetric=True), 3),
+    "cosent": (CoSentSpec(kind="cosent", matryoshka=MatryoshkaSpec(dimensions=(8, 32))), 2),
+    "poly-encoder": (InBatchSpec(kind="in-batch", scale=10.0), 3),
 }
 # What is trained, and in which mini-batches.
 CASES = [(name, size) for name in OBJECTIVES for size in (None, 4) if size is None or name != "poly-encoder"]
@@ -59,7 +59,7 @@ def make_examples(name: str, columns: int) -> Examples:
 def gradients(model: Path, name: str, mini_batch: int | None) -> dict[str, torch.Tensor]:
     """Gradients of the joint batch; each process has its part of it."""
     task = _open(model, name, mini_batch)
-    use_given_masks(task.encoder.transformer)
+    skip_mask_check(task.encoder.transformer)
     task.train()
     examples = make_examples(name, OBJECTIVES[name][1])
     parts = [np.arange(len(examples))]
@@ -79,8 +79,8 @@ def _open(model: Path, name: str, mini_batch: int | None) -> TrainingTask:
     spec, _ = OBJECTIVES[name]
     torch.manual_seed(0)
     if name != "poly-encoder":
-        return BiEncoderTask(open_siamese(model), {name: build_objective(spec, 32)}, mini_batch=mini_batch)
-    poly = PolyEncoderTask.open(ModelSpec(base=str(model), kind=Kind.POLY_ENCODER, codes=5), {name: spec})
+        return BiEncoderTask(open_siamese_encoder(model), {name: build_objective(spec, 32)}, mini_batch=mini_batch)
+    poly = PolyEncoderTask.open(ModelSpec(base=str(model), kind=ModelKind.POLY_ENCODER, codes=5), {name: spec})
     torch.nn.init.normal_(poly.network.codes)  # as training might leave them: told apart
     return poly
 

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from torch import Tensor
 
-from es_sbert.exporters.sentences import parity_sentences
-from es_sbert.training.load import load_recipe
-from es_sbert.training.run import Trained, train
+from es_sbert.exporters.parity_texts import parity_sentences
+from es_sbert.training.recipe import load_recipe
 from es_sbert.training.trainer import TaskTrainer
+from es_sbert.training.training_run import TrainingResult, train
 from tests.unit.checkpoints import write_checkpoint
 
 # Without dropout, so that runs which split their batches differently can be compared.
@@ -72,7 +72,7 @@ def write_recipe(folder: Path, settings: dict[str, Any]) -> Path:
     return path
 
 
-def train_here(recipe_file: Path, output: Path, **options: Any) -> Trained:
+def train_here(recipe_file: Path, output: Path, **options: Any) -> TrainingResult:
     """What `es-sbert train RECIPE -o OUTPUT` does, in this process: it need not import torch again."""
     return train(load_recipe(str(recipe_file)), output, data_folder=recipe_file.parent, device="cpu", **options)
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from es_sbert.networks.folder import open_siamese
-from es_sbert.training import bi_encoder
-from es_sbert.training.bi_encoder import BiEncoderTask
+from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.training import bi_encoder_task
+from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.build import build_objective
+from es_sbert.training.objectives.losses import build_objective
 from es_sbert.training.objectives.objective import Objective
-from es_sbert.training.objectives.settings import InBatch, Regression, Softmax
+from es_sbert.training.objectives.settings import InBatchSpec, RegressionSpec, SoftmaxSpec
 from tests.unit.training.support import STILL, write_model
 
 LONG = "a very long sentence that goes on and on about nothing in particular at all"
@@ -29,7 +29,7 @@ def scored(name: str = "pairs", second: str = "a cat sleeps") -> Examples:
 
 
 def regression() -> Objective:
-    return build_objective(Regression(kind="regression"), 32)
+    return build_objective(RegressionSpec(kind="regression"), 32)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def test_mini_batches_change_no_gradient(model: Path) -> None:
     found = []
     for mini_batch in (None, 12, 5, 1):
         torch.manual_seed(0)
-        objective = build_objective(InBatch(kind="in-batch"), 32)
-        task = BiEncoderTask(open_siamese(model), {"pairs": objective}, mini_batch=mini_batch)
+        objective = build_objective(InBatchSpec(kind="in-batch"), 32)
+        task = BiEncoderTask(open_siamese_encoder(model), {"pairs": objective}, mini_batch=mini_batch)
         task.train()
         found.append(gradients(task, data, rows))
     assert len(found[0]) > 20
@@ -60,7 +60,7 @@ def test_mini_batches_change_no_gradient(model: Path) -> None:
 
 def test_mini_batches_repeat_their_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With dropout, what is computed again for the gradients must be what the loss saw."""
-    task = BiEncoderTask(open_siamese(write_model(tmp_path / "model")), {"pairs": regression()}, mini_batch=4)
+    task = BiEncoderTask(open_siamese_encoder(write_model(tmp_path / "model")), {"pairs": regression()}, mini_batch=4)
     task.train()
 
     def found() -> dict[str, torch.Tensor]:
@@ -69,13 +69,13 @@ def test_mini_batches_repeat_their_dropout(tmp_path: Path, monkeypatch: pytest.M
 
     again = found()
     # The same parts of the batch, their activations held and not computed again.
-    monkeypatch.setattr(bi_encoder, "checkpoint", lambda encode, *inputs, use_reentrant: encode(*inputs))
+    monkeypatch.setattr(bi_encoder_task, "checkpoint", lambda encode, *inputs, use_reentrant: encode(*inputs))
     for name, gradient in found().items():
         torch.testing.assert_close(again[name], gradient, atol=1e-7, rtol=1e-5)
 
 
 def test_columns_run_together_only_where_that_pads_little(model: Path) -> None:
-    task = BiEncoderTask(open_siamese(model), {"even": regression(), "uneven": regression()})
+    task = BiEncoderTask(open_siamese_encoder(model), {"even": regression(), "uneven": regression()})
     even = task.collate(scored("even"), [0, 1, 2])
     uneven = task.collate(scored("uneven", second=LONG), [0, 1, 2])
     assert [[len(part["ids"]) for part in parts] for parts in even["passes"]] == [[6]]
@@ -85,7 +85,7 @@ def test_columns_run_together_only_where_that_pads_little(model: Path) -> None:
 
 @pytest.mark.parametrize("second", ["a cat sleeps", LONG])
 def test_the_loss_is_the_objective_of_the_columns_vectors(model: Path, second: str) -> None:
-    task = BiEncoderTask(open_siamese(model), {"pairs": regression()}).eval()
+    task = BiEncoderTask(open_siamese_encoder(model), {"pairs": regression()}).eval()
     data = scored(second=second)
     u, v = (torch.from_numpy(task.encoder.embed(column)) for column in data.texts)
     expected = ((torch.cosine_similarity(u, v) - torch.from_numpy(data.labels)) ** 2).mean()
@@ -95,26 +95,27 @@ def test_the_loss_is_the_objective_of_the_columns_vectors(model: Path, second: s
 
 
 def test_lengths_are_of_the_longest_column(model: Path) -> None:
-    task = BiEncoderTask(open_siamese(model), {"pairs": regression()})
+    task = BiEncoderTask(open_siamese_encoder(model), {"pairs": regression()})
     data = scored(second=LONG)
     longest = [len(ids) for ids in task.encoder.tokenize(data.texts[1])]
     assert task.lengths(data).tolist() == longest
 
 
 def test_prompts_stand_in_front_of_their_column(model: Path) -> None:
-    prompted = BiEncoderTask(open_siamese(model), {"pairs": regression()}, prompts={"pairs": ["query: ", ""]})
-    plain = BiEncoderTask(open_siamese(model), {"pairs": regression()})
+    prompted = BiEncoderTask(open_siamese_encoder(model), {"pairs": regression()}, prompts={"pairs": ["query: ", ""]})
+    plain = BiEncoderTask(open_siamese_encoder(model), {"pairs": regression()})
     data = examples(second=LONG)
-    by_hand = Examples("pairs", data.path, ([f"query: {text}" for text in data.texts[0]], data.texts[1]), None,
-                       data.lines)  # fmt: skip
+    by_hand = Examples(
+        "pairs", data.path, ([f"query: {text}" for text in data.texts[0]], data.texts[1]), None, data.lines
+    )
     passes, expected = (task.collate(texts, [0, 1])["passes"] for task, texts in ((prompted, data), (plain, by_hand)))
     for (part,), (other,) in zip(passes, expected, strict=True):
         assert torch.equal(part["ids"], other["ids"])
 
 
 def test_data_sets_that_share_an_objective_share_its_head(model: Path) -> None:
-    spec = Softmax(kind="softmax", classes=("a", "b"))
+    spec = SoftmaxSpec(kind="softmax", classes=("a", "b"))
     shared, own = build_objective(spec, 32), build_objective(spec, 32)
-    task = BiEncoderTask(open_siamese(model), {"one": shared, "two": shared, "three": own})
+    task = BiEncoderTask(open_siamese_encoder(model), {"one": shared, "two": shared, "three": own})
     heads = {name for name in task.state_dict() if name.startswith("objectives.")}
     assert {name.split(".")[1] for name in heads} == {"0", "1"}

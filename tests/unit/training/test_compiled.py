@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from es_sbert.errors import TrainingError
-from es_sbert.training import stage
-from es_sbert.training.compiled import compile_transformer, compiler_errors_explained, uncompiled
-from es_sbert.training.recipe import Kind
+from es_sbert.training import training_stage
+from es_sbert.training.recipe import ModelKind
+from es_sbert.training.trainer import compile_transformer, eager_mode, translate_compiler_errors
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.training.support import STILL, cut_at, recipe, train_here, write_model, write_recipe
 
@@ -35,7 +35,7 @@ def traced_only(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     torch.compiler.reset()
     counters.clear()
-    monkeypatch.setattr(stage, "compile_transformer", partial(compile_transformer, backend="aot_eager"))
+    monkeypatch.setattr(training_stage, "compile_transformer", partial(compile_transformer, backend="aot_eager"))
     return counters["stats"]
 
 
@@ -46,17 +46,17 @@ def settings(model: Path, **stage: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        (Kind.BI_ENCODER, {}),
-        (Kind.CROSS_ENCODER, {}),
-        (Kind.POLY_ENCODER, {}),
-        (Kind.BI_ENCODER, {"mini_batch": 3}),
-        (Kind.BI_ENCODER, {"gradient_checkpointing": True}),
+        (ModelKind.BI_ENCODER, {}),
+        (ModelKind.CROSS_ENCODER, {}),
+        (ModelKind.POLY_ENCODER, {}),
+        (ModelKind.BI_ENCODER, {"mini_batch": 3}),
+        (ModelKind.BI_ENCODER, {"gradient_checkpointing": True}),
     ],
     ids=["bi-encoder", "cross-encoder", "poly-encoder", "mini-batches", "gradient checkpointing"],
 )
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 def test_a_compiled_run_ends_where_another_ends(
-    folder: Path, model: Path, kind: Kind, changes: dict[str, Any], traced_only: Any
+    folder: Path, model: Path, kind: ModelKind, changes: dict[str, Any], traced_only: Any
 ) -> None:
     its = settings(model, **changes)
     its["model"]["kind"] = str(kind)
@@ -99,7 +99,7 @@ def test_a_compiled_run_goes_on_where_it_ended(folder: Path, model: Path) -> Non
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_torchs_own_compiler_takes_the_network(folder: Path, monkeypatch: pytest.MonkeyPatch, traced_only: Any) -> None:
-    monkeypatch.setattr(stage, "compile_transformer", compile_transformer)
+    monkeypatch.setattr(training_stage, "compile_transformer", compile_transformer)
     small = write_checkpoint(folder / "small", hidden=16, heads=2, layers=1, max_tokens=32, config=STILL)
     path = write_recipe(folder, settings(small, dev=None))
     compiled = train_here(path, folder / "compiled")
@@ -112,7 +112,7 @@ def test_torchs_own_compiler_takes_the_network(folder: Path, monkeypatch: pytest
 def test_measurements_compile_nothing(traced_only: Any) -> None:
     network = torch.nn.Linear(2, 2)
     network.compile(backend="aot_eager")
-    with torch.inference_mode(), uncompiled(compiled=True):
+    with torch.inference_mode(), eager_mode(compiled=True):
         network(torch.ones(3, 2))
     assert traced_only["unique_graphs"] == 0
     network(torch.ones(3, 2))
@@ -125,12 +125,12 @@ def test_a_machine_without_a_compiler_says_what_to_do(
     def broken(graph: object, inputs: object) -> None:
         raise FileNotFoundError("no g++ here")
 
-    monkeypatch.setattr(stage, "compile_transformer", partial(compile_transformer, backend=broken))
+    monkeypatch.setattr(training_stage, "compile_transformer", partial(compile_transformer, backend=broken))
     with pytest.raises(
         TrainingError, match="torch.compile cannot compile the network here: .*no g\\+\\+ here"
     ) as caught:
         train_here(write_recipe(folder, settings(model)), folder / "out")
     assert "g++" in caught.value.remedy
     assert "compile: false" in caught.value.remedy
-    with pytest.raises(RuntimeError, match="shapes"), compiler_errors_explained(compiled=True):
+    with pytest.raises(RuntimeError, match="shapes"), translate_compiler_errors(compiled=True):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

@@ -11,26 +11,24 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from es_sbert.training import stage, trainer
+from es_sbert.training import trainer, training_stage
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.load import load_recipe
-from es_sbert.training.loss_check import LossCheck
 from es_sbert.training.objectives.settings import (
-    CoSent,
-    Distance,
-    InBatch,
-    MarginDistillation,
-    Matryoshka,
+    CoSentSpec,
+    InBatchSpec,
+    MarginDistillationSpec,
+    MatryoshkaSpec,
     ObjectiveSpec,
-    Regression,
-    Softmax,
-    Triplet,
-    VectorDistillation,
+    RegressionSpec,
+    SoftmaxSpec,
+    TripletDistance,
+    TripletSpec,
+    VectorDistillationSpec,
 )
 from es_sbert.training.open_task import open_task
-from es_sbert.training.recipe import DataSpec, Kind, ModelSpec, Stage
-from es_sbert.training.run import train
-from es_sbert.training.trainer import TaskTrainer
+from es_sbert.training.recipe import DataSpec, ModelKind, ModelSpec, StageSpec, load_recipe
+from es_sbert.training.trainer import LossCheck, TaskTrainer
+from es_sbert.training.training_run import train
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint
 from tests.unit.training.device_reads import CardWaits, DeviceReads, StepReads
 from tests.unit.training.support import recipe, write_model, write_recipe
@@ -44,16 +42,16 @@ VECTORS = np.random.default_rng(1).standard_normal((5, 32)).astype(np.float32)
 
 # Objective, text columns, labels.
 OBJECTIVES: dict[str, tuple[ObjectiveSpec, int, Any]] = {
-    "softmax": (Softmax(kind="softmax", classes=("a", "b")), 2, CLASSES),
-    "regression": (Regression(kind="regression"), 2, SCORES),
-    "cosent": (CoSent(kind="cosent"), 2, SCORES),
-    "in-batch": (InBatch(kind="in-batch", symmetric=True), 3, None),
-    "vector-distillation": (VectorDistillation(kind="vector-distillation", teacher="t"), 2, VECTORS),
-    "margin-distillation": (MarginDistillation(kind="margin-distillation"), 3, SCORES),
-    "matryoshka": (InBatch(kind="in-batch", matryoshka=Matryoshka(dimensions=(8, 32))), 2, None),
+    "softmax": (SoftmaxSpec(kind="softmax", classes=("a", "b")), 2, CLASSES),
+    "regression": (RegressionSpec(kind="regression"), 2, SCORES),
+    "cosent": (CoSentSpec(kind="cosent"), 2, SCORES),
+    "in-batch": (InBatchSpec(kind="in-batch", symmetric=True), 3, None),
+    "vector-distillation": (VectorDistillationSpec(kind="vector-distillation", teacher="t"), 2, VECTORS),
+    "margin-distillation": (MarginDistillationSpec(kind="margin-distillation"), 3, SCORES),
+    "matryoshka": (InBatchSpec(kind="in-batch", matryoshka=MatryoshkaSpec(dimensions=(8, 32))), 2, None),
     **{
-        f"triplet, {distance}": (Triplet(kind="triplet", distance=distance), 3, None)
-        for distance in (Distance.EUCLIDEAN, Distance.MANHATTAN, Distance.COSINE)
+        f"triplet, {distance}": (TripletSpec(kind="triplet", distance=distance), 3, None)
+        for distance in (TripletDistance.EUCLIDEAN, TripletDistance.MANHATTAN, TripletDistance.COSINE)
     },
 }
 
@@ -63,7 +61,7 @@ def reads_of_a_step(
 ) -> list[str]:
     """What forward and backward of one batch read."""
     examples = Examples("some", Path("some.tsv"), (FIRST, SECOND, THIRD)[:columns], labels, np.arange(5))
-    its_stage = Stage(
+    its_stage = StageSpec(
         data=(DataSpec(path="some.tsv", columns={}),), objective=objective, mini_batch=changes.pop("mini_batch", None)
     )
     task = open_task(ModelSpec(base=str(base), **changes), its_stage, [examples], [objective]).train()
@@ -89,14 +87,14 @@ def test_no_objective_of_sentence_vectors_reads_from_the_device(
 
 @pytest.mark.parametrize("objective", ["softmax", "regression"])
 def test_a_cross_encoder_reads_nothing_from_the_device(model: Path, objective: str) -> None:
-    assert reads_of_a_step(model, *OBJECTIVES[objective], kind=Kind.CROSS_ENCODER) == []
+    assert reads_of_a_step(model, *OBJECTIVES[objective], kind=ModelKind.CROSS_ENCODER) == []
 
 
 @pytest.mark.parametrize("objective", ["regression", "in-batch"])
 def test_a_poly_encoder_reads_nothing_from_the_device(model: Path, objective: str) -> None:
     spec, *rest = OBJECTIVES[objective]
-    spec = InBatch(kind="in-batch") if isinstance(spec, InBatch) else spec
-    assert reads_of_a_step(model, spec, *rest, kind=Kind.POLY_ENCODER, codes=4) == []
+    spec = InBatchSpec(kind="in-batch") if isinstance(spec, InBatchSpec) else spec
+    assert reads_of_a_step(model, spec, *rest, kind=ModelKind.POLY_ENCODER, codes=4) == []
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
@@ -111,12 +109,14 @@ def test_no_transformer_reads_its_padding_mask(tmp_path: Path, architecture: str
 
 
 @pytest.mark.parametrize("architecture", ["bert", "mpnet"])
-@pytest.mark.parametrize("kind", Kind)
-def test_a_saved_model_knows_nothing_of_how_its_masks_were_made(tmp_path: Path, architecture: str, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", ModelKind)
+def test_a_saved_model_knows_nothing_of_how_its_masks_were_made(
+    tmp_path: Path, architecture: str, kind: ModelKind
+) -> None:
     base = write_checkpoint(tmp_path / "model", architecture, hidden=32)
     spec, columns, labels = OBJECTIVES["regression"]
     examples = Examples("some", Path("some.tsv"), (FIRST, SECOND)[:columns], labels, np.arange(5))
-    its_stage = Stage(data=(DataSpec(path="some.tsv", columns={}),), objective=spec)
+    its_stage = StageSpec(data=(DataSpec(path="some.tsv", columns={}),), objective=spec)
     task = open_task(ModelSpec(base=str(base), kind=kind), its_stage, [examples], [spec])
     task.save(tmp_path / "saved", name="saved")
     assert "given_mask" in task.encoder.transformer.config._attn_implementation
@@ -155,7 +155,7 @@ def test_what_stays_on_the_device_is_no_read() -> None:
     assert reads.found == []
 
 
-def watched_run(folder: Path, model: Path, kind: Kind, device: str, watch: TrainerCallback) -> None:
+def watched_run(folder: Path, model: Path, kind: ModelKind, device: str, watch: TrainerCallback) -> None:
     """A run of 16 steps whose gradients are accumulated and clipped, with a callback."""
 
     class Watched(TaskTrainer):
@@ -167,16 +167,16 @@ def watched_run(folder: Path, model: Path, kind: Kind, device: str, watch: Train
     settings["model"]["kind"] = str(kind)
     settings["export"] = {"precisions": []}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage, "TaskTrainer", Watched)
+        patch.setattr(training_stage, "TaskTrainer", Watched)
         path = write_recipe(folder, settings)
         train(load_recipe(str(path)), folder / "out", data_folder=folder, device=device)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", ModelKind)
 def test_no_step_of_a_run_reads_from_the_device(
-    folder: Path, model: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    folder: Path, model: Path, kind: ModelKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss is looked at as on a GPU; the optimiser and the learning rate step on."""
     monkeypatch.setattr(trainer, "LossCheck", lambda device: LossCheck(device, delay=8))
@@ -188,9 +188,9 @@ def test_no_step_of_a_run_reads_from_the_device(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", ModelKind)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_no_step_of_a_run_waits_for_the_card(folder: Path, model: Path, kind: Kind) -> None:
+def test_no_step_of_a_run_waits_for_the_card(folder: Path, model: Path, kind: ModelKind) -> None:
     """torch itself raises at what synchronises."""
     with CardWaits() as waits:
         watched_run(folder, model, kind, "cuda", waits)

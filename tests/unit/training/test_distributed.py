@@ -30,10 +30,22 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ["train", write_recipe(folder, settings), "--device", "cpu", "-o", folder / "two"]
     done = subprocess.run(
         # Alone on this machine, by a port that it finds itself.
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         "-m", "tests.unit.training.gradients", *map(str, [model, folder / "found.pt", *arguments])],
-        capture_output=True, text=True, timeout=600, cwd=ROOT,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "-m",
+            "tests.unit.training.gradients",
+            *map(str, [model, folder / "found.pt", *arguments]),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 

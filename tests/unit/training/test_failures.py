@@ -10,38 +10,38 @@ from safetensors import SafetensorError
 
 from es_sbert.errors import OutOfMemory, OutputError, TrainingDiverged
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.failures import check_finite, disk_errors_explained, out_of_memory_explained
+from es_sbert.training.training_errors import check_loss_finite, translate_disk_errors, translate_out_of_memory
 
 EXAMPLES = Examples("pairs", Path("pairs.tsv"), (["a"] * 30, ["b"] * 30), None, np.arange(2, 32))
 
 
 def test_a_finite_loss_passes() -> None:
-    check_finite(1.5, 3, EXAMPLES, [0, 1])
+    check_loss_finite(1.5, 3, EXAMPLES, [0, 1])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_names_step_and_lines(value: float) -> None:
     with pytest.raises(TrainingDiverged, match=rf"step 17 is {value}.*pairs\.tsv, lines 2, 5, 9\n"):
-        check_finite(value, 17, EXAMPLES, [7, 0, 3])
+        check_loss_finite(value, 17, EXAMPLES, [7, 0, 3])
     with pytest.raises(TrainingDiverged, match=r"lines 2, 3, 4, 5, 6, 7, 8, 9 and 4 more\n"):
-        check_finite(value, 17, EXAMPLES, list(range(12)))
+        check_loss_finite(value, 17, EXAMPLES, list(range(12)))
 
 
 def test_a_batch_that_does_not_fit_names_the_setting_to_lower() -> None:
     """A real allocation of more memory than there is."""
-    with pytest.raises(OutOfMemory, match="with batch: 64") as caught, out_of_memory_explained(64, None):
+    with pytest.raises(OutOfMemory, match="with batch: 64") as caught, translate_out_of_memory(64, None):
         torch.empty(2**50)
     assert "Lower batch in the recipe to 32" in caught.value.remedy
     assert "mini_batch: 32" in caught.value.remedy
-    with pytest.raises(OutOfMemory, match="with mini_batch: 8") as caught, out_of_memory_explained(64, 8):
+    with pytest.raises(OutOfMemory, match="with mini_batch: 8") as caught, translate_out_of_memory(64, 8):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
     assert "Lower mini_batch in the recipe to 4" in caught.value.remedy
 
 
 def test_other_errors_of_torch_pass_through() -> None:
-    with pytest.raises(RuntimeError, match="shapes"), out_of_memory_explained(64, None):
+    with pytest.raises(RuntimeError, match="shapes"), translate_out_of_memory(64, None):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-    with pytest.raises(RuntimeError, match="shapes"), disk_errors_explained(Path("out")):
+    with pytest.raises(RuntimeError, match="shapes"), translate_disk_errors(Path("out")):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
 
@@ -54,11 +54,11 @@ def test_other_errors_of_torch_pass_through() -> None:
     ],
 )
 def test_a_full_disk_says_how_to_go_on(error: Exception) -> None:
-    with pytest.raises(OutputError, match="out cannot be written") as caught, disk_errors_explained(Path("out")):
+    with pytest.raises(OutputError, match="out cannot be written") as caught, translate_disk_errors(Path("out")):
         raise error
     assert "--resume" in caught.value.remedy
 
 
 def test_an_error_of_ours_is_not_wrapped() -> None:
-    with pytest.raises(OutputError, match="first"), disk_errors_explained(Path("out")):
+    with pytest.raises(OutputError, match="first"), translate_disk_errors(Path("out")):
         raise OutputError("first", "remedy")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from es_sbert.errors import SourceError
-from es_sbert.training.inputs import read_stages
-from es_sbert.training.load import load_recipe
+from es_sbert.training.recipe import load_recipe
+from es_sbert.training.training_run import read_stages
 from tests.unit.training.support import recipe, write_recipe
 
 ROWS = {"regression": "score", "cosent": "score", "softmax": "class"}

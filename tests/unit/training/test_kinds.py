@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import DeviceError, RecipeInvalid, SourceError
-from es_sbert.networks.folder import open_siamese
-from es_sbert.networks.pair_folder import open_pair_scorer
-from es_sbert.training.recipe import Kind
-from es_sbert.training.run import choose_training_device
+from es_sbert.networks.pair_scorer_folder import open_pair_scorer
+from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.training.recipe import ModelKind
+from es_sbert.training.training_device import choose_training_device
 from tests.unit.training.support import (
     STILL,
     recipe,
@@ -94,11 +94,17 @@ def test_several_data_sets_with_an_objective_each(folder: Path, model: Path) -> 
     (folder / "classes.jsonl").write_text("\n".join(map(json.dumps, classes)) + "\n")
     settings = recipe(model, epochs=2, mixing="proportional")
     settings["stages"][0]["data"] += [
-        {"path": "triplets.jsonl", "columns": {"anchor": "a", "positive": "p", "negative": "n"},
-         "objective": {"kind": "triplet", "distance": "cosine", "margin": 0.1}},
-        {"path": "classes.jsonl", "columns": {"sentence1": "x", "sentence2": "y", "class": "label"},
-         "objective": {"kind": "softmax", "classes": ["other", "same"]}},
-    ]  # fmt: skip
+        {
+            "path": "triplets.jsonl",
+            "columns": {"anchor": "a", "positive": "p", "negative": "n"},
+            "objective": {"kind": "triplet", "distance": "cosine", "margin": 0.1},
+        },
+        {
+            "path": "classes.jsonl",
+            "columns": {"sentence1": "x", "sentence2": "y", "class": "label"},
+            "objective": {"kind": "softmax", "classes": ["other", "same"]},
+        },
+    ]
     settings["export"] = {"precisions": []}
     output = train(folder, settings)
     notes = json.loads((output / "training.json").read_text())
@@ -109,8 +115,12 @@ def test_several_data_sets_with_an_objective_each(folder: Path, model: Path) -> 
 def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, model: Path) -> None:
     """The student starts from other weights; its vectors of sentence and translation come near the teacher's."""
     student = write_model(folder / "student", seed=1, config=STILL)
-    sentences = [f"{who} {does} {what}" for who in ("he", "she", "a man", "the dog") for does in ("sees", "hears")
-                 for what in ("the sea", "a song", "the news", "a friend", "the train")]  # fmt: skip
+    sentences = [
+        f"{who} {does} {what}"
+        for who in ("he", "she", "a man", "the dog")
+        for does in ("sees", "hears")
+        for what in ("the sea", "a song", "the news", "a friend", "the train")
+    ]
     rows = [{"en": text, "xx": " ".join(word[::-1] for word in text.split())} for text in sentences]
     (folder / "parallel.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     settings = recipe(student, epochs=20)
@@ -122,7 +132,7 @@ def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, mode
     }
     settings["export"] = {"precisions": []}
     output = train(folder, settings)
-    teacher, tuned, before = open_siamese(model), open_siamese(output), open_siamese(student)
+    teacher, tuned, before = open_siamese_encoder(model), open_siamese_encoder(output), open_siamese_encoder(student)
     gold = teacher.embed(sentences)
     for column in ("en", "xx"):
         texts = [row[column] for row in rows]
@@ -151,7 +161,7 @@ def test_a_teachers_scores_label_pairs_that_have_none(folder: Path, model: Path,
     if kind == "cross-encoder":
         expected = open_pair_scorer(teacher).score(first, second)
     else:
-        encoder = open_siamese(teacher)
+        encoder = open_siamese_encoder(teacher)
         expected = (encoder.embed(first) * encoder.embed(second)).sum(axis=1)
     np.testing.assert_allclose(labels, np.clip(expected, 0, 1), atol=1e-5)
 
@@ -189,7 +199,7 @@ def test_a_teachers_margins_come_from_a_cross_encoder(folder: Path, model: Path)
         ({"kind": "cross-encoder", "pooling": ["cls"]}, {}, "makes no sentence vectors"),
         ({"kind": "poly-encoder"}, {"objective": {"kind": "cosent"}}, "poly-encoder"),
         ({"lora": {"targets": ["no-such-layer"]}}, {}, r"lora\.targets"),
-        *(({"kind": str(kind), "max_tokens": 33}, {}, "reads no more than 32 tokens") for kind in Kind),
+        *(({"kind": str(kind), "max_tokens": 33}, {}, "reads no more than 32 tokens") for kind in ModelKind),
     ],
 )
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")

@@ -8,10 +8,9 @@ import pytest
 import yaml
 
 from es_sbert.errors import RecipeInvalid
-from es_sbert.training.data.read import assign_columns
-from es_sbert.training.load import load_recipe, parse_overrides, shipped_recipes
-from es_sbert.training.objectives.build import objective_shape
-from es_sbert.training.recipe import Recipe
+from es_sbert.training.data.read_examples import assign_columns
+from es_sbert.training.objectives.losses import objective_schema
+from es_sbert.training.recipe import Recipe, load_recipe, parse_overrides, shipped_recipes
 from tests.unit.training.support import recipe, write_recipe
 
 SHIPPED = {
@@ -34,7 +33,7 @@ def test_a_shipped_recipe_maps_the_columns_that_its_objective_needs(name: str) -
         for data in stage.data:
             objective = data.objective or stage.objective
             assert objective is not None
-            assign_columns(data.path, data.columns, objective_shape(objective))
+            assign_columns(data.path, data.columns, objective_schema(objective))
 
 
 def test_the_papers_settings_are_the_defaults(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import torch
 
 from es_sbert.errors import TrainingDiverged
 from es_sbert.training import trainer
-from es_sbert.training.checkpoints import last_complete
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.loss_check import DELAY, LossCheck
+from es_sbert.training.run_folder import last_complete_checkpoint
+from es_sbert.training.trainer import CHECK_DELAY, LossCheck
 from tests.unit.training.support import recipe, train_here, write_recipe
 
 EXAMPLES = Examples("pairs", Path("pairs.tsv"), (["a"] * 90, ["b"] * 90), None, np.arange(2, 92))
@@ -28,7 +28,7 @@ def test_on_a_cpu_a_loss_is_looked_at_at_once() -> None:
         losses.add(torch.tensor(float("nan")), 2, EXAMPLES, batch(2))
 
 
-@pytest.mark.parametrize("delay", [1, 3, DELAY])
+@pytest.mark.parametrize("delay", [1, 3, CHECK_DELAY])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_late_look_names_the_step_and_the_batch_of_the_loss(delay: int, value: float) -> None:
     losses = LossCheck(CPU, delay)
@@ -63,7 +63,7 @@ def test_a_run_whose_loss_is_looked_at_late_leaves_no_checkpoint_and_no_model(
     with pytest.raises(TrainingDiverged, match=r"the loss of step 2 is nan.*train\.tsv, lines ") as caught:
         train_here(write_recipe(folder, settings), output)
     assert "Lower learning_rate" in caught.value.remedy
-    assert last_complete(output / "training/pairs") is None
+    assert last_complete_checkpoint(output / "training/pairs") is None
     assert not (output / "training/pairs/model").exists()
     assert not (output / "modules.json").exists()
     log = output / "training/pairs-log.csv"

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.networks.folder import open_siamese
-from es_sbert.training import neighbours
+from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.training import augmentation
+from es_sbert.training.augmentation import distinct_texts, mine_neighbour_pairs, nearest_pairs
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.load import load_recipe
-from es_sbert.training.neighbours import distinct_texts, near_pairs, with_neighbours
-from es_sbert.training.recipe import NeighboursSpec
+from es_sbert.training.recipe import NeighboursSpec, load_recipe
 from tests.unit.training.support import recipe, train_here, write_model, write_pairs, write_recipe
 
 PAIRS = Examples("pairs", Path("pairs.tsv"), (["a", "b", "a", "d"], ["b", "c", "a", "e"]), None, np.array([2, 3, 4, 5]))
@@ -31,8 +30,8 @@ def test_partners_are_among_the_nearest(count: int, among: int, seed: int, block
     vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
     known = {(0, 1)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours, "_BLOCK", block)
-        pairs = near_pairs(vectors, known, among=among, seed=seed)
+        patch.setattr(augmentation, "_NEIGHBOUR_BLOCK", block)
+        pairs = nearest_pairs(vectors, known, among=among, seed=seed)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)
@@ -46,24 +45,24 @@ def test_partners_are_among_the_nearest(count: int, among: int, seed: int, block
 
 def test_the_draw_depends_on_the_seed() -> None:
     vectors = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    one, same, other = (near_pairs(vectors, set(), among=10, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (nearest_pairs(vectors, set(), among=10, seed=seed) for seed in (1, 1, 2))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
 
 
 def test_a_vector_of_length_zero_has_a_neighbour_too() -> None:
-    assert len(near_pairs(np.zeros((3, 4), np.float32), set(), among=1, seed=1))
+    assert len(nearest_pairs(np.zeros((3, 4), np.float32), set(), among=1, seed=1))
 
 
 def test_one_text_alone_has_none() -> None:
-    assert near_pairs(np.ones((1, 4), np.float32), set(), among=10, seed=1).shape == (0, 2)
+    assert nearest_pairs(np.ones((1, 4), np.float32), set(), among=10, seed=1).shape == (0, 2)
 
 
 def test_texts_whose_pairs_are_all_known_are_an_error(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     known = Examples("pairs", tmp_path / "pairs.tsv", (["a song"], ["the sea"]), None, np.array([2]))
     with pytest.raises(SourceError, match="the neighbours of its texts are the pairs that it has"):
-        with_neighbours(known, NeighboursSpec(model=str(model)), tmp_path / "n.npy", "cpu", lambda message: None)
+        mine_neighbour_pairs(known, NeighboursSpec(model=str(model)), tmp_path / "n.npy", "cpu", lambda message: None)
 
 
 def test_a_run_trains_on_neighbours_that_its_teacher_scores(tmp_path: Path) -> None:
@@ -88,7 +87,7 @@ def test_a_run_trains_on_neighbours_that_its_teacher_scores(tmp_path: Path) -> N
     texts = list(dict.fromkeys(text for row in rows for text in row))
     pairs = np.load(output / "training/pairs/neighbours-1.npy")
     labels = np.load(output / "training/pairs/teacher-1.npy")
-    vectors = open_siamese(model).embed(texts)
+    vectors = open_siamese_encoder(model).embed(texts)
     np.testing.assert_allclose(
         labels, np.clip((vectors[pairs[:, 0]] * vectors[pairs[:, 1]]).sum(axis=1), 0, 1), atol=1e-5
     )

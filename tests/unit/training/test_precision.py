@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from es_sbert.errors import CheckpointInvalid, DeviceError
-from es_sbert.training.load import load_recipe
-from es_sbert.training.precision import TrainingPrecision, choose_precision, float32_products
-from es_sbert.training.run import train
+from es_sbert.training.recipe import load_recipe
+from es_sbert.training.training_device import TrainingPrecision, choose_training_precision, float32_matmul_precision
+from es_sbert.training.training_run import train
 from tests.unit.training.support import cut_at, read_json, recipe, train_here, write_recipe
 
 
@@ -29,14 +29,14 @@ from tests.unit.training.support import cut_at, read_json, recipe, train_here, w
 def test_the_precision_of_a_run(
     wanted: str, device: str, has_bf16: bool, expected: TrainingPrecision, said: str
 ) -> None:
-    chosen = choose_precision(wanted, device, has_bf16=has_bf16)
+    chosen = choose_training_precision(wanted, device, has_bf16=has_bf16)
     assert chosen == expected
     assert str(chosen) == said
 
 
 def test_a_cpu_does_not_train_in_fp16() -> None:
     with pytest.raises(DeviceError, match="a CPU does not train in fp16"):
-        choose_precision("fp16", "cpu", has_bf16=False)
+        choose_training_precision("fp16", "cpu", has_bf16=False)
 
 
 @pytest.mark.parametrize("before", ["highest", "high"])
@@ -45,9 +45,9 @@ def test_torchs_setting_holds_for_training_on_cuda_only(before: str, tf32: bool)
     precision, original = TrainingPrecision("bf16", tf32=tf32), torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(before)
     try:
-        with float32_products(precision, "cpu"):
+        with float32_matmul_precision(precision, "cpu"):
             assert torch.get_float32_matmul_precision() == before
-        with float32_products(precision, "cuda"):
+        with float32_matmul_precision(precision, "cuda"):
             assert torch.backends.cuda.matmul.allow_tf32 is tf32
         assert torch.get_float32_matmul_precision() == before
     finally:
@@ -59,7 +59,7 @@ def test_a_program_that_sets_each_backend_on_its_own_keeps_its_settings() -> Non
     original = torch.get_float32_matmul_precision()
     torch.backends.cuda.matmul.fp32_precision = "tf32"  # torch no longer names one precision for all
     try:
-        with float32_products(TrainingPrecision("fp32", tf32=False), "cuda"):
+        with float32_matmul_precision(TrainingPrecision("fp32", tf32=False), "cuda"):
             assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     finally:
         torch.backends.cuda.matmul.fp32_precision = "none"
@@ -85,7 +85,9 @@ def test_a_run_goes_on_in_the_precision_that_it_began_with(
     settings = recipe(model, epochs=0.2) | {"export": {"precisions": []}}
     path = write_recipe(folder, settings)
     with monkeypatch.context() as card, cut_at(2):
-        card.setattr("es_sbert.training.run.choose_precision", lambda *_, **__: TrainingPrecision("bf16", tf32=False))
+        card.setattr(
+            "es_sbert.training.training_run.choose_precision", lambda *_, **__: TrainingPrecision("bf16", tf32=False)
+        )
         train_here(path, folder / "out")
     assert train_here(path, folder / "out", resume=True).precision == "bf16"
     # One that is stated is another recipe's.

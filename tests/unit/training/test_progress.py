@@ -7,13 +7,13 @@ import io
 from rich.console import Console
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from es_sbert.training.progress import ProgressBar
+from es_sbert.training.callbacks import ProgressBarCallback
 
 
 def run(console: Console) -> list[str]:
     """A run of four steps, measured before and after, as transformers' Trainer calls back."""
     lines: list[str] = []
-    bar = ProgressBar("pairs", "dev accuracy", lines.append, console)
+    bar = ProgressBarCallback("pairs", "dev accuracy", lines.append, console)
     arguments, control = TrainingArguments(output_dir="nowhere", use_cpu=True), TrainerControl()
     state = TrainerState(max_steps=4, is_world_process_zero=True)
     bar.on_train_begin(arguments, state, control)
@@ -51,7 +51,7 @@ def test_a_terminal_gets_a_bar_with_loss_and_time() -> None:
 def test_other_processes_show_nothing() -> None:
     lines: list[str] = []
     text = io.StringIO()
-    bar = ProgressBar("pairs", None, lines.append, Console(file=text, force_terminal=True))
+    bar = ProgressBarCallback("pairs", None, lines.append, Console(file=text, force_terminal=True))
     arguments, control = TrainingArguments(output_dir="nowhere", use_cpu=True), TrainerControl()
     state = TrainerState(max_steps=4, is_world_process_zero=False)
     bar.on_train_begin(arguments, state, control)

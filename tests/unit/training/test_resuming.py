@@ -21,11 +21,11 @@ from es_sbert.errors import (
     OutputError,
     UsageError,
 )
-from es_sbert.locks import file_lock
-from es_sbert.training.bi_encoder import BiEncoderTask
-from es_sbert.training.checkpoints import last_complete
-from es_sbert.training.load import load_recipe
-from es_sbert.training.run import train
+from es_sbert.filesystem import file_lock
+from es_sbert.training.bi_encoder_task import BiEncoderTask
+from es_sbert.training.recipe import load_recipe
+from es_sbert.training.run_folder import last_complete_checkpoint
+from es_sbert.training.training_run import train
 from tests.unit.training.support import (
     Cut,
     cut_at,
@@ -79,10 +79,10 @@ def test_a_killed_run_resumes_to_the_same_weights(folder: Path, model: Path) -> 
     command = [sys.executable, "-c", _KILLED, "5", *map(str, arguments)]
     killed = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    first = last_complete(folder / "killed/training/pairs")
+    first = last_complete_checkpoint(folder / "killed/training/pairs")
     with cut_at(15):
         train_here(path, folder / "killed", resume=True)
-    assert first != last_complete(folder / "killed/training/pairs")
+    assert first != last_complete_checkpoint(folder / "killed/training/pairs")
     assert first is not None
     assert not (folder / "killed/modules.json").exists()
     train_here(path, folder / "killed", resume=True)
@@ -137,7 +137,7 @@ def test_what_is_said_of_a_stage_stands_there_before_its_model(
     settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
     with monkeypatch.context() as stopped:
-        stopped.setattr("es_sbert.training.run.next_start", Mock(side_effect=Cut))
+        stopped.setattr("es_sbert.training.training_run.next_model_spec", Mock(side_effect=Cut))
         with pytest.raises(Cut):
             train_here(path, folder / "out")
     train_here(path, folder / "out", resume=True)
@@ -153,7 +153,7 @@ def test_an_interrupted_save_is_passed_over(folder: Path, model: Path) -> None:
     stage = folder / "out/training/pairs"
     # What a kill in the middle of the next save would have left: newer, cut short, without its marker.
     broken = stage / "checkpoint-9999"
-    whole = last_complete(stage)
+    whole = last_complete_checkpoint(stage)
     assert whole is not None
     shutil.copytree(whole, broken)
     (broken / "complete").unlink()

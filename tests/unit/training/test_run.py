@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 from torch import Tensor
 
-from es_sbert.bundle.checkpoint import read_model
-from es_sbert.bundle.model import Precision
-from es_sbert.bundle.store import open_bundle
+from es_sbert.bundle.bundle import open_encoder_bundle
+from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.cli.main import cli
 from es_sbert.errors import (
     ModelNotFound,
@@ -23,12 +23,11 @@ from es_sbert.errors import (
     TrainingDiverged,
     UsageError,
 )
-from es_sbert.evaluation.similarity import Similarity, paired_similarity
-from es_sbert.evaluation.sts import correlate
+from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_similarity
 from es_sbert.exporters.export import export_bundle
-from es_sbert.networks.folder import open_siamese
-from es_sbert.training.bi_encoder import BiEncoderTask
-from es_sbert.training.checkpoints import last_complete
+from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.training.bi_encoder_task import BiEncoderTask
+from es_sbert.training.run_folder import last_complete_checkpoint
 from tests.unit.training.support import (
     read_json,
     recipe,
@@ -42,7 +41,7 @@ pytestmark = pytest.mark.slow
 def rho(folder: Path, dev: Path) -> float:
     """ρ × 100 of a model's cosines, by torch."""
     rows = [line.split("\t") for line in dev.read_text().splitlines()[1:]]
-    encoder = open_siamese(folder)
+    encoder = open_siamese_encoder(folder)
     cosines = paired_similarity(Similarity.COSINE, *(encoder.embed([row[column] for row in rows]) for column in (0, 1)))
     return correlate(cosines, np.array([float(row[2]) for row in rows])).spearman
 
@@ -52,7 +51,7 @@ def test_a_recipe_becomes_a_bundle_that_ranks_dev_better(folder: Path, model: Pa
     settings["test"] = {**settings["stages"][0]["dev"], "limit": 20}
     output = folder / "out"
     trained = train_here(write_recipe(folder, settings), output)
-    bundle = open_bundle(output)
+    bundle = open_encoder_bundle(output)
     assert list(bundle.manifest.variants) == ["fp32"]
     assert bundle.manifest.name == "tiny"
     assert bundle.manifest.fingerprint == trained.fingerprint
@@ -71,8 +70,8 @@ def test_a_recipe_becomes_a_bundle_that_ranks_dev_better(folder: Path, model: Pa
     # There is nothing to resume; and another variant leaves the logs where they are.
     again = train_here(output.parent / "recipe.yaml", output, resume=True)
     assert (again.stages, again.fingerprint) == ((), trained.fingerprint)
-    export_bundle(read_model(output, "tiny"), output, [Precision.INT8], force=True)
-    assert set(open_bundle(output).manifest.variants) == {"fp32", "int8"}
+    export_bundle(read_sentence_model(output, "tiny"), output, [Precision.INT8], force=True)
+    assert set(open_encoder_bundle(output).manifest.variants) == {"fp32", "int8"}
     assert (output / "training/pairs-log.csv").read_text().splitlines() == log
 
     notes = read_json(output / "training.json")
@@ -147,7 +146,7 @@ def test_what_gives_no_numbers_is_never_a_model(folder: Path, model: Path) -> No
         with pytest.raises(TrainingDiverged, match="after step 1 the model gives values that are not finite") as caught:
             train_here(write_recipe(folder, settings), output)
         assert "Lower learning_rate" in caught.value.remedy
-        assert last_complete(output / "training/pairs") is None
+        assert last_complete_checkpoint(output / "training/pairs") is None
 
 
 def test_an_output_that_is_a_file_is_refused(folder: Path, model: Path) -> None:
@@ -232,6 +231,6 @@ def test_the_command_says_what_came_of_it(folder: Path, model: Path) -> None:
     done = said("-o", folder / "out", "--set", "stages.0.epochs=0.5", "--seed", "7", "--json")
     printed = json.loads(done.stdout)
     assert printed["stages"][0]["steps"] == 8
-    assert printed["fingerprint"] == open_bundle(folder / "out").manifest.fingerprint
+    assert printed["fingerprint"] == open_encoder_bundle(folder / "out").manifest.fingerprint
     assert read_json(folder / "out/training.json")["recipe"]["seed"] == 7
     assert "step 8 of 8" in done.stderr

@@ -10,17 +10,20 @@ from hypothesis import strategies as st
 
 from es_sbert.cli.train import train_summary
 from es_sbert.errors import RecipeInvalid
-from es_sbert.evaluation.similarity import Similarity
-from es_sbert.training.arguments import log_interval
-from es_sbert.training.checkpoints import last_complete, mark_complete, remove_all, remove_incomplete
-from es_sbert.training.data.dev import DevData
-from es_sbert.training.data.tokens import TokenColumn
-from es_sbert.training.dev import dev_score, reciprocal_rank, triplet_distance
-from es_sbert.training.history import as_csv, course, plot
-from es_sbert.training.objectives.settings import Distance, Regression, Triplet
-from es_sbert.training.run import FinalScores, Trained
-from es_sbert.training.schedule import checkpoint_steps, out_of_patience
-from es_sbert.training.stage import StageResult
+from es_sbert.evaluation.pair_metrics import Similarity
+from es_sbert.training.callbacks import checkpoint_steps, course, is_out_of_patience, metrics_csv, plot_metrics
+from es_sbert.training.data.read_examples import DevData
+from es_sbert.training.data.token_columns import TokenColumn
+from es_sbert.training.dev_score import dev_score, reciprocal_rank, triplet_distance
+from es_sbert.training.objectives.settings import RegressionSpec, TripletDistance, TripletSpec
+from es_sbert.training.run_folder import (
+    last_complete_checkpoint,
+    mark_checkpoint_complete,
+    remove_checkpoints,
+    remove_incomplete_checkpoints,
+)
+from es_sbert.training.training_run import FinalScores, TrainingResult
+from es_sbert.training.training_stage import StageResult, log_interval
 
 
 def test_checkpoints_are_spread_evenly_and_end_with_the_epoch() -> None:
@@ -57,7 +60,7 @@ def test_a_short_run_on_a_card_is_not_logged_at_every_step() -> None:
 def test_patience_ends_with_measurements_that_bring_nothing_better(
     dev: list[float], patience: int, ended: bool
 ) -> None:
-    assert out_of_patience(dev, patience) is ended
+    assert is_out_of_patience(dev, patience) is ended
 
 
 LOG = [
@@ -74,7 +77,7 @@ def test_the_course_of_a_run_has_one_row_a_step() -> None:
     assert [row["step"] for row in rows] == [0, 10, 20]
     assert rows[0] == {"step": 0, "epoch": 0, "dev": 50.0}
     assert rows[2] == {"step": 20, "epoch": 1.0, "loss": 0.4, "grad_norm": 0.9, "learning_rate": 2e-5, "dev": 60.0}
-    assert as_csv(rows).splitlines() == [
+    assert metrics_csv(rows).splitlines() == [
         "step,epoch,loss,learning_rate,grad_norm,dev",
         "0,0,,,,50.0",
         "10,0.5,0.5,1e-05,1.0,",
@@ -86,7 +89,7 @@ def test_a_plot_is_drawn_with_and_without_dev(tmp_path: Path) -> None:
     sizes = []
     for name in ("dev accuracy", None):
         path = tmp_path / f"{name}.png"
-        plot(course(LOG), path, title="a run", dev_name=name)
+        plot_metrics(course(LOG), path, title="a run", dev_name=name)
         assert path.read_bytes().startswith(b"\x89PNG")
         sizes.append(path.stat().st_size)
     assert sizes[0] > sizes[1]
@@ -97,21 +100,21 @@ def checkpoint(folder: Path, step: int, *, complete: bool) -> Path:
     path.mkdir()
     (path / "model.safetensors").write_bytes(b"weights")
     if complete:
-        mark_complete(path)
+        mark_checkpoint_complete(path)
     return path
 
 
 def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
-    assert last_complete(tmp_path) is None
+    assert last_complete_checkpoint(tmp_path) is None
     older = checkpoint(tmp_path, 9, complete=True)
     newer = checkpoint(tmp_path, 100, complete=True)
     broken = checkpoint(tmp_path, 101, complete=False)
     (tmp_path / "checkpoint-notes").mkdir()
-    assert last_complete(tmp_path) == newer
-    remove_incomplete(tmp_path)
+    assert last_complete_checkpoint(tmp_path) == newer
+    remove_incomplete_checkpoints(tmp_path)
     assert not broken.exists()
     assert older.exists()
-    remove_all(tmp_path)
+    remove_checkpoints(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-notes"]
 
 
@@ -169,8 +172,8 @@ def test_reciprocal_rank_by_hand() -> None:
 
 
 def test_triplets_are_measured_by_the_trained_distance() -> None:
-    euclidean, manhattan = Triplet(kind="triplet"), Triplet(kind="triplet", distance=Distance.MANHATTAN)
-    scored = Regression(kind="regression")
+    euclidean, manhattan = TripletSpec(kind="triplet"), TripletSpec(kind="triplet", distance=TripletDistance.MANHATTAN)
+    scored = RegressionSpec(kind="regression")
     assert triplet_distance([euclidean, euclidean]) is Similarity.EUCLIDEAN
     assert triplet_distance([scored, manhattan]) is Similarity.MANHATTAN
     assert triplet_distance([euclidean, manhattan]) is Similarity.COSINE
@@ -191,7 +194,7 @@ def test_the_summary_says_whether_the_result_is_better() -> None:
     worse = replace(stage, name="again", start_dev=97.724, best_dev=97.722)
     unmeasured = replace(stage, name="bare", dev_name=None, start_dev=None, best_dev=None, best_step=None)
     test = FinalScores("test accuracy × 100", 80.0, 85.5)
-    lines = train_summary(Trained(Path("tuned"), (stage, worse, unmeasured), "f" * 32, test), 12).splitlines()
+    lines = train_summary(TrainingResult(Path("tuned"), (stage, worse, unmeasured), "f" * 32, test), 12).splitlines()
     assert lines == [
         "fine-tune: 1,200 steps, 310 examples/s, dev accuracy × 100: 81.20 → 86.10 (+4.90) at step 400",
         "again: 1,200 steps, 310 examples/s, dev accuracy × 100: 97.72 → 97.72 (no better than the model it started "
@@ -200,5 +203,5 @@ def test_the_summary_says_whether_the_result_is_better() -> None:
         "test accuracy × 100: 80.00 → 85.50 (+5.50)",
         f"→ tuned (fingerprint {'f' * 32}), 12 s",
     ]
-    alone = train_summary(Trained(Path("tuned"), (), None, FinalScores("test accuracy × 100", None, 85.5)), 12)
+    alone = train_summary(TrainingResult(Path("tuned"), (), None, FinalScores("test accuracy × 100", None, 85.5)), 12)
     assert alone.startswith("test accuracy × 100: 85.50\n")

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from es_sbert.errors import CheckpointInvalid, ModelNotFound
-from es_sbert.training.inputs import find_models
-from es_sbert.training.load import load_recipe
-from es_sbert.training.recipe import Recipe
-from es_sbert.training.workspace import Workspace, hash_model
+from es_sbert.training.recipe import Recipe, load_recipe
+from es_sbert.training.run_folder import RunFolder, hash_model
+from es_sbert.training.training_run import find_models
 from tests.unit.training.support import recipe, write_recipe
 
 
@@ -35,7 +34,7 @@ def distilling(tmp_path: Path) -> Recipe:
 
 def hold(output: Path, its: Recipe, *, resume: bool) -> None:
     models = {name: hash_model(folder) for name, folder in find_models(its, all_needed=not resume).items()}
-    with Workspace(output).held(its, {}, models, "fp32", resume=resume):
+    with RunFolder(output).held(its, {}, models, "fp32", resume=resume):
         pass
 
 
@@ -46,7 +45,7 @@ def test_a_run_of_an_older_version_goes_on(tmp_path: Path, distilling: Recipe) -
     noted = json.loads(path.read_text())
     del noted["precision"], noted["recipe"]["compile"]
     path.write_text(json.dumps(noted | {"recipe": noted["recipe"] | {"precision": "bf16"}}))
-    assert Workspace(tmp_path / "out").precision() == "bf16"
+    assert RunFolder(tmp_path / "out").precision() == "bf16"
     hold(tmp_path / "out", distilling, resume=True)
     hold(tmp_path / "out", distilling.model_copy(update={"precision": "bf16"}), resume=True)
     for changes in ({"precision": "fp32"}, {"compile": True}, {"seed": 7}):

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.tuning import calibrate as calibrate_module
-from es_sbert.tuning.calibrate import (
-    GRID,
+from es_sbert.diagnostics import calibration as calibrate_module
+from es_sbert.diagnostics.calibration import (
+    COSINE_GRID,
     Calibration,
+    CalibrationReport,
     CosineSample,
     NearestHits,
     calibrate,
+    calibration_lines,
     count_unrelated,
     document_cosines,
     row_at,
 )
-from es_sbert.tuning.calibrate_index import CalibrationReport
-from es_sbert.tuning.calibrate_text import calibration_lines
 from tests.engine.vectors import cosines, random_vectors
 
 # One cosine a query and document, on and beside values of the grid.
@@ -34,7 +34,9 @@ def sample_of(queries: Sequence[tuple[list[float], list[float], list[float]]]) -
     """Relevant, unrelated and nearest cosines of each query; every other of the nearest is relevant."""
     return CosineSample(
         [np.array(relevant) for relevant, _, _ in queries],
-        np.array([[sum(cosine >= value for cosine in unrelated) for value in GRID] for _, unrelated, _ in queries]),
+        np.array(
+            [[sum(cosine >= value for cosine in unrelated) for value in COSINE_GRID] for _, unrelated, _ in queries]
+        ),
         np.array([len(unrelated) for _, unrelated, _ in queries]),
         [NearestHits(np.array(hits), np.arange(len(hits)) % 2 == 0) for _, _, hits in queries],
     )
@@ -50,8 +52,8 @@ def test_the_largest_value_that_keeps_enough_is_recommended(
 ) -> None:
     recommended = calibrate(sample_of(queries), keep).recommended
     enough = [
-        value for value in GRID if np.mean([share(relevant, value) for relevant, _, _ in queries]) >= keep - 1e-9
-    ]  # fmt: skip
+        value for value in COSINE_GRID if np.mean([share(relevant, value) for relevant, _, _ in queries]) >= keep - 1e-9
+    ]
     assert recommended.row.min_cosine == max(enough)
     assert recommended.row.min_cosine <= recommended.high
     assert recommended.low is None or recommended.low <= recommended.row.min_cosine
@@ -72,9 +74,7 @@ def test_rows_say_what_loops_over_all_cosines_say(queries: list[tuple[list[float
         assert row == row_at(sample, value)
         assert row.recall.mean == pytest.approx(np.mean([share(relevant, value) for relevant, _, _ in queries]))
         assert row.unrelated.mean == pytest.approx(np.mean([share(unrelated, value) for _, unrelated, _ in queries]))
-        passing = [
-            place % 2 == 0 for _, _, hits in queries for place, cosine in enumerate(hits) if cosine >= value
-        ]  # fmt: skip
+        passing = [place % 2 == 0 for _, _, hits in queries for place, cosine in enumerate(hits) if cosine >= value]
         assert row.hits == pytest.approx(len(passing) / len(queries))
         assert row.precision == (pytest.approx(np.mean(passing)) if passing else None)
 
@@ -90,7 +90,7 @@ def test_unrelated_documents_are_counted_as_loops_count_them(
     vectors, wanted = random_vectors(int(counts.sum()), 4, seed), random_vectors(queries, 4, seed + 50)
     relevant = [random.choice(documents, size=random.integers(0, documents), replace=False).tolist() for _ in wanted]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibrate_module, "_BLOCK", 2 * len(vectors))  # two queries at a time
+        patch.setattr(calibrate_module, "_BLOCK_COSINES", 2 * len(vectors))  # two queries at a time
         passed, compared = count_unrelated(wanted, vectors, starts, relevant)
     for number, query in enumerate(wanted):
         nearest = [
@@ -99,7 +99,7 @@ def test_unrelated_documents_are_counted_as_loops_count_them(
             if place not in relevant[number]
         ]
         assert compared[number] == len(nearest)
-        for place, value in enumerate(GRID):
+        for place, value in enumerate(COSINE_GRID):
             assert abs(passed[number, place] - sum(cosine >= value for cosine in nearest)) <= sum(
                 abs(cosine - value) < 1e-9 for cosine in nearest
             )
@@ -132,10 +132,19 @@ def test_few_queries_give_no_lower_end_and_many_a_narrow_interval() -> None:
 
 def report_of(calibration: Calibration, *, labelled: bool) -> CalibrationReport:
     return CalibrationReport(
-        index="docs", field="embedding", model="m", documents=20_000, sample=100, queries=4, labelled=labelled,
-        kinds={} if labelled else {"first sentence": 4}, left_out={"documents without a vector": 7}, k=10, keep=0.75,
+        index="docs",
+        field="embedding",
+        model="m",
+        documents=20_000,
+        sample=100,
+        queries=4,
+        labelled=labelled,
+        kinds={} if labelled else {"first sentence": 4},
+        left_out={"documents without a vector": 7},
+        k=10,
+        keep=0.75,
         calibration=calibration,
-    )  # fmt: skip
+    )
 
 
 def test_the_report_ends_with_what_to_type() -> None:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.protocol import EngineInfo, Flavour
-from es_sbert.index.types import IndexType
-from es_sbert.tuning.bytes import size_text
-from es_sbert.tuning.estimate import estimate
+from es_sbert.diagnostics.index_size import estimate_size
+from es_sbert.engines.protocol import EngineInfo, EngineType
+from es_sbert.index.mapping import IndexType
+from es_sbert.messages import size_text
 
-ES9 = EngineInfo(Flavour.ELASTICSEARCH, (9, 5, 0), "http://es9")
-ES8 = EngineInfo(Flavour.ELASTICSEARCH, (8, 19, 8), "http://es8")
-OPENSEARCH = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), "http://opensearch")
+ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://es9")
+ES8 = EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://es8")
+OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://opensearch")
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ OPENSEARCH = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), "http://opensearch")
 def test_a_million_vectors_of_384_dimensions(
     info: EngineInfo, index_type: str, quantised: int, graph: int, source: int, memory: int
 ) -> None:
-    size = estimate(info, IndexType(index_type), 1_000_000, 384)
+    size = estimate_size(info, IndexType(index_type), 1_000_000, 384)
     parts = (size.vectors, size.quantised, size.graph, size.source, size.memory)
     assert parts == tuple(1_000_000 * part for part in (1536, quantised, graph, source, memory))
     assert size.disk == sum(parts[:4])
@@ -39,9 +39,9 @@ def test_a_million_vectors_of_384_dimensions(
 
 @given(st.sampled_from(list(IndexType)), st.integers(1, 10**9), st.integers(64, 4096), st.integers(4, 64))
 def test_sizes_grow_in_proportion(index_type: IndexType, count: int, dimensions: int, m: int) -> None:
-    one, two = (estimate(ES8, index_type, times * count, dimensions, m) for times in (1, 2))
+    one, two = (estimate_size(ES8, index_type, times * count, dimensions, m) for times in (1, 2))
     assert two.disk == pytest.approx(2 * one.disk, abs=2)
-    assert estimate(ES8, index_type, count, dimensions, 2 * m).graph == pytest.approx(2 * one.graph, abs=2)
+    assert estimate_size(ES8, index_type, count, dimensions, 2 * m).graph == pytest.approx(2 * one.graph, abs=2)
 
 
 @pytest.mark.parametrize(

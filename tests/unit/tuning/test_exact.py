@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.tuning.exact import exact_neighbours
+from es_sbert.diagnostics.recall import find_exact_neighbors
 from tests.engine.vectors import cosines, random_vectors
 
 
@@ -25,7 +25,7 @@ def test_pages_of_any_size_give_what_numpy_gives(count: int, k: int, page: int, 
         )
         for start in range(0, count, page)
     )
-    truth = exact_neighbours(queries, own, [everything] * 3, k, pages)
+    truth = find_exact_neighbors(queries, own, [everything] * 3, k, pages)
     assert truth.documents == count
     for number, query in enumerate(queries):
         expected = cosines(query, vectors)
@@ -41,7 +41,7 @@ def test_pages_of_any_size_give_what_numpy_gives(count: int, k: int, page: int, 
 def test_any_of_tied_documents_counts_but_no_more_than_k() -> None:
     vectors = np.array([[1, 0], [2, 0], [3, 0], [0, 1]], dtype=np.float32)
     ids = ["a", "b", "c", "d"]
-    truth = exact_neighbours(vectors[:1], [None], [set(ids)], 2, [(ids, range(4), vectors)])
+    truth = find_exact_neighbors(vectors[:1], [None], [set(ids)], 2, [(ids, range(4), vectors)])
     assert truth.hits(0, ["b", "c"]) == truth.hits(0, ["a", "c"]) == 2
     assert truth.hits(0, ["a", "b", "c"]) == 2
     assert truth.hits(0, ["a", "d"]) == 1
@@ -51,6 +51,6 @@ def test_any_of_tied_documents_counts_but_no_more_than_k() -> None:
 def test_a_document_of_several_passages_is_as_near_as_the_nearest() -> None:
     vectors = np.array([[0, 1], [1, 0], [1, 1], [-1, 0]], dtype=np.float32)
     query = np.array([[1, 0]], dtype=np.float32)
-    truth = exact_neighbours(query, [None], [{"a", "b", "c"}], 1, [(["a", "b", "c"], [0, 2, 3], vectors)])
+    truth = find_exact_neighbors(query, [None], [{"a", "b", "c"}], 1, [(["a", "b", "c"], [0, 2, 3], vectors)])
     assert truth.cosines[0] == {"a": 1.0, "b": pytest.approx(0.5**0.5), "c": -1.0}
     assert (truth.documents, truth.hits(0, ["a"]), truth.hits(0, ["b"])) == (3, 1, 0)

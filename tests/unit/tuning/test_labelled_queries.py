@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from es_sbert.diagnostics.query_sets import LabelledQuery, read_labelled_queries
 from es_sbert.errors import SourceError
-from es_sbert.tuning.queries import LabelledQuery, read_labelled_queries
 
 
 def test_queries_are_read_and_other_keys_ignored(tmp_path: Path) -> None:

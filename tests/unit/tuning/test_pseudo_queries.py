@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.index.text import TextTemplate
-from es_sbert.tuning.pseudo_queries import PseudoQuery, QueryKind, pseudo_query
+from es_sbert.diagnostics.query_sets import PseudoQuery, QueryKind, make_pseudo_query
+from es_sbert.index.text_template import TextTemplate
 
 TEXT = TextTemplate.parse("{text}")
 TITLED = TextTemplate.parse("{title}. {text}")
@@ -26,7 +26,7 @@ TITLED = TextTemplate.parse("{title}. {text}")
     ],
 )
 def test_the_first_sentence_is_searched_for_in_the_rest(text: str, query: str, rest: str) -> None:
-    made = pseudo_query(TEXT, {"text": text}, text)
+    made = make_pseudo_query(TEXT, {"text": text}, text)
     assert made is not None
     assert (made.text, made.kind, made.rest) == (query, QueryKind.SENTENCE, rest)
     assert text[: made.end].strip() == query
@@ -42,21 +42,21 @@ def test_the_first_sentence_is_searched_for_in_the_rest(text: str, query: str, r
     ],
 )
 def test_one_sentence_gives_the_first_half_of_its_words(text: str, query: str) -> None:
-    assert pseudo_query(TEXT, {"text": text}, text) == PseudoQuery(query, QueryKind.HALF, len(query), None)
+    assert make_pseudo_query(TEXT, {"text": text}, text) == PseudoQuery(query, QueryKind.HALF, len(query), None)
 
 
 def test_one_sentence_of_several_fields_gives_the_first_of_them() -> None:
     document = {"title": "Storm", "text": "trees fell"}
-    made = pseudo_query(TITLED, document, "Storm. trees fell")
+    made = make_pseudo_query(TITLED, document, "Storm. trees fell")
     assert made == PseudoQuery("Storm", QueryKind.FIELD, 0, ". trees fell")
-    assert pseudo_query(TITLED, {"title": "Storm at sea"}, "Storm at sea.") == PseudoQuery(
+    assert make_pseudo_query(TITLED, {"title": "Storm at sea"}, "Storm at sea.") == PseudoQuery(
         "Storm at", QueryKind.HALF, 8, None
     )
 
 
 @pytest.mark.parametrize("text", ["guitar", "guitar.", " x ", "…"])
 def test_a_text_of_one_word_gives_none(text: str) -> None:
-    assert pseudo_query(TEXT, {"text": text}, text) is None
+    assert make_pseudo_query(TEXT, {"text": text}, text) is None
 
 
 @given(st.text(alphabet="ab c.。!\n ", max_size=40), st.text(alphabet="xy z.\n", max_size=10))
@@ -64,7 +64,7 @@ def test_no_query_is_the_whole_text_and_none_is_empty(text: str, title: str) -> 
     document = {"title": title, "text": text}
     for template in (TEXT, TITLED):
         whole = template.text_of(document) or ""
-        made = pseudo_query(template, document, whole)
+        made = make_pseudo_query(template, document, whole)
         if made is not None:
             assert made.text
             assert made.text in " ".join(whole.split()) or made.text in whole

@@ -6,27 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.engines.protocol import Flavour
+from es_sbert.diagnostics.query_sets import read_queries
+from es_sbert.diagnostics.recall import (
+    ConfidenceInterval,
+    RecallMeasurement,
+    RecallReport,
+    SearchSetting,
+    recall_lines,
+    recall_settings,
+    recommend_setting,
+)
+from es_sbert.engines.protocol import EngineType
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.index.types import IndexType
-from es_sbert.tuning.interval import Estimate
-from es_sbert.tuning.queries import read_queries
-from es_sbert.tuning.recall import Measured, RecallReport, Setting, recommend, settings_for
-from es_sbert.tuning.recall_text import recall_lines
+from es_sbert.index.mapping import IndexType
 
 
-def row(candidates: int, low: float, oversample: float | None = None) -> Measured:
-    return Measured(Setting(candidates, oversample), Estimate(low + 0.01, low, low + 0.02), 1.25, 3.0)
+def row(candidates: int, low: float, oversample: float | None = None) -> RecallMeasurement:
+    return RecallMeasurement(
+        SearchSetting(candidates, oversample), ConfidenceInterval(low + 0.01, low, low + 0.02), 1.25, 3.0
+    )
 
 
 def test_settings_come_in_the_order_of_effort_and_make_sense() -> None:
-    assert [s.num_candidates for s in settings_for(IndexType.HNSW, 30, (), ())] == [30, 50, 100, 200, 500, 1000]
-    quantised = settings_for(IndexType.BBQ_HNSW, 100, (), ())
+    assert [s.num_candidates for s in recall_settings(IndexType.HNSW, 30, (), ())] == [30, 50, 100, 200, 500, 1000]
+    quantised = recall_settings(IndexType.BBQ_HNSW, 100, (), ())
     assert all(s.oversample is not None and s.num_candidates >= 100 * s.oversample for s in quantised)
     efforts = [s.effort(100) for s in quantised]
     assert efforts == sorted(efforts)
     assert len(set(quantised)) == len(quantised)
-    assert settings_for(IndexType.INT8_HNSW, 10, (40,), (2.0, 1.0)) == [Setting(40, 1.0), Setting(40, 2.0)]
+    assert recall_settings(IndexType.INT8_HNSW, 10, (40,), (2.0, 1.0)) == [
+        SearchSetting(40, 1.0),
+        SearchSetting(40, 2.0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -42,23 +53,25 @@ def test_values_that_make_no_sense(
     index_type: IndexType, candidates: tuple[int, ...], oversamples: tuple[float, ...], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        settings_for(index_type, 10, candidates, oversamples)
+        recall_settings(index_type, 10, candidates, oversamples)
 
 
 def test_the_least_effort_that_is_surely_enough_is_recommended() -> None:
     rows = [row(10, 0.80), row(50, 0.94), row(100, 0.951), row(200, 0.97)]
-    assert recommend(rows, 0.95) == Setting(100, None)
-    assert recommend(rows, 0.99) is None
+    assert recommend_setting(rows, 0.95) == SearchSetting(100, None)
+    assert recommend_setting(rows, 0.99) is None
 
 
 @pytest.mark.parametrize(("target", "said"), [(0.9, "num_candidates 50 and oversample 2"), (0.99, "No setting")])
 def test_the_report_says_it(target: float, said: str) -> None:
     rows = (row(10, 0.80, 1.5), row(50, 0.94, 2.0))
-    report = RecallReport("docs", "embedding", "int8_hnsw", 10, 200, 5000, target, rows, recommend(rows, target))
-    text = "\n".join(recall_lines(report, Flavour.ELASTICSEARCH))
+    report = RecallReport(
+        "docs", "embedding", "int8_hnsw", 10, 200, 5000, target, rows, recommend_setting(rows, target)
+    )
+    text = "\n".join(recall_lines(report, EngineType.ELASTICSEARCH))
     assert said in text
     assert "0.9500     0.9400–0.9600        1.2      3.0" in text
-    assert "ef_search" in recall_lines(report, Flavour.OPENSEARCH)[1]
+    assert "ef_search" in recall_lines(report, EngineType.OPENSEARCH)[1]
 
 
 def test_queries_are_lines_and_bad_files_are_named(tmp_path: Path) -> None:

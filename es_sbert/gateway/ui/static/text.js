@@ -24,7 +24,7 @@ export function valueAt(source, name) {
 }
 
 /**
- * The text of a document that was embedded, as es_sbert.index.text.TextTemplate renders it; null where it has none.
+ * The text of a document that was embedded, as es_sbert.index.text_template.TextTemplate renders it; null where it has none.
  * `parts` are pairs of a literal and the field after it (or null).
  */
 export function embeddedText(parts, source) {

@@ -12,9 +12,8 @@ from safetensors.torch import save_file
 from es_sbert.errors import BundleInvalid, OutputError, SourceError
 from es_sbert.evaluation.baselines import bilstm
 from es_sbert.evaluation.baselines.bilstm import BiLstmMax, InferSent, open_infersent
-from es_sbert.evaluation.baselines.vectors_file import WordVectors
-from es_sbert.evaluation.baselines.words import tokenize
-from es_sbert.evaluation.models import Embedder
+from es_sbert.evaluation.baselines.word_vectors import WordVectors, tokenize
+from es_sbert.evaluation.evaluated_models import SentenceEmbedder
 
 WORDS = ["a", "man", "plays", "guitar", "the", "cat", "sleeps", "."]
 TEXTS = ["a man plays guitar.", "the", "unknown", "", "the cat sleeps", "cat " * 40, "The unknown cat"]
@@ -69,7 +68,7 @@ def test_gradients_reach_the_lstm_past_padding_and_empty_texts(model: InferSent)
 def test_saved_is_the_same_when_opened(model: InferSent, tmp_path: Path) -> None:
     model.save(tmp_path / "deep/infersent")
     again = open_infersent(tmp_path / "deep/infersent")
-    assert isinstance(again, Embedder)
+    assert isinstance(again, SentenceEmbedder)
     assert again.name == "infersent"
     np.testing.assert_array_equal(again.embed(TEXTS), model.embed(TEXTS))
 

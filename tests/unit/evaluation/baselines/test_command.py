@@ -8,11 +8,14 @@ from click.testing import CliRunner
 
 from es_sbert.cli.main import cli
 from es_sbert.errors import DeviceError, SourceError
-from es_sbert.evaluation.baselines.open import open_baseline
-from es_sbert.evaluation.models import Embedder
+from es_sbert.evaluation.baselines.open_baseline import open_baseline
+from es_sbert.evaluation.evaluated_models import SentenceEmbedder
 
-ROWS = [f"a {noun} sleeps\tthe {noun} {verb}\t{label}"
-        for noun in ("cat", "dog", "man") for verb, label in (("sleeps", "yes"), ("runs", "no"))] * 4  # fmt: skip
+ROWS = [
+    f"a {noun} sleeps\tthe {noun} {verb}\t{label}"
+    for noun in ("cat", "dog", "man")
+    for verb, label in (("sleeps", "yes"), ("runs", "no"))
+] * 4
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def test_vectors_and_then_a_bilstm(tmp_path: Path, pairs: Path) -> None:
     assert [line.split(",")[0].split(": ")[0] for line in said.splitlines()[:2]] == ["epoch 1", "epoch 2"]
     for spec, width in ((f"word2vec:{vectors}", 5), (f"infersent:{folder}", 6)):
         model = open_baseline(spec)
-        assert isinstance(model, Embedder)
+        assert isinstance(model, SentenceEmbedder)
         assert model.embed(["the cat runs", "a dog"]).shape == (2, width)
 
 

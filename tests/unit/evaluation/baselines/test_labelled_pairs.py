@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.baselines.labelled_pairs import read_labelled_pairs
+from es_sbert.evaluation.baselines.bilstm import read_classified_pairs
 
 COLUMNS = ("premise", "hypothesis", "label")
 
@@ -13,11 +13,11 @@ COLUMNS = ("premise", "hypothesis", "label")
 def test_pairs_and_their_classes(tmp_path: Path) -> None:
     path = tmp_path / "nli.tsv"
     path.write_text("premise\thypothesis\tlabel\na\tb\tneutral\nc\td\tentailment\n")
-    pairs = read_labelled_pairs(path, COLUMNS)
+    pairs = read_classified_pairs(path, COLUMNS)
     assert (pairs.first, pairs.second, pairs.classes) == (["a", "c"], ["b", "d"], ("entailment", "neutral"))
     assert pairs.labels.tolist() == [1, 0]
     assert len(pairs) == 2
-    assert read_labelled_pairs(path, COLUMNS, ("neutral", "x", "entailment")).labels.tolist() == [0, 2]
+    assert read_classified_pairs(path, COLUMNS, ("neutral", "x", "entailment")).labels.tolist() == [0, 2]
 
 
 def test_classes_that_are_numbers(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_classes_that_are_numbers(tmp_path: Path) -> None:
     path.write_text(
         '{"premise": "a", "hypothesis": "b", "label": 1}\n{"premise": "a", "hypothesis": "b", "label": 0}\n'
     )
-    pairs = read_labelled_pairs(path, COLUMNS)
+    pairs = read_classified_pairs(path, COLUMNS)
     assert (pairs.classes, pairs.labels.tolist()) == (("0", "1"), [1, 0])
 
 
@@ -38,7 +38,7 @@ def test_every_bad_row_is_named(tmp_path: Path) -> None:
         '{"premise": "a", "hypothesis": "b"}\n'
     )
     with pytest.raises(SourceError) as error:
-        read_labelled_pairs(path, COLUMNS, ("no", "yes"))
+        read_classified_pairs(path, COLUMNS, ("no", "yes"))
     assert error.value.message.splitlines() == [
         f"{path}, line 2: label is 'maybe', none of no, yes",
         f"{path}, line 3: premise is empty",
@@ -50,4 +50,4 @@ def test_missing_column(tmp_path: Path) -> None:
     path = tmp_path / "nli.tsv"
     path.write_text("premise\thypothesis\na\tb\n")
     with pytest.raises(SourceError, match="no column label"):
-        read_labelled_pairs(path, COLUMNS)
+        read_classified_pairs(path, COLUMNS)

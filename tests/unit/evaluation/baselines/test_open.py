@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import EsSbertError, ModelNotFound, SourceError, UsageError
-from es_sbert.evaluation.baselines.open import BASELINES, open_baseline
-from es_sbert.evaluation.models import Embedder, PairScorer
+from es_sbert.evaluation.baselines.open_baseline import BASELINES, open_baseline
+from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 from tests.tiny import HIDDEN, write_tiny_bert
 
 
@@ -20,7 +20,7 @@ def test_words_that_name_no_baseline(spec: str) -> None:
 def test_word_vectors(tmp_path: Path, kind: str) -> None:
     (tmp_path / "words.vec").write_text("2 3\na 1 2 3\ncat 3 2 1\n")
     model = open_baseline(f"{kind}:{tmp_path / 'words.vec'}")
-    assert isinstance(model, Embedder)
+    assert isinstance(model, SentenceEmbedder)
     assert model.name == f"{kind} averaged (words.vec)"
     np.testing.assert_array_equal(model.embed(["a cat"]), [[2, 2, 2]])
 
@@ -29,14 +29,14 @@ def test_tfidf(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("the cat\nthe dog\n")
     assert isinstance(open_baseline("tfidf"), PairScorer)
     model = open_baseline(f"tfidf:{tmp_path / 'corpus.txt'}")
-    assert isinstance(model, Embedder)
+    assert isinstance(model, SentenceEmbedder)
     assert model.embed(["a cat"]).shape == (1, 3)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("average", "tiny averaged"), ("cls", "tiny CLS")])
 def test_transformer(tmp_path: Path, kind: str, name: str) -> None:
     model = open_baseline(f"{kind}:{write_tiny_bert(tmp_path / 'tiny')}")
-    assert isinstance(model, Embedder)
+    assert isinstance(model, SentenceEmbedder)
     assert model.name == name
     assert model.embed(["a cat"]).shape == (1, HIDDEN)
 
@@ -67,5 +67,11 @@ def test_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_form_is_explained() -> None:
     assert {form.partition(":")[0] for form in BASELINES} == {
-        "glove", "fasttext", "word2vec", "tfidf", "average", "cls", "infersent",
-    }  # fmt: skip
+        "glove",
+        "fasttext",
+        "word2vec",
+        "tfidf",
+        "average",
+        "cls",
+        "infersent",
+    }

@@ -10,7 +10,7 @@ from sklearn.metrics.pairwise import paired_cosine_distances
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.baselines import tfidf
 from es_sbert.evaluation.baselines.tfidf import Tfidf, TfidfOfPairs
-from es_sbert.evaluation.models import Embedder, PairScorer
+from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 
 CORPUS = ["the cat sleeps", "the dog sleeps on the mat", "a man plays guitar", "guitar music for the cat"]
 FIRST = ["the cat sleeps", "a dog plays guitar", "unicorn", "the mat", ""]
@@ -82,6 +82,6 @@ def test_texts_without_words_are_refused() -> None:
 
 def test_what_they_are() -> None:
     assert isinstance(TfidfOfPairs(), PairScorer)
-    assert not isinstance(TfidfOfPairs(), Embedder)
-    assert isinstance(Tfidf(CORPUS), Embedder)
+    assert not isinstance(TfidfOfPairs(), SentenceEmbedder)
+    assert isinstance(Tfidf(CORPUS), SentenceEmbedder)
     assert isinstance(Tfidf(CORPUS), PairScorer)

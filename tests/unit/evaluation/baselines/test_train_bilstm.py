@@ -7,22 +7,27 @@ import pytest
 import torch
 
 from es_sbert.errors import SourceError, TrainingDiverged
-from es_sbert.evaluation.baselines.bilstm import BiLstmMax
-from es_sbert.evaluation.baselines.labelled_pairs import LabelledPairs
-from es_sbert.evaluation.baselines.train_bilstm import Epoch, PairClassifier, _batches, train_bilstm
-from es_sbert.evaluation.baselines.vectors_file import WordVectors
+from es_sbert.evaluation.baselines.bilstm import (
+    BiLstmMax,
+    ClassifiedPairs,
+    EpochResult,
+    PairClassifier,
+    _batches,
+    train_bilstm,
+)
+from es_sbert.evaluation.baselines.word_vectors import WordVectors
 
 NOUNS, VERBS = ["cat", "dog", "man", "bird"], ["sleeps", "runs", "sings", "eats"]
 CLASSES = ("same", "other")
 
 
-def language() -> LabelledPairs:
+def language() -> ClassifiedPairs:
     """Sentences of a noun and a verb; a pair is of the first class where the verbs are the same."""
     sentences = list(itertools.product(NOUNS, VERBS))
     pairs = list(itertools.product(sentences, sentences))
     first = [" ".join(u) for u, _ in pairs]
     second = [" ".join(v) for _, v in pairs]
-    return LabelledPairs(first, second, np.array([int(u[1] != v[1]) for u, v in pairs]), CLASSES)
+    return ClassifiedPairs(first, second, np.array([int(u[1] != v[1]) for u, v in pairs]), CLASSES)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,7 @@ def vectors() -> WordVectors:
 
 
 def test_loss_falls_and_the_classes_are_learnt(vectors: WordVectors) -> None:
-    seen: list[Epoch] = []
+    seen: list[EpochResult] = []
     train_bilstm(
         language(), vectors, dev=language(), hidden=16, epochs=12, batch=16, learning_rate=0.01, on_epoch=seen.append
     )
@@ -70,7 +75,7 @@ def test_best_epoch_is_kept_and_the_rate_falls(vectors: WordVectors, monkeypatch
             rates.append(self.param_groups[0]["lr"])
             super().step()
 
-    monkeypatch.setattr("es_sbert.evaluation.baselines.train_bilstm._accuracy", accuracy)
+    monkeypatch.setattr("es_sbert.evaluation.baselines.bilstm._accuracy", accuracy)
     monkeypatch.setattr(torch.optim, "Adam", Adam)
     model = train_bilstm(language(), vectors, dev=language(), hidden=4, epochs=4, batch=256)
     assert torch.equal(model.network.lstm.weight_ih_l0, weights[1])
@@ -78,7 +83,7 @@ def test_best_epoch_is_kept_and_the_rate_falls(vectors: WordVectors, monkeypatch
 
 
 def test_training_ends_below_the_last_rate(vectors: WordVectors) -> None:
-    seen: list[Epoch] = []
+    seen: list[EpochResult] = []
     train_bilstm(language(), vectors, dev=language(), hidden=4, epochs=5, learning_rate=1.005e-5, on_epoch=seen.append)
     assert len(seen) == 1
 
@@ -125,6 +130,6 @@ def test_diverged_training_stops(vectors: WordVectors) -> None:
 
 
 def test_table_of_another_language(vectors: WordVectors) -> None:
-    pairs = LabelledPairs(["die Katze"], ["der Hund"], np.array([0]), CLASSES)
+    pairs = ClassifiedPairs(["die Katze"], ["der Hund"], np.array([0]), CLASSES)
     with pytest.raises(SourceError, match="knows no word"):
         train_bilstm(pairs, vectors, dev=language(), hidden=4)

@@ -12,8 +12,8 @@ from sentence_transformers.sentence_transformer.modules import Dense, Pooling, T
 from transformers import AutoModel, AutoTokenizer
 
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
-from es_sbert.evaluation.baselines.transformer import TokenPooling, TransformerBaseline, pool
-from es_sbert.evaluation.models import Embedder
+from es_sbert.evaluation.baselines.pooled_transformer import TokenPooling, TransformerBaseline, pool_tokens
+from es_sbert.evaluation.evaluated_models import SentenceEmbedder
 from tests.tiny import HIDDEN, write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
 
@@ -68,7 +68,7 @@ def test_bare_folder_gives_the_same(folder: Path, tmp_path: Path) -> None:
 
 
 def test_neighbours_do_not_matter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("es_sbert.evaluation.baselines.transformer.BUDGET", {"cpu": 30})
+    monkeypatch.setattr("es_sbert.evaluation.baselines.pooled_transformer.BUDGET", {"cpu": 30})
     model = TransformerBaseline(folder, TokenPooling.AVERAGE, "tiny")
     alone = np.concatenate([model.embed([text]) for text in TEXTS])
     np.testing.assert_allclose(model.embed(TEXTS), alone, atol=2e-6)
@@ -89,13 +89,13 @@ def test_lower_casing_of_the_folder_is_kept(folder: Path, tmp_path: Path) -> Non
 def test_pooling_by_hand() -> None:
     states = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [90.0, 90.0]], [[5.0, 5.0], [7.0, 7.0], [9.0, 9.0]]])
     mask = torch.tensor([[1, 1, 0], [0, 0, 0]])
-    assert pool(states, mask, TokenPooling.AVERAGE).tolist() == [[2.0, 4.0], [0.0, 0.0]]
-    assert pool(states, mask, TokenPooling.CLS).tolist() == [[1.0, 2.0], [5.0, 5.0]]
+    assert pool_tokens(states, mask, TokenPooling.AVERAGE).tolist() == [[2.0, 4.0], [0.0, 0.0]]
+    assert pool_tokens(states, mask, TokenPooling.CLS).tolist() == [[1.0, 2.0], [5.0, 5.0]]
 
 
 def test_no_texts_and_no_prompts(folder: Path) -> None:
     model = TransformerBaseline(folder, TokenPooling.CLS, "tiny")
-    assert isinstance(model, Embedder)
+    assert isinstance(model, SentenceEmbedder)
     assert model.embed([]).shape == (0, HIDDEN)
     np.testing.assert_array_equal(model.embed(["a cat"], "query"), model.embed(["a cat"]))
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from es_sbert.errors import OutputError, SourceError
-from es_sbert.evaluation.baselines import vectors_file
-from es_sbert.evaluation.baselines.vectors_file import WordVectors, read_word_vectors, write_word_vectors
+from es_sbert.evaluation.baselines import word_vectors
+from es_sbert.evaluation.baselines.word_vectors import WordVectors, read_word_vectors, write_word_vectors
 
 GLOVE = "the 0.1 -0.25 3e-2\nThe 1 2 3\n. 0.5 0.5 -0.5\nthe 9 9 9\n東京 -1 0 1\n"
 
@@ -49,7 +49,7 @@ def test_fasttext_with_header_as_gensim_reads_it(tmp_path: Path, name: str) -> N
 
 
 def test_table_grows_over_several_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors_file, "_ROWS", 7)
+    monkeypatch.setattr(word_vectors, "_ROWS", 7)
     random = np.random.default_rng(0)
     expected = random.normal(size=(50, 4)).astype(np.float32)
     lines = [f"w{number} " + " ".join(map(repr, row.tolist())) for number, row in enumerate(expected)]

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from es_sbert.evaluation.baselines.vectors_file import WordVectors
-from es_sbert.evaluation.baselines.word_vectors import AveragedWordVectors
-from es_sbert.evaluation.models import Embedder
+from es_sbert.evaluation.baselines.word_vectors import AveragedWordVectors, WordVectors
+from es_sbert.evaluation.evaluated_models import SentenceEmbedder
 
 TABLE = WordVectors({"a": 0, "cat": 1, "Cat": 2, "n't": 3}, np.float32([[1, 0, 0], [0, 2, 0], [0, 0, 4], [-1, -1, -1]]))
 MODEL = AveragedWordVectors(TABLE, "words averaged")
@@ -30,4 +29,4 @@ def test_no_texts_give_no_vectors() -> None:
 
 
 def test_is_an_embedder() -> None:
-    assert isinstance(MODEL, Embedder)
+    assert isinstance(MODEL, SentenceEmbedder)

@@ -11,15 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import EsSbertError, ModelError, Overloaded
-from es_sbert.gateway.writes.answers import AnswerText, JoinedAnswer, failed_part, read_answer
-from es_sbert.gateway.writes.items import Item, Operation
+from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
+from es_sbert.gateway.writes.send_bulk import (
+    JoinedBulkResponse,
+    RawBulkResponse,
+    failed_part_response,
+    parse_bulk_response,
+)
 
 ERRORS: list[tuple[EsSbertError, int]] = [(ModelError("m", "r"), 503), (Overloaded("m", "r"), 429)]
-Window = tuple[Sequence[Any], Sequence[Item], Mapping[int, EsSbertError]]
+Window = tuple[Sequence[Any], Sequence[BulkItem], Mapping[int, EsSbertError]]
 
 
-def item(number: int) -> Item:
-    return Item(Operation.INDEX, "docs", str(number), None, b"", b"", b"")
+def item(number: int) -> BulkItem:
+    return BulkItem(OpType.INDEX, "docs", str(number), None, b"", b"", b"")
 
 
 def result(number: int, status: int = 201) -> dict[str, Any]:
@@ -28,7 +33,7 @@ def result(number: int, status: int = 201) -> dict[str, Any]:
 
 def joined(*windows: Window) -> Any:
     """The answer to a request that went in windows, each of them in parts."""
-    whole = JoinedAnswer()
+    whole = JoinedBulkResponse()
     for answers, items, refused in windows:
         whole.add(answers, items, refused)
     parts = list(whole.body())
@@ -69,7 +74,7 @@ def test_results_stand_in_the_order_of_the_request(
 def test_an_error_of_any_part_is_one_of_the_whole() -> None:
     items = [item(number) for number in range(3)]
     good = {"took": 1, "errors": False, "items": [result(0)]}
-    bad = failed_part(items[1:], 413, {"type": "t"})
+    bad = failed_part_response(items[1:], 413, {"type": "t"})
     for whole in (joined(([good, bad], items, {})), joined(([good], items[:1], {}), ([bad], items[1:], {}))):
         assert whole["errors"] is True
         assert [one["index"]["status"] for one in whole["items"]] == [201, 413, 413]
@@ -105,15 +110,15 @@ def test_times_of_all_parts_add_up() -> None:
 
 @given(st.lists(st.lists(st.text(max_size=5), max_size=4), min_size=1, max_size=4), st.booleans())
 def test_results_that_are_not_read_are_joined_as_those_that_are(parts: list[list[str]], errors: bool) -> None:
-    text, read = JoinedAnswer(), JoinedAnswer()
+    text, read = JoinedBulkResponse(), JoinedBulkResponse()
     for number, names in enumerate(parts):
         items = [{"index": {"_id": name, "text": '"items":[]}'}} for name in names]
         members = {"errors": errors and number == 0, "took": 2, "ingest_took": 1, "items": items}
         body = json.dumps(members, separators=(",", ":")).encode()
-        answer = AnswerText.of(body)
+        answer = RawBulkResponse.of(body)
         assert answer is not None
-        text.add_text(answer)
-        object_ = read_answer(body)
+        text.add_raw(answer)
+        object_ = parse_bulk_response(body)
         assert object_ is not None
         read.add([object_], [item(0)] * len(names), {})
     assert sum(map(len, text.body())) == text.length
@@ -129,13 +134,13 @@ def test_results_that_are_not_read_are_joined_as_those_that_are(parts: list[list
     ],
 )  # fmt: skip
 def test_results_of_another_form_are_read(body: bytes) -> None:
-    assert AnswerText.of(body) is None
+    assert RawBulkResponse.of(body) is None
 
 
 def test_what_is_told_of_an_item_may_hold_half_a_character() -> None:
-    answer = read_answer(rb'{"errors":true,"items":[{"index":{"_id":"0","error":{"reason":"\ud83d"}}}]}')
+    answer = parse_bulk_response(rb'{"errors":true,"items":[{"index":{"_id":"0","error":{"reason":"\ud83d"}}}]}')
     assert answer is not None
-    whole = JoinedAnswer()
+    whole = JoinedBulkResponse()
     whole.add([answer], [item(0)], {})
     assert b"\xed\xa0\xbd" in b"".join(whole.body())
 
@@ -144,4 +149,4 @@ def test_what_is_told_of_an_item_may_hold_half_a_character() -> None:
     "body", [b"<html>", b"[]", b'{"items":{}}', b'{"items":[1]}', b'{"items":[{"index":1}]}', b'{"took":"1"}']
 )
 def test_what_is_no_answer_to_a_bulk_request_is_not_read(body: bytes) -> None:
-    assert read_answer(body) is None
+    assert parse_bulk_response(body) is None

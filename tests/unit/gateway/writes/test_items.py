@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.gateway.writes.items import BulkBody, Item, Operation, Window, WindowLimits, single_item
+from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits, document_item
 from tests.unit.gateway.writes.reading import read_bulk
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
@@ -25,31 +25,33 @@ _SPACE = st.sampled_from([b"", b" ", b"\r", b" \t\r"])
 
 @st.composite
 def _actions(draw: st.DrawFn) -> bytes:
-    operation = draw(st.sampled_from(list(Operation)))
+    operation = draw(st.sampled_from(list(OpType)))
     said: dict[str, Any] = draw(
         st.fixed_dictionaries({}, optional={"_index": _NAMES, "_id": _NAMES | st.integers(0, 9), "routing": _NAMES})
     )
     line = draw(_SPACE) + json.dumps({str(operation): said}).encode() + draw(_SPACE) + b"\n"
     blank = draw(st.sampled_from([b"", b"", b"\n", b" \r\n"]))
-    if operation is Operation.DELETE:
+    if operation is OpType.DELETE:
         return blank + line
     return blank + line + draw(_SPACE) + draw(_DOCUMENTS) + draw(_SPACE) + b"\n"
 
 
 def windows(
     bulk: BulkBody, items: int = 1000, size: int = 1 << 30, weight: Any = lambda name, size: size
-) -> list[Window]:
+) -> list[BulkWindow]:
     """All windows of a request."""
-    found: list[Window] = []
+    found: list[BulkWindow] = []
     while not found or found[-1].end < len(bulk.body):
         found.append(bulk.window(found[-1].end if found else 0, WindowLimits(items, size, weight)))
     return found
 
 
 @given(
-    st.lists(_actions(), max_size=12), st.sampled_from([b"", b"\n", b"\r\n \n"]), st.integers(1, 5),
+    st.lists(_actions(), max_size=12),
+    st.sampled_from([b"", b"\n", b"\r\n \n"]),
+    st.integers(1, 5),
     st.sampled_from([1, 60, 150, 1 << 30]),
-)  # fmt: skip
+)
 def test_windows_hold_every_action_once_and_in_order(actions: list[bytes], end: bytes, items: int, size: int) -> None:
     body = b"".join(actions) + (end or (b"" if actions else b"\n"))
     bulk = read_bulk(body, "docs")
@@ -67,14 +69,16 @@ def test_windows_hold_every_action_once_and_in_order(actions: list[bytes], end: 
 
 
 @given(
-    st.lists(_actions(), max_size=12), st.sampled_from([b"", b"\n", b'{"index":{}}\n']), st.integers(1, 5),
+    st.lists(_actions(), max_size=12),
+    st.sampled_from([b"", b"\n", b'{"index":{}}\n']),
+    st.integers(1, 5),
     st.sampled_from([1, 60, 150, 1 << 30]),
-)  # fmt: skip
+)
 def test_parts_hold_every_action_once_and_in_order(actions: list[bytes], end: bytes, items: int, size: int) -> None:
     body = b"".join(actions) + (end or (b"" if actions else b"\n"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("es_sbert.gateway.writes.items._PART_ITEMS", items)
-        patch.setattr("es_sbert.gateway.writes.items._PART_BYTES", size)
+        patch.setattr("es_sbert.gateway.writes.bulk_items._PART_ITEMS", items)
+        patch.setattr("es_sbert.gateway.writes.bulk_items._PART_BYTES", size)
         bulk = read_bulk(body, "docs")
     assert bulk is not None
     assert (bulk.cuts[0], bulk.cuts[-1]) == (0, len(body))
@@ -99,18 +103,20 @@ def test_each_action_says_where_it_goes_or_the_request_does() -> None:
     bulk = read_bulk(
         b'{"index":{}}\n{"a":1}\n{"delete":{"_index":"other","_id":7}}\n'
         b'\n{"update":{"_id":"x","routing":"r"}}\r\n {"doc":{}} \r\n{"create":{"_index":null,"_id":true}}\n\n',
-        "docs", "shard",
-    )  # fmt: skip
+        "docs",
+        "shard",
+    )
     assert bulk is not None
     assert bulk.names == {"docs"}, "a delete has no text"
     [window] = windows(bulk)
     assert window.items == [
-        Item(Operation.INDEX, "docs", None, "shard", b'{"index":{}}\n', b'{"a":1}', b"\n"),
-        Item(Operation.DELETE, "other", "7", "shard", b'{"delete":{"_index":"other","_id":7}}\n', b"", b""),
-        Item(Operation.UPDATE, "docs", "x", "r", b'\n{"update":{"_id":"x","routing":"r"}}\r\n ', b'{"doc":{}}',
-             b" \r\n"),
-        Item(Operation.CREATE, "docs", None, "shard", b'{"create":{"_index":null,"_id":true}}\n', b"", b"\n"),
-    ]  # fmt: skip
+        BulkItem(OpType.INDEX, "docs", None, "shard", b'{"index":{}}\n', b'{"a":1}', b"\n"),
+        BulkItem(OpType.DELETE, "other", "7", "shard", b'{"delete":{"_index":"other","_id":7}}\n', b"", b""),
+        BulkItem(
+            OpType.UPDATE, "docs", "x", "r", b'\n{"update":{"_id":"x","routing":"r"}}\r\n ', b'{"doc":{}}', b" \r\n"
+        ),
+        BulkItem(OpType.CREATE, "docs", None, "shard", b'{"create":{"_index":null,"_id":true}}\n', b"", b"\n"),
+    ]
 
 
 def test_the_weight_of_an_action_is_that_of_its_index() -> None:
@@ -130,7 +136,7 @@ def test_names_of_indices_are_kept_up_to_a_limit() -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16", "utf-8-sig", "utf-32-be"])
 def test_lines_in_another_encoding_are_read_in_parts(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("es_sbert.gateway.writes.items._STEP_BYTES", 30)
+    monkeypatch.setattr("es_sbert.gateway.writes.bulk_items._STEP_BYTES", 30)
     document = '{"text":"a cät"}'
     body = b"".join(b'{"index":{}}\n' + document.encode(encoding) + b"\n" for _ in range(5))
     bulk = read_bulk(body, "docs")
@@ -140,7 +146,7 @@ def test_lines_in_another_encoding_are_read_in_parts(encoding: str, monkeypatch:
 
 @pytest.mark.parametrize("step", range(1, 70))
 def test_a_byte_order_mark_is_found_wherever_a_step_ends(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("es_sbert.gateway.writes.items._STEP_BYTES", step)
+    monkeypatch.setattr("es_sbert.gateway.writes.bulk_items._STEP_BYTES", step)
     lines = b'{"index":{}}\n{"a":1}\n{"index":{}}\n'
     bulk = read_bulk(lines + b'\xef\xbb\xbf{"a":2}\n', "docs")
     assert bulk is not None
@@ -180,7 +186,7 @@ def test_what_the_engine_would_refuse_is_left_to_it(body: bytes) -> None:
 
 
 def test_the_body_of_a_document_api_is_its_document() -> None:
-    item = single_item(Operation.INDEX, "docs", "1", None, b'\n {"a": 1}\n')
+    item = document_item(OpType.INDEX, "docs", "1", None, b'\n {"a": 1}\n')
     assert (item.head, item.source, item.tail) == (b"\n ", b'{"a": 1}', b"\n")
     assert item.with_source(b"{}").body == b"\n {}\n"
-    assert single_item(Operation.CREATE, "docs", "1", None, b" ").body == b" "
+    assert document_item(OpType.CREATE, "docs", "1", None, b" ").body == b" "

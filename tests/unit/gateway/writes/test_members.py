@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.gateway.writes.members import members, value_of, with_values, without
+from es_sbert.gateway.writes.json_splice import member_value, object_members, remove_members, replace_values
 
 _SCALARS = (
     st.none()
@@ -32,20 +32,25 @@ def _encodable(value: Any) -> bool:
 
 
 @given(_OBJECTS.filter(_encodable), st.booleans(), st.sampled_from([None, 1]), st.data())
-def test_members_are_taken_out_and_replaced(fields: dict[str, Any], ascii: bool, indent: int | None,
-                                            data: st.DataObject) -> None:  # fmt: skip
+def test_members_are_taken_out_and_replaced(
+    fields: dict[str, Any], ascii: bool, indent: int | None, data: st.DataObject
+) -> None:
     source = json.dumps(fields, ensure_ascii=ascii, indent=indent).encode()
-    assert [member.name for member in members(source.decode())] == list(fields)
+    assert [member.name for member in object_members(source.decode())] == list(fields)
     names = set(data.draw(st.lists(st.sampled_from(list(fields))))) if fields else set()
-    assert json.loads(without(source, names)) == {key: value for key, value in fields.items() if key not in names}
+    assert json.loads(remove_members(source, names)) == {
+        key: value for key, value in fields.items() if key not in names
+    }
     new = dict.fromkeys(names, b'{"n": 0}')
-    assert json.loads(with_values(source, new)) == fields | {name: {"n": 0} for name in names}
-    assert with_values(source, {}) == source
+    assert json.loads(replace_values(source, new)) == fields | {name: {"n": 0} for name in names}
+    assert replace_values(source, {}) == source
     for name, value in fields.items():
-        assert json.loads(value_of(source, name)) == value
+        assert json.loads(member_value(source, name)) == value
 
 
 def test_what_stays_keeps_its_digits_and_its_spacing() -> None:
     source = b'{ "x" : 1.0000000000000000001 , "gone":[1,{"}":2}], "long":1' + b"0" * 5000 + b', "u": "\\u00e9"}'
-    assert without(source, {"gone"}) == b'{"x" : 1.0000000000000000001,"long":1' + b"0" * 5000 + b',"u": "\\u00e9"}'
-    assert with_values(b'{"a": 1 , "b":{"c":"\xc3\xa9"}}', {"a": b"[]"}) == b'{"a": [] , "b":{"c":"\xc3\xa9"}}'
+    assert (
+        remove_members(source, {"gone"}) == b'{"x" : 1.0000000000000000001,"long":1' + b"0" * 5000 + b',"u": "\\u00e9"}'
+    )
+    assert replace_values(b'{"a": 1 , "b":{"c":"\xc3\xa9"}}', {"a": b"[]"}) == b'{"a": [] , "b":{"c":"\xc3\xa9"}}'

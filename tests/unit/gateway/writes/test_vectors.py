@@ -10,17 +10,17 @@ import numpy as np
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFound, Overloaded
-from es_sbert.gateway.embedding.cache import VectorCache
-from es_sbert.gateway.embedding.embedder import Embedder, EmbeddingSettings
-from es_sbert.gateway.embedding.models import Models
+from es_sbert.gateway.embedding.embedder import BatchingEmbedder, VectorCache
+from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.writes.vectors import Embedded, Vectorizer
-from es_sbert.index.meta import PassageRules
+from es_sbert.gateway.settings import EmbeddingSettings
+from es_sbert.gateway.writes.document_embedder import DocumentEmbedder, EmbeddedText
+from es_sbert.index.vector_meta import ChunkRules
 from tests.unit.gateway.encoders import TellingEncoder
 from tests.unit.ingest.support import target
 
 PLAIN, OTHER, UNKNOWN, MISMATCH = (target(model=model) for model in ("one", "two", "unknown", "mismatch"))
-PARTS = target("parts", model="one", passages=PassageRules(tokens=4, overlap=0))
+PARTS = target("parts", model="one", passages=ChunkRules(tokens=4, overlap=0))
 
 
 class CuttingEncoder(TellingEncoder):
@@ -37,18 +37,18 @@ class CuttingEncoder(TellingEncoder):
 
 
 class Served:
-    """Two models in place of `Models`."""
+    """Two models in place of `ModelRegistry`."""
 
     def __init__(self, waiting_texts: int = 4096) -> None:
         self.encoders = {name: CuttingEncoder(name) for name in ("one", "two")}
         settings = EmbeddingSettings(waiting_texts=waiting_texts)
         self.embedders = {
-            name: Embedder(cast(Encoder, encoder), settings, VectorCache(0), GatewayMetrics())
+            name: BatchingEmbedder(cast(Encoder, encoder), settings, VectorCache(0), GatewayMetrics())
             for name, encoder in self.encoders.items()
         }
-        self.vectorize = Vectorizer(cast(Models, self), waiting_texts)
+        self.vectorize = DocumentEmbedder(cast(ModelRegistry, self), waiting_texts)
 
-    async def get(self, name: str, fingerprint: str) -> Embedder:
+    async def get(self, name: str, fingerprint: str) -> BatchingEmbedder:
         assert name == fingerprint
         if name == "mismatch":
             raise IndexMismatch("m", "r")
@@ -65,8 +65,8 @@ def run(scenario: Awaitable[None]) -> None:
     asyncio.run(limited())
 
 
-def assert_is(made: Embedded | EsSbertError, encoder: TellingEncoder, *texts: str) -> None:
-    assert isinstance(made, Embedded)
+def assert_is(made: EmbeddedText | EsSbertError, encoder: TellingEncoder, *texts: str) -> None:
+    assert isinstance(made, EmbeddedText)
     assert made.piece.texts == texts
     np.testing.assert_array_equal(made.vectors, encoder.expected(texts, "document"))
     assert made.tokens == [len(text) + 1 for text in texts]
@@ -79,10 +79,17 @@ def test_each_text_gets_the_vector_of_its_own_model_and_passages() -> None:
         one, two = served.encoders["one"], served.encoders["two"]
         assert await served.vectorize([]) == []
         for _ in range(2):
-            made = await served.vectorize([
-                (PLAIN, "a"), (OTHER, "b"), (PARTS, "long text in words"), (UNKNOWN, "c"), (PLAIN, "d"), (PARTS, "  "),
-                (MISMATCH, "e"),
-            ])  # fmt: skip
+            made = await served.vectorize(
+                [
+                    (PLAIN, "a"),
+                    (OTHER, "b"),
+                    (PARTS, "long text in words"),
+                    (UNKNOWN, "c"),
+                    (PLAIN, "d"),
+                    (PARTS, "  "),
+                    (MISMATCH, "e"),
+                ]
+            )
             assert_is(made[0], one, "a")
             assert_is(made[1], two, "b")
             assert_is(made[2], one, "long", "text", "in", "words")
@@ -115,7 +122,7 @@ def test_only_the_texts_that_find_no_room_are_refused() -> None:
         waiting = asyncio.create_task(served.embedders["one"].embed(["x"] * 31))
         await asyncio.to_thread(one.started.wait, 60)
         made = await served.vectorize([(PLAIN, "a"), (OTHER, "b"), (PLAIN, "c")])
-        assert [type(found) for found in made] == [Overloaded, Embedded, Overloaded]
+        assert [type(found) for found in made] == [Overloaded, EmbeddedText, Overloaded]
         one.may_run.set()
         await waiting
         assert_is((await served.vectorize([(PARTS, "a b c")]))[0], one, "a", "b", "c")

@@ -11,55 +11,70 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.protocol import EngineInfo, Flavour
+from es_sbert.engines.protocol import EngineInfo, EngineType
 from es_sbert.errors import EsSbertError, ModelError
-from es_sbert.gateway.writes.changes import Absent, Standing, merged
+from es_sbert.gateway.writes.bulk_items import BulkItem, OpType, WindowLimits
 from es_sbert.gateway.writes.destinations import Destination
-from es_sbert.gateway.writes.items import Item, Operation, WindowLimits
-from es_sbert.gateway.writes.request import Ready, changed_items, read_items, with_vectors
-from es_sbert.gateway.writes.vectors import Embedded
-from es_sbert.gateway.writes.written import Key, Written, standing_before
-from es_sbert.index.filled import Piece
-from es_sbert.index.meta import DocumentMeta, document_hash, text_hash
-from es_sbert.index.targets import Targets
+from es_sbert.gateway.writes.document_changes import (
+    NoPreviousDocument,
+    PreviousDocument,
+    WriteItem,
+    WriteKey,
+    merge_partial_document,
+    previous_documents,
+)
+from es_sbert.gateway.writes.document_embedder import EmbeddedText
+from es_sbert.gateway.writes.prepare_items import PreparedItems, add_vectors, detect_vector_changes, parse_items
+from es_sbert.index.document_vectors import ChunkedText, EmbeddingTargets
+from es_sbert.index.vector_meta import DocumentMeta, document_hash, text_hash
 from tests.unit.gateway.writes.reading import read_bulk
 from tests.unit.ingest.support import target
 
-INFO = EngineInfo(Flavour.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
+INFO = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
 NOW = "2026-01-31T12:00:00.000Z"
 PLAIN = (target(),)
 TITLED = (target(template="{title}. {body}"),)
 TWO = (target(), target("other", "{text} {more}", model="another"))
-MISSING = Absent.MISSING
+MISSING = NoPreviousDocument.MISSING
 
 
 def meta_of(text: str, model: str = "model", content: Any = None) -> dict[str, Any]:
-    return DocumentMeta(fingerprint=model, text_hash=text_hash(text), document_hash=content, tokens=len(text),
-                        truncated=False, embedded_at=NOW).as_json()  # fmt: skip
+    return DocumentMeta(
+        fingerprint=model,
+        text_hash=text_hash(text),
+        document_hash=content,
+        tokens=len(text),
+        truncated=False,
+        embedded_at=NOW,
+    ).as_json()
 
 
 def vector_of(text: str) -> list[float]:
     return [float(len(text)), 0.5, 0.0, 1.0]
 
 
-def read(body: bytes) -> list[Item]:
+def read(body: bytes) -> list[BulkItem]:
     """All items of a bulk request."""
     bulk = read_bulk(body, "docs")
     assert bulk is not None
     return bulk.window(0, WindowLimits(1000, 1000, lambda name, size: 0)).items
 
 
-def passed(body: bytes, targets: Targets = PLAIN, found: Mapping[Key, Standing] | None = None,
-           error: EsSbertError | None = None) -> Ready:  # fmt: skip
+def passed(
+    body: bytes,
+    targets: EmbeddingTargets = PLAIN,
+    found: Mapping[WriteKey, PreviousDocument] | None = None,
+    error: EsSbertError | None = None,
+) -> PreparedItems:
     """A bulk request through all pure steps, with a model whose vectors tell the length of the text."""
     items = read(body)
-    changed = changed_items(read_items(items, {"docs": Destination("docs", targets)}), found or {})
+    changed = detect_vector_changes(parse_items(items, {"docs": Destination("docs", targets)}), found or {})
     wanted = [one for item in changed for one in item.wanted]
-    made: list[Embedded | EsSbertError] = [
-        error or Embedded(Piece(to, text), np.array([vector_of(text)], np.float32), [len(text)], 100)
+    made: list[EmbeddedText | EsSbertError] = [
+        error or EmbeddedText(ChunkedText(to, text), np.array([vector_of(text)], np.float32), [len(text)], 100)
         for to, text in wanted
     ]
-    return with_vectors(items, changed, made, INFO, NOW)
+    return add_vectors(items, changed, made, INFO, NOW)
 
 
 def index(document: Any) -> bytes:
@@ -74,7 +89,7 @@ def update(body: Any, id: str = "1") -> bytes:
     return b'{"update":{"_id":"%s"}}\n' % id.encode() + json.dumps(body).encode() + b"\n"
 
 
-def written(ready: Ready, number: int = 0) -> Any:
+def written(ready: PreparedItems, number: int = 0) -> Any:
     return json.loads(ready.items[number].source)
 
 
@@ -100,8 +115,9 @@ def test_a_document_gets_its_vector_and_its_own_bytes_stay() -> None:
     ready = passed(index(source))
     assert ready.items[0].source.startswith(source[:-1] + b',"embedding":[5.0,')
     assert written(ready) == json.loads(source) | {
-        "embedding": vector_of("a cat"), "embedding_meta": meta_of("a cat", content=document_hash(json.loads(source))),
-    }  # fmt: skip
+        "embedding": vector_of("a cat"),
+        "embedding_meta": meta_of("a cat", content=document_hash(json.loads(source))),
+    }
     assert (ready.embedded, ready.problems) == (1, {})
 
 
@@ -137,8 +153,9 @@ def test_copies_of_what_the_index_held_give_way(copied: dict[str, Any]) -> None:
     fields = {"n": 1, "text": "a cat"}
     ready = passed(index(copied | fields))
     assert written(ready) == fields | {
-        "embedding": vector_of("a cat"), "embedding_meta": meta_of("a cat", content=document_hash(fields)),
-    }  # fmt: skip
+        "embedding": vector_of("a cat"),
+        "embedding_meta": meta_of("a cat", content=document_hash(fields)),
+    }
 
 
 def test_a_vector_of_a_text_that_is_gone_goes_too() -> None:
@@ -188,14 +205,14 @@ def test_a_part_of_a_text_is_made_whole_by_the_document_before(doc: dict[str, An
         ({"script": "x", "doc": {"title": "T", "body": "b"}}, {}),
         ({"script": "x", "upsert": {"title": "T"}, "scripted_upsert": True}, MISSING),
         ({"doc": {"title": "T", "body": "b", "embedding": [1, 2, 3, 4]}}, {}),
-        ({"doc": {"title": "T", "embedding": [1, 2, 3, 4]}}, Absent.UNKNOWN),
+        ({"doc": {"title": "T", "embedding": [1, 2, 3, 4]}}, NoPreviousDocument.UNKNOWN),
         ({"doc": {"embedding": [1, 2, 3, 4], "embedding_meta": meta_of("x")}}, {}),
         ({"doc": {"embedding": None, "embedding_meta": None}}, {}),
         ({"doc": 5}, {}),
         ({}, {}),
     ],
 )
-def test_updates_that_change_no_text_stay_as_they_are(body: dict[str, Any], before: Standing) -> None:
+def test_updates_that_change_no_text_stay_as_they_are(body: dict[str, Any], before: PreviousDocument) -> None:
     ready = passed(update(body), TITLED, {("docs", "1"): before})
     assert ready.items[0].body == update(body)
 
@@ -207,7 +224,7 @@ def test_a_text_that_an_update_takes_away_takes_its_vector_with_it(doc: dict[str
 
 
 def test_a_text_that_cannot_be_known_loses_its_vector() -> None:
-    ready = passed(update({"doc": {"title": "T"}}), TITLED, {("docs", "1"): Absent.UNKNOWN})
+    ready = passed(update({"doc": {"title": "T"}}), TITLED, {("docs", "1"): NoPreviousDocument.UNKNOWN})
     assert written(ready)["doc"] == {"title": "T", "embedding": None, "embedding_meta": None}
 
 
@@ -258,9 +275,15 @@ def test_items_see_what_earlier_ones_of_the_same_request_wrote() -> None:
         return meta and (meta if isinstance(meta, str) else meta["text_hash"])
 
     assert [text_of(number) for number in (0, 1, 3, 5, 7, 8, 10, 11)] == [
-        text_hash("One. old"), text_hash("One. two"), text_hash("Three. four"), text_hash("Five. four"),
-        "untouched", text_hash("Seven. eight"), None, "untouched",
-    ]  # fmt: skip
+        text_hash("One. old"),
+        text_hash("One. two"),
+        text_hash("Three. four"),
+        text_hash("Five. four"),
+        "untouched",
+        text_hash("Seven. eight"),
+        None,
+        "untouched",
+    ]
 
 
 def test_a_vector_that_cannot_be_made_is_left_out_and_does_not_leave_an_older_one_behind() -> None:
@@ -277,39 +300,53 @@ def test_a_vector_that_cannot_be_made_is_left_out_and_does_not_leave_an_older_on
 
 
 def test_only_what_must_be_known_of_a_document_is_asked_for() -> None:
-    def needed(operation: Operation, source: Any, targets: Targets = TWO, id: str | None = "1") -> tuple[str, ...]:
-        return Written.of(Item(operation, "docs", id, None, b"", json.dumps(source).encode(), b""), targets).needed
+    def needed(
+        operation: OpType, source: Any, targets: EmbeddingTargets = TWO, id: str | None = "1"
+    ) -> tuple[str, ...]:
+        return WriteItem.of(
+            BulkItem(operation, "docs", id, None, b"", json.dumps(source).encode(), b""), targets
+        ).needed
 
-    assert needed(Operation.UPDATE, {"doc": {"text": "a"}}) == ("text", "more", "other_meta")
-    assert needed(Operation.UPDATE, {"doc": {"text": "a", "more": None}}) == ()
-    assert needed(Operation.UPDATE, {"doc": {"n": 1}}) == ()
-    assert needed(Operation.UPDATE, {"doc": {"text": "a"}, "script": "x"}) == ()
-    assert needed(Operation.UPDATE, {"doc": {"text": "a"}}, id=None) == ()
-    assert needed(Operation.INDEX, {"text": "a"}) == ()
+    assert needed(OpType.UPDATE, {"doc": {"text": "a"}}) == ("text", "more", "other_meta")
+    assert needed(OpType.UPDATE, {"doc": {"text": "a", "more": None}}) == ()
+    assert needed(OpType.UPDATE, {"doc": {"n": 1}}) == ()
+    assert needed(OpType.UPDATE, {"doc": {"text": "a"}, "script": "x"}) == ()
+    assert needed(OpType.UPDATE, {"doc": {"text": "a"}}, id=None) == ()
+    assert needed(OpType.INDEX, {"text": "a"}) == ()
 
 
 _FIELDS = st.dictionaries(
     st.sampled_from(["text", "more", "n", "embedding", "other", "embedding_meta"]),
-    st.none() | st.text("ab ", max_size=3) | st.integers() | st.lists(st.floats(0, 1), max_size=2)
+    st.none()
+    | st.text("ab ", max_size=3)
+    | st.integers()
+    | st.lists(st.floats(0, 1), max_size=2)
     | st.sampled_from([meta_of("a"), meta_of("b", "another")]),
     max_size=5,
-)  # fmt: skip
+)
 _BODIES = st.one_of(
     _FIELDS,
-    st.fixed_dictionaries({}, optional={"doc": _FIELDS, "upsert": _FIELDS, "doc_as_upsert": st.booleans(),
-                                        "script": st.text(max_size=2)}),
-)  # fmt: skip
+    st.fixed_dictionaries(
+        {}, optional={"doc": _FIELDS, "upsert": _FIELDS, "doc_as_upsert": st.booleans(), "script": st.text(max_size=2)}
+    ),
+)
 
 
-@given(st.lists(st.tuples(st.sampled_from(list(Operation)), st.sampled_from(["docs", "plain"]), st.sampled_from("12"),
-                          _BODIES), max_size=8), st.data())  # fmt: skip
-def test_nothing_but_vectors_changes(actions: list[tuple[Operation, str, str, Any]], data: st.DataObject) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(list(OpType)), st.sampled_from(["docs", "plain"]), st.sampled_from("12"), _BODIES),
+        max_size=8,
+    ),
+    st.data(),
+)
+def test_nothing_but_vectors_changes(actions: list[tuple[OpType, str, str, Any]], data: st.DataObject) -> None:
     body = b"".join(
-        json.dumps({operation: {"_index": index, "_id": id}}).encode() + b"\n"
-        + (b"" if operation is Operation.DELETE else json.dumps(source).encode() + b"\n")
+        json.dumps({operation: {"_index": index, "_id": id}}).encode()
+        + b"\n"
+        + (b"" if operation is OpType.DELETE else json.dumps(source).encode() + b"\n")
         for operation, index, id, source in actions
-    )  # fmt: skip
-    standing = st.sampled_from([Absent.MISSING, Absent.UNKNOWN]) | _FIELDS
+    )
+    standing = st.sampled_from([NoPreviousDocument.MISSING, NoPreviousDocument.UNKNOWN]) | _FIELDS
     found = {("docs", id): data.draw(standing) for id in "12"}
     ready = passed(body or b"\n", TWO, found)
     own = {"embedding", "embedding_meta", "other", "other_meta"}
@@ -320,13 +357,13 @@ def test_nothing_but_vectors_changes(actions: list[tuple[Operation, str, str, An
         return {key: without_vectors(inner) for key, inner in value.items() if key not in own}
 
     for item, (operation, name, _, source) in zip(ready.items, actions, strict=True):
-        if operation is Operation.DELETE:
+        if operation is OpType.DELETE:
             assert item.source == b""
         elif name == "plain":
             assert item.source == json.dumps(source).encode(), "an index without vectors"
         else:
             assert without_vectors(json.loads(item.source)) == without_vectors(source)
-            if operation is not Operation.UPDATE:
+            if operation is not OpType.UPDATE:
                 fields = json.loads(item.source)
                 for one in TWO:
                     meta = fields.get(one.meta_field)
@@ -337,16 +374,16 @@ def test_nothing_but_vectors_changes(actions: list[tuple[Operation, str, str, An
 
 @given(_FIELDS, _FIELDS)
 def test_objects_are_merged_and_all_else_is_replaced(one: dict[str, Any], two: dict[str, Any]) -> None:
-    assert merged(one, {}) == one
-    assert merged({}, two) == two
-    assert merged({"a": one}, {"a": two})["a"] == merged(one, two)
-    assert merged({"a": one, "b": [1]}, {"a": 1, "b": [2]}) == {"a": 1, "b": [2]}
+    assert merge_partial_document(one, {}) == one
+    assert merge_partial_document({}, two) == two
+    assert merge_partial_document({"a": one}, {"a": two})["a"] == merge_partial_document(one, two)
+    assert merge_partial_document({"a": one, "b": [1]}, {"a": 1, "b": [2]}) == {"a": 1, "b": [2]}
 
 
 def test_documents_that_nobody_asked_for_are_unknown() -> None:
     body = b'{"index":{}}\n{}\n' + index({"text": "a"})
-    items = list(read_items(read(body), {"docs": Destination("docs", PLAIN)}).values())
-    assert standing_before(items, {}) == [Absent.UNKNOWN, Absent.UNKNOWN]
+    items = list(parse_items(read(body), {"docs": Destination("docs", PLAIN)}).values())
+    assert previous_documents(items, {}) == [NoPreviousDocument.UNKNOWN, NoPreviousDocument.UNKNOWN]
 
 
 VECTOR = [1.0, 0.5, 0.0, 1.0]
@@ -355,23 +392,23 @@ VECTOR = [1.0, 0.5, 0.0, 1.0]
 @pytest.mark.parametrize(
     ("operation", "source", "lacks"),
     [
-        (Operation.INDEX, {"text": "a"}, True),
-        (Operation.CREATE, {"n": 1, "late": None}, True),
-        (Operation.INDEX, {"text": "a", "late": VECTOR}, False),
-        (Operation.INDEX, [], False),
-        (Operation.DELETE, None, False),
-        (Operation.UPDATE, {"doc": {"text": "a"}}, False),
-        (Operation.UPDATE, {"doc": {"text": "a"}, "doc_as_upsert": True}, True),
-        (Operation.UPDATE, {"doc": {"late": VECTOR}, "doc_as_upsert": "true"}, False),
-        (Operation.UPDATE, {"doc": {"text": "a"}, "upsert": {"text": "a"}}, True),
-        (Operation.UPDATE, {"script": {"source": "s"}, "upsert": {"text": "a"}}, True),
-        (Operation.UPDATE, {"script": {"source": "s"}, "upsert": {}, "scripted_upsert": True}, False),
+        (OpType.INDEX, {"text": "a"}, True),
+        (OpType.CREATE, {"n": 1, "late": None}, True),
+        (OpType.INDEX, {"text": "a", "late": VECTOR}, False),
+        (OpType.INDEX, [], False),
+        (OpType.DELETE, None, False),
+        (OpType.UPDATE, {"doc": {"text": "a"}}, False),
+        (OpType.UPDATE, {"doc": {"text": "a"}, "doc_as_upsert": True}, True),
+        (OpType.UPDATE, {"doc": {"late": VECTOR}, "doc_as_upsert": "true"}, False),
+        (OpType.UPDATE, {"doc": {"text": "a"}, "upsert": {"text": "a"}}, True),
+        (OpType.UPDATE, {"script": {"source": "s"}, "upsert": {"text": "a"}}, True),
+        (OpType.UPDATE, {"script": {"source": "s"}, "upsert": {}, "scripted_upsert": True}, False),
     ],
 )
 def test_a_whole_document_lacks_the_vector_of_a_field_without_a_text_unless_it_brings_it(
-    operation: Operation, source: Any, lacks: bool
+    operation: OpType, source: Any, lacks: bool
 ) -> None:
     raw = b"" if source is None else json.dumps(source).encode()
-    item = Item(operation, "docs", "1", None, b"", raw, b"")
-    assert Written.of(item, PLAIN, ("late",)).lacks_vector is lacks
-    assert not Written.of(item, PLAIN).lacks_vector
+    item = BulkItem(operation, "docs", "1", None, b"", raw, b"")
+    assert WriteItem.of(item, PLAIN, ("late",)).lacks_vector is lacks
+    assert not WriteItem.of(item, PLAIN).lacks_vector

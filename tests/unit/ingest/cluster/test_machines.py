@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.ingest.cluster.machines import Wanted
-from es_sbert.ingest.cluster.workers import Workers
+from es_sbert.ingest.distributed.ray_cluster import NodeRequirements, RayWorkerPool
 
-WANTED = Wanted("my-model", "a" * 32, "1.2.0")
+WANTED = NodeRequirements("my-model", "a" * 32, "1.2.0")
 
 
 @pytest.mark.parametrize(
@@ -26,8 +25,8 @@ def test_another_version_or_model_is_a_problem(
 
 
 def test_only_machines_that_may_get_a_worker_are_asked() -> None:
-    assert Workers(1, 4, 4, 0).fit({"CPU": 4.0, "memory": 1e9})
-    assert not Workers(1, 4, 4, 0).fit({"CPU": 2.0})
-    assert not Workers(1, 4, 4, 0).fit({})
-    assert Workers(1, 1, 1, 1).fit({"CPU": 8.0, "GPU": 1.0})
-    assert not Workers(1, 1, 1, 1).fit({"CPU": 8.0})
+    assert RayWorkerPool(1, 4, 4, 0).fit({"CPU": 4.0, "memory": 1e9})
+    assert not RayWorkerPool(1, 4, 4, 0).fit({"CPU": 2.0})
+    assert not RayWorkerPool(1, 4, 4, 0).fit({})
+    assert RayWorkerPool(1, 1, 1, 1).fit({"CPU": 8.0, "GPU": 1.0})
+    assert not RayWorkerPool(1, 1, 1, 1).fit({"CPU": 8.0})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from es_sbert.ingest.cluster.session import reason_of
+from es_sbert.ingest.distributed.ray_cluster import remote_error_summary
 
 # As Ray writes it: the worker's traceback, and that of Ray's own error, which came of it.
 REMOTE = """ray::MapWorker(MapBatches(PartLoader)).submit() (pid=1, ip=192.0.2.2)
@@ -21,6 +21,6 @@ To change retry attempts, configure it."""
 
 
 def test_the_reason_is_the_worker_s_own() -> None:
-    assert reason_of(RuntimeError(REMOTE)) == "ValueError: the true reason"
-    assert reason_of(RuntimeError("The node was lost.\n  more about it")) == "The node was lost."
-    assert reason_of(RuntimeError()) == "RuntimeError"
+    assert remote_error_summary(RuntimeError(REMOTE)) == "ValueError: the true reason"
+    assert remote_error_summary(RuntimeError("The node was lost.\n  more about it")) == "The node was lost."
+    assert remote_error_summary(RuntimeError()) == "RuntimeError"

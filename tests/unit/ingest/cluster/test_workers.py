@@ -7,12 +7,11 @@ import pickle
 import pytest
 from ray.exceptions import RayTaskError
 
-from es_sbert.engines.protocol import Slice
+from es_sbert.engines.protocol import PointInTimeSlice
 from es_sbert.errors import ClusterError, OutputError, UsageError
-from es_sbert.ingest.cluster.parts import index_parts
-from es_sbert.ingest.cluster.session import own_error
-from es_sbert.ingest.cluster.workers import Workers, choose_workers
-from es_sbert.ingest.ledger import Ledger, Outcome
+from es_sbert.ingest.distributed.ray_cluster import RayWorkerPool, choose_worker_pool, find_own_error
+from es_sbert.ingest.distributed.ray_runner import partition_index
+from es_sbert.ingest.ledger import DocumentOutcome, Ledger
 
 GPU = {"CPU": 16.0, "GPU": 4.0}
 CPU = {"CPU": 8.0, "memory": 1e9}
@@ -21,20 +20,20 @@ CPU = {"CPU": 8.0, "memory": 1e9}
 @pytest.mark.parametrize(
     ("nodes", "device", "threads", "count", "workers"),
     [
-        ([CPU], "auto", None, None, Workers(2, 4, 4, 0)),
-        ([CPU, {"CPU": 2.0}], "cpu", None, None, Workers(2, 4, 4, 0)),
-        ([CPU, {"CPU": 2.0}], "cpu", 1, None, Workers(10, 1, 1, 0)),
-        ([{"CPU": 2.0}, {"CPU": 0.0}, {}], "auto", None, None, Workers(1, 2, 2, 0)),
-        ([GPU, CPU], "auto", None, None, Workers(4, 2, 2, 1)),
-        ([GPU, GPU, CPU], "cuda", None, 5, Workers(5, 2, 2, 1)),
-        ([GPU], "cuda", 8, None, Workers(2, 8, 8, 1)),
-        ([GPU], "cpu", None, 3, Workers(3, 4, 4, 0)),
+        ([CPU], "auto", None, None, RayWorkerPool(2, 4, 4, 0)),
+        ([CPU, {"CPU": 2.0}], "cpu", None, None, RayWorkerPool(2, 4, 4, 0)),
+        ([CPU, {"CPU": 2.0}], "cpu", 1, None, RayWorkerPool(10, 1, 1, 0)),
+        ([{"CPU": 2.0}, {"CPU": 0.0}, {}], "auto", None, None, RayWorkerPool(1, 2, 2, 0)),
+        ([GPU, CPU], "auto", None, None, RayWorkerPool(4, 2, 2, 1)),
+        ([GPU, GPU, CPU], "cuda", None, 5, RayWorkerPool(5, 2, 2, 1)),
+        ([GPU], "cuda", 8, None, RayWorkerPool(2, 8, 8, 1)),
+        ([GPU], "cpu", None, 3, RayWorkerPool(3, 4, 4, 0)),
     ],
 )
 def test_an_actor_takes_a_gpu_or_a_set_of_cores(
-    nodes: list[dict[str, float]], device: str, threads: int | None, count: int | None, workers: Workers
+    nodes: list[dict[str, float]], device: str, threads: int | None, count: int | None, workers: RayWorkerPool
 ) -> None:
-    assert choose_workers(nodes, device, threads, count) == workers
+    assert choose_worker_pool(nodes, device, threads, count) == workers
 
 
 @pytest.mark.parametrize(
@@ -50,43 +49,45 @@ def test_what_does_not_fit_is_refused(
     nodes: list[dict[str, float]], device: str, threads: int | None, count: int | None, message: str
 ) -> None:
     with pytest.raises(ClusterError, match=message):
-        choose_workers(nodes, device, threads, count)
+        choose_worker_pool(nodes, device, threads, count)
 
 
 def test_which_gpu_is_for_ray_to_say() -> None:
     with pytest.raises(UsageError, match="which GPU"):
-        choose_workers([GPU], "cuda:1", None, None)
+        choose_worker_pool([GPU], "cuda:1", None, None)
 
 
 def test_our_error_is_found_wherever_ray_has_packed_it() -> None:
     ours = OutputError("the state cannot be written", "Free space.")
     remote = RayTaskError("call", "traceback", ours)
-    assert own_error(ours) is ours
-    assert own_error(remote.as_instanceof_cause()) is ours
+    assert find_own_error(ours) is ours
+    assert find_own_error(remote.as_instanceof_cause()) is ours
     outer = RuntimeError("a worker failed")
     outer.__cause__ = remote
-    assert own_error(outer) is ours
-    assert own_error(RuntimeError("something else")) is None
+    assert find_own_error(outer) is ours
+    assert find_own_error(RuntimeError("something else")) is None
 
 
 def test_slices_are_numbered() -> None:
-    parts = index_parts(1, "pit")
-    assert [part.slice for part in parts] == [Slice(number, len(parts), "pit") for number in range(len(parts))]
+    parts = partition_index(1, "pit")
+    assert [part.slice for part in parts] == [
+        PointInTimeSlice(number, len(parts), "pit") for number in range(len(parts))
+    ]
     assert len(parts) >= 2
 
 
 def test_there_are_no_more_slices_than_engines_take() -> None:
-    assert len(index_parts(200, "pit")) == 1024
+    assert len(partition_index(200, "pit")) == 1024
 
 
 def test_a_ledger_travels_and_is_added_up() -> None:
     ledger, total = Ledger(), Ledger()
     ledger.add_read(3)
-    ledger.enter_indexed(lost_tokens=5)
-    ledger.enter(Outcome.DEAD, 2)
+    ledger.add_indexed(lost_tokens=5)
+    ledger.enter(DocumentOutcome.DEAD, 2)
     ledger.add_retries(7)
     for _ in range(2):
         total.add(pickle.loads(pickle.dumps(ledger)))
     assert (total.read, total.done, total.truncated, total.lost_tokens, total.retries) == (6, 6, 2, 10, 14)
-    assert total.counts()[Outcome.DEAD] == 4
+    assert total.counts()[DocumentOutcome.DEAD] == 4
     total.verify()

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from es_sbert.training.data.batches import plan_batches, text_numbers
+from es_sbert.training.data.deduplicate import balance_batches, batch_without_duplicates
+from es_sbert.training.data.epoch_plan import number_texts, plan_batches
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.data.repeats import level, without_repeats
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=200).map(lambda values: np.array(values, dtype=np.int64))
 # Few different texts: many conflicts. (examples, 2)
@@ -69,8 +69,9 @@ def test_one_order_for_each_seed_and_epoch(smart: bool, distinct: bool) -> None:
     texts = np.arange(600).reshape(300, 2) if distinct else None
     orders = [
         plan(lengths, 16, smart=smart, distinct=texts, seed=seed, epoch=epoch)
-        for seed in ((1, 0), (1, 1), (2, 0)) for epoch in (0, 1)
-    ]  # fmt: skip
+        for seed in ((1, 0), (1, 1), (2, 0))
+        for epoch in (0, 1)
+    ]
     assert orders[0] == plan(lengths, 16, smart=smart, distinct=texts)
     assert len({str(order) for order in orders}) == len(orders)
 
@@ -100,11 +101,11 @@ def test_different_examples_meet_in_another_epoch() -> None:
 def test_a_row_waits_for_the_first_batch_without_its_texts() -> None:
     texts = np.array([[0, 1], [0, 2], [3, 4], [0, 5], [6, 2], [7, 8]])
     # Row 1 shares text 0 with row 0; row 3 shares it with both; row 4 shares text 2 with row 1.
-    assert without_repeats(range(6), texts, 2) == [[0, 2], [1, 5], [3, 4]]
+    assert batch_without_duplicates(range(6), texts, 2) == [[0, 2], [1, 5], [3, 4]]
 
 
 def test_texts_of_one_row_do_not_conflict() -> None:
-    assert without_repeats([0, 1], np.array([[0, 0], [1, 1]]), 2) == [[0, 1]]
+    assert batch_without_duplicates([0, 1], np.array([[0, 0], [1, 1]]), 2) == [[0, 1]]
 
 
 @pytest.mark.timeout(300)  # a scan over all waiting rows, or over all full batches, would take an hour
@@ -120,7 +121,7 @@ def test_dealing_takes_linear_time_where_one_text_is_everywhere() -> None:
 @pytest.mark.timeout(300)
 def test_dealing_takes_linear_time_where_batches_are_many() -> None:
     rows = 100_000
-    batches = without_repeats(range(rows), np.arange(rows)[:, None], 2)
+    batches = batch_without_duplicates(range(rows), np.arange(rows)[:, None], 2)
     assert batches == np.arange(rows).reshape(-1, 2).tolist()
 
 
@@ -128,9 +129,9 @@ def test_dealing_takes_linear_time_where_batches_are_many() -> None:
 def test_levelling_gives_as_many_batches_as_asked_for(
     texts: NDArray[np.int64], size: int, more: int, seed: int
 ) -> None:
-    dealt = without_repeats(range(len(texts)), texts, size)
+    dealt = batch_without_duplicates(range(len(texts)), texts, size)
     count = min(len(dealt) + more, len(texts))
-    levelled = level(dealt, texts, np.random.default_rng(seed), count=count)
+    levelled = balance_batches(dealt, texts, np.random.default_rng(seed), count=count)
     assert len(levelled) == count
     assert flat(levelled) == list(range(len(texts)))
     assert all(levelled)
@@ -150,7 +151,7 @@ def test_levelling_leaves_no_batch_without_negatives() -> None:
 @given(st.lists(st.sampled_from(["a b", "A  b", "a\tb ", "c", "C", "ab"]), min_size=1, max_size=9))
 def test_numbers_of_texts(column: list[str]) -> None:
     examples = Examples("x", Path("x"), (column, column[::-1]), None, np.arange(len(column)))
-    numbers = text_numbers(examples)
+    numbers = number_texts(examples)
     assert numbers.shape == (len(column), 2)
     plain = [" ".join(text.split()).lower() for text in column]
     assert np.array_equal(numbers[:, 0], numbers[::-1, 1])

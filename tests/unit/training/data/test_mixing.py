@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.training.data.mixing import EpochPlan, JointBatch, Planned, mix
+from es_sbert.training.data.epoch_plan import EpochPlan, JointBatch, PlannedDataset, mix_batches
 
 
 def rows(*sizes: int) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
     return [np.arange(size, dtype=np.int64) for size in sizes]
 
 
-def planned(size: int, texts: int | None = None) -> Planned:
+def planned(size: int, texts: int | None = None) -> PlannedDataset:
     random = np.random.default_rng(size)
     distinct = None if texts is None else random.integers(0, texts, (size, 2))
-    return Planned(random.integers(1, 60, size), distinct)
+    return PlannedDataset(random.integers(1, 60, size), distinct)
 
 
-def plan(*datasets: Planned, batch: int = 8, **more: Any) -> EpochPlan:
+def plan(*datasets: PlannedDataset, batch: int = 8, **more: Any) -> EpochPlan:
     return EpochPlan(datasets, batch, **({"mixing": "proportional", "epochs": 3, "seed": 7, "smart": True} | more))
 
 
@@ -32,21 +32,24 @@ def plain(batches: list[JointBatch]) -> list[tuple[int, list[int]]]:
 
 
 def test_round_robin_ends_with_the_shortest() -> None:
-    mixed = mix([rows(1, 2, 3), rows(4, 5), rows(6, 7, 8)], "round-robin", np.random.default_rng(0))
+    mixed = mix_batches([rows(1, 2, 3), rows(4, 5), rows(6, 7, 8)], "round-robin", np.random.default_rng(0))
     assert [(batch.dataset, len(batch.rows)) for batch in mixed] == [(0, 1), (1, 4), (2, 6), (0, 2), (1, 5), (2, 7)]
 
 
 def test_proportional_takes_every_batch_in_random_order() -> None:
     batches = [rows(*range(1, 41)), rows(*range(41, 61))]
-    mixed = mix(batches, "proportional", np.random.default_rng(0))
+    mixed = mix_batches(batches, "proportional", np.random.default_rng(0))
     assert sorted(len(batch.rows) for batch in mixed) == list(range(1, 61))
     assert Counter(batch.dataset for batch in mixed[:30]) != {0: 30}
     assert [len(batch.rows) for batch in mixed] != list(range(1, 61))
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 60), st.none() | st.integers(3, 90)), min_size=1, max_size=3),
-       st.integers(1, 12), st.booleans())  # fmt: skip
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.none() | st.integers(3, 90)), min_size=1, max_size=3),
+    st.integers(1, 12),
+    st.booleans(),
+)
 def test_every_example_of_every_data_set_once_and_equally_many_batches(
     sizes: list[tuple[int, int | None]], batch: int, smart: bool
 ) -> None:

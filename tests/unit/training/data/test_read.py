@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.training.data.read import read_examples
-from es_sbert.training.data.shape import LabelKind, Shape
+from es_sbert.training.data.examples import ExampleSchema, LabelKind
+from es_sbert.training.data.read_examples import read_examples
 from es_sbert.training.recipe import DataSpec
 
 PAIRS = ("sentence1", "sentence2")
-SCORES = Shape(PAIRS, LabelKind.SCORE, score_range=(0.0, 1.0))
-CLASSES = Shape(PAIRS, LabelKind.CLASS, classes=("no", "yes"))
-NEGATIVES = Shape(("anchor", "positive", "negative"), repeats_last=True, distinct=True)
+SCORES = ExampleSchema(PAIRS, LabelKind.SCORE, score_range=(0.0, 1.0))
+CLASSES = ExampleSchema(PAIRS, LabelKind.CLASS, classes=("no", "yes"))
+NEGATIVES = ExampleSchema(("anchor", "positive", "negative"), repeats_last=True, distinct=True)
 TEXT_COLUMNS: dict[str, Any] = {"sentence1": "a", "sentence2": "b"}
 
 
@@ -39,7 +39,7 @@ def test_scores_are_mapped_to_the_range_of_the_objective(tmp_path: Path) -> None
     assert examples.labels.tolist() == [0.0, 1.0, 0.5]
     assert examples.origin(1) == f"{tmp_path / 't.tsv'}, line 3"
     assert examples.name == "t.tsv"
-    wider = Shape(PAIRS, LabelKind.SCORE, score_range=(-1.0, 1.0))
+    wider = ExampleSchema(PAIRS, LabelKind.SCORE, score_range=(-1.0, 1.0))
     labels = read_examples(data, wider, tmp_path).labels
     assert labels is not None
     assert labels.tolist() == [-1.0, 1.0, 0.0]
@@ -47,7 +47,7 @@ def test_scores_are_mapped_to_the_range_of_the_objective(tmp_path: Path) -> None
 
 def test_scores_without_a_range_stay_as_they_are(tmp_path: Path) -> None:
     write(tmp_path, "a\tb\ts", "w\tx\t-7.5")
-    labels = read_examples(spec({**TEXT_COLUMNS, "score": "s"}), Shape(PAIRS, LabelKind.SCORE), tmp_path).labels
+    labels = read_examples(spec({**TEXT_COLUMNS, "score": "s"}), ExampleSchema(PAIRS, LabelKind.SCORE), tmp_path).labels
     assert labels is not None
     assert labels.tolist() == [-7.5]
 
@@ -64,7 +64,7 @@ def test_classes_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("values", [["0", "1"], [0, 1], [False, True]])
 def test_classes_that_are_numbers(values: list[object], tmp_path: Path) -> None:
     write(tmp_path, *(json.dumps({"a": "x", "b": "y", "l": value}) for value in values), name="t.jsonl")
-    shape = Shape(PAIRS, LabelKind.CLASS, classes=("0", "1"))
+    shape = ExampleSchema(PAIRS, LabelKind.CLASS, classes=("0", "1"))
     labels = read_examples(spec({**TEXT_COLUMNS, "class": "l"}, "t.jsonl"), shape, tmp_path).labels
     assert labels is not None
     assert labels.tolist() == [0, 1]
@@ -76,9 +76,7 @@ def test_numbers_do_not_stand_for_classes_with_names(tmp_path: Path) -> None:
         read_examples(spec({**TEXT_COLUMNS, "class": "l"}, "t.jsonl"), CLASSES, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("negatives", "texts"), [(None, 2), ("n", 3), (("n",), 3), (("n", "m"), 4), ((), 2)]
-)  # fmt: skip
+@pytest.mark.parametrize(("negatives", "texts"), [(None, 2), ("n", 3), (("n",), 3), (("n", "m"), 4), ((), 2)])
 def test_the_last_role_may_have_any_number_of_columns(
     negatives: str | tuple[str, ...] | None, texts: int, tmp_path: Path
 ) -> None:
@@ -92,7 +90,7 @@ def test_the_last_role_may_have_any_number_of_columns(
 @pytest.mark.parametrize("kind", [LabelKind.SCORE, LabelKind.VECTOR])
 def test_a_teacher_makes_the_labels(kind: LabelKind, tmp_path: Path) -> None:
     write(tmp_path, "a\tb", "w\tx")
-    shape = Shape(PAIRS, kind, taught=True)
+    shape = ExampleSchema(PAIRS, kind, taught=True)
     assert read_examples(spec(TEXT_COLUMNS), shape, tmp_path).labels is None
     with pytest.raises(RecipeInvalid, match="no such role as score"):
         read_examples(spec({**TEXT_COLUMNS, "score": "s"}), shape, tmp_path)
@@ -111,14 +109,16 @@ def test_a_teacher_makes_the_labels(kind: LabelKind, tmp_path: Path) -> None:
         ({**TEXT_COLUMNS, "score": ("s",)}, SCORES, "score has a list of columns"),
     ],
 )
-def test_a_mapping_that_does_not_fit(columns: dict[str, Any], shape: Shape, message: str, tmp_path: Path) -> None:
+def test_a_mapping_that_does_not_fit(
+    columns: dict[str, Any], shape: ExampleSchema, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(RecipeInvalid, match=message):
         read_examples(spec(columns), shape, tmp_path)
 
 
 def test_a_prompt_for_no_role(tmp_path: Path) -> None:
     with pytest.raises(RecipeInvalid, match="no role query to put a prompt in front of"):
-        read_examples(spec(TEXT_COLUMNS, prompts={"query": "q", "sentence1": "q"}), Shape(PAIRS), tmp_path)
+        read_examples(spec(TEXT_COLUMNS, prompts={"query": "q", "sentence1": "q"}), ExampleSchema(PAIRS), tmp_path)
 
 
 @pytest.mark.parametrize("bounds", [(5, 0), (1, 1)])
@@ -166,7 +166,7 @@ def test_all_kinds_of_problems_in_one_message(tmp_path: Path) -> None:
 
 def test_an_empty_target_is_an_empty_side(tmp_path: Path) -> None:
     write(tmp_path, "en\tde\tfr", "a\tb\tc", "d\t\tf")
-    shape = Shape(("source", "targets"), LabelKind.VECTOR, repeats_last=True, taught=True)
+    shape = ExampleSchema(("source", "targets"), LabelKind.VECTOR, repeats_last=True, taught=True)
     with pytest.raises(SourceError, match="line 3: de is empty"):
         read_examples(spec({"source": "en", "targets": ("de", "fr")}), shape, tmp_path)
 
@@ -174,17 +174,19 @@ def test_an_empty_target_is_an_empty_side(tmp_path: Path) -> None:
 def test_missing_column_and_no_examples(tmp_path: Path) -> None:
     write(tmp_path, "a\tc", "1\t2")
     with pytest.raises(SourceError, match="has no column b\n  Name one of its columns: a, c"):
-        read_examples(spec(TEXT_COLUMNS), Shape(PAIRS), tmp_path)
+        read_examples(spec(TEXT_COLUMNS), ExampleSchema(PAIRS), tmp_path)
     write(tmp_path, "a\tb")
     with pytest.raises(SourceError, match="holds no rows"):
-        read_examples(spec(TEXT_COLUMNS), Shape(PAIRS), tmp_path)
+        read_examples(spec(TEXT_COLUMNS), ExampleSchema(PAIRS), tmp_path)
 
 
 def test_relative_and_absolute_paths(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     write(tmp_path / "sub", "a\tb", "1\t2")
     for path in ("sub/t.tsv", str(tmp_path / "sub" / "t.tsv")):
-        assert read_examples(spec(TEXT_COLUMNS, path), Shape(PAIRS), tmp_path).path == tmp_path / "sub" / "t.tsv"
+        assert (
+            read_examples(spec(TEXT_COLUMNS, path), ExampleSchema(PAIRS), tmp_path).path == tmp_path / "sub" / "t.tsv"
+        )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_a_negative_that_is_a_right_answer_is_refused(rows: list[str], message: 
         read_examples(spec(columns), NEGATIVES, tmp_path)
     assert "other negatives" in caught.value.remedy
     # A teacher's margin between a text and itself is 0, and no contradiction.
-    margins = Shape(("anchor", "positive", "negative"), LabelKind.SCORE, taught=True)
+    margins = ExampleSchema(("anchor", "positive", "negative"), LabelKind.SCORE, taught=True)
     assert len(read_examples(spec(columns), margins, tmp_path)) == len(rows)
 
 

@@ -10,17 +10,19 @@ from accelerate import skip_first_batches
 from torch.utils.data import DataLoader
 
 from es_sbert.errors import UsageError
-from es_sbert.training.data.mixing import EpochPlan, Planned
-from es_sbert.training.data.sampler import Item, MixedBatchSampler, MixedDataset, part_sizes
+from es_sbert.training.data.epoch_plan import EpochPlan, PlannedDataset
+from es_sbert.training.data.sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
 
 SIZES = (37, 21)
 PLAN = EpochPlan(
-    [Planned(np.arange(1, size + 1)) for size in SIZES], 8, mixing="proportional", epochs=3, seed=1, smart=True
+    [PlannedDataset(np.arange(1, size + 1)) for size in SIZES], 8, mixing="proportional", epochs=3, seed=1, smart=True
 )
 
 
-def joint(epoch: int) -> list[list[Item]]:
-    return [[Item(batch.dataset, row, len(batch.rows)) for row in batch.rows.tolist()] for batch in PLAN.batches(epoch)]
+def joint(epoch: int) -> list[list[BatchItem]]:
+    return [
+        [BatchItem(batch.dataset, row, len(batch.rows)) for row in batch.rows.tolist()] for batch in PLAN.batches(epoch)
+    ]
 
 
 def loader(sampler: MixedBatchSampler, workers: int = 0) -> DataLoader[Any]:
@@ -47,7 +49,7 @@ def test_the_parts_of_all_processes_are_the_joint_batch(processes: int) -> None:
     # Every process knows the parts of the others from its own.
     for parts in batches:
         for part in parts:
-            assert part_sizes(part[0].joint, processes) == tuple(map(len, parts))
+            assert process_part_sizes(part[0].joint, processes) == tuple(map(len, parts))
     assert all(all(parts) for parts in batches)
 
 

@@ -9,7 +9,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from es_sbert.training.data.shape import LabelKind
+from es_sbert.training.data.examples import LabelKind
 from es_sbert.training.objectives.objective import Objective
 from es_sbert.training.objectives.settings import ObjectiveSpec
 

@@ -5,8 +5,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from es_sbert.training.data.shape import LabelKind
-from es_sbert.training.objectives.build import build_objective, objective_shape
+from es_sbert.training.data.examples import LabelKind
+from es_sbert.training.objectives.losses import build_objective, objective_schema
 from es_sbert.training.objectives.settings import ObjectiveSpec
 from tests.unit.training.objectives.samples import ALL_SPECS, DIMENSIONS, SPECS, settings
 
@@ -18,18 +18,18 @@ def test_every_kind_of_the_recipe_has_a_sample() -> None:
 
 @pytest.mark.parametrize("values", ALL_SPECS.values(), ids=ALL_SPECS.keys())
 def test_the_shape_is_that_of_the_objective(values: dict[str, Any]) -> None:
-    shape, objective = objective_shape(settings(values)), build_objective(settings(values), DIMENSIONS)
+    shape, objective = objective_schema(settings(values)), build_objective(settings(values), DIMENSIONS)
     for attribute in ("roles", "repeats_last", "label", "score_range", "distinct"):
         assert getattr(shape, attribute) == getattr(objective, attribute)
 
 
 def test_the_shape_of_regression_has_the_range_of_the_recipe() -> None:
-    assert objective_shape(settings({"kind": "regression", "range": [-1, 1]})).score_range == (-1, 1)
-    assert objective_shape(settings({"kind": "cosent"})).score_range is None
+    assert objective_schema(settings({"kind": "regression", "range": [-1, 1]})).score_range == (-1, 1)
+    assert objective_schema(settings({"kind": "cosent"})).score_range is None
 
 
 def test_the_shape_of_softmax_has_the_classes_of_the_recipe() -> None:
-    shape = objective_shape(settings(SPECS["softmax"]))
+    shape = objective_schema(settings(SPECS["softmax"]))
     assert (shape.label, shape.classes) == (LabelKind.CLASS, ("no", "perhaps", "yes"))
 
 
@@ -42,7 +42,7 @@ def test_the_shape_of_softmax_has_the_classes_of_the_recipe() -> None:
     ({"kind": "cosent"}, False),
 ])  # fmt: skip
 def test_the_shape_says_whether_a_teacher_labels_the_data(values: dict[str, Any], taught: bool) -> None:
-    assert objective_shape(settings(values)).taught is taught
+    assert objective_schema(settings(values)).taught is taught
 
 
 @pytest.mark.parametrize(("values", "message"), [

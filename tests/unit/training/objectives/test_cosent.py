@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer import losses
 
-from es_sbert.training.objectives.cosent import CoSentLoss
-from es_sbert.training.objectives.settings import CoSent
+from es_sbert.training.objectives.losses import CoSENTLoss
+from es_sbert.training.objectives.settings import CoSentSpec
 from tests.unit.training.objectives.samples import BATCH, assert_same_as_reference, columns, labels_for, tensor
 
 
-def build(scale: float = 20) -> CoSentLoss:
-    return CoSentLoss(CoSent(kind="cosent", scale=scale))
+def build(scale: float = 20) -> CoSENTLoss:
+    return CoSENTLoss(CoSentSpec(kind="cosent", scale=scale))
 
 
 def test_by_hand() -> None:

@@ -5,7 +5,7 @@ import torch
 from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.errors import RecipeInvalid
-from es_sbert.training.objectives.distillation import MarginMSELoss, VectorDistillationLoss, check_widths
+from es_sbert.training.objectives.losses import MarginMSELoss, VectorDistillationLoss, check_dimensions
 from tests.unit.training.objectives.samples import BATCH, assert_same_as_reference, columns, labels_for, tensor
 
 
@@ -40,4 +40,4 @@ def test_a_teacher_of_another_width_is_refused_with_the_way_out() -> None:
     with pytest.raises(RecipeInvalid, match="teacher's vectors have 20 dimensions, the student's 12") as caught:
         VectorDistillationLoss()(columns(2), torch.zeros(BATCH, 20))
     assert "dense: {out_features: 20}" in caught.value.remedy
-    check_widths(12, 12)
+    check_dimensions(12, 12)

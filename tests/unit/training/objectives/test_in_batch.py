@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer import losses
 
-from es_sbert.training.objectives.in_batch import InBatchNegativesLoss
-from es_sbert.training.objectives.settings import InBatch
+from es_sbert.training.objectives.losses import MultipleNegativesRankingLoss
+from es_sbert.training.objectives.settings import InBatchSpec
 from tests.unit.training.objectives.samples import assert_same_as_reference, columns, tensor
 
 
-def build(scale: float = 20, *, symmetric: bool = False) -> InBatchNegativesLoss:
-    return InBatchNegativesLoss(InBatch(kind="in-batch", scale=scale, symmetric=symmetric))
+def build(scale: float = 20, *, symmetric: bool = False) -> MultipleNegativesRankingLoss:
+    return MultipleNegativesRankingLoss(InBatchSpec(kind="in-batch", scale=scale, symmetric=symmetric))
 
 
 def test_by_hand() -> None:

@@ -7,8 +7,7 @@ import torch
 from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.errors import RecipeInvalid
-from es_sbert.training.objectives.build import build_objective
-from es_sbert.training.objectives.matryoshka import MatryoshkaLoss
+from es_sbert.training.objectives.losses import MatryoshkaLoss, build_objective
 from es_sbert.training.objectives.objective import Objective
 from tests.unit.training.objectives.samples import (
     ALL_SPECS,
@@ -72,8 +71,10 @@ def test_the_whole_vector_alone_is_the_objective_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_it_wants_the_data_of_the_objective_it_wraps(name: str) -> None:
-    plain, wrapped = (build_objective(settings(specs[key]), DIMENSIONS)
-                      for specs, key in ((SPECS, name), (ALL_SPECS, f"matryoshka of {name}")))  # fmt: skip
+    plain, wrapped = (
+        build_objective(settings(specs[key]), DIMENSIONS)
+        for specs, key in ((SPECS, name), (ALL_SPECS, f"matryoshka of {name}"))
+    )
     assert isinstance(wrapped, MatryoshkaLoss)
     for attribute in ("roles", "repeats_last", "label", "score_range", "distinct"):
         assert getattr(wrapped, attribute) == getattr(plain, attribute)
@@ -82,9 +83,11 @@ def test_it_wants_the_data_of_the_objective_it_wraps(name: str) -> None:
 def test_each_dimension_has_a_head_of_its_own() -> None:
     objective = build(SPECS["softmax"], 12, 4)
     assert {name: tuple(parameter.shape) for name, parameter in objective.named_parameters()} == {
-        "objectives.0.classifier.weight": (3, 36), "objectives.0.classifier.bias": (3,),
-        "objectives.1.classifier.weight": (3, 12), "objectives.1.classifier.bias": (3,),
-    }  # fmt: skip
+        "objectives.0.classifier.weight": (3, 36),
+        "objectives.0.classifier.bias": (3,),
+        "objectives.1.classifier.weight": (3, 12),
+        "objectives.1.classifier.bias": (3,),
+    }
     objective(columns(2), labels_for(objective.label)).backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in objective.parameters())
 

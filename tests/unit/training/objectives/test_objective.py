@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from es_sbert.training.objectives.build import build_objective
+from es_sbert.training.objectives.losses import build_objective
 from es_sbert.training.objectives.objective import Objective
 from tests.unit.training.objectives.samples import ALL_SPECS, BATCH, DIMENSIONS, columns, labels_for, settings
 

@@ -4,32 +4,32 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer import losses
 
-from es_sbert.training.objectives.regression import CosineSimilarityLoss
-from es_sbert.training.objectives.settings import Regression
+from es_sbert.training.objectives.losses import CosineSimilarityLoss
+from es_sbert.training.objectives.settings import RegressionSpec
 from tests.unit.training.objectives.samples import assert_same_as_reference, columns, labels_for, tensor
 
 
 def test_by_hand() -> None:
     # Cosines 24/25 and 0; (0.96 − 1)² = 0.0016 and (0 − 0.5)² = 0.25.
     u, v = tensor([3, 4], [1, 0]), tensor([4, 3], [0, 7])
-    loss = CosineSimilarityLoss(Regression(kind="regression"))([u, v], torch.tensor([1, 0.5]))
+    loss = CosineSimilarityLoss(RegressionSpec(kind="regression"))([u, v], torch.tensor([1, 0.5]))
     assert loss.item() == pytest.approx((0.0016 + 0.25) / 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_like_sentence_transformers(seed: int) -> None:
-    objective = CosineSimilarityLoss(Regression(kind="regression"))
+    objective = CosineSimilarityLoss(RegressionSpec(kind="regression"))
     labels = labels_for(objective.label, seed)
     assert_same_as_reference(objective, losses.CosineSimilarityLoss, columns(2, seed), labels)
 
 
 def test_a_cosine_below_the_score_is_raised() -> None:
     u, v = tensor([1, 0]).requires_grad_(), tensor([0, 1])
-    CosineSimilarityLoss(Regression(kind="regression"))([u, v], torch.tensor([1.0])).backward()
+    CosineSimilarityLoss(RegressionSpec(kind="regression"))([u, v], torch.tensor([1.0])).backward()
     assert u.grad is not None
     assert u.grad.flatten().tolist() == [0, -2]  # against it lies v's direction
 
 
 def test_scores_are_mapped_to_the_range_of_the_recipe() -> None:
-    assert CosineSimilarityLoss(Regression(kind="regression")).score_range == (0, 1)
-    assert CosineSimilarityLoss(Regression(kind="regression", range=(-1, 1))).score_range == (-1, 1)
+    assert CosineSimilarityLoss(RegressionSpec(kind="regression")).score_range == (0, 1)
+    assert CosineSimilarityLoss(RegressionSpec(kind="regression", range=(-1, 1))).score_range == (-1, 1)

@@ -5,20 +5,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.networks.unit import unit
-from es_sbert.training.objectives.settings import Distance
-from es_sbert.training.objectives.similarity import pairwise_cosine, pairwise_distance, pairwise_dot
+from es_sbert.networks.pooling import normalize_vectors
+from es_sbert.training.objectives.objective import pairwise_cosine, pairwise_distance, pairwise_dot
+from es_sbert.training.objectives.settings import TripletDistance
 from tests.unit.training.objectives.samples import columns, tensor
 
 
 def test_by_hand() -> None:
     u, v = tensor([3, 4], [0, 2]), tensor([4, 3], [0, -5])
-    assert unit(u).flatten().tolist() == pytest.approx([0.6, 0.8, 0, 1])
+    assert normalize_vectors(u).flatten().tolist() == pytest.approx([0.6, 0.8, 0, 1])
     assert pairwise_cosine(u, v).tolist() == pytest.approx([24 / 25, -1])
     assert pairwise_dot(u, v).tolist() == [24, -10]
-    assert pairwise_distance(u, v, Distance.EUCLIDEAN).tolist() == pytest.approx([2**0.5, 7])
-    assert pairwise_distance(u, v, Distance.MANHATTAN).tolist() == [2, 7]
-    assert pairwise_distance(u, v, Distance.COSINE).tolist() == pytest.approx([1 / 25, 2])
+    assert pairwise_distance(u, v, TripletDistance.EUCLIDEAN).tolist() == pytest.approx([2**0.5, 7])
+    assert pairwise_distance(u, v, TripletDistance.MANHATTAN).tolist() == [2, 7]
+    assert pairwise_distance(u, v, TripletDistance.COSINE).tolist() == pytest.approx([1 / 25, 2])
 
 
 @settings(deadline=None)
@@ -31,7 +31,7 @@ def test_a_cosine_does_not_see_lengths(seed: int, factor: float) -> None:
 def test_gradients_are_those_of_the_formulas() -> None:
     u, v = (column.detach().double().requires_grad_() for column in columns(2))
     assert torch.autograd.gradcheck(pairwise_cosine, (u, v))
-    for distance in Distance:
+    for distance in TripletDistance:
         assert torch.autograd.gradcheck(lambda a, b, kind=distance: pairwise_distance(a, b, kind), (u, v))
 
 
@@ -47,8 +47,8 @@ def test_a_vector_without_direction_has_cosine_0_and_no_gradient() -> None:
     assert not v.grad.any()
 
 
-@pytest.mark.parametrize("distance", Distance)
-def test_equal_vectors_have_distance_0_and_a_finite_gradient(distance: Distance) -> None:
+@pytest.mark.parametrize("distance", TripletDistance)
+def test_equal_vectors_have_distance_0_and_a_finite_gradient(distance: TripletDistance) -> None:
     u = tensor([3, 4], [0, 0]).requires_grad_()
     distances = pairwise_distance(u, u.detach().clone(), distance)
     assert distances[0].item() == pytest.approx(0, abs=1e-6)

@@ -7,17 +7,17 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer import losses
 
-from es_sbert.training.objectives.settings import Feature, Softmax
-from es_sbert.training.objectives.softmax import SoftmaxLoss
+from es_sbert.training.objectives.losses import SoftmaxLoss
+from es_sbert.training.objectives.settings import PairFeature, SoftmaxSpec
 from tests.unit.training.objectives.samples import DIMENSIONS, assert_same_as_reference, columns, labels_for, tensor
 
-PAPER = (Feature.U, Feature.V, Feature.DIFFERENCE)
+PAPER = (PairFeature.U, PairFeature.V, PairFeature.DIFFERENCE)
 CLASSES = ("contradiction", "neutral", "entailment")
 
 
-def build(*features: Feature, dimensions: int = DIMENSIONS, classes: tuple[str, ...] = CLASSES) -> SoftmaxLoss:
+def build(*features: PairFeature, dimensions: int = DIMENSIONS, classes: tuple[str, ...] = CLASSES) -> SoftmaxLoss:
     torch.manual_seed(0)
-    return SoftmaxLoss(Softmax(kind="softmax", classes=classes, features=features or PAPER), dimensions)
+    return SoftmaxLoss(SoftmaxSpec(kind="softmax", classes=classes, features=features or PAPER), dimensions)
 
 
 def test_by_hand() -> None:
@@ -37,14 +37,14 @@ def test_by_hand() -> None:
 
 
 def test_the_features_of_the_paper_are_the_default() -> None:
-    assert Softmax(kind="softmax", classes=CLASSES).features == PAPER
+    assert SoftmaxSpec(kind="softmax", classes=CLASSES).features == PAPER
 
 
 def test_features_stand_in_the_order_of_the_recipe() -> None:
     u, v = tensor([1, 2]), tensor([3, 1])
-    values = {Feature.U: [1, 2], Feature.V: [3, 1], Feature.DIFFERENCE: [2, 1], Feature.PRODUCT: [3, 2]}
+    values = {PairFeature.U: [1, 2], PairFeature.V: [3, 1], PairFeature.DIFFERENCE: [2, 1], PairFeature.PRODUCT: [3, 2]}
     for size in range(1, 5):
-        for features in permutations(Feature, size):
+        for features in permutations(PairFeature, size):
             objective = build(*features, dimensions=2)
             expected = tensor([value for feature in features for value in values[feature]])
             loss = torch.nn.functional.cross_entropy(objective.classifier(expected), torch.tensor([2]))
@@ -56,7 +56,11 @@ def test_features_stand_in_the_order_of_the_recipe() -> None:
     (False, True, True), (False, False, True),
 ])  # fmt: skip
 def test_like_sentence_transformers(sentences: bool, difference: bool, product: bool) -> None:
-    features = [Feature.U, Feature.V] * sentences + [Feature.DIFFERENCE] * difference + [Feature.PRODUCT] * product
+    features = (
+        [PairFeature.U, PairFeature.V] * sentences
+        + [PairFeature.DIFFERENCE] * difference
+        + [PairFeature.PRODUCT] * product
+    )
     objective = build(*features)
 
     def reference(model: object) -> losses.SoftmaxLoss:

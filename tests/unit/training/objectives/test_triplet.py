@@ -4,43 +4,43 @@ import pytest
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.losses import TripletDistanceMetric
 
-from es_sbert.training.objectives.settings import Distance, Triplet
-from es_sbert.training.objectives.triplet import TripletLoss
+from es_sbert.training.objectives.losses import TripletLoss
+from es_sbert.training.objectives.settings import TripletDistance, TripletSpec
 from tests.unit.training.objectives.samples import assert_same_as_reference, columns, tensor
 
 METRICS = {
-    Distance.EUCLIDEAN: TripletDistanceMetric.EUCLIDEAN,
-    Distance.MANHATTAN: TripletDistanceMetric.MANHATTAN,
-    Distance.COSINE: TripletDistanceMetric.COSINE,
+    TripletDistance.EUCLIDEAN: TripletDistanceMetric.EUCLIDEAN,
+    TripletDistance.MANHATTAN: TripletDistanceMetric.MANHATTAN,
+    TripletDistance.COSINE: TripletDistanceMetric.COSINE,
 }
 
 
-def build(distance: Distance = Distance.EUCLIDEAN, margin: float = 1) -> TripletLoss:
-    return TripletLoss(Triplet(kind="triplet", distance=distance, margin=margin))
+def build(distance: TripletDistance = TripletDistance.EUCLIDEAN, margin: float = 1) -> TripletLoss:
+    return TripletLoss(TripletSpec(kind="triplet", distance=distance, margin=margin))
 
 
 @pytest.mark.parametrize(("distance", "margin", "loss"), [
     # From (0, 0) to (3, 4) and (6, 8) it is 5 and 10: max(5 − 10 + 6, 0) = 1 and, the other way round, 11.
-    (Distance.EUCLIDEAN, 6, (1 + 11) / 2),
+    (TripletDistance.EUCLIDEAN, 6, (1 + 11) / 2),
     # max(5 − 10 + 1, 0) = 0 and 6.
-    (Distance.EUCLIDEAN, 1, (0 + 6) / 2),
+    (TripletDistance.EUCLIDEAN, 1, (0 + 6) / 2),
     # 7 and 14: max(7 − 14 + 8, 0) = 1 and 15.
-    (Distance.MANHATTAN, 8, (1 + 15) / 2),
+    (TripletDistance.MANHATTAN, 8, (1 + 15) / 2),
 ])  # fmt: skip
-def test_by_hand(distance: Distance, margin: float, loss: float) -> None:
+def test_by_hand(distance: TripletDistance, margin: float, loss: float) -> None:
     anchor, near, far = tensor([0, 0], [0, 0]), tensor([3, 4], [6, 8]), tensor([6, 8], [3, 4])
     assert build(distance, margin)([anchor, near, far], None).item() == pytest.approx(loss)
 
 
 def test_cosine_by_hand() -> None:
     # 1 − 0.6 and 1 − 0.8: 0.4 − 0.2 + 0.1.
-    loss = build(Distance.COSINE, 0.1)([tensor([1, 0]), tensor([3, 4]), tensor([4, 3])], None)
+    loss = build(TripletDistance.COSINE, 0.1)([tensor([1, 0]), tensor([3, 4]), tensor([4, 3])], None)
     assert loss.item() == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("distance", Distance)
+@pytest.mark.parametrize("distance", TripletDistance)
 @pytest.mark.parametrize("margin", [0.1, 1, 5])
-def test_like_sentence_transformers(distance: Distance, margin: float) -> None:
+def test_like_sentence_transformers(distance: TripletDistance, margin: float) -> None:
     assert_same_as_reference(
         build(distance, margin),
         lambda model: losses.TripletLoss(model, distance_metric=METRICS[distance], triplet_margin=margin),

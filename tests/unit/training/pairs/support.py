@@ -10,11 +10,17 @@ import numpy as np
 import torch
 
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.task import TrainingTask
+from es_sbert.training.training_task import TrainingTask
 
 FIRST = ["a man plays a guitar", "the cat sleeps", "two dogs run in the park", "rain", "a man plays a guitar", "x y z"]
-SECOND = ["someone makes music", "a cat is asleep on the mat", "stocks fell", "it is raining hard today in the north",
-          "the market rose", "a b"]  # fmt: skip
+SECOND = [
+    "someone makes music",
+    "a cat is asleep on the mat",
+    "stocks fell",
+    "it is raining hard today in the north",
+    "the market rose",
+    "a b",
+]
 SCORES = [0.9, 0.8, 0.0, 0.95, 0.1, 0.5]
 
 

@@ -14,18 +14,24 @@ from sentence_transformers import CrossEncoder as Reference
 from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, CrossEntropyLoss
 
 from es_sbert.errors import BundleInvalid, RecipeInvalid, UnsupportedArchitecture, UsageError
-from es_sbert.evaluation.models import PairScorer
-from es_sbert.networks.cross_encoder_folder import open_cross_encoder, save_cross_encoder
-from es_sbert.networks.pair_folder import open_pair_scorer
-from es_sbert.training.cross_encoder import CrossEncoderTask
-from es_sbert.training.objectives.settings import CoSent, InBatch, Matryoshka, ObjectiveSpec, Regression, Softmax
-from es_sbert.training.recipe import DenseSpec, Kind, ModelSpec
+from es_sbert.evaluation.evaluated_models import PairScorer
+from es_sbert.networks.pair_scorer_folder import open_cross_encoder, open_pair_scorer, save_cross_encoder
+from es_sbert.training.objectives.settings import (
+    CoSentSpec,
+    InBatchSpec,
+    MatryoshkaSpec,
+    ObjectiveSpec,
+    RegressionSpec,
+    SoftmaxSpec,
+)
+from es_sbert.training.pair_tasks import CrossEncoderTask
+from es_sbert.training.recipe import DenseSpec, ModelKind, ModelSpec
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint, write_cross_encoder
 from tests.unit.training.pairs.support import FIRST, SCORES, SECOND, examples, losses
 
-NLI = Softmax(kind="softmax", classes=("contradiction", "entailment", "neutral"))
+NLI = SoftmaxSpec(kind="softmax", classes=("contradiction", "entailment", "neutral"))
 CLASSES = [1, 1, 0, 1, 0, 2]
-REGRESSION = Regression(kind="regression")
+REGRESSION = RegressionSpec(kind="regression")
 PAIRS = list(zip(FIRST, SECOND, strict=True))
 
 
@@ -36,7 +42,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_task(base: Path, objective: ObjectiveSpec = REGRESSION, max_tokens: int | None = None) -> CrossEncoderTask:
     torch.manual_seed(0)
-    spec = ModelSpec(base=str(base), kind=Kind.CROSS_ENCODER, max_tokens=max_tokens)
+    spec = ModelSpec(base=str(base), kind=ModelKind.CROSS_ENCODER, max_tokens=max_tokens)
     return CrossEncoderTask.open(spec, {"toy": objective})
 
 
@@ -80,7 +86,7 @@ def test_the_losses_are_those_of_sentence_transformers(base: Path, tmp_path: Pat
 
 
 def test_gold_scores_of_another_range_are_mapped_to_probabilities(base: Path) -> None:
-    task = open_task(base, Regression(kind="regression", range=(-1.0, 1.0)))
+    task = open_task(base, RegressionSpec(kind="regression", range=(-1.0, 1.0)))
     data = examples([-1.0, 0.0, 1.0, 0.5, 0.5, 0.5])
     assert task.collate(data, [2, 0, 1, 3])["labels"].tolist() == [1.0, 0.0, 0.5, 0.75]
 
@@ -166,7 +172,7 @@ def test_the_probability_of_entailment_is_the_score_of_classes(base: Path, tmp_p
 
 
 def test_classes_without_a_name_for_likeness_can_be_trained_but_not_scored(base: Path) -> None:
-    task = open_task(base, Softmax(kind="softmax", classes=("a", "b", "c")))
+    task = open_task(base, SoftmaxSpec(kind="softmax", classes=("a", "b", "c")))
     assert torch.isfinite(task("toy", task.collate(examples(CLASSES), [0, 1])))
     with pytest.raises(UsageError, match="a, b, c"):
         task.encoder.score(FIRST, SECOND)
@@ -201,7 +207,7 @@ def test_training_goes_on_from_a_saved_head(base: Path, tmp_path: Path) -> None:
     again = open_task(tmp_path / "nli", NLI).encoder.transformer.state_dict()
     assert all(torch.equal(tensor, again[name]) for name, tensor in task.encoder.transformer.state_dict().items())
     # Other classes of the same number are another head.
-    renamed = open_task(tmp_path / "nli", Softmax(kind="softmax", classes=("x", "y", "z"))).encoder.transformer
+    renamed = open_task(tmp_path / "nli", SoftmaxSpec(kind="softmax", classes=("x", "y", "z"))).encoder.transformer
     assert not torch.equal(renamed.classifier.weight, again["classifier.weight"])
     assert open_task(tmp_path / "nli").encoder.model.labels == ("LABEL_0",)
 
@@ -209,15 +215,15 @@ def test_training_goes_on_from_a_saved_head(base: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("objectives", "message"),
     [
-        ({"toy": InBatch(kind="in-batch")}, "in-batch"),
-        ({"toy": CoSent(kind="cosent")}, "cosent"),
-        ({"toy": Regression(kind="regression", matryoshka=Matryoshka(dimensions=(8,)))}, "matryoshka"),
+        ({"toy": InBatchSpec(kind="in-batch")}, "in-batch"),
+        ({"toy": CoSentSpec(kind="cosent")}, "cosent"),
+        ({"toy": RegressionSpec(kind="regression", matryoshka=MatryoshkaSpec(dimensions=(8,)))}, "matryoshka"),
         ({"nli": NLI, "sts": REGRESSION}, "nli: contradiction, entailment, neutral; sts: a score"),
     ],
 )
 def test_objectives_that_do_not_fit_are_refused(base: Path, objectives: dict[str, ObjectiveSpec], message: str) -> None:
     with pytest.raises(RecipeInvalid, match=message):
-        CrossEncoderTask.open(ModelSpec(base=str(base), kind=Kind.CROSS_ENCODER), objectives)
+        CrossEncoderTask.open(ModelSpec(base=str(base), kind=ModelKind.CROSS_ENCODER), objectives)
 
 
 def test_settings_of_a_bi_encoder_are_refused(base: Path) -> None:

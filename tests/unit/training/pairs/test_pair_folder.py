@@ -15,15 +15,14 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 
 from es_sbert.errors import BundleInvalid
-from es_sbert.networks.pair_folder import is_pair_model, open_pair_scorer
-from es_sbert.training.cross_encoder import CrossEncoderTask
-from es_sbert.training.objectives.settings import Regression
-from es_sbert.training.poly_encoder import PolyEncoderTask
-from es_sbert.training.recipe import Kind, ModelSpec
+from es_sbert.networks.pair_scorer_folder import is_pair_scorer, open_pair_scorer
+from es_sbert.training.objectives.settings import RegressionSpec
+from es_sbert.training.pair_tasks import CrossEncoderTask, PolyEncoderTask
+from es_sbert.training.recipe import ModelKind, ModelSpec
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.training.pairs.support import FIRST, SECOND
 
-OBJECTIVES = {"toy": Regression(kind="regression")}
+OBJECTIVES = {"toy": RegressionSpec(kind="regression")}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def poly(base: Path) -> PolyEncoderTask:
-    spec = ModelSpec(base=str(base), kind=Kind.POLY_ENCODER, codes=3, max_tokens=12)
+    spec = ModelSpec(base=str(base), kind=ModelKind.POLY_ENCODER, codes=3, max_tokens=12)
     return PolyEncoderTask.open(spec, OBJECTIVES)
 
 
@@ -44,7 +43,7 @@ def saved(poly: PolyEncoderTask, tmp_path: Path) -> Path:
 
 
 def test_a_poly_encoder_is_reopened_with_the_same_scores(poly: PolyEncoderTask, saved: Path) -> None:
-    assert is_pair_model(saved)
+    assert is_pair_scorer(saved)
     scorer = open_pair_scorer(saved, name="mine")
     assert scorer.name == "mine"
     np.testing.assert_allclose(scorer.score(FIRST, SECOND), poly.network.score(FIRST, SECOND), atol=1e-6)
@@ -58,15 +57,15 @@ def test_its_encoder_is_a_sentence_transformers_folder(poly: PolyEncoderTask, sa
 
 
 def test_a_cross_encoder_is_known_by_its_head(base: Path, tmp_path: Path) -> None:
-    spec = ModelSpec(base=str(base), kind=Kind.CROSS_ENCODER)
+    spec = ModelSpec(base=str(base), kind=ModelKind.CROSS_ENCODER)
     CrossEncoderTask.open(spec, OBJECTIVES).save(tmp_path / "cross", name="toy")
-    assert is_pair_model(tmp_path / "cross")
+    assert is_pair_scorer(tmp_path / "cross")
     assert open_pair_scorer(tmp_path / "cross", name="mine").name == "mine"
 
 
 def test_sentence_encoders_are_no_pair_models(base: Path, tmp_path: Path) -> None:
-    assert not is_pair_model(base)
-    assert not is_pair_model(tmp_path / "nowhere")
+    assert not is_pair_scorer(base)
+    assert not is_pair_scorer(tmp_path / "nowhere")
     with pytest.raises(BundleInvalid, match="neither a cross-encoder nor a poly-encoder"):
         open_pair_scorer(base)
 

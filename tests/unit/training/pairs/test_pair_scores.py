@@ -8,14 +8,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from es_sbert.bundle.cross_encoder import CrossEncoderModel, ScoreActivation
+from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation
 from es_sbert.errors import UsageError
-from es_sbert.networks.pair_scores import alike, pair_scores
+from es_sbert.networks.cross_encoder import pair_scores, similar_class_index
 
 
 def model(*labels: str, activation: ScoreActivation = ScoreActivation.SIGMOID) -> CrossEncoderModel:
-    return CrossEncoderModel(folder=Path("x"), name="x", architecture="bert", config={}, labels=labels,
-                             activation=activation, max_tokens=8, lowercase=False, fingerprint="")  # fmt: skip
+    return CrossEncoderModel(
+        folder=Path("x"),
+        name="x",
+        architecture="bert",
+        config={},
+        labels=labels,
+        activation=activation,
+        max_tokens=8,
+        lowercase=False,
+        fingerprint="",
+    )
 
 
 def test_one_logit_gives_its_sigmoid() -> None:
@@ -39,11 +48,11 @@ def test_classes_give_the_probability_of_entailment() -> None:
     [(("0", "1"), 1), (("Duplicate", "other"), 0), (("NEUTRAL", "CONTRADICTION", "ENTAILMENT"), 2)],
 )
 def test_the_class_of_likeness_is_known_by_its_name(classes: tuple[str, ...], number: int) -> None:
-    assert alike(classes) == number
+    assert similar_class_index(classes) == number
 
 
 @pytest.mark.parametrize("classes", [("LABEL_0", "LABEL_1"), ("entailment", "paraphrase", "none")])
 def test_unclear_classes_are_refused(classes: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="is not clear") as caught:
-        alike(classes)
+        similar_class_index(classes)
     assert "regression" in caught.value.remedy

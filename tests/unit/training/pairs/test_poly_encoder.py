@@ -10,16 +10,22 @@ import torch
 from torch import nn
 
 from es_sbert.errors import RecipeInvalid, UsageError
-from es_sbert.evaluation.models import PairScorer
-from es_sbert.networks.folder import open_siamese
-from es_sbert.training.objectives.settings import InBatch, Matryoshka, ObjectiveSpec, Regression, Softmax
-from es_sbert.training.poly_encoder import PolyEncoderTask
-from es_sbert.training.recipe import DenseSpec, Kind, ModelSpec
+from es_sbert.evaluation.evaluated_models import PairScorer
+from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.training.objectives.settings import (
+    InBatchSpec,
+    MatryoshkaSpec,
+    ObjectiveSpec,
+    RegressionSpec,
+    SoftmaxSpec,
+)
+from es_sbert.training.pair_tasks import PolyEncoderTask
+from es_sbert.training.recipe import DenseSpec, ModelKind, ModelSpec
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.training.pairs.support import FIRST, SCORES, SECOND, examples, losses
 
-REGRESSION = Regression(kind="regression")
-IN_BATCH = InBatch(kind="in-batch", scale=10.0)
+REGRESSION = RegressionSpec(kind="regression")
+IN_BATCH = InBatchSpec(kind="in-batch", scale=10.0)
 NEGATIVES = SECOND[::-1]
 
 
@@ -30,7 +36,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_task(base: Path, objective: ObjectiveSpec = REGRESSION, codes: int = 5) -> PolyEncoderTask:
     torch.manual_seed(0)
-    spec = ModelSpec(base=str(base), kind=Kind.POLY_ENCODER, codes=codes)
+    spec = ModelSpec(base=str(base), kind=ModelKind.POLY_ENCODER, codes=codes)
     task = PolyEncoderTask.open(spec, {"toy": objective})
     # Codes as training might leave them: told apart.
     nn.init.normal_(task.network.codes)
@@ -70,9 +76,9 @@ def test_the_loss_falls(base: Path, objective: ObjectiveSpec, labels: list[float
 
 
 def test_a_new_poly_encoder_scores_nearly_as_its_base_does(base: Path) -> None:
-    task = PolyEncoderTask.open(ModelSpec(base=str(base), kind=Kind.POLY_ENCODER), {"toy": REGRESSION})
+    task = PolyEncoderTask.open(ModelSpec(base=str(base), kind=ModelKind.POLY_ENCODER), {"toy": REGRESSION})
     assert task.network.codes.shape == (64, 24)
-    encoder = open_siamese(base)
+    encoder = open_siamese_encoder(base)
     cosines = (encoder.embed(FIRST) * encoder.embed(SECOND)).sum(axis=1)  # of unit length
     np.testing.assert_allclose(task.network.score(FIRST, SECOND), cosines, atol=0.15)
 
@@ -126,20 +132,20 @@ def test_lengths_are_those_of_the_longer_text(base: Path) -> None:
 def test_a_stage_goes_on_with_the_codes_of_the_one_before(base: Path, tmp_path: Path) -> None:
     task = open_task(base)
     task.save(tmp_path / "first", name="first")
-    spec = ModelSpec(base=str(tmp_path / "first"), kind=Kind.POLY_ENCODER, codes=5)
+    spec = ModelSpec(base=str(tmp_path / "first"), kind=ModelKind.POLY_ENCODER, codes=5)
     second = PolyEncoderTask.open(spec, {"toy": IN_BATCH})
     assert torch.equal(second.network.codes, task.network.codes)
     np.testing.assert_allclose(second.network.score(FIRST, SECOND), task.network.score(FIRST, SECOND), atol=1e-6)
     with pytest.raises(RecipeInvalid, match="of 5 codes, the recipe wants 64"):
-        PolyEncoderTask.open(ModelSpec(base=spec.base, kind=Kind.POLY_ENCODER), {"toy": IN_BATCH})
+        PolyEncoderTask.open(ModelSpec(base=spec.base, kind=ModelKind.POLY_ENCODER), {"toy": IN_BATCH})
 
 
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        (Softmax(kind="softmax", classes=("a", "b")), "softmax"),
-        (InBatch(kind="in-batch", symmetric=True), "symmetric"),
-        (Regression(kind="regression", matryoshka=Matryoshka(dimensions=(8,))), "matryoshka"),
+        (SoftmaxSpec(kind="softmax", classes=("a", "b")), "softmax"),
+        (InBatchSpec(kind="in-batch", symmetric=True), "symmetric"),
+        (RegressionSpec(kind="regression", matryoshka=MatryoshkaSpec(dimensions=(8,))), "matryoshka"),
     ],
 )
 def test_objectives_that_do_not_fit_are_refused(base: Path, objective: ObjectiveSpec, message: str) -> None:
@@ -148,7 +154,7 @@ def test_objectives_that_do_not_fit_are_refused(base: Path, objective: Objective
 
 
 def test_layers_between_tokens_and_vectors_are_refused(base: Path) -> None:
-    spec = ModelSpec(base=str(base), kind=Kind.POLY_ENCODER, dense=DenseSpec(out_features=24))
+    spec = ModelSpec(base=str(base), kind=ModelKind.POLY_ENCODER, dense=DenseSpec(out_features=24))
     with pytest.raises(RecipeInvalid, match="Dense layers or several pooling modes"):
         PolyEncoderTask.open(spec, {"toy": REGRESSION})
 

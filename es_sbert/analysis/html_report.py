@@ -1,0 +1,380 @@
+"""The HTML report of an analysis: a map, the groups and their texts in one file that works offline.
+
+Ids, texts and names are untrusted. They are embedded as JSON in an element that browsers do not execute, and the
+script creates text nodes from them. The content security policy allows only the page's own script and style, by hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from enum import StrEnum
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.analysis.text_map import map_points
+from es_sbert.errors import UsageError
+from es_sbert.messages import escape_unprintable
+
+
+class ReportKind(StrEnum):
+    """Which analysis a report is about."""
+
+    PAIRS = "pairs"
+    DUPLICATES = "duplicates"
+    CLUSTERS = "clusters"
+
+
+@dataclass(frozen=True)
+class ReportGroup:
+    """Texts that belong together: a pair, a group of near-duplicates, or a cluster.
+
+    Attributes:
+        name: Keywords, or a number.
+        members: Positions of the texts, in the order to show them.
+        cosines: Of each member: with the kept text, with the center, or of the pair.
+        kept: Of near-duplicates: position of the text that is kept. It is one of the members.
+    """
+
+    name: str
+    members: Sequence[int]
+    cosines: Sequence[float]
+    kept: int | None = None
+
+
+@dataclass(frozen=True)
+class AnalysisReport:
+    """An analysis to look at.
+
+    Attributes:
+        kind: Which analysis.
+        title: Heading of the page.
+        facts: Names and values of the summary, e.g. `("model", "all-MiniLM-L6-v2")`.
+        ids: Of each text: its id, or `FILE:LINE`.
+        texts: The texts; empty where they are not known.
+        groups: In the order to show them.
+        points: Place of each text on the map. *Shape:* ``(texts, 2)``.
+        projection: Method that made the points, e.g. `PCA`.
+
+    Raises:
+        UsageError: the parts do not fit together.
+    """
+
+    kind: ReportKind
+    title: str
+    facts: Sequence[tuple[str, str]]
+    ids: Sequence[str]
+    texts: Sequence[str]
+    groups: Sequence[ReportGroup]
+    points: NDArray[np.float32]
+    projection: str
+
+    def __post_init__(self) -> None:
+        count = len(self.ids)
+        if len(self.texts) != count or self.points.shape != (count, 2):
+            raise UsageError(
+                f"{count} ids, {len(self.texts)} texts and points of the shape {self.points.shape} are given",
+                "Give an id, a text (or an empty one) and a point for each text.",
+            )
+        if not np.isfinite(self.points).all():
+            raise UsageError("a point holds a value that is not finite", "Project the vectors with `map_points`.")
+        for group in self.groups:
+            self._check(group)
+
+    def _check(self, group: ReportGroup) -> None:
+        if len(group.members) != len(group.cosines) or not len(group.members):
+            raise UsageError(
+                f"the group {group.name!r} has {len(group.members)} members and {len(group.cosines)} cosines",
+                "Give one member at least, and a cosine for each.",
+            )
+        if min(group.members) < 0 or max(group.members) >= len(self.ids):
+            raise UsageError(f"the group {group.name!r} has a member that is no text", "Give positions of texts.")
+        if group.kept is not None and group.kept not in group.members:
+            raise UsageError(f"the group {group.name!r} keeps a text that is no member", "Keep one of the members.")
+        if self.kind is ReportKind.PAIRS and len(group.members) != 2:
+            raise UsageError(f"the pair {group.name!r} has {len(group.members)} members", "Give two.")
+
+
+# A browser draws this many points in a frame, and reads their texts in about a second.
+MAX_TEXTS = 50_000
+MAX_GROUPS = 10_000
+# Texts are shortened to the first of these limits with which the page stays below so many characters.
+_CHARACTER_LIMITS = (2_000, 1_000, 500, 200)
+_MAX_CHARACTERS = 20_000_000
+# Members of each cluster that come before a random choice: the first ones say best what it is about.
+_FIRST_MEMBERS = 20
+_SAMPLE_SEED = 0
+
+
+@dataclass(frozen=True)
+class PageGroup:
+    """A group with those members that are on the page.
+
+    Attributes:
+        group: The whole group.
+        places: Places in `group.members` of the members on the page, ascending.
+    """
+
+    group: ReportGroup
+    places: Sequence[int]
+
+
+@dataclass(frozen=True)
+class PageSample:
+    """What is on the page.
+
+    Attributes:
+        texts: Positions of the texts, ascending.
+        groups: The groups, in the report's order.
+    """
+
+    texts: NDArray[np.int64]
+    groups: Sequence[PageGroup]
+
+
+def sample_page(report: AnalysisReport, max_texts: int = MAX_TEXTS, max_groups: int = MAX_GROUPS) -> PageSample:
+    """Choose the texts and groups of the page: all of them, if they fit.
+
+    Of more texts, whole pairs and groups of near-duplicates are taken in their order, and of each cluster its first
+    members. The rest is a random sample, which is the same in each run.
+    """
+    count = len(report.ids)
+    chosen = np.ones(count, bool)  # (texts,)
+    if count > max_texts:
+        chosen = _first_members(report, max_texts, max_groups)
+        rest = np.flatnonzero(~chosen)
+        random = np.random.default_rng(_SAMPLE_SEED).choice(rest, max_texts - int(chosen.sum()), replace=False)
+        chosen[random] = True
+    groups: list[PageGroup] = []
+    least = 1 if report.kind is ReportKind.CLUSTERS else 2
+    for group in report.groups[:max_groups]:
+        places = np.flatnonzero(chosen[np.asarray(group.members)]).tolist()
+        kept_is_there = group.kept is None or bool(chosen[group.kept])
+        if len(places) >= min(least, len(group.members)) and kept_is_there:
+            groups.append(PageGroup(group, places))
+    return PageSample(np.flatnonzero(chosen), groups)
+
+
+def _first_members(report: AnalysisReport, max_texts: int, max_groups: int) -> NDArray[np.bool_]:
+    chosen = np.zeros(len(report.ids), bool)  # (texts,)
+    clusters = report.kind is ReportKind.CLUSTERS
+    # Half of a map of clusters is a random sample, so that it shows how large each is.
+    room = max_texts // 2 if clusters else max_texts
+    for group in report.groups[:max_groups]:
+        members = np.asarray(group.members[:_FIRST_MEMBERS] if clusters else group.members)
+        if group.kept is not None:
+            members = np.concatenate([[group.kept], members[members != group.kept]])
+        new = members[~chosen[members]][:room]
+        chosen[new] = True
+        room -= len(new)
+        if not room:
+            break
+    return chosen
+
+
+def character_limit(texts: Sequence[str]) -> int:
+    """The length to shorten texts to, so that the page does not grow too large."""
+    for limit in _CHARACTER_LIMITS:
+        if sum(min(len(text), limit) for text in texts) <= _MAX_CHARACTERS:
+            return limit
+    return _CHARACTER_LIMITS[-1]
+
+
+# Scripts without spaces between words are compared by character.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+# Marks that belong to a letter, which `\w` leaves out: accents, Hebrew and Arabic points, vowels of Indic scripts.
+_COMBINING_MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0dff\u200c\u200d"
+_WORD_PATTERN = re.compile(rf"[{_UNSPACED}]|(?:[^\W{_UNSPACED}]|[{_COMBINING_MARKS}])+|[^\w\s]")
+
+WordSpan = tuple[int, int]
+
+
+class WordDiff(NamedTuple):
+    """Where two texts differ.
+
+    Attributes:
+        first, second: Start and end of each part that the other text does not have, in characters, ascending.
+        differences: How many there are. One that replaces words has a part in each text.
+    """
+
+    first: list[WordSpan]
+    second: list[WordSpan]
+    differences: int
+
+
+def differing_words(first: str, second: str) -> WordDiff:
+    """The parts of each of two texts that the other does not have, by whole words and signs; white space is ignored."""
+    words, others = (
+        [(match.start(), match.end()) for match in _WORD_PATTERN.finditer(text)] for text in (first, second)
+    )
+    matcher = SequenceMatcher(
+        None, [first[start:end] for start, end in words], [second[start:end] for start, end in others], autojunk=False
+    )
+    only_first: list[WordSpan] = []
+    only_second: list[WordSpan] = []
+    differences = 0
+    for kind, start, end, other_start, other_end in matcher.get_opcodes():
+        if kind == "equal":
+            continue
+        differences += 1
+        if end > start:
+            only_first.append((words[start][0], words[end - 1][1]))
+        if other_end > other_start:
+            only_second.append((others[other_start][0], others[other_end - 1][1]))
+    return WordDiff(only_first, only_second, differences)
+
+
+# Joined in this order into one module, so that the names of one file are known in those after it.
+_SCRIPTS = ("elements", "words", "data", "grid", "raster", "map", "members", "groups", "find", "main")
+_DECIMALS = 5
+
+
+def report_bytes(report: AnalysisReport, *, max_texts: int = MAX_TEXTS, max_groups: int = MAX_GROUPS) -> bytes:
+    """Write a report as an HTML file, in UTF-8.
+
+    Args:
+        report: What to show.
+        max_texts: Texts on the page; of more, a sample is shown, and the page says so.
+        max_groups: Groups on the page; of more, the first ones are shown, and the page says so.
+    """
+    theme, script, style = (
+        _read_asset("theme.js"),
+        "".join(_read_asset(f"{name}.js") for name in _SCRIPTS),
+        _read_asset("report.css"),
+    )
+    parts = {
+        "title": html.escape(escape_unprintable(report.title)),
+        "policy": _policy([theme, script], style),
+        "style": style,
+        "theme": theme,
+        "data": _script_json(_page_data(report, max_texts, max_groups)),
+        "script": script,
+    }
+    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read_asset("page.html"))
+    return page.encode()
+
+
+def _read_asset(name: str) -> str:
+    return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")
+
+
+def _policy(scripts: Sequence[str], style: str) -> str:
+    def source(content: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {' '.join(map(source, scripts))}",
+            f"style-src {source(style)}",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+
+
+def _script_json(data: Any) -> str:
+    """JSON that cannot end the element that it is in."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _page_data(report: AnalysisReport, max_texts: int, max_groups: int) -> dict[str, Any]:
+    """What the page's script reads; texts are named by their number on the page."""
+    sample = sample_page(report, max_texts, max_groups)
+    whole = [_replace_surrogates(report.texts[position]) for position in sample.texts]
+    limit = character_limit(whole)
+    texts = [text if len(text) <= limit else text[:limit] for text in whole]
+    numbers = np.full(len(report.ids), -1)  # (texts,)
+    numbers[sample.texts] = np.arange(len(sample.texts))
+    grouped = np.zeros(len(report.ids), bool)
+    for group in report.groups:
+        grouped[np.asarray(group.members)] = True
+    return {
+        "kind": report.kind.value,
+        "title": _replace_surrogates(report.title),
+        "facts": [[_replace_surrogates(name), _replace_surrogates(value)] for name, value in report.facts],
+        "projection": _replace_surrogates(report.projection),
+        "ids": [_replace_surrogates(report.ids[position]) for position in sample.texts],
+        "texts": texts,
+        "shortened": [number for number, text in enumerate(whole) if len(text) > limit],
+        "limit": limit,
+        "points": _pack_points(report.points[sample.texts]),
+        "groups": [_group_data(report.kind, group, numbers, whole, texts) for group in sample.groups],
+        "total": {"texts": len(report.ids), "groups": len(report.groups), "grouped": int(grouped.sum())},
+    }
+
+
+def _group_data(
+    kind: ReportKind, shown: PageGroup, numbers: NDArray[np.int64], whole: Sequence[str], texts: Sequence[str]
+) -> dict[str, Any]:
+    group = shown.group
+    members = [int(numbers[group.members[place]]) for place in shown.places]
+    data = {
+        "name": _replace_surrogates(group.name),
+        "size": len(group.members),
+        "cosine": round(_group_cosine(kind, group.cosines), _DECIMALS),
+        "members": members,
+        "cosines": [round(float(group.cosines[place]), _DECIMALS) for place in shown.places],
+    }
+    if kind is ReportKind.CLUSTERS:
+        return data
+    kept = members[0] if group.kept is None else int(numbers[group.kept])
+    marks = [_word_differences(kept, member, whole, texts) for member in members]
+    return data | {"kept": kept, "marks": marks}
+
+
+def _group_cosine(kind: ReportKind, cosines: Sequence[float]) -> float:
+    """The mean of a cluster, the lowest of others."""
+    return float(np.mean(cosines)) if kind is ReportKind.CLUSTERS else float(min(cosines))
+
+
+def _word_differences(kept: int, member: int, whole: Sequence[str], texts: Sequence[str]) -> list[Any] | None:
+    """Differing words of the kept text and of a member, differences, and whether more come after what is shown.
+
+    None: nothing to compare, or nothing that differs.
+    """
+    if kept == member or whole[kept] == whole[member] or not whole[kept] or not whole[member]:
+        return None
+    diff = differing_words(texts[kept], texts[member])
+    rest = whole[kept][len(texts[kept]) :] != whole[member][len(texts[member]) :]
+    return [_flatten_spans(diff.first), _flatten_spans(diff.second), diff.differences, int(rest)]
+
+
+def _flatten_spans(spans: Sequence[WordSpan]) -> list[int]:
+    return [offset for span in spans for offset in span]
+
+
+def _pack_points(points: NDArray[np.float32]) -> str:
+    """Points in a square, both axes in the same unit, as base64 of little-endian 16-bit numbers."""
+    if not len(points):
+        return ""
+    wide = points.astype(np.float64)
+    low, high = wide.min(axis=0), wide.max(axis=0)
+    extent = float((high - low).max())
+    scaled = (wide - (low + high) / 2) / (extent or 1.0) + 0.5
+    packed = np.rint(scaled * 65_535).astype("<u2").tobytes()
+    return base64.b64encode(packed).decode()
+
+
+def _replace_surrogates(text: str) -> str:
+    """The text with lone surrogates, which UTF-8 cannot hold, as �; two that make a character become it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+__all__ = ["AnalysisReport", "ReportGroup", "ReportKind", "map_points", "report_bytes"]

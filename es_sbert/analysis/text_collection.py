@@ -1,0 +1,388 @@
+"""`TextCollection`: texts with their embeddings, read from files and embedded, or read from an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import DocumentKey, Engine, Json
+from es_sbert.errors import SourceError
+from es_sbert.index.document_vectors import raw_document_meta
+from es_sbert.index.mapping import named_vectors_query, vector_path
+from es_sbert.index.serialization import read_stored_vectors
+from es_sbert.index.text_template import (
+    MISSING,
+    TextFieldError,
+    TextTemplate,
+    document_field_names,
+    fields_hint,
+    find_field,
+)
+from es_sbert.index.vector_field import VectorField, index_not_found, vector_field_from_state
+from es_sbert.index.vector_meta import document_meta_field
+from es_sbert.ingest.records import InvalidId, Record, RejectedRecord, document_id
+from es_sbert.ingest.sources.document_source import ByteCounter, FileFormat, ReadSettings, RequiredColumns, read_records
+from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.messages import escape_unprintable
+
+# Documents of the index that are read in one request; with their vectors they take some megabytes.
+_PAGE = 500
+_MAX_RECORD_BYTES = 16 << 20
+
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass
+class SkippedDocuments:
+    """Documents that were left out, by the reason.
+
+    Attributes:
+        counts: Reason → documents.
+        first: Reason → the first of them, by id or `FILE:LINE`.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, name: str) -> None:
+        """Leave a document out."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        self.first.setdefault(reason, name)
+
+    def lines(self) -> list[str]:
+        """What to say about them, one reason a line."""
+        return [f"{count:,} left out: {reason} (first: {self.first[reason]})" for reason, count in self.counts.items()]
+
+
+class DocumentVersion(NamedTuple):
+    """Which version of an index's document was read.
+
+    Attributes:
+        routing: Its routing; None if it has no custom routing.
+        sequence, term: Its `_seq_no` and `_primary_term`.
+    """
+
+    routing: str | None
+    sequence: int
+    term: int
+
+
+@dataclass(frozen=True)
+class TextCollection:
+    """Texts with their embeddings.
+
+    Attributes:
+        ids: Of each text: its id, or `FILE:LINE`.
+        texts: The texts; empty where the index does not say what was embedded.
+        vectors: Embeddings, those of a text one after another. *Shape:* ``(vectors, dimensions)``.
+        starts: Row of each text's first vector. *Shape:* ``(texts,)``.
+        skipped: What was left out.
+        values: Of each text: what its record or document holds in the further fields that were asked for.
+        versions: Of each document of an index; empty where the texts come from files.
+        model: Name of the model that made the vectors.
+    """
+
+    ids: Sequence[str]
+    texts: Sequence[str]
+    vectors: Vectors
+    starts: NDArray[np.int64]
+    skipped: SkippedDocuments
+    values: Sequence[Json] = ()
+    versions: Sequence[DocumentVersion] = ()
+    model: str = ""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def keys(self) -> list[DocumentKey]:
+        """Of each document of an index: what tells it apart."""
+        return [(name, version.routing) for name, version in zip(self.ids, self.versions, strict=True)]
+
+    def distinct(self) -> TextCollection:
+        """The collection without texts that are identical to an earlier one. Texts that are not known all stay."""
+        seen: set[str] = set()
+        kept: list[int] = []
+        for place, text in enumerate(self.texts):
+            if text and text in seen:
+                self.skipped.add("its text is identical to an earlier one", self.ids[place])
+                continue
+            seen.add(text)
+            kept.append(place)
+        return self._chosen(kept)
+
+    def sorted_by_id(self) -> TextCollection:
+        """The collection in the order of its ids."""
+        return self._chosen(sorted(range(len(self)), key=self.ids.__getitem__))
+
+    def _chosen(self, places: Sequence[int]) -> TextCollection:
+        ends = np.append(self.starts[1:], len(self.vectors))  # (texts,)
+        counts = (ends - self.starts)[list(places)]
+        rows = [np.arange(self.starts[place], ends[place]) for place in places]
+        vectors = self.vectors[np.concatenate(rows)] if rows else self.vectors[:0]
+        starts = starts_from_counts(counts)
+        return TextCollection(
+            [self.ids[place] for place in places],
+            [self.texts[place] for place in places],
+            vectors,
+            starts,
+            self.skipped,
+            [self.values[place] for place in places] if self.values else (),
+            [self.versions[place] for place in places] if self.versions else (),
+            self.model,
+        )
+
+
+def concatenate_collections(collections: Sequence[TextCollection]) -> TextCollection:
+    """One collection of the texts of several, in their order; without further fields and versions."""
+    if len(collections) == 1:
+        return collections[0]
+    skipped = SkippedDocuments()
+    rows, starts = 0, []
+    for one in collections:
+        starts.append(one.starts + rows)
+        rows += len(one.vectors)
+        for reason, count in one.skipped.counts.items():
+            skipped.counts[reason] = skipped.counts.get(reason, 0) + count
+            skipped.first.setdefault(reason, one.skipped.first[reason])
+    return TextCollection(
+        [name for one in collections for name in one.ids],
+        [text for one in collections for text in one.texts],
+        np.concatenate([one.vectors for one in collections]),
+        np.concatenate(starts),
+        skipped,
+        model=collections[0].model,
+    )
+
+
+def read_files(
+    files: Sequence[str],
+    encoder: Encoder,
+    *,
+    template: TextTemplate,
+    id_field: str | None = None,
+    format: FileFormat | None = None,
+    fields: Sequence[str] = (),
+    on_progress: OnProgress = lambda done, total: None,
+) -> TextCollection:
+    """Read the texts of files and embed them; identical texts are embedded once.
+
+    Args:
+        files: Paths, patterns, addresses or `-`, of every format that `es-sbert ingest` reads.
+        encoder: What embeds, with its prompt for documents.
+        template: Which text of a record is embedded.
+        id_field: Field of the id; None names texts by file and line.
+        format: Format of all files; None tells it from their names.
+        fields: Further fields of each record to keep.
+        on_progress: Told the number of texts embedded, and that of all texts.
+
+    Raises:
+        SourceError: a file cannot be read, or no record has the fields of the text.
+    """
+    sources = find_sources(files, format)
+    for source in sources:
+        source.check(_MAX_RECORD_BYTES, RequiredColumns(template.fields, id_field))
+    settings = ReadSettings(_MAX_RECORD_BYTES, template.fields[0], retry_seconds=0)
+    lost: list[str] = []
+    records = read_records(sources, settings, ByteCounter(), Event(), lost.append)
+    ids, texts, values, skipped = _read_texts(records, template, id_field, fields)
+    if lost:
+        raise SourceError(lost[0], "Check the source, and run the command again.")
+    rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    parts: list[Vectors] = []
+    done = 0
+    for part in encoder.encode_stream(rows, "document"):
+        parts.append(part.vectors)
+        done += len(part.vectors)
+        on_progress(done, len(rows))
+    distinct = np.concatenate(parts) if parts else np.empty((0, encoder.info.dimensions), np.float32)
+    vectors = distinct[[rows[text] for text in texts]] if len(rows) < len(texts) else distinct
+    return TextCollection(ids, texts, vectors, np.arange(len(texts)), skipped, values, model=encoder.info.model)
+
+
+def _read_texts(
+    records: Iterable[Record | RejectedRecord], template: TextTemplate, id_field: str | None, fields: Sequence[str]
+) -> tuple[list[str], list[str], list[Json], SkippedDocuments]:
+    """Ids, texts and further fields of records."""
+    ids: list[str] = []
+    texts: list[str] = []
+    values: list[Json] = []
+    skipped = SkippedDocuments()
+    names: dict[str, None] = {}
+    read, has_field = 0, False
+    for record in records:
+        read += 1
+        name = escape_unprintable(str(record.origin))
+        if isinstance(record, RejectedRecord):
+            skipped.add("the record cannot be read", f"{name}: {record.reason}")
+            continue
+        if not has_field:
+            has_field = any(find_field(record.fields, field) is not MISSING for field in template.fields)
+            names |= dict.fromkeys(document_field_names(record.fields))
+        try:
+            text = template.text_of(record.fields)
+            text_id = name if id_field is None else document_id(record.fields, id_field)
+        except (TextFieldError, InvalidId) as error:
+            skipped.add(str(error), name)
+            continue
+        if not text or text.isspace():
+            skipped.add("it has no text", name)
+            continue
+        ids.append(text_id)
+        texts.append(text)
+        values.append(_pick_fields(record.fields, fields))
+    if names and not has_field:
+        raise SourceError(
+            f"none of the {read:,} records has the text field {' or '.join(template.fields)}",
+            fields_hint(template.fields, list(names), "The records have"),
+        )
+    return ids, texts, values, skipped
+
+
+def read_index(
+    engine: Engine,
+    index: str,
+    vector_field: str,
+    *,
+    filter: Json | None = None,
+    fields: Sequence[str] = (),
+    on_progress: OnProgress = lambda done, total: None,
+) -> TextCollection:
+    """Read the vectors of an index from one point in time, and the texts that they were made from, sorted by id.
+
+    Documents without a vector, or with one of another model than the field's, are left out and counted.
+
+    Args:
+        index: Index or alias. Of an alias with a filter, the documents are those that the alias shows.
+        vector_field: Field that holds the vectors.
+        filter: Query that every document must match; None reads all.
+        fields: Further fields of each document to keep.
+        on_progress: Told the number of documents read, and that of all documents.
+
+    Raises:
+        IndexMissing: no such index.
+        IndexMismatch: no such vector field.
+        EngineError: the engine failed.
+    """
+    state = engine.get_index(index)
+    if state is None:
+        raise index_not_found(index, engine)
+    reader = TextCollectionBuilder(vector_field_from_state(engine, state, vector_field), fields)
+    query, size = reader.query(filter), min(_PAGE, state.result_window)
+    total, done = engine.count(index, query), 0
+    for page in engine.scan(index, query=query, source_includes=reader.includes, page=size, vectors=True):
+        reader.add(page)
+        done += len(page)
+        on_progress(done, max(done, total))
+    # Engines give documents in any order.
+    return reader.collection().sorted_by_id()
+
+
+class TextCollectionBuilder:
+    """Turns hits of an index into a collection.
+
+    Args:
+        vector: The field that holds the vectors.
+        fields: Further fields of each document to keep.
+
+    Attributes:
+        text_fields: Fields of the text that was embedded; none where the index does not tell.
+        includes: Parts of `_source` that hits must bring.
+        skipped: Documents that were left out so far.
+    """
+
+    def __init__(self, vector: VectorField, fields: Sequence[str] = ()) -> None:
+        self._vector = vector
+        self._template = None if vector.meta.text is None else TextTemplate.parse(vector.meta.text)
+        self._meta_field = document_meta_field(vector.name)
+        self._fields = fields
+        self.text_fields = () if self._template is None else self._template.fields
+        parts = [vector.name, vector_path(vector.name, vector.meta), self._meta_field, *self.text_fields, *fields]
+        self.includes = list(dict.fromkeys(parts))
+        self.skipped = SkippedDocuments()
+        self._ids: list[str] = []
+        self._texts: list[str] = []
+        self._values: list[Json] = []
+        self._versions: list[DocumentVersion] = []
+        self._counts: list[int] = []
+        self._vectors: list[Vectors] = []
+
+    def query(self, filter: Json | None = None) -> Json:
+        """All documents that match a query; `matched_queries` of a hit tells whether it has a vector."""
+        query: Json = named_vectors_query([(self._vector.name, self._vector.meta)])
+        if filter is not None:
+            query["bool"]["filter"] = [filter]
+        return query
+
+    def add(self, hits: Iterable[Json]) -> None:
+        """Add hits of `query`, or leave them out."""
+        for hit in hits:
+            source: Json = hit.get("_source") or {}
+            if not hit.get("matched_queries"):
+                self.skipped.add(no_vector_reason(self._vector), hit["_id"])
+                continue
+            meta = raw_document_meta(source, self._meta_field)
+            if meta is not None and meta.get("fingerprint") != self._vector.meta.fingerprint:
+                self.skipped.add(other_model_reason(self._vector), hit["_id"])
+                continue
+            vectors = np.stack(
+                [vector for _, _, vector in read_stored_vectors(find_field(source, self._vector.name), 0)]
+            )
+            if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
+                self.skipped.add("its vector is zero or holds a value that is not finite", hit["_id"])
+                continue
+            self._ids.append(hit["_id"])
+            self._texts.append(self.text_of(hit))
+            self._values.append(_pick_fields(source, self._fields))
+            self._versions.append(document_version(hit))
+            self._counts.append(len(vectors))
+            self._vectors.append(vectors)
+
+    def text_of(self, hit: Json) -> str:
+        """The text of a hit that was embedded; empty where the index does not tell."""
+        try:
+            return "" if self._template is None else self._template.text_of(hit.get("_source") or {}) or ""
+        except TextFieldError:
+            return ""
+
+    def collection(self) -> TextCollection:
+        """What was added."""
+        starts = starts_from_counts(self._counts)
+        empty = np.empty((0, self._vector.meta.dimensions), np.float32)
+        joined = np.concatenate(self._vectors) if self._vectors else empty
+        return TextCollection(
+            self._ids, self._texts, joined, starts, self.skipped, self._values, self._versions, self._vector.meta.model
+        )
+
+
+def starts_from_counts(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Row of each text's first vector, from the number of vectors of each. *Shape:* ``(texts,)``."""
+    return np.cumsum([0, *counts])[:-1].astype(np.int64)
+
+
+def document_version(hit: Json) -> DocumentVersion:
+    """The version of a document that was read."""
+    return DocumentVersion(hit.get("_routing"), hit["_seq_no"], hit["_primary_term"])
+
+
+def no_vector_reason(vector: VectorField) -> str:
+    """Why a document without a vector is left out."""
+    return f"it has no vector in {vector.name}"
+
+
+def other_model_reason(vector: VectorField) -> str:
+    """Why a document with a vector of another model is left out."""
+    return f"its vector is of another model than {vector.meta.model}"
+
+
+def _pick_fields(source: dict[str, Any], fields: Sequence[str]) -> Json:
+    """Fields that a document has, null left out."""
+    found = {field: find_field(source, field) for field in fields}
+    return {field: value for field, value in found.items() if value is not MISSING and value is not None}

@@ -1,0 +1,222 @@
+"""Open an ONNX bundle and verify it against its manifest; the cache of bundles exported on first use."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pydantic
+
+from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, is_cross_encoder, read_cross_encoder
+from es_sbert.bundle.manifest import (
+    ENCODER_MANIFEST_FORMAT,
+    ENCODER_MANIFEST_NAME,
+    RERANKER_MANIFEST_FORMAT,
+    RERANKER_MANIFEST_NAME,
+    EncoderManifest,
+    GraphFile,
+    RerankerManifest,
+)
+from es_sbert.bundle.model_files import read_json
+from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.config import home_folder
+from es_sbert.errors import BundleInvalid
+
+
+@dataclass(frozen=True)
+class RerankerBundle:
+    """An exported cross-encoder.
+
+    Attributes:
+        folder: Where it is.
+        model: What its configuration files say.
+        manifest: What `es_sbert_reranker.json` says; the two agree.
+    """
+
+    folder: Path
+    model: CrossEncoderModel
+    manifest: RerankerManifest
+
+    def variant_file(self, name: str) -> Path:
+        """The ONNX file of a variant, after its hash was checked.
+
+        Raises:
+            BundleInvalid: the file is missing or differs from what was exported.
+        """
+        return verify_graph_file(self.folder, self.manifest.variants[name])
+
+
+def is_reranker_bundle(folder: Path) -> bool:
+    """Whether the folder has a reranker's manifest."""
+    return (folder / RERANKER_MANIFEST_NAME).is_file()
+
+
+def open_reranker_bundle(folder: Path) -> RerankerBundle:
+    """Open an exported cross-encoder.
+
+    Raises:
+        BundleInvalid: it is none, its manifest is broken, or its files are not those that were exported.
+    """
+    path = folder / RERANKER_MANIFEST_NAME
+    if not is_reranker_bundle(folder):
+        if folder.is_dir() and is_cross_encoder(folder):
+            raise BundleInvalid(
+                f"{folder} is a cross-encoder that was not exported yet", f"es-sbert export {folder} -o RERANKER"
+            )
+        raise BundleInvalid(
+            f"{folder} is no reranker: it has no {RERANKER_MANIFEST_NAME}",
+            "Give the folder that `es-sbert export CROSS_ENCODER -o RERANKER` wrote.",
+        )
+    manifest = read_manifest(path, RerankerManifest, RERANKER_MANIFEST_FORMAT)
+    for variant in manifest.variants.values():
+        check_path_inside(path, variant)
+    model = read_cross_encoder(folder, manifest.name)
+    actual = RerankerManifest.of(model, manifest.pairs, manifest.variants, manifest.exporter)
+    changed = [name for name in RerankerManifest.model_fields if getattr(actual, name) != getattr(manifest, name)]
+    if changed:
+        raise BundleInvalid(
+            f"{folder} was edited after its export: {', '.join(changed)} no longer agree with {path.name}",
+            "Undo the edit, or export the edited model to a new folder: es-sbert export MODEL -o RERANKER.",
+        )
+    return RerankerBundle(folder, model, manifest)
+
+
+ManifestT = TypeVar("ManifestT", bound=pydantic.BaseModel)
+
+_EXPORT_AGAIN = "Export the model again: es-sbert export MODEL -o BUNDLE."
+
+
+@dataclass(frozen=True)
+class EncoderBundle:
+    """A model folder with checked ONNX variants.
+
+    Attributes:
+        folder: Where it is.
+        model: What its configuration files say.
+        manifest: What `es_sbert.json` says; the two agree.
+    """
+
+    folder: Path
+    model: SentenceModel
+    manifest: EncoderManifest
+
+    def variant_file(self, name: str) -> Path:
+        """The ONNX file of a variant, after its hash was checked.
+
+        Raises:
+            BundleInvalid: the file is missing or differs from what was exported.
+        """
+        return verify_graph_file(self.folder, self.manifest.variants[name])
+
+
+def is_encoder_bundle(folder: Path) -> bool:
+    """Whether the folder has a manifest."""
+    return (folder / ENCODER_MANIFEST_NAME).is_file()
+
+
+def open_encoder_bundle(folder: Path) -> EncoderBundle:
+    """Open a bundle.
+
+    Raises:
+        BundleInvalid: the manifest is broken or of a newer format, or weights, tokenizer, pooling or prompts
+            are not those that were exported.
+    """
+    manifest = read_manifest(folder / ENCODER_MANIFEST_NAME, EncoderManifest, ENCODER_MANIFEST_FORMAT)
+    for variant in manifest.variants.values():
+        check_path_inside(folder / ENCODER_MANIFEST_NAME, variant)
+    model = read_sentence_model(folder, manifest.name)
+    actual = EncoderManifest.of(model, manifest.variants, manifest.exporter)
+    changed = [name for name in EncoderManifest.model_fields if getattr(actual, name) != getattr(manifest, name)]
+    if changed:
+        raise BundleInvalid(
+            f"{folder} was edited after its export: {', '.join(changed)} no longer agree with {ENCODER_MANIFEST_NAME}",
+            "Undo the edit, or export the edited model to a new bundle: es-sbert export MODEL -o BUNDLE.",
+        )
+    return EncoderBundle(folder, model, manifest)
+
+
+def read_manifest(path: Path, kind: type[ManifestT], form: int) -> ManifestT:
+    """A manifest from its file.
+
+    Args:
+        path: The file.
+        kind: Its class.
+        form: The one version of the file's layout that is read.
+
+    Raises:
+        BundleInvalid: missing, broken, or of another version.
+    """
+    raw = read_json(path)
+    if raw.get("format") != form:
+        raise BundleInvalid(
+            f"{path} has format {raw.get('format')!r}, this es-sbert reads {form}",
+            "Upgrade es-sbert, or export the model again with this version.",
+        )
+    try:
+        return kind.model_validate(raw)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise BundleInvalid(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _EXPORT_AGAIN) from error
+
+
+def verify_graph_file(folder: Path, graph: GraphFile) -> Path:
+    """The file of a graph, after its hashes were checked.
+
+    Raises:
+        BundleInvalid: it is missing or differs from what was exported.
+    """
+    path = folder / graph.file
+    _check_hash(path, graph.sha256)
+    if graph.data_sha256 is not None:
+        _check_hash(path.with_name(f"{path.name}.data"), graph.data_sha256)
+    return path
+
+
+def _check_hash(path: Path, sha256: str) -> None:
+    if not path.is_file():
+        raise BundleInvalid(f"{path} is missing", _EXPORT_AGAIN)
+    if hash_file(path) != sha256:
+        raise BundleInvalid(f"{path} was changed after its export", _EXPORT_AGAIN)
+
+
+def check_path_inside(manifest: Path, graph: GraphFile) -> None:
+    """Refuse a manifest that names a file elsewhere.
+
+    Raises:
+        BundleInvalid: it does.
+    """
+    place = Path(graph.file)
+    if place.is_absolute() or ".." in place.parts:
+        raise BundleInvalid(f"{manifest} names {graph.file!r}, outside the bundle", "Do not use this bundle.")
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_folder() -> Path:
+    """`$ES_SBERT_CACHE`, or `$XDG_CACHE_HOME/es-sbert`, or `~/.cache/es-sbert`.
+
+    Raises:
+        UsageError: nothing says where that is.
+    """
+    if base := os.environ.get("ES_SBERT_CACHE"):
+        return Path(base)
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else home_folder("ES_SBERT_CACHE") / ".cache") / "es-sbert"
+
+
+def cached_bundle_folder(model: SentenceModel) -> Path:
+    """Where a model that is no bundle is exported on first use: one folder a fingerprint in the cache."""
+    return cached_bundle_path(model.fingerprint)
+
+
+def cached_bundle_path(fingerprint: str) -> Path:
+    """Where the cache keeps the bundle of the model with that fingerprint, if it has it."""
+    return cache_folder() / "bundles" / fingerprint

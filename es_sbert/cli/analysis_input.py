@@ -1,0 +1,224 @@
+"""The input of `pairs`, `duplicates` and `cluster`: options, checks and reading of texts from files or an index."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+from cloup import option_group
+
+from es_sbert.cli.logs import is_json_logging
+from es_sbert.cli.options import (
+    combine_options,
+    connection_options,
+    encoder_options,
+    engine_settings,
+    format_option,
+    text_template_option,
+    vector_field_option,
+)
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.messages import log_message
+
+if TYPE_CHECKING:
+    from es_sbert.analysis import TextCollection
+    from es_sbert.analysis.text_collection import OnProgress
+    from es_sbert.engines.protocol import Json
+
+
+# FILES or --index, and how texts are read; collect all but the files with `read_collection`.
+source_options = combine_options(
+    option_group(
+        "Texts",
+        click.option("--index", help="Read documents and their vectors from this index or alias."),
+        click.option(
+            "--filter", "filter_text", metavar="JSON", help="With --index: query that every document must match."
+        ),
+        vector_field_option,
+        click.option(
+            "--text-field",
+            "text_fields",
+            multiple=True,
+            help="Field of the text; several are joined, each on its own lines.  [default: text]",
+        ),
+        text_template_option,
+        click.option("--id-field", help="Field of the id.  [default: texts are named FILE:LINE]"),
+        click.option("--distinct", is_flag=True, help="Use identical texts only once."),
+        format_option,
+    ),
+    encoder_options,
+    connection_options,
+)
+
+
+def read_filter(filter_text: str | None) -> Json | None:
+    """The query of --filter.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from es_sbert.search.vector_query import parse_filter
+
+    return None if filter_text is None else parse_filter(filter_text)
+
+
+def read_text_collections(
+    inputs: Sequence[Sequence[str]],
+    *,
+    index: str | None,
+    filter_text: str | None,
+    distinct: bool,
+    format: str,
+    text_fields: Sequence[str],
+    text_template: str | None,
+    id_field: str | None,
+    vector_field: str,
+    model: str | None,
+    device: str,
+    precision: str,
+    threads: int | None,
+    fields: Sequence[str] = (),
+    **connection: Any,
+) -> list[TextCollection]:
+    """The collection of an index, or one of each list of files; what was left out of them is told.
+
+    Args:
+        inputs: Lists of files.
+        fields: Further fields to keep of each record or document.
+
+    Raises:
+        UsageError: options that do not go together.
+        SourceError, ModelError, EngineError: the texts cannot be read or embedded.
+    """
+    check_source_options(index, filter_text, text_fields, text_template, id_field, format)
+    if index is not None:
+        found = [_read_index(index, vector_field, filter_text, fields, connection)]
+    else:
+        template = _parse_template(text_fields, text_template)
+        reading = {"template": template, "id_field": id_field, "format": format, "fields": fields}
+        found = _read_files(inputs, reading, model=model, device=device, precision=precision, threads=threads)
+    if distinct:
+        found = [collection.distinct() for collection in found]
+    for collection in found:
+        for line in collection.skipped.lines():
+            log_message(line)
+    return found
+
+
+@contextmanager
+def progress_meter(before: int = 0) -> Iterator[OnProgress]:
+    """A progress bar on a terminal, a line every few seconds elsewhere.
+
+    Args:
+        before: Documents that an earlier run has done.
+    """
+    from es_sbert.ingest.progress import ProgressTracker, choose_meter
+
+    tracker = ProgressTracker()
+    with closing(choose_meter(sys.stderr, quiet=False, events=is_json_logging())) as meter:
+
+        def show(done: int, total: int) -> None:
+            fraction = (done - before) / (total - before) if total > before else None
+            meter.show(tracker.snapshot(done - before, done - before, fraction))
+
+        yield show
+
+
+def check_files_or_index(files: Sequence[str], index: str | None) -> None:
+    """Make sure that texts come from one kind of source.
+
+    Raises:
+        UsageError: neither is given, or both are.
+    """
+    if bool(files) == (index is not None):
+        command = click.get_current_context().command_path
+        raise UsageError(
+            f"texts come from FILES or from --index, and {'both are' if files else 'neither is'} given",
+            f"Give one of them, e.g. `{command} --index docs`.",
+        )
+
+
+def check_source_options(
+    index: str | None,
+    filter_text: str | None,
+    text_fields: Sequence[str],
+    text_template: str | None,
+    id_field: str | None,
+    format: str,
+) -> None:
+    """Make sure that the options of an index and those of files are not mixed.
+
+    Raises:
+        UsageError: they are.
+    """
+    if filter_text is not None and index is None:
+        raise UsageError("--filter is given without --index", "Leave it out, or name an index.")
+    if index is not None and (
+        text_fields or text_template or id_field or format != "auto" or _is_model_on_command_line()
+    ):
+        raise UsageError(
+            "with --index the vectors of the index are compared, which have a model, texts and ids already",
+            "Leave --text-field, --text-template, --id-field, --format and --model out.",
+        )
+
+
+def _is_model_on_command_line() -> bool:
+    """Whether --model is on the command line; ES_SBERT_MODEL in the environment is no contradiction."""
+    return click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE
+
+
+def check_two_texts(count: int) -> None:
+    """Make sure that there is anything to compare.
+
+    Raises:
+        SourceError: there are fewer than two texts.
+    """
+    if count < 2:
+        of_index = click.get_current_context().params.get("index") is not None
+        raise SourceError(
+            f"a comparison needs two texts, and there is {'one' if count else 'none'}",
+            "Check --vector-field and --filter, or load documents with `es-sbert ingest`."
+            if of_index
+            else "Give more texts.",
+        )
+
+
+def _read_index(
+    index: str, vector_field: str, filter_text: str | None, fields: Sequence[str], connection: dict[str, Any]
+) -> TextCollection:
+    from es_sbert.analysis import read_index
+    from es_sbert.engines.connect import connect
+
+    filter = read_filter(filter_text)
+    with closing(connect(engine_settings(**connection))) as engine, progress_meter() as show:
+        return read_index(engine, index, vector_field, filter=filter, fields=fields, on_progress=show)
+
+
+def _read_files(inputs: Sequence[Sequence[str]], reading: dict[str, Any], **loading: Any) -> list[TextCollection]:
+    from es_sbert.analysis import read_files
+    from es_sbert.ingest.sources.document_source import FileFormat
+    from es_sbert.model_loading import load_encoder, report_warnings
+
+    name = reading.pop("format")
+    format = None if name == "auto" else FileFormat(name)
+    with load_encoder(loading.pop("model"), report=log_message, **loading) as encoder:
+        report_warnings(encoder, log_message)
+        found = []
+        for files in inputs:
+            with progress_meter() as show:
+                found.append(read_files(files, encoder, format=format, on_progress=show, **reading))
+        return found
+
+
+def _parse_template(text_fields: Sequence[str], text_template: str | None) -> Any:
+    from es_sbert.index.text_template import TextTemplate
+
+    if text_template is None:
+        return TextTemplate.from_fields(text_fields or ("text",))
+    if text_fields:
+        raise UsageError("--text-field and --text-template are both given", "Give one of them.")
+    return TextTemplate.parse(text_template)

@@ -1,0 +1,135 @@
+"""The configuration file: default values for the connection options and `--model`, by profile.
+
+    model = "all-MiniLM-L6-v2"             # for every profile, and without one
+
+    [profiles.production]
+    url = "https://search.example:9200"
+    api_key_file = "production.key"        # relative to this file
+
+Command-line options take precedence over environment variables, and those over the file.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+from click.core import ParameterSource
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from es_sbert.config import MAX_TIMEOUT, expand_home, home_folder
+from es_sbert.errors import UsageError
+
+_FILE_SETTINGS = ("password_file", "api_key_file", "token_file", "ca_certs")
+_EXPLICIT_SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+class Profile(BaseModel):
+    """Values of options by the names that the options have, with `_` for `-`. Secrets themselves are not among them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    url: str | None = None
+    username: str | None = None
+    password_file: str | None = None
+    api_key_file: str | None = None
+    token_file: str | None = None
+    keyring: str | None = None
+    ca_certs: str | None = None
+    fingerprint: str | None = None
+    timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT)
+    model: str | None = None
+
+
+class ProfileOption(click.Option):
+    """An option whose default may come from the profile of this call.
+
+    The profile's credentials are for the profile's address: they are not used with another one.
+    """
+
+    def get_default(self, ctx: click.Context, call: bool = True) -> Any:
+        profile = ctx.find_object(Profile)
+        value = None if profile is None or self.name is None else getattr(profile, self.name, None)
+        if profile is None or value is None:
+            return super().get_default(ctx, call=call)
+        is_elsewhere = ctx.get_parameter_source("url") in _EXPLICIT_SOURCES and ctx.params.get("url") != profile.url
+        if self.name not in ("url", "model") and is_elsewhere:
+            return super().get_default(ctx, call=call)
+        return value
+
+
+def read_profile(name: str | None) -> Profile:
+    """The profile of that name in the configuration file; None for what the file says outside of profiles.
+
+    Raises:
+        UsageError: no such profile, or a file that cannot be read.
+    """
+    file = config_file()
+    if file is None:
+        if name is not None:
+            raise UsageError(
+                f"--profile {name}: there is no configuration file",
+                f"Write [profiles.{name}] into ~/.config/es-sbert/config.toml, or name the file in ES_SBERT_CONFIG.",
+            )
+        return Profile()
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"the configuration file {file} cannot be read: {reason}", "Correct or remove it.") from error
+    profiles = content.pop("profiles", {})
+    if not isinstance(profiles, dict) or not all(isinstance(profile, dict) for profile in profiles.values()):
+        raise UsageError(f"{file}: profiles are tables", "Write [profiles.NAME] above the settings of a profile.")
+    if name is not None and name not in profiles:
+        known = f"It has {', '.join(sorted(profiles))}." if profiles else f"Add [profiles.{name}]."
+        raise UsageError(f"{file} has no profile {name}", known)
+    return _validate(file, content | (profiles[name] if name is not None else {}))
+
+
+def config_file() -> Path | None:
+    """`$ES_SBERT_CONFIG`, or `es-sbert/config.toml` in `$XDG_CONFIG_HOME` or `~/.config`; None if there is none.
+
+    Raises:
+        UsageError: the file that the variable names is missing.
+    """
+    if named := os.environ.get("ES_SBERT_CONFIG"):
+        if not Path(named).exists():
+            raise UsageError(f"there is no configuration file {named}", "Correct ES_SBERT_CONFIG.")
+        return Path(named)
+    shared = os.environ.get("XDG_CONFIG_HOME")
+    try:
+        folder = Path(shared) if shared else home_folder("ES_SBERT_CONFIG") / ".config"
+    except UsageError:
+        return None  # a service without a home
+    file = folder / "es-sbert/config.toml"
+    return file if file.is_file() else None
+
+
+def _validate(file: Path, settings: Mapping[str, Any]) -> Profile:
+    try:
+        profile = Profile.model_validate(settings)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise UsageError(f"{file}: {key}: {problem['msg']}", _remedy(key, problem["type"])) from error
+    paths = {
+        name: str(file.parent / expand_home(path))
+        for name in _FILE_SETTINGS
+        if (path := getattr(profile, name)) is not None
+    }
+    return profile.model_copy(update=paths)
+
+
+def _remedy(key: str, kind: Literal["extra_forbidden"] | str) -> str:
+    if kind != "extra_forbidden":
+        return "Correct it."
+    if key in ("password", "api_key", "token"):
+        return f'Keep secrets in files of their own: {key}_file = "FILE".'
+    if near := get_close_matches(key, Profile.model_fields, 1):
+        return f"Did you mean {near[0]}?"
+    return f"Settings are: {', '.join(Profile.model_fields)}."

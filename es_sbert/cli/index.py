@@ -1,0 +1,330 @@
+"""`es-sbert index`: the command group, and the commands create, show, change-type and repair."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+from cloup import option_group
+
+from es_sbert.cli.index_adopt import adopt
+from es_sbert.cli.index_migrate import migrate
+from es_sbert.cli.index_tuning import calibrate, estimate, recall
+from es_sbert.cli.options import (
+    INDEX_TYPES_HELP,
+    connection_options,
+    engine_settings,
+    passage_overlap_option,
+    text_template_option,
+    vector_field_option,
+)
+from es_sbert.config import DEFAULT_MODEL
+from es_sbert.messages import pluralize, size_text
+
+if TYPE_CHECKING:
+    from es_sbert.engines.protocol import Engine
+    from es_sbert.index.index_summary import FieldSummary, IndexSummary
+    from es_sbert.index.vector_field import VectorField
+
+
+@cloup.command()
+@click.argument("name")
+@click.option(
+    "--model",
+    envvar="ES_SBERT_MODEL",
+    default=DEFAULT_MODEL,
+    show_default=True,
+    show_envvar=True,
+    help="Model folder, bundle, hub id, installed or registered name: gives the dimensions and the fingerprint.",
+)
+@option_group(
+    "Options",
+    vector_field_option,
+    click.option("--index-type", help=f"How vectors are stored: {INDEX_TYPES_HELP}.  [default: hnsw]"),
+    click.option(
+        "--text-field",
+        "text_fields",
+        multiple=True,
+        help="Field of the text that is embedded, dotted for nested ones; several are joined, each on its own lines.  "
+        "[default: left to the first `es-sbert ingest`]",
+    ),
+    text_template_option,
+    click.option(
+        "--passages",
+        type=click.IntRange(min=1),
+        metavar="TOKENS",
+        help="One vector a passage of at most TOKENS tokens.  [default: one vector a document]",
+    ),
+    passage_overlap_option,
+    click.option("--shards", type=click.IntRange(min=1), help="Primary shards.  [default: the engine's]"),
+    click.option("--replicas", type=click.IntRange(min=0), help="Copies of each shard.  [default: the engine's]"),
+)
+@connection_options
+def create(
+    name: str,
+    model: str,
+    index_type: str | None,
+    text_fields: tuple[str, ...],
+    text_template: str | None,
+    passages: int | None,
+    passage_overlap: int | None,
+    shards: int | None,
+    replicas: int | None,
+    vector_field: str,
+    **connection: Any,
+) -> None:
+    """Create the index NAME with a vector field for a model.
+
+    An index that is there already gets the field added. A field that is there already is checked: one of
+    another model, or with other dimensions, is refused. `es-sbert ingest` does all this by itself; this
+    command is for choosing the index type, passages, shards and replicas, and for indices whose documents
+    are written through the gateway (`es-sbert serve`).
+
+    The gateway embeds what --text-field or --text-template names. The text is kept in the mapping. On a field
+    that has none yet, the command sets it; documents that the index holds already are embedded by
+    `es-sbert ingest`. Once documents have vectors, another text is refused.
+
+    Index types: hnsw keeps float32 vectors and a graph. int8_hnsw, int4_hnsw and bbq_hnsw need a quarter,
+    an eighth and a thirtieth of its memory, and find a little less. flat has no graph: every search looks
+    at every vector, which is exact, and fast enough up to some ten thousand documents.
+
+    \b
+    Examples:
+      es-sbert index create docs
+      es-sbert index create docs --text-field body
+      es-sbert index create docs --text-template '{title}. {body}'
+      es-sbert index create docs --index-type int8_hnsw --shards 3 --replicas 1
+      es-sbert index create docs --passages 256
+    """
+    from es_sbert.bundle.model_lookup import resolve_model
+    from es_sbert.bundle.sentence_model_reader import read_sentence_model
+    from es_sbert.encoder.tokenizer import SentenceTokenizer
+    from es_sbert.engines.connect import connect
+    from es_sbert.errors import UsageError
+    from es_sbert.index.text_template import (
+        check_name_conflicts,
+        format_text_options,
+        format_vector_field_option,
+        parse_text_options,
+    )
+    from es_sbert.index.vector_field import FieldOutcome, ensure_vector_field
+    from es_sbert.index.vector_meta import ChunkRules
+    from es_sbert.messages import escape_unprintable
+
+    text = parse_text_options(text_fields, text_template)
+    if text is not None:
+        check_name_conflicts({vector_field: text})
+    loaded = read_sentence_model(resolve_model(model), model)
+    rules = None
+    if passages is not None:
+        rules = ChunkRules.of(passages, passage_overlap)
+        SentenceTokenizer(loaded).splitter(
+            rules.tokens, rules.overlap, "document"
+        )  # refuses what the model cannot read
+    elif passage_overlap is not None:
+        raise UsageError("--passage-overlap is for passages", "Give --passages TOKENS too.")
+    with closing(connect(engine_settings(**connection))) as engine:
+        field = ensure_vector_field(
+            engine,
+            name,
+            vector_field=vector_field,
+            fingerprint=loaded.fingerprint,
+            model_name=loaded.name,
+            dimensions=loaded.dimensions,
+            index_type=index_type,
+            text=None if text is None else text.template,
+            passages=rules,
+            shards=shards,
+            replicas=replicas,
+            text_options=format_text_options(vector_field, text_fields, text_template),
+        )
+        is_changed = field.outcome in (FieldOutcome.ADDED, FieldOutcome.TEXT_SET)
+        without_vector = _count_without_vector(engine, field) if is_changed and text is not None else 0
+    what = {
+        FieldOutcome.CREATED: f"created {field.index} with the vector field {field.name}",
+        FieldOutcome.ADDED: f"added the vector field {field.name} to {field.index}",
+        FieldOutcome.TEXT_SET: f"set the text of the vector field {field.name} of {field.index}",
+        FieldOutcome.PRESENT: f"{field.index} has the vector field {field.name} already",
+    }[field.outcome]
+    of_text = "" if field.meta.text is None else f", text {escape_unprintable(repr(field.meta.text))}"
+    click.echo(
+        f"{what}: {field.meta.dimensions} dimensions, {field.meta.index_type}, {field.meta.model}{of_text}", err=True
+    )
+    named = format_vector_field_option(vector_field)
+    if field.meta.text is None:
+        of_model = "" if model == DEFAULT_MODEL else f" --model {shlex.quote(model)}"
+        click.echo(
+            f"The text of {field.name} is not known yet, so the gateway refuses documents that are written through "
+            f"it without a vector. Set it: `es-sbert index create {name}{of_model} --text-field FIELD{named}`, or load "
+            f"documents by `es-sbert ingest --index {name} --text-field FIELD{named} FILE`, which sets it too.",
+            err=True,
+        )
+    if without_vector:
+        click.echo(
+            f"Documents of {field.index} without a vector in {field.name}: {without_vector:,}. Embed them: "
+            f"`es-sbert ingest --index {name}{named}`.",
+            err=True,
+        )
+
+
+def _count_without_vector(engine: Engine, field: VectorField) -> int:
+    """Documents that the field does not cover; 0 where this user may not read the index."""
+    from es_sbert.errors import AccessDenied
+    from es_sbert.index.mapping import has_vector_query
+
+    with suppress(AccessDenied):
+        engine.refresh(field.index)
+    with suppress(AccessDenied):
+        return engine.count(field.index) - engine.count(field.index, has_vector_query(field.name, field.meta))
+    return 0
+
+
+@cloup.command()
+@click.argument("name")
+@option_group(
+    "Options",
+    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+)
+@connection_options
+def show(name: str, as_json: bool, **connection: Any) -> None:
+    """Show what the index NAME holds: documents, vectors, model, index type, size.
+
+    \b
+    Example:
+      es-sbert index show docs
+    """
+    import orjson
+
+    from es_sbert.engines.connect import connect
+    from es_sbert.index.index_summary import describe_index
+    from es_sbert.messages import escape_unprintable_lines
+
+    engine = connect(engine_settings(**connection))
+    try:
+        summary = describe_index(engine, name)
+    finally:
+        engine.close()
+    click.echo(orjson.dumps(summary.as_json()) if as_json else escape_unprintable_lines(_summary_text(summary)))
+
+
+def _summary_text(summary: IndexSummary) -> str:
+    lines = [
+        f"{summary.name} ({summary.engine})",
+        f"  documents     {summary.documents:,}",
+        f"  size          {'not told to this user' if summary.bytes is None else size_text(summary.bytes)}",
+        f"  other fields  {', '.join(summary.other_fields) or 'none'}",
+    ]
+    for field in summary.fields:
+        lines += _vector_field_lines(field)
+    for name in summary.plain_vector_fields:
+        lines.append(f"  {name} holds vectors of another program; take them over: `es-sbert index adopt`")
+    if not summary.fields and not summary.plain_vector_fields:
+        lines.append("  no vector field; add one: `es-sbert ingest` or `es-sbert index create`")
+    return "\n".join(lines)
+
+
+def _vector_field_lines(field: FieldSummary) -> list[str]:
+    meta = field.meta
+    passages = "" if field.passages is None else f", {pluralize(field.passages, 'passage')}"
+    return [
+        f"  vector field {field.name}",
+        f"    model        {meta.model}",
+        f"    fingerprint  {meta.fingerprint}",
+        f"    dimensions   {meta.dimensions}",
+        f"    index type   {meta.index_type}, {meta.similarity}",
+        f"    text         {meta.text or 'not set before the first load'}",
+        f"    vectors of   {meta.passages or 'whole texts, as far as the model reads them'}",
+        f"    vectors      {pluralize(field.vectors, 'document')}{passages}, {field.current:,} of this model, "
+        f"{field.truncated:,} truncated",
+    ]
+
+
+@cloup.command()
+@click.argument("name")
+@option_group(
+    "Options",
+    click.option("--index-type", required=True, help=f"The new type: {INDEX_TYPES_HELP}."),
+    click.option(
+        "--force-merge",
+        "merge",
+        is_flag=True,
+        help="Rewrite what is in the index already: takes the time of building every graph anew, and up to three times "
+        "the index's disk space until it is done.",
+    ),
+    vector_field_option,
+)
+@connection_options
+def change_type(name: str, index_type: str, merge: bool, vector_field: str, **connection: Any) -> None:
+    """Change the index type of a vector field of the index NAME in place (Elasticsearch).
+
+    Possible are the steps that Elasticsearch allows: from flat types to graphs, and from finer numbers to
+    coarser ones (hnsw, int8_hnsw, int4_hnsw, bbq_hnsw). Everything else needs a new index:
+    `es-sbert index migrate`.
+
+    New documents are stored in the new type at once. Those in the index follow when the engine merges their
+    segments, which may take long or never come; --force-merge does it now. Searches go on all the time.
+
+    \b
+    Examples:
+      es-sbert index change-type docs --index-type int8_hnsw
+      es-sbert index change-type docs --index-type bbq_hnsw --force-merge
+    """
+    from es_sbert.engines.connect import connect
+    from es_sbert.index.change_index_type import change_index_type as change
+    from es_sbert.index.change_index_type import force_merge
+
+    engine = connect(engine_settings(**connection))
+    try:
+        before = change(engine, name, vector_field, index_type)
+        if before == index_type:
+            click.echo(f"{name}.{vector_field} has the index type {index_type} already", err=True)
+        else:
+            click.echo(f"{name}.{vector_field}: {index_type} in place of {before}", err=True)
+        if merge:
+            click.echo("Merging each shard into one segment …", err=True)
+            force_merge(engine, name)
+        elif before != index_type:
+            click.echo("Documents in the index follow as their segments are merged; now: --force-merge", err=True)
+    finally:
+        engine.close()
+
+
+@cloup.command()
+@click.argument("name")
+@connection_options
+def repair(name: str, **connection: Any) -> None:
+    """Put back the settings of the index NAME that a load which was killed has left changed.
+
+    Do not run it while a load is under way: the load would go on with the settings put back, only slower.
+
+    \b
+    Example:
+      es-sbert index repair docs
+    """
+    from es_sbert.engines.connect import connect
+    from es_sbert.index.load_settings import restore_load_settings
+    from es_sbert.index.vector_field import index_not_found
+
+    engine = connect(engine_settings(**connection))
+    try:
+        if engine.get_index(name) is None:
+            raise index_not_found(name, engine)
+        changed = restore_load_settings(engine, name)
+    finally:
+        engine.close()
+    for setting, value in changed.items():
+        click.echo(f"{setting}: {'the default' if value is None else value} again", err=True)
+    if not changed:
+        click.echo(f"{name}: no load has left its settings behind", err=True)
+
+
+@cloup.group()
+def index() -> None:
+    """Create, inspect and change indices with a vector field."""
+
+
+for _command in (adopt, calibrate, change_type, create, estimate, migrate, recall, repair, show):
+    index.add_command(_command)

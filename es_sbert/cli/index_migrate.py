@@ -1,0 +1,236 @@
+"""`es-sbert index migrate`: move an index to another model, text or index type while it is in use."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+from cloup import option_group
+
+from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
+from es_sbert.cli.options import (
+    INDEX_TYPES_HELP,
+    connection_options,
+    encoder_options,
+    engine_settings,
+    retry_seconds_option,
+    vector_field_option,
+)
+
+if TYPE_CHECKING:
+    from es_sbert.engines.protocol import Engine
+    from es_sbert.migration.rollback import IndexToDelete
+
+
+@cloup.command()
+@click.argument("alias")
+@option_group(
+    "Options",
+    click.option("--index-type", help=f"Of the new vectors: {INDEX_TYPES_HELP}.  [default: as it was]"),
+    click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
+    click.option(
+        "--text-field",
+        "text_fields",
+        multiple=True,
+        help="Embed this field in place of the old text, dotted for nested ones; several are joined, each on its own "
+        "lines.  [default: the text as it was]",
+    ),
+    click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),
+    click.option(
+        "--block-writes/--no-block-writes",
+        default=True,
+        show_default=True,
+        help="Refuse writes to the old index (403) from the last short round until the swap, and after it: nothing is "
+        "lost. Without it nothing is refused, but a write that reaches the old index in the last moment is lost if the "
+        "same document is written in the new one before it is copied.",
+    ),
+    click.option(
+        "--replace-index",
+        is_flag=True,
+        help="ALIAS is an index: put an alias of that name in its place, and delete it in the same step.",
+    ),
+    click.option(
+        "--rollback", is_flag=True, help="Give up a migration that has not been swapped: delete the new index."
+    ),
+    click.option("--drop", is_flag=True, help="Delete the old index of a finished migration; asks first."),
+    click.option("--yes", is_flag=True, help="Do not ask before an index is deleted."),
+    click.option(
+        "--dead-letters",
+        type=click.Path(path_type=Path),
+        help="Documents that cannot be embedded are appended here.  [default: NEW-INDEX.dead-letters.jsonl]",
+    ),
+    retry_seconds_option,
+    click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."),
+    vector_field_option,
+)
+@connection_options
+@encoder_options
+def migrate(
+    alias: str,
+    index_type: str | None,
+    name: str | None,
+    text_fields: tuple[str, ...],
+    text_template: str | None,
+    block_writes: bool,
+    replace_index: bool,
+    rollback: bool,
+    drop: bool,
+    yes: bool,
+    dead_letters: Path | None,
+    retry_seconds: float,
+    quiet: bool,
+    as_json: bool,
+    vector_field: str,
+    model: str | None,
+    device: str,
+    precision: str,
+    threads: int | None,
+    **connection: Any,
+) -> int:
+    """Move the index behind ALIAS to another model, text or index type while it is in use.
+
+    A new index gets the old one's settings, mapping and documents, embedded with --model. Changes to the old
+    one are copied too. Counts, documents and vectors are compared, then the alias (and every other alias of
+    the old index) is swapped in one step. Searches go on all the time. Writes are refused for a few seconds
+    before the swap; writers must retry them (HTTP 403, cluster_block_exception). The old index stays, without
+    taking writes, until --drop. A run that was stopped or killed goes on when the same command is run again.
+
+    Exit codes: 0 done, 1 done but for documents in the dead-letter file, 2 not possible, 130 stopped.
+
+    \b
+    Examples:
+      es-sbert index migrate docs --model ./my-model
+      es-sbert index migrate docs --index-type int8_hnsw
+      es-sbert index migrate docs --text-template '{title}. {body}'
+      es-sbert index migrate docs --drop
+    """
+    from es_sbert.engines.connect import connect
+    from es_sbert.errors import UsageError
+    from es_sbert.index.text_template import parse_text_options
+
+    if rollback and drop:
+        raise UsageError("--rollback and --drop exclude each other", "Give one of the two.")
+    if replace_index and not block_writes:
+        raise UsageError(
+            "--replace-index deletes the old index in the swap, so late writes could not be copied any more",
+            "Leave --no-block-writes out.",
+        )
+    text = parse_text_options(text_fields, text_template)
+    if (drop or replace_index) and not yes and not sys.stdin.isatty():
+        raise UsageError("an index would be deleted, and nobody is there to be asked", "Add --yes.")
+    if (
+        replace_index
+        and not yes
+        and not click.confirm(f"Delete the index {alias} once the new one is ready?", err=True)
+    ):
+        return 0
+
+    def say(message: str) -> None:
+        if not quiet:
+            click.echo(message, err=True)
+
+    with closing(connect(engine_settings(**connection))) as engine:
+        if rollback or drop:
+            say(_rollback_or_drop(engine, alias, rollback=rollback, yes=yes))
+            return 0
+        return _run_migration(
+            engine,
+            alias,
+            say,
+            index_type=index_type,
+            name=name,
+            text=text,
+            block_writes=block_writes,
+            replace_index=replace_index,
+            dead_letters=dead_letters,
+            retry_seconds=retry_seconds,
+            quiet=quiet,
+            as_json=as_json,
+            vector_field=vector_field,
+            model=model,
+            device=device,
+            precision=precision,
+            threads=threads,
+        )
+
+
+def _rollback_or_drop(engine: Engine, alias: str, *, rollback: bool, yes: bool) -> str:
+    from es_sbert.migration.rollback import drop, roll_back
+
+    if rollback:
+        gone = roll_back(engine, alias)
+        return f"deleted {gone}, which nobody has seen" if gone else f"no migration of {alias} is under way"
+    gone = drop(engine, alias, (lambda leaving: True) if yes else _confirm_drop)
+    return f"deleted {gone}" if gone else "nothing was deleted"
+
+
+def _confirm_drop(leaving: IndexToDelete) -> bool:
+    return click.confirm(f"Delete the index {leaving.index} with its {leaving.documents:,} documents?", err=True)
+
+
+def _run_migration(engine: Engine, alias: str, say: Any, **given: Any) -> int:
+    from es_sbert.errors import EngineError
+    from es_sbert.index.vector_field import read_vector_field
+    from es_sbert.ingest.pipeline import LoadControl
+    from es_sbert.ingest.progress import choose_meter
+    from es_sbert.migration.alias_swap import remove_leftover_block
+    from es_sbert.migration.migrate import MigrationCallbacks, migrate
+    from es_sbert.migration.migration_state import migration_lock
+    from es_sbert.migration.prepare_migration import MigrationRequest
+    from es_sbert.model_loading import load_index_encoder
+
+    control = LoadControl()
+    with migration_lock(engine.info.url, alias):
+        # Before a model is loaded: writers have waited since the run that blocked them was killed.
+        lifted = remove_leftover_block(engine, alias)
+    if lifted is not None:
+        say(f"{lifted} takes writes again, which an earlier run had blocked")
+    field = read_vector_field(engine, alias, given["vector_field"])
+    wanted = MigrationRequest(
+        alias,
+        given["vector_field"],
+        given["name"],
+        given["index_type"],
+        given["block_writes"],
+        given["replace_index"],
+        given["text"],
+    )
+
+    encoder_of_field = partial(
+        load_index_encoder,
+        field.index,
+        field.meta.model,
+        field.meta.fingerprint,
+        model=given["model"],
+        device=given["device"],
+        precision=given["precision"],
+        threads=given["threads"],
+    )
+    blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
+    with encoder_of_field(report=say) as encoder, handle_signals(control, say, lambda: blocked):
+        try:
+            result = migrate(
+                engine,
+                encoder,
+                wanted,
+                MigrationCallbacks(control, lambda: choose_meter(sys.stderr, quiet=given["quiet"]), say),
+                dead_letters=given["dead_letters"],
+                retry_seconds=given["retry_seconds"],
+            )
+        except EngineError as error:
+            if not control.interrupted:
+                raise
+            # The interrupt ended a wait for the engine.
+            say(f"Interrupted: {error.message}; the same command goes on where it was.")
+            return EXIT_INTERRUPTED
+    for line in result.lines():
+        say(line)
+    if given["as_json"]:
+        click.echo(result.model_dump_json())
+    return result.exit_code

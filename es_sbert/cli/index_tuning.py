@@ -1,0 +1,274 @@
+"""`es-sbert index recall`, `calibrate` and `estimate`: measure an index and choose its settings."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+import cloup
+from cloup import option_group
+
+from es_sbert.cli.options import (
+    FiniteFloatRange,
+    connection_options,
+    encoder_options,
+    engine_settings,
+    vector_field_option,
+)
+
+
+@cloup.command()
+@click.argument("name")
+@option_group(
+    "Options",
+    click.option(
+        "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="Neighbours."
+    ),
+    click.option(
+        "--sample",
+        type=click.IntRange(min=1, max=10_000),
+        default=200,
+        show_default=True,
+        help="Documents of the index that serve as queries.",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True, help="Which documents those are."),
+    click.option(
+        "--queries",
+        type=click.Path(path_type=Path),
+        help="File of texts to search for, one a line, instead of documents; real queries give the better measure.",
+    ),
+    click.option(
+        "--num-candidates",
+        "candidates",
+        type=int,
+        multiple=True,
+        help="Value to measure.  [default: 10, 20, 50, … 1000]",
+    ),
+    click.option(
+        "--oversample",
+        "oversamples",
+        type=float,
+        multiple=True,
+        help="Value to measure, for quantised index types.  [default: 1, 1.5, 2, 3, 5]",
+    ),
+    click.option(
+        "--target",
+        type=FiniteFloatRange(min=0, max=1, min_open=True, max_open=True),
+        default=0.95,
+        show_default=True,
+        help="Recall to reach.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+    vector_field_option,
+)
+@connection_options
+@encoder_options
+def recall(
+    name: str,
+    k: int,
+    sample: int,
+    seed: int,
+    queries: Path | None,
+    candidates: tuple[int, ...],
+    oversamples: tuple[float, ...],
+    target: float,
+    as_json: bool,
+    vector_field: str,
+    model: str | None,
+    device: str,
+    precision: str,
+    threads: int | None,
+    **connection: Any,
+) -> None:
+    """Measure how much of exact search the approximate search of the index NAME finds.
+
+    Every query is searched for with each num_candidates (and, in quantised types, oversample), one search at a
+    time, and compared with exact search, which is done here by reading all vectors once. The least effort
+    whose recall lies above --target with 95 % confidence is recommended. The index should be at rest.
+
+    \b
+    Examples:
+      es-sbert index recall docs
+      es-sbert index recall docs --queries queries.txt --k 20 --target 0.98
+    """
+    import orjson
+
+    from es_sbert.diagnostics.query_sets import read_queries
+    from es_sbert.diagnostics.recall import RecallQueries, measure_recall, recall_lines, recall_settings, sample_queries
+    from es_sbert.engines.connect import connect
+    from es_sbert.index.mapping import IndexType
+    from es_sbert.index.vector_field import check_field_model, read_vector_field
+    from es_sbert.model_loading import load_index_encoder, report_warnings
+
+    def say(message: str) -> None:
+        click.echo(message, err=True)
+
+    with closing(connect(engine_settings(**connection))) as engine:
+        field = read_vector_field(engine, name, vector_field)
+        settings = recall_settings(IndexType(field.meta.index_type), k, candidates, oversamples)
+        if queries is None:
+            wanted = sample_queries(engine, field, sample, seed)
+        else:
+            texts = read_queries(queries)
+            with load_index_encoder(
+                field.index,
+                field.meta.model,
+                field.meta.fingerprint,
+                model=model,
+                device=device,
+                precision=precision,
+                threads=threads,
+                report=say,
+            ) as encoder:
+                report_warnings(encoder, say)
+                check_field_model(field, encoder.info.fingerprint, encoder.info.model)
+                wanted = RecallQueries(encoder.encode(texts, "query").vectors, [None] * len(texts))
+        report = measure_recall(engine, field, wanted, settings, k=k, target=target, report=say)
+        flavour = engine.info.flavour
+    click.echo(orjson.dumps(report.as_json()) if as_json else "\n".join(recall_lines(report, flavour)))
+
+
+@cloup.command()
+@click.argument("name")
+@option_group(
+    "Options",
+    click.option(
+        "--queries",
+        type=click.Path(path_type=Path),
+        help='JSON Lines of labelled queries: {"query": "a text", "ids": ["id of a relevant document", …]}.  [default: '
+        "pseudo-queries, made of the sampled documents]",
+    ),
+    click.option(
+        "--sample",
+        type=click.IntRange(min=2, max=10_000),
+        default=1000,
+        show_default=True,
+        help="Documents of the index to compare every query with.",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True, help="Which documents those are."),
+    click.option(
+        "--keep",
+        type=FiniteFloatRange(min=0, max=1, min_open=True, max_open=True),
+        default=0.95,
+        show_default=True,
+        help="Share of the relevant documents that the recommended value keeps.",
+    ),
+    click.option(
+        "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="Hits of a search."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+    vector_field_option,
+)
+@connection_options
+@encoder_options
+def calibrate(
+    name: str,
+    queries: Path | None,
+    sample: int,
+    seed: int,
+    keep: float,
+    k: int,
+    as_json: bool,
+    vector_field: str,
+    model: str | None,
+    device: str,
+    precision: str,
+    threads: int | None,
+    **connection: Any,
+) -> None:
+    """Recommend a minimum cosine for searches of the index NAME.
+
+    A semantic query without min_cosine returns the k nearest documents, however distant they are. What is
+    distant depends on the model and the texts. This command compares queries with documents that are relevant
+    to them and with a random sample of other documents, and shows what each minimum does: recall is the share
+    of relevant documents that it keeps, unrelated the share of other documents that pass, hits how many of the
+    k nearest documents pass, and precision how many of those hits are labelled as relevant.
+
+    Labelled queries are best. Without them, a query is made of each sampled document and compared with the rest
+    of it: the first sentence with the other sentences; of a text of one sentence, the first field with the other
+    fields, or the first half of the words with the whole text. These are not what users type, so the recommended
+    value may be too high or too low for real queries.
+
+    The value is for this model and this index: run the command again after a migration to another model. The
+    index should be at rest.
+
+    \b
+    Examples:
+      es-sbert index calibrate docs
+      es-sbert index calibrate docs --queries labelled.jsonl --keep 0.9
+    """
+    import orjson
+
+    from es_sbert.diagnostics.calibration import calibration_lines
+    from es_sbert.diagnostics.index_calibration import IndexCalibrator
+    from es_sbert.diagnostics.query_sets import read_labelled_queries
+    from es_sbert.engines.connect import connect
+    from es_sbert.model_loading import load_index_encoder, report_warnings
+
+    def say(message: str) -> None:
+        click.echo(message, err=True)
+
+    labelled = None if queries is None else read_labelled_queries(queries)
+    with closing(connect(engine_settings(**connection))) as engine:
+        index = IndexCalibrator(engine, name, vector_field)
+        meta = index.field.meta
+        with load_index_encoder(
+            index.field.index,
+            meta.model,
+            meta.fingerprint,
+            model=model,
+            device=device,
+            precision=precision,
+            threads=threads,
+            report=say,
+        ) as encoder:
+            report_warnings(encoder, say)
+            report = index.calibrate(encoder, labelled, sample=sample, seed=seed, k=k, keep=keep, report=say)
+    click.echo(orjson.dumps(report.as_json()) if as_json else "\n".join(calibration_lines(report)))
+
+
+@cloup.command()
+@click.argument("name", required=False)
+@option_group(
+    "Options",
+    click.option("--documents", type=click.IntRange(min=1), help="Number of vectors.  [default: those of NAME]"),
+    click.option("--dimensions", type=click.IntRange(min=1), help="Length of a vector.  [default: that of NAME]"),
+    click.option(
+        "--m", type=click.IntRange(min=2), default=16, show_default=True, help="Neighbours of a graph's node."
+    ),
+    click.option("--copies", type=click.IntRange(min=1), default=1, show_default=True, help="Primary and replicas."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+    vector_field_option,
+)
+@connection_options
+def estimate(
+    name: str | None,
+    documents: int | None,
+    dimensions: int | None,
+    m: int,
+    copies: int,
+    as_json: bool,
+    vector_field: str,
+    **connection: Any,
+) -> None:
+    """Memory and disk that vectors take with each index type of the engine.
+
+    For so many --documents of so many --dimensions; or for those of the index NAME, and then beside what its
+    vectors really take on disk. Memory is what should fit into the file system's cache, outside the engine's
+    heap, for searches to be fast. Merging takes up to twice the disk for a while.
+
+    \b
+    Examples:
+      es-sbert index estimate --documents 1000000 --dimensions 384
+      es-sbert index estimate docs --copies 2
+    """
+    import orjson
+
+    from es_sbert.diagnostics.index_size import size_lines, size_report
+    from es_sbert.engines.connect import connect
+
+    with closing(connect(engine_settings(**connection))) as engine:
+        report = size_report(engine, name, vector_field, documents=documents, dimensions=dimensions, m=m, copies=copies)
+    click.echo(orjson.dumps(report.as_json()) if as_json else "\n".join(size_lines(report)))

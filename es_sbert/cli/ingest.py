@@ -1,0 +1,251 @@
+"""`es-sbert ingest`: embed documents and load them into an index."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+
+from es_sbert.cli.ingest_options import ingest_options, ingest_settings
+from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
+from es_sbert.cli.logs import is_json_logging, log_errors_only
+from es_sbert.cli.options import engine_settings
+from es_sbert.config import DEFAULT_MODEL, EngineSettings
+
+if TYPE_CHECKING:
+    from es_sbert.encoder.encoder import Encoder
+    from es_sbert.engines.protocol import Engine
+    from es_sbert.ingest.load import LoadRunner
+    from es_sbert.ingest.load_plan import LoadPlan
+    from es_sbert.ingest.progress import LoadObserver
+    from es_sbert.ingest.prune import PruneCandidates
+    from es_sbert.ingest.settings import IngestSettings
+
+
+@cloup.command()
+@click.argument("files", metavar="[FILE]...", nargs=-1)
+@ingest_options
+def ingest(
+    files: tuple[str, ...],
+    index: str,
+    yes: bool,
+    metrics: str | None,
+    report_index: str | None,
+    ray: str | None,
+    ray_workers: int | None,
+    ray_part_bytes: int,
+    quiet: bool,
+    as_json: bool,
+    model: str | None,
+    device: str,
+    precision: str,
+    threads: int | None,
+    **given: Any,
+) -> int:
+    """Embed documents and load them into an index.
+
+    FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header), plain text with one document a
+    line (.txt), each also compressed (.gz, .zst), Parquet (.parquet) or Arrow (.arrow, .feather): a path, a
+    quoted pattern, an address such as s3://bucket/key or https://host/file, or - for stdin. --sql loads the
+    rows of a query. With neither, the documents that the index holds are embedded where they lack a current
+    vector; their other fields are left alone.
+
+    Documents are embedded again only if their text changed. The first documents are checked before anything is
+    written. Documents that cannot be loaded go to the dead-letter file, with the reason; documents without text
+    are skipped and counted. Run the same command again to resume a load that was stopped or killed.
+
+    Exit codes: 0 all documents loaded, 1 some are in the dead-letter file or missing from the index, 2 nothing
+    could be done, 130 interrupted.
+
+    \b
+    Examples:
+      es-sbert ingest --index docs docs.jsonl.gz --id-field id
+      es-sbert ingest --index docs 'parts/*.csv' --text-template '{title}. {body}' --dry-run
+      zcat docs.gz | es-sbert ingest --index docs - --format jsonl
+      es-sbert ingest --index docs --text-field body
+      es-sbert ingest --index docs --retry docs.dead-letters.jsonl
+    """
+    from es_sbert.engines.connect import connect
+    from es_sbert.engines.retry import wait_for_engine
+    from es_sbert.errors import ClusterError, EngineError, UsageError
+    from es_sbert.ingest.load import run_load
+    from es_sbert.ingest.load_plan import plan_load, resolve_sources
+    from es_sbert.ingest.load_report import prepare_report_index, write_report
+    from es_sbert.ingest.pipeline import LoadControl
+    from es_sbert.ingest.progress import choose_meter
+    from es_sbert.ingest.sources.local_files import STDIN
+    from es_sbert.messages import log_event, log_message
+
+    where = engine_settings(**{name: given.pop(name) for name in list(given) if name in EngineSettings.model_fields})
+    settings = ingest_settings(index=index, files=files, **given)
+    if settings.dry_run is not None:
+        return _dry_run(where, settings, model, as_json, device=device, precision=precision, threads=threads)
+    nobody_answers = not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging())
+    if settings.prune and nobody_answers:
+        raise UsageError("--prune asks before it removes documents, and nobody is there to answer", "Add --yes.")
+    if settings.replace_text_template and nobody_answers:
+        raise UsageError(
+            "--replace-text-template asks before it replaces vectors, and nobody is there to answer", "Add --yes."
+        )
+    if ray is not None and (settings.watch_seconds is not None or settings.retry is not None):
+        raise UsageError("--ray is for files and for whole indices", "Leave out --ray, --watch or --retry.")
+    if quiet:
+        log_errors_only()
+    control = LoadControl()
+    with ExitStack() as stack:
+        observer = stack.enter_context(_serve_metrics(metrics)) if metrics is not None else None
+        # Before the engine is waited for: a misspelt file name is told at once.
+        sources = resolve_sources(settings)
+        # Until the load begins, Ctrl-C ends these waits as it ends any command.
+        wait = partial(wait_for_engine, seconds=settings.retry_seconds)
+        engine = stack.enter_context(closing(wait(lambda: connect(where))))
+        wanted = wait(lambda: plan_load(engine, settings, sources))
+        if settings.replace_text_template and not yes and not _confirm_replace(engine, wanted):
+            return 0
+        if report_index is not None:
+            wait(lambda: prepare_report_index(engine, report_index))
+        encoder = {"device": device, "precision": precision, "threads": threads}
+        runner = stack.enter_context(
+            _local_runner(model, wanted, **encoder)
+            if ray is None
+            else _ray_runner(ray, model, wanted, where, count=ray_workers, part_bytes=ray_part_bytes, **encoder)
+        )
+        stack.enter_context(handle_signals(control, log_message, lambda: control.left_behind))
+        meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
+        try:
+            summary = run_load(
+                engine, runner, wanted, control, meter, _always_prune if yes else _confirm_prune, observer
+            )
+        except (EngineError, ClusterError) as error:
+            if not control.interrupted:
+                raise
+            # The interrupt ended a wait for the engine outside the pipeline.
+            log_event("interrupted", error.message, logging.WARNING, text=f"Interrupted: {error.message}")
+            return EXIT_INTERRUPTED
+        if report_index is not None:
+            write_report(engine, report_index, summary)
+    if as_json:
+        click.echo(summary.model_dump_json())
+    return summary.exit_code
+
+
+def _dry_run(where: EngineSettings, settings: IngestSettings, model: str | None, as_json: bool, **encoder: Any) -> int:
+    """Show what a load would do. Ray and reports have no part in it, since nothing is written."""
+    from es_sbert.engines.connect import connect
+    from es_sbert.ingest.dry_run import dry_run
+    from es_sbert.ingest.load_plan import plan_load
+    from es_sbert.messages import log_message
+
+    assert settings.dry_run is not None
+    with closing(connect(where)) as engine:
+        wanted = plan_load(engine, settings)
+        with _load_encoder_of_plan(model, wanted, report=log_message, **encoder) as opened:
+            result = dry_run(engine, opened, wanted, settings.dry_run)
+    click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
+    return 0
+
+
+def _confirm_replace(engine: Engine, wanted: LoadPlan) -> bool:
+    """Whether the user wants the vectors of another text replaced; True where there are none."""
+    from es_sbert.index.mapping import has_vector_query
+    from es_sbert.messages import escape_unprintable
+
+    assert wanted.state is not None, "--replace-text-template is for documents of an index"
+    for field in wanted.fields:
+        new = field.template.template
+        if field.stored is None or field.stored.text in (None, new):
+            continue
+        count = engine.count(wanted.state.name, has_vector_query(field.field, field.stored))
+        question = (
+            f"The vectors of {count:,} documents in {wanted.state.name}.{field.field} were made from the text "
+            f"{escape_unprintable(repr(field.stored.text))}. Replace them by vectors of "
+            f"{escape_unprintable(repr(new))}? Until the "
+            f"command has ended, searches see vectors of both; `es-sbert index migrate` replaces all at once."
+        )
+        if count and not click.confirm(question, err=True):
+            return False
+    return True
+
+
+def _load_encoder_of_plan(model: str | None, wanted: LoadPlan, **options: Any) -> Encoder:
+    """The encoder that the user has named, or else that of the index, or else the default one."""
+    from es_sbert.model_loading import load_encoder, load_index_encoder
+
+    stored = wanted.stored
+    if stored is None:
+        return load_encoder(model, **options)
+    return load_index_encoder(wanted.settings.index, stored.model, stored.fingerprint, model=model, **options)
+
+
+@contextmanager
+def _local_runner(model: str | None, wanted: LoadPlan, **options: Any) -> Iterator[LoadRunner]:
+    """A runner in this process."""
+    from es_sbert.ingest.load import LocalRunner
+    from es_sbert.messages import log_message
+
+    with _load_encoder_of_plan(model, wanted, report=log_message, **options) as opened:
+        yield LocalRunner(opened)
+
+
+def _ray_runner(
+    address: str, model: str | None, wanted: LoadPlan, engine: EngineSettings, **options: Any
+) -> AbstractContextManager[LoadRunner]:
+    """A runner on a Ray cluster.
+
+    Raises:
+        UsageError: the extra is not installed.
+        ModelNotFound: the model of the index is not on this machine.
+    """
+    from es_sbert.bundle.model_lookup import find_index_model
+    from es_sbert.errors import require_extra
+
+    require_extra("ray", "ray")
+    from es_sbert.ingest.distributed.ray_runner import open_ray_runner
+
+    stored = wanted.stored
+    if model is None and stored is not None:
+        found = find_index_model(wanted.settings.index, stored.model, stored.fingerprint)
+        # The folders of packages and of the hub's cache differ between machines.
+        model = found.name if found.is_public else str(found.folder)
+    return open_ray_runner(address, DEFAULT_MODEL if model is None else model, engine, **options)
+
+
+@contextmanager
+def _serve_metrics(address: str) -> Iterator[LoadObserver]:
+    """Metrics, served until the load ends.
+
+    Raises:
+        UsageError: the extra is not installed, or the address is taken or no address.
+    """
+    from es_sbert.errors import require_extra
+    from es_sbert.messages import log_event
+
+    require_extra("metrics", "prometheus_client")
+    from es_sbert.ingest.load_metrics import LoadMetrics, serve_metrics
+
+    metrics = LoadMetrics()
+    with serve_metrics(metrics, address) as url:
+        log_event("metrics_served", f"metrics at {url}", text=f"Metrics at {url}", url=url)
+        yield metrics
+
+
+def _always_prune(gone: PruneCandidates) -> bool:
+    return True
+
+
+def _confirm_prune(gone: PruneCandidates) -> bool:
+    """Whether the user wants these documents removed."""
+    from es_sbert.messages import escape_unprintable
+
+    shown = escape_unprintable(", ".join(gone.sample)) + (", …" if gone.count > len(gone.sample) else "")
+    question = f"{gone.count:,} of {gone.loaded:,} loaded documents are no longer in the source ({shown}). Remove them?"
+    return click.confirm(question, err=True)
+
+
+__all__ = ["ingest"]

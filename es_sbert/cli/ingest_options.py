@@ -1,0 +1,258 @@
+"""The options of `es-sbert ingest`, and the load settings made from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from cloup import option_group
+
+from es_sbert.cli.logs import log_format_option
+from es_sbert.cli.options import (
+    FiniteFloatRange,
+    combine_options,
+    connection_help,
+    credential_options,
+    device_options,
+    format_option,
+    model_option,
+    passage_overlap_option,
+    retry_seconds_option,
+    text_template_option,
+    url_option,
+    vector_field_option,
+)
+
+if TYPE_CHECKING:
+    from es_sbert.ingest.settings import IngestSettings
+
+
+DRY_RUN_DOCUMENTS = 5
+
+
+# What an ordinary load needs comes first.
+_main_options = option_group(
+    "Options",
+    click.option("--index", required=True, help="Index or alias; created if it does not exist."),
+    click.option("--id-field", help="Field of the id.  [default: a hash of the content]"),
+    click.option(
+        "--text-field",
+        "text_fields",
+        multiple=True,
+        help="Field of the text, dotted if nested; several are joined, each on its own lines.  [default: what the "
+        "index was loaded with, else text]",
+    ),
+    text_template_option,
+    click.option(
+        "--passages",
+        multiple=True,
+        metavar="[NAME=]TOKENS",
+        help="Split long texts at ends of sentences into passages of at most TOKENS tokens, each with its own "
+        "vector; for a new vector field.",
+    ),
+    model_option,
+    url_option,
+    click.option(
+        "--dry-run",
+        "dry_run",
+        is_flag=False,
+        flag_value=str(DRY_RUN_DOCUMENTS),
+        metavar="[N]",
+        help=f"Write nothing: show the texts of the first N documents ({DRY_RUN_DOCUMENTS}) exactly as they would "
+        "be embedded, and the mapping.",
+    ),
+    click.option(
+        "--watch",
+        "watch_seconds",
+        is_flag=False,
+        flag_value=5.0,
+        type=FiniteFloatRange(min=0, min_open=True),
+        metavar="[SECONDS]",
+        help="Without FILE: keep embedding what other writers add or change; look every SECONDS (5).",
+    ),
+    click.option(
+        "--retry",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Load the documents of a dead-letter file again.",
+    ),
+)
+_document_options = option_group(
+    "Documents",
+    format_option,
+    click.option("--sql", metavar="QUERY", help="Load the rows of this query instead of FILE."),
+    click.option(
+        "--database",
+        envvar="ES_SBERT_DATABASE",
+        show_envvar=True,
+        metavar="URL",
+        help="The database, as an SQLAlchemy URL.",
+    ),
+    click.option(
+        "--database-file", type=click.Path(path_type=Path), help="File that holds the URL, for one with a password."
+    ),
+    click.option(
+        "--max-document-bytes",
+        type=click.IntRange(min=1024),
+        metavar="BYTES",
+        default=16 << 20,
+        show_default=True,
+        help="Longer documents are not loaded.",
+    ),
+)
+_vector_options = option_group(
+    "Vectors",
+    vector_field_option,
+    click.option(
+        "--vector",
+        "vectors",
+        multiple=True,
+        metavar="NAME[=TEMPLATE]",
+        help="Instead of --vector-field and --text-…: a vector field and its text, e.g. 'title_vector={title}'; "
+        "repeat it for several. TEMPLATE is optional if the index has the field.",
+    ),
+    passage_overlap_option,
+    click.option(
+        "--index-type",
+        help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`.",
+    ),
+    click.option(
+        "--replace-text-template",
+        is_flag=True,
+        help="Without FILE: embed all documents again if their vectors were made from another text; asks first.",
+    ),
+    device_options,
+)
+_load_options = option_group(
+    "Loading",
+    click.option(
+        "--prune",
+        is_flag=True,
+        help="At the end, remove documents of earlier loads that the source no longer has; asks first.",
+    ),
+    click.option("--yes", is_flag=True, help="Do not ask before --prune or --replace-text-template."),
+    click.option(
+        "--max-errors",
+        metavar="N|N%|off",
+        help="Stop once more documents than this, or than this share of those read, cannot be loaded.  "
+        "[default: 10%; off with --retry and --watch]",
+    ),
+    click.option(
+        "--dead-letters",
+        type=click.Path(path_type=Path),
+        help="Append documents that cannot be loaded to this file.  [default: INDEX.dead-letters.jsonl]",
+    ),
+    click.option(
+        "--state",
+        type=click.Path(path_type=Path),
+        help="Checkpoint from which a killed load resumes; removed at its end.  [default: next to the first FILE]",
+    ),
+    click.option(
+        "--load-settings",
+        type=click.Choice(["auto", "fast", "keep"]),
+        default="auto",
+        show_default=True,
+        help="Disable refreshes and replicas until the load ends: auto, in an index that it creates; fast, in any.",
+    ),
+    click.option(
+        "--batch-window",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Texts that are sorted by length and embedded together.  [default: 2048, or 32768 on CUDA]",
+    ),
+    click.option(
+        "--bulk-bytes",
+        type=click.IntRange(min=1024),
+        metavar="BYTES",
+        default=5 << 20,
+        show_default=True,
+        help="Largest body of a bulk request.",
+    ),
+    retry_seconds_option,
+)
+_output_options = option_group(
+    "Output",
+    click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown."),
+    click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout."),
+    click.option(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="Serve Prometheus metrics of the load at this port, on this machine only unless HOST is given.",
+    ),
+    click.option(
+        "--report-index",
+        metavar="NAME",
+        help="Also write the summary into this index, for `es-sbert dashboards`.",
+    ),
+    log_format_option,
+)
+_ray_options = option_group(
+    "Ray cluster",
+    click.option("--ray", metavar="ADDRESS", help="Load on the machines of a Ray cluster: host:port, auto or local."),
+    click.option(
+        "--ray-workers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Workers on the cluster, each with a GPU or --threads CPUs.  [default: all that fit]",
+    ),
+    click.option(
+        "--ray-part-bytes",
+        type=click.IntRange(min=1024),
+        metavar="BYTES",
+        default=16 << 20,
+        show_default=True,
+        help="Long files are split into parts of so many bytes.",
+    ),
+)
+ingest_options = combine_options(
+    _main_options,
+    _document_options,
+    _vector_options,
+    _load_options,
+    _output_options,
+    option_group("Connection", credential_options, help=connection_help),
+    _ray_options,
+)
+
+
+def ingest_settings(
+    *,
+    format: str,
+    database: str | None,
+    database_file: Path | None,
+    load_settings: str,
+    files: tuple[str, ...],
+    dry_run: str | None,
+    max_errors: str | None,
+    **given: Any,
+) -> IngestSettings:
+    """The settings of a load; the other options have the settings' own names.
+
+    Raises:
+        UsageError: the file with the database's address cannot be read, or an option cannot.
+    """
+    from pydantic import SecretStr
+
+    from es_sbert.config import read_secret_file
+    from es_sbert.errors import UsageError
+    from es_sbert.ingest.settings import BulkLoadSettings, ErrorLimit, IngestSettings
+    from es_sbert.ingest.sources.document_source import FileFormat
+
+    shown = None
+    if dry_run is not None:
+        # What follows the bare option is taken for its value, and may be the first FILE.
+        is_number = dry_run.isascii() and dry_run.isdigit()
+        shown, files = (int(dry_run), files) if is_number else (DRY_RUN_DOCUMENTS, (dry_run, *files))
+        if shown < 1:
+            raise UsageError("--dry-run shows at least one document", "Give --dry-run 1 or more.")
+    address = read_secret_file(database_file, "database's address") if database_file else database
+    return IngestSettings(
+        format=None if format == "auto" else FileFormat(format),
+        database=None if address is None else SecretStr(address),
+        load_settings=BulkLoadSettings(load_settings),
+        files=files,
+        dry_run=shown,
+        max_errors=None if max_errors is None else ErrorLimit.parse(max_errors),
+        **given,
+    )

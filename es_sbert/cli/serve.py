@@ -1,0 +1,390 @@
+"""`es-sbert serve`: run the gateway."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+from cloup import option_group
+
+from es_sbert.cli.logs import log_format_option
+from es_sbert.cli.options import (
+    FiniteFloatRange,
+    combine_options,
+    connection_help,
+    credential_options,
+    device_options,
+    engine_settings,
+    engine_url_option,
+    model_option,
+)
+from es_sbert.config import DEFAULT_MODEL, read_secret_file
+from es_sbert.errors import UsageError, require_extra
+from es_sbert.messages import log_event
+
+if TYPE_CHECKING:
+    from es_sbert.gateway.settings import GatewaySettings
+
+
+_listen_options = option_group(
+    "Listen",
+    click.option(
+        "--host",
+        default="127.0.0.1",
+        show_default=True,
+        help="Address to listen on. Any other opens the gateway to other machines.",
+    ),
+    click.option("--port", type=click.IntRange(0, 65_535), default=9280, show_default=True, help="TCP port."),
+    click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM file, to serve https."),
+    click.option("--tls-key", type=click.Path(path_type=Path), help="PEM file of the certificate's key."),
+    click.option(
+        "--own-prefix",
+        default="",
+        metavar="PATH",
+        help="Path before the gateway's own pages (/ui, /healthz, /metrics, /v1/embeddings), where an index "
+        "has such a name.",
+    ),
+    click.option(
+        "--cors-origin",
+        multiple=True,
+        metavar="ORIGIN",
+        help="Pages of this origin may call from a browser. May be given several times.",
+    ),
+)
+_semantic_options = option_group(
+    "Semantic queries and writes",
+    click.option(
+        "--virtual-field",
+        default="semantic",
+        show_default=True,
+        help='Name of the field that semantic queries search: semantic: "how do plants make energy".',
+    ),
+    click.option(
+        "-k",
+        "k",
+        type=click.IntRange(1, 10_000),
+        default=100,
+        show_default=True,
+        help="Documents that a semantic query returns.",
+    ),
+    click.option("--min-cosine", type=FiniteFloatRange(-1, 1), help="Drop hits whose cosine is below this value."),
+    click.option(
+        "--num-candidates",
+        type=click.IntRange(1, 10_000),
+        help="Vectors that each shard looks at.  [default: twice k, at least 100]",
+    ),
+    click.option(
+        "--hybrid", is_flag=True, help="Add semantic search to every match and multi_match query on an embedded text."
+    ),
+    click.option(
+        "--semantic-weight",
+        type=FiniteFloatRange(0, min_open=True),
+        help="What a cosine score of 1 adds to BM25 in such searches.  [default: 400, OpenSearch 200]",
+    ),
+    click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
+    click.option(
+        "--on-embedding-failure",
+        type=click.Choice(["fail", "pass"]),
+        default="fail",
+        show_default=True,
+        help="A document whose vector cannot be made is refused, for the client to send it again, or passes without.",
+    ),
+)
+_limit_options = option_group(
+    "Limits",
+    click.option(
+        "--max-body",
+        type=click.IntRange(1),
+        default=100,
+        show_default=True,
+        metavar="MIB",
+        help="Largest body of a request.",
+    ),
+    click.option(
+        "--max-search",
+        type=click.IntRange(1),
+        default=10,
+        show_default=True,
+        metavar="MIB",
+        help="Largest search request that is read for semantic queries.",
+    ),
+    click.option(
+        "--max-semantic-queries",
+        type=click.IntRange(1),
+        default=256,
+        show_default=True,
+        help="Semantic queries of one request.",
+    ),
+    click.option(
+        "--max-semantic-texts",
+        type=click.IntRange(1),
+        default=256,
+        show_default=True,
+        help="Different texts that one search request has embedded.",
+    ),
+    click.option(
+        "--max-semantic-bytes",
+        type=click.IntRange(1),
+        default=262_144,
+        show_default=True,
+        help="Bytes of the texts of one search request.",
+    ),
+    click.option(
+        "--max-requests",
+        type=click.IntRange(1),
+        default=512,
+        show_default=True,
+        help="Requests answered at once; more are refused (429). A request counts once its body is complete.",
+    ),
+    click.option(
+        "--max-connections",
+        type=click.IntRange(1),
+        help="Open connections; more are refused (429).  [default: what the limit of open files allows, at most 10000]",
+    ),
+    click.option(
+        "--max-connections-per-client",
+        type=click.IntRange(1),
+        default=1024,
+        show_default=True,
+        help="Open connections from one address; more are refused (429). Raise it behind a reverse proxy, "
+        "whose address all callers share.",
+    ),
+    click.option(
+        "--max-buffered",
+        type=click.IntRange(1),
+        metavar="MIB",
+        help="Memory for the bodies of all requests; more are refused (429).  [default: 1024, or twice --max-body]",
+    ),
+    click.option(
+        "--body-timeout",
+        type=FiniteFloatRange(0, min_open=True),
+        default=600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long the gateway waits for the body of a request (408).",
+    ),
+    click.option(
+        "--min-body-rate",
+        type=click.IntRange(1),
+        default=1024,
+        show_default=True,
+        metavar="BYTES",
+        help="Bytes a second that a body must come at after its first 20 seconds (408).",
+    ),
+    click.option(
+        "--answer-timeout",
+        type=FiniteFloatRange(0, min_open=True),
+        default=3600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long the engine may take to answer.",
+    ),
+)
+_model_options = option_group(
+    "Models",
+    model_option,
+    device_options,
+    click.option(
+        "--also-model",
+        "more_models",
+        multiple=True,
+        metavar="MODEL",
+        help="Serve this model too: for indices that were filled by it, and at /v1/embeddings. May be given "
+        "several times.",
+    ),
+    click.option(
+        "--model-alias",
+        "aliases",
+        multiple=True,
+        metavar="NAME=MODEL",
+        help="Another name of a served model at /v1/embeddings, such as text-embedding-3-small. May be given "
+        "several times.",
+    ),
+    click.option(
+        "--models-in-memory",
+        type=click.IntRange(1),
+        default=2,
+        show_default=True,
+        help="Models kept loaded; the least recently used is dropped.",
+    ),
+    click.option(
+        "--download-models",
+        is_flag=True,
+        help="Fetch models from the hub that only an index names. Whoever may write an index then chooses "
+        "what is downloaded.",
+    ),
+)
+_key_and_log_options = option_group(
+    "Keys and logs",
+    click.option(
+        "--embeddings-key-file",
+        type=click.Path(path_type=Path),
+        help="File with a key of the gateway's own that callers of /v1/embeddings must send.",
+    ),
+    click.option(
+        "--metrics-key-file",
+        type=click.Path(path_type=Path),
+        help="File with a key of the gateway's own that callers of /metrics must send.",
+    ),
+    click.option(
+        "--search-log",
+        metavar="NAME",
+        help="Write a record of each search into indices NAME-YYYY.MM, by the gateway's own credentials.",
+    ),
+    click.option("--log-queries", is_flag=True, help="With --search-log: the texts too, not only their keyed hashes."),
+    log_format_option,
+)
+serve_options = combine_options(
+    option_group(
+        "Connection to the cluster", engine_url_option("--upstream"), credential_options, help=connection_help
+    ),
+    _listen_options,
+    _semantic_options,
+    _model_options,
+    _key_and_log_options,
+    _limit_options,
+)
+
+
+def gateway_settings(**given: Any) -> GatewaySettings:
+    """The options of one call as settings.
+
+    Raises:
+        UsageError: options that contradict each other, or a secret that cannot be read.
+    """
+    from pydantic import SecretStr
+
+    from es_sbert.gateway.search_log import QueryTextPolicy, SearchLogSettings
+    from es_sbert.gateway.settings import (
+        MIB,
+        EmbeddingsApiSettings,
+        GatewaySettings,
+        Limits,
+        ListenSettings,
+        ModelSettings,
+        OnEmbeddingFailure,
+        SemanticSettings,
+    )
+
+    take = given.pop
+    listen = ListenSettings(
+        host=take("host"),
+        port=take("port"),
+        own_prefix=take("own_prefix"),
+        cors_origins=take("cors_origin"),
+        certificate=take("tls_certificate"),
+        key=take("tls_key"),
+    )
+    limits = Limits(
+        body_bytes=take("max_body") * MIB,
+        search_bytes=take("max_search") * MIB,
+        semantic_queries=take("max_semantic_queries"),
+        semantic_texts=take("max_semantic_texts"),
+        semantic_text_bytes=take("max_semantic_bytes"),
+        concurrency=take("max_requests"),
+        buffered_bytes=None if (buffered := take("max_buffered")) is None else buffered * MIB,
+        connections=take("max_connections"),
+        client_connections=take("max_connections_per_client"),
+        body_seconds=take("body_timeout"),
+        body_rate=take("min_body_rate"),
+        answer_seconds=take("answer_timeout"),
+    )
+    meaning = SemanticSettings(
+        virtual_field=take("virtual_field"),
+        k=take("k"),
+        min_cosine=take("min_cosine"),
+        num_candidates=take("num_candidates"),
+        hybrid=take("hybrid"),
+        semantic_weight=take("semantic_weight"),
+        writes=not take("no_writes"),
+        on_embedding_failure=OnEmbeddingFailure(take("on_embedding_failure")),
+    )
+    model = take("model")
+    models = ModelSettings(
+        models=(DEFAULT_MODEL if model is None else model, *take("more_models")),
+        aliases=_parse_model_aliases(take("aliases")),
+        device=take("device"),
+        precision=take("precision"),
+        threads=take("threads"),
+        in_memory=take("models_in_memory"),
+        download=take("download_models"),
+    )
+    log, queries = take("search_log"), take("log_queries")
+    key, metrics_key = (
+        None if file is None else SecretStr(read_secret_file(file, "key"))
+        for file in (take("embeddings_key_file"), take("metrics_key_file"))
+    )
+    api = EmbeddingsApiSettings(api_key=key)
+    if queries and log is None:
+        raise UsageError(
+            "--log-queries says what the search log holds, and there is none", "Give --search-log NAME too."
+        )
+    gateway = f"{socket.gethostname()}:{listen.port}"
+    return GatewaySettings(
+        upstream=engine_settings(**given),
+        listen=listen,
+        limits=limits,
+        meaning=meaning,
+        models=models,
+        embeddings_api=api,
+        metrics_key=metrics_key,
+        search_log=None
+        if log is None
+        else SearchLogSettings(QueryTextPolicy.of(queries=queries), gateway=gateway, index=log),
+    )
+
+
+def _parse_model_aliases(pairs: tuple[str, ...]) -> dict[str, str]:
+    """NAME=MODEL → name → model.
+
+    Raises:
+        UsageError: not of that form, or a name given twice.
+    """
+    aliases: dict[str, str] = {}
+    for pair in pairs:
+        name, _, model = pair.partition("=")
+        if not name or not model:
+            raise UsageError(f"--model-alias {pair!r} is not NAME=MODEL", "Write text-embedding-3-small=my-model.")
+        if name in aliases:
+            raise UsageError(f"--model-alias {name} is given twice", "Leave one of the two out.")
+        aliases[name] = model
+    return aliases
+
+
+@cloup.command()
+@serve_options
+def serve(**options: Any) -> int:
+    """Run a proxy that adds semantic search to Elasticsearch or OpenSearch.
+
+    Applications point at the gateway instead of the cluster; nothing else changes. Requests pass through
+    unchanged, with the caller's own credentials. Semantic queries are rewritten into native kNN queries, and
+    documents that are written get their embeddings. Credentials given here are the gateway's own, for reading
+    mappings; callers never get them.
+
+    \b
+    Examples:
+      es-sbert serve --upstream http://localhost:9200
+      es-sbert serve --upstream https://search.example:9200 --ca-certs ca.pem --hybrid
+      curl 'localhost:9280/docs/_search?q=semantic:"how+do+plants+make+energy"'
+    """
+    require_extra("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
+    from es_sbert.gateway.admission import raise_open_file_limit
+    from es_sbert.gateway.server import bind_socket, create_server, freeze_objects, tune_interpreter
+
+    raise_open_file_limit()
+    tune_interpreter()
+    settings = gateway_settings(**options)
+    running, listen = create_server(settings, on_loaded=freeze_objects), settings.listen
+    with bind_socket(listen) as listening:
+        host = f"[{listen.host}]" if ":" in listen.host else listen.host
+        address = f"{'http' if listen.certificate is None else 'https'}://{host}:{listening.getsockname()[1]}"
+        said = f"{address} passes requests on to {settings.upstream.url}"
+        log_event("serving", said, text=f"{said}. Press Ctrl-C to end.", address=address)
+        running.run(sockets=[listening])
+    return 0 if running.started else 2
+
+
+__all__ = ["serve"]

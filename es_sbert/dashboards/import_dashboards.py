@@ -1,0 +1,301 @@
+"""Import saved objects into Kibana or OpenSearch Dashboards through their HTTP API (extra `serve`: httpx)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from pydantic_settings import SettingsConfigDict
+
+from es_sbert.config import EngineSettings
+from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, to_ndjson
+from es_sbert.engines.address import Address, parse_address
+from es_sbert.engines.error_mapping import connection_error
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
+
+DEFAULT_KIBANA_URL = "http://localhost:5601"
+_CREDENTIAL_SETTINGS = ("username", "password", "api_key", "token")
+
+
+class KibanaSettings(EngineSettings):
+    """As of an engine; what is not given comes from `ES_SBERT_KIBANA_URL`, `ES_SBERT_KIBANA_API_KEY`, ….
+
+    Both products check credentials with their engine, so the engine's own serve here where no others are given.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="ES_SBERT_KIBANA_", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
+
+    url: str = DEFAULT_KIBANA_URL
+
+    @classmethod
+    def with_engine_credentials(cls, engine: EngineSettings, **given: object) -> KibanaSettings:
+        """Settings with the engine's credentials where there are no others.
+
+        Raises:
+            UsageError: contradictory ways to sign in, or an address without a scheme.
+        """
+        own = cls(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        if any(getattr(own, name) is not None for name in _CREDENTIAL_SETTINGS):
+            return own
+        lent = {name: getattr(engine, name) for name in _CREDENTIAL_SETTINGS}
+        return own.model_copy(update={"timeout": engine.timeout, **lent})
+
+
+def kibana_address(settings: KibanaSettings) -> Address:
+    """The address with everything that a client needs.
+
+    Raises:
+        UsageError: no URL, two ways to sign in, a CA file that cannot be read, or a fingerprint.
+    """
+    if settings.fingerprint is not None:
+        raise UsageError(
+            "a fingerprint cannot stand in for the certificate authority of Kibana or OpenSearch Dashboards",
+            "Give --kibana-ca-certs the authority that signed its certificate.",
+        )
+    return parse_address(settings)
+
+
+_MAX_ERRORS_SHOWN = 5
+_STATUS_REMEDIES = {
+    400: "The message above is the server's own; a version that is too old (before Kibana 8.9) refuses these objects.",
+    404: "Check the base path of --kibana-url, and the name of the --space.",
+    413: "Raise savedObjects.maxImportPayloadBytes, or the limit of the proxy before it.",
+    429: "The server is overloaded: try again later.",
+    503: "The server is not ready yet: try again in a moment.",
+}
+# Kinds of errors of single objects, as both products name them.
+_OBJECT_REMEDIES = {
+    "conflict": "Objects of these ids are there: replace them (--if-exists replace) or make copies (--if-exists copy).",
+    "ambiguous_conflict": "Several objects come from the same origin: delete those that are not needed, or --if-exists "
+    "copy.",
+    "missing_references": "Something that these objects need is missing: install all of them, from a fresh export.",
+    "unsupported_type": "The server does not know this kind of object: enable its plugin, or let the user have it.",
+    "missing_data_source": "Install into a workspace that the data source is assigned to.",
+}
+
+
+def import_error(status: int, body: Any, *, product: DashboardProduct, url: str) -> EsSbertError:
+    """An answer other than 200.
+
+    Args:
+        body: The answer, parsed where it was JSON.
+    """
+    reason = _error_reason(body)
+    if status == 401:
+        return AccessDenied(
+            f"{product.label} at {url} refused the credentials (401)",
+            "Check ES_SBERT_KIBANA_USERNAME and ES_SBERT_KIBANA_PASSWORD, or ES_SBERT_KIBANA_API_KEY; without them "
+            "those of the engine are sent.",
+        )
+    if status == 403:
+        rights = (
+            "all of Saved Objects Management, Dashboard, Discover and Visualize in that space"
+            if product is DashboardProduct.KIBANA
+            else "a role that may write to the tenant, e.g. kibana_user and a tenant permission kibana_all_write"
+        )
+        return AccessDenied(f"{product.label} at {url} does not allow the import: {reason}", f"Give the user {rights}.")
+    remedy = _STATUS_REMEDIES.get(status, "The server's log says more; the message above is its own.")
+    return RequestFailed(f"{product.label} at {url} answered the import with {status}: {reason}", remedy, status)
+
+
+def object_import_error(
+    body: Json, objects: Sequence[SavedObject], *, product: DashboardProduct, url: str
+) -> RequestFailed:
+    """An import that took place in part, or not at all.
+
+    Args:
+        body: The answer: `success` is false and `errors` names each object with its error.
+        objects: What was sent, for their titles.
+    """
+    titles = {(saved.type, saved.id): saved.title for saved in objects}
+    errors = body.get("errors", [])
+    kinds = dict.fromkeys(str(error.get("error", {}).get("type", "unknown")) for error in errors)
+    lines = [_object_error_line(error, titles) for error in errors[:_MAX_ERRORS_SHOWN]]
+    more = f"; and {len(errors) - _MAX_ERRORS_SHOWN} more" if len(errors) > _MAX_ERRORS_SHOWN else ""
+    remedies = [_OBJECT_REMEDIES[kind] for kind in kinds if kind in _OBJECT_REMEDIES]
+    return RequestFailed(
+        f"{product.label} at {url} imported {body.get('successCount', 0)} of {len(objects)} objects: "
+        f"{'; '.join(lines) or 'it does not say why'}{more}",
+        " ".join(remedies) or "The message above is the server's own; its log says more.",
+        200,
+    )
+
+
+def _object_error_line(error: Json, titles: dict[tuple[str, str], str]) -> str:
+    kind, identity, why = error.get("type", "object"), error.get("id", ""), error.get("error", {})
+    title = titles.get((kind, identity)) or identity
+    needed = ", ".join(f"{r.get('type')} {r.get('id')}" for r in why.get("references", []))
+    reason = why.get("message") or (f"needs {needed}" if needed else why.get("type", "unknown"))
+    return f"{kind} “{title}”: {reason}"
+
+
+def _error_reason(body: Any) -> str:
+    message = body.get("message") if isinstance(body, dict) else body
+    return " ".join(str(message or "no reason given").split())[:1000]
+
+
+# Every answer carries the server's name under one of these, also one that refuses.
+_SERVER_NAME_HEADERS = {DashboardProduct.KIBANA: "kbn-name", DashboardProduct.DASHBOARDS: "osd-name"}
+# A request that changes something must carry this one, which a page of another origin cannot set.
+_XSRF_HEADERS = {DashboardProduct.KIBANA: "kbn-xsrf", DashboardProduct.DASHBOARDS: "osd-xsrf"}
+_TENANT_HEADER = "securitytenant"
+_FILE_NAME = "es-sbert.ndjson"  # both refuse a file of another ending
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+class IfExists(StrEnum):
+    """What becomes of objects that are there already."""
+
+    REPLACE = "replace"
+    FAIL = "fail"
+    COPY = "copy"
+
+
+@dataclass(frozen=True)
+class DashboardServer:
+    """Where the objects go.
+
+    Attributes:
+        address: The server.
+        space: Kibana's space; None is the default one.
+        tenant: Tenant of the security plugin of OpenSearch Dashboards; None is the user's own default.
+    """
+
+    address: Address
+    space: str | None = None
+    tenant: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Address of the space, without credentials."""
+        return self.address.url + (f"/s/{quote(self.space, safe='')}" if self.space else "")
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """What has been imported.
+
+    Attributes:
+        objects: How many.
+        dashboards: Title → address to open.
+    """
+
+    objects: int
+    dashboards: dict[str, str]
+
+
+def import_saved_objects(
+    place: DashboardServer,
+    product: DashboardProduct,
+    objects: Sequence[SavedObject],
+    if_there: IfExists = IfExists.REPLACE,
+) -> ImportResult:
+    """Import objects.
+
+    Args:
+        place: Where to.
+        product: What the objects were made for; the server must be that.
+        objects: Complete: what they need is among them.
+        if_there: What to do with objects of the same ids.
+
+    Raises:
+        UsageError: a space or a tenant where the product has none.
+        EngineUnreachable: no answer.
+        AccessDenied: 401, 403 or a page to sign in.
+        UnsupportedEngine: the server is something else.
+        RequestFailed: the import was refused, or some objects were.
+    """
+    _check_space_and_tenant(place, product)
+    headers = place.address.headers | {_XSRF_HEADERS[product]: "true"}
+    if place.tenant is not None:
+        headers[_TENANT_HEADER] = place.tenant
+    verify = place.address.ssl_context if place.address.ssl_context is not None else True
+    with httpx.Client(headers=headers, verify=verify, timeout=place.address.timeout, trust_env=False) as client:
+        _check_product(client, place, product)
+        params = {IfExists.REPLACE: {"overwrite": "true"}, IfExists.COPY: {"createNewCopies": "true"}}.get(if_there, {})
+        file = (_FILE_NAME, to_ndjson(objects, product), "application/ndjson")
+        answer = _send(client, place, "POST", "/api/saved_objects/_import", params=params, files={"file": file})
+    body = _response_body(answer)
+    if answer.status_code != 200:
+        raise import_error(answer.status_code, body, product=product, url=place.url)
+    if not isinstance(body, dict) or "success" not in body:
+        raise UnsupportedEngine(
+            f"{place.url} gave no answer of an import",
+            f"Check that {product.label} itself answers there, and no proxy.",
+        )
+    if not body["success"]:
+        raise object_import_error(body, objects, product=product, url=place.url)
+    return ImportResult(int(body["successCount"]), _dashboard_urls(place, objects, body))
+
+
+def _check_space_and_tenant(place: DashboardServer, product: DashboardProduct) -> None:
+    if place.space is not None and product is not DashboardProduct.KIBANA:
+        raise UsageError("OpenSearch Dashboards has no spaces", "Leave out --space; its tenants are --tenant.")
+    if place.tenant is not None and product is not DashboardProduct.DASHBOARDS:
+        raise UsageError("Kibana has no tenants", "Leave out --tenant; its spaces are --space.")
+
+
+def _check_product(client: httpx.Client, place: DashboardServer, product: DashboardProduct) -> None:
+    """Make sure that the right server answers before anything is sent to it."""
+    answer = _send(client, place, "GET", "/api/status")
+    names = {product for product, header in _SERVER_NAME_HEADERS.items() if header in answer.headers}
+    if not names and answer.status_code not in (401, 403):
+        raise UnsupportedEngine(
+            f"what answers at {place.address.url} is neither Kibana nor OpenSearch Dashboards",
+            "Check host, port (5601) and base path of --kibana-url; the engine itself (9200) takes no dashboards.",
+        )
+    if names and product not in names:
+        [found] = names
+        raise UnsupportedEngine(
+            f"{place.address.url} is {found.label}, and the index is on an engine that goes with {product.label}",
+            "Give the --url and the --kibana-url of one installation.",
+        )
+    if answer.status_code in (401, 403):
+        raise import_error(answer.status_code, _response_body(answer), product=product, url=place.url)
+
+
+def _send(client: httpx.Client, place: DashboardServer, method: str, path: str, **options: Any) -> httpx.Response:
+    try:
+        answer = client.request(method, place.url + path, **options)
+    except httpx.HTTPError as error:
+        nobody = "Start Kibana or OpenSearch Dashboards, or give its address: --kibana-url (both use 5601)."
+        raise connection_error(place.address.url, error, place.address.timeout, nobody=nobody) from error
+    if answer.status_code in _REDIRECTS:
+        raise AccessDenied(
+            f"{place.url} sends {method} {path} on to {answer.headers.get('location', 'another page')}",
+            "Give credentials, and the address with its base path (server.basePath), as a browser shows it after "
+            "signing in.",
+        )
+    if answer.status_code in (502, 504):
+        raise EngineUnreachable(
+            f"a proxy at {place.address.url} cannot reach the server behind it ({answer.status_code})",
+            "Check that Kibana or OpenSearch Dashboards runs.",
+        )
+    return answer
+
+
+def _response_body(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return answer.text[:1000]
+
+
+def _dashboard_urls(place: DashboardServer, objects: Sequence[SavedObject], body: Json) -> dict[str, str]:
+    moved = {
+        result["id"]: result["destinationId"] for result in body.get("successResults", []) if "destinationId" in result
+    }
+    # Without it the dashboard is looked for in the tenant that the user was in last.
+    tenant = "" if place.tenant is None else f"?security_tenant={quote(place.tenant, safe='')}"
+    return {
+        saved.title: f"{place.url}/app/dashboards{tenant}#/view/{moved.get(saved.id, saved.id)}"
+        for saved in objects
+        if saved.type == "dashboard"
+    }

@@ -1,0 +1,1 @@
+"""Diagnostics of a model, a cluster and an index: health checks, recall, size and calibration."""

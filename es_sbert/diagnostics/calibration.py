@@ -1,0 +1,347 @@
+"""Choose a minimum cosine: how many relevant and unrelated documents each value keeps.
+
+Pure functions from cosines to a table, a recommendation and a report. `index_calibration` reads the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.diagnostics.recall import ConfidenceInterval, mean_confidence_interval
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.engines.protocol import Json
+from es_sbert.messages import escape_unprintable
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """What was measured.
+
+    Attributes:
+        index, field, model: What is searched, and by which model.
+        documents: Documents with a vector.
+        sample: Documents that stand in for unrelated ones.
+        queries: Number of queries.
+        labelled, kinds, left_out: See `CalibrationQueries`.
+        k: Hits of a search.
+        keep: Share of the relevant documents that the recommended value keeps.
+        calibration: The table and the recommendation.
+    """
+
+    index: str
+    field: str
+    model: str
+    documents: int
+    sample: int
+    queries: int
+    labelled: bool
+    kinds: Mapping[str, int]
+    left_out: Mapping[str, int]
+    k: int
+    keep: float
+    calibration: Calibration
+
+    def as_json(self) -> Json:
+        plain = asdict(self)
+        calibration: Json = plain.pop("calibration")
+        return plain | calibration
+
+
+Doubles = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+# Every value that is considered, in steps of 0.01: a cosine is not known better than that. *Shape:* (thresholds,).
+COSINE_GRID: Doubles = np.arange(-100, 100) / 100
+# A value that lets more unrelated documents pass than this does not tell them from relevant ones.
+MAX_UNRELATED_SHARE = 0.05
+# Cosines that are held at a time.
+_BLOCK_COSINES = 4_000_000
+# What a mean of shares may lose by rounding.
+_ROUNDING = 1e-9
+_TABLE_STEPS = (1, 2, 5, 10, 20)
+_MAX_TABLE_ROWS = 16
+
+
+@dataclass(frozen=True)
+class NearestHits:
+    """What a search for the k nearest documents gives for one query.
+
+    Attributes:
+        cosines: Of each hit. *Shape:* ``(hits,)``.
+        relevant: Whether it is relevant to the query. *Shape:* ``(hits,)`` bool.
+    """
+
+    cosines: Doubles
+    relevant: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class CosineSample:
+    """Cosines of queries with documents.
+
+    Attributes:
+        relevant: Of each query, its cosines with the documents that are relevant to it, at least one.
+        passed: How many of the unrelated documents that each query was compared with reach each value of the grid.
+            *Shape:* ``(queries, thresholds)``.
+        compared: With how many unrelated documents each query was compared. *Shape:* ``(queries,)``.
+        nearest: Of each query, the hits of a search.
+    """
+
+    relevant: Sequence[Doubles]
+    passed: Counts
+    compared: Counts
+    nearest: Sequence[NearestHits]
+
+    def of(self, queries: Sequence[int]) -> CosineSample:
+        """The cosines of some of the queries, by their places."""
+        return CosineSample(
+            [self.relevant[place] for place in queries],
+            self.passed[list(queries)],
+            self.compared[list(queries)],
+            [self.nearest[place] for place in queries],
+        )
+
+
+@dataclass(frozen=True)
+class ThresholdRow:
+    """What one minimum cosine does.
+
+    Attributes:
+        min_cosine: The value.
+        recall: Share of the relevant documents that reach it, averaged over queries.
+        unrelated: Share of the unrelated documents that reach it, averaged over queries.
+        hits: How many of the k nearest documents reach it, averaged over queries.
+        precision: Share of those hits that are relevant; None without hits.
+    """
+
+    min_cosine: float
+    recall: ConfidenceInterval
+    unrelated: ConfidenceInterval
+    hits: float
+    precision: float | None
+
+
+@dataclass(frozen=True)
+class CosineRecommendation:
+    """The largest minimum cosine that keeps enough of the relevant documents.
+
+    Attributes:
+        row: The value, and what it does.
+        low: Lower end of its 95 % interval: the largest value that surely keeps enough. None where there are too few
+            queries to be sure of any.
+        high: Upper end: the largest value that may keep enough.
+        overlaps: Whether more unrelated documents pass than `MAX_UNRELATED_SHARE`.
+    """
+
+    row: ThresholdRow
+    low: float | None
+    high: float
+    overlaps: bool
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The table and the recommendation.
+
+    Attributes:
+        rows: Rising values, those that are worth showing.
+        recommended: The value to use.
+    """
+
+    rows: tuple[ThresholdRow, ...]
+    recommended: CosineRecommendation
+
+
+def calibrate(sample: CosineSample, keep: float) -> Calibration:
+    """Find the largest value that keeps a share of the relevant documents.
+
+    Args:
+        keep: Share of the relevant documents to keep, between 0 and 1.
+    """
+    table = _ThresholdTable(sample)
+    least = keep - _ROUNDING
+    best = int(np.flatnonzero(table.recalls >= least)[-1])
+    low = next((place for place in range(best, -1, -1) if table.recall(place).low >= least), None)
+    beyond = next(
+        (place for place in range(best + 1, len(COSINE_GRID)) if table.recall(place).high < least), len(COSINE_GRID)
+    )
+    row = table.row(best)
+    recommended = CosineRecommendation(
+        row,
+        None if low is None else float(COSINE_GRID[low]),
+        float(COSINE_GRID[beyond - 1]),
+        row.unrelated.mean > MAX_UNRELATED_SHARE,
+    )
+    return Calibration(tuple(table.row(place) for place in table.shown(best)), recommended)
+
+
+def row_at(sample: CosineSample, min_cosine: float) -> ThresholdRow:
+    """What one value of the grid does."""
+    return _ThresholdTable(sample).row(round(100 * min_cosine) + 100)
+
+
+class _ThresholdTable:
+    """Rows of a sample, one for each value of the grid."""
+
+    def __init__(self, sample: CosineSample) -> None:
+        self._sample = sample
+        kept = [_count_reaching(cosines) / len(cosines) for cosines in sample.relevant]
+        self._kept = np.stack(kept)  # (queries, thresholds)
+        self.recalls: Doubles = self._kept.mean(axis=0)  # (thresholds,)
+        some = sample.compared > 0
+        self._unrelated = sample.passed[some] / sample.compared[some, None]  # (queries, thresholds)
+        self._relevant_size = max(1, sum(map(len, sample.relevant)) // len(sample.relevant))
+        self._unrelated_size = int(sample.compared[some].mean())
+        self._hits = np.sum([_count_reaching(hits.cosines) for hits in sample.nearest], axis=0)  # (thresholds,)
+        self._relevant_hits = np.sum(
+            [_count_reaching(hits.cosines[hits.relevant]) for hits in sample.nearest], axis=0
+        )  # (thresholds,)
+
+    def recall(self, place: int) -> ConfidenceInterval:
+        return mean_confidence_interval(self._kept[:, place].tolist(), self._relevant_size)
+
+    def row(self, place: int) -> ThresholdRow:
+        hits = int(self._hits[place])
+        return ThresholdRow(
+            float(COSINE_GRID[place]),
+            self.recall(place),
+            mean_confidence_interval(self._unrelated[:, place].tolist(), self._unrelated_size),
+            hits / len(self._kept),
+            int(self._relevant_hits[place]) / hits if hits else None,
+        )
+
+    def shown(self, best: int) -> list[int]:
+        """Places from where half of the unrelated documents pass to where no relevant one does, `best` among them."""
+        half = np.flatnonzero(self._unrelated.mean(axis=0) >= 0.5)
+        first = min(int(half[-1]) if len(half) else 0, best)
+        last = max(int(np.flatnonzero(self._kept.any(axis=0))[-1]), best)
+        step = next((step for step in _TABLE_STEPS if (last - first) // step < _MAX_TABLE_ROWS), _TABLE_STEPS[-1])
+        # Multiples of the step as cosines: the grid begins at -1, a multiple of every step.
+        rows = range(first - first % step, last + 1, step)
+        return sorted({*rows, best})
+
+
+def _count_reaching(cosines: Doubles) -> Counts:
+    """How many of the cosines are at each value of the grid or above. *Shape:* ``(thresholds,)``."""
+    below: Counts = np.searchsorted(np.sort(cosines), COSINE_GRID, side="left").astype(np.int64)
+    return len(cosines) - below
+
+
+def document_cosines(queries: Vectors, vectors: Vectors, starts: Counts) -> Doubles:
+    """Cosine of each query with each document: that of the nearest vector, where a document has several.
+
+    Args:
+        queries: *Shape:* ``(queries, dimensions)``.
+        vectors: Of all documents. *Shape:* ``(vectors, dimensions)``.
+        starts: Row of each document's first vector. *Shape:* ``(documents,)``.
+
+    Returns:
+        *Shape:* ``(queries, documents)``, within [-1, 1].
+    """
+    cosines = np.maximum.reduceat(_normalize(queries) @ _normalize(vectors).T, starts, axis=1)
+    clipped: Doubles = np.clip(cosines, -1.0, 1.0)
+    return clipped
+
+
+def count_unrelated(
+    queries: Vectors, vectors: Vectors, starts: Counts, relevant: Sequence[Sequence[int]]
+) -> tuple[Counts, Counts]:
+    """Compare queries with documents that are not relevant to them, in blocks of bounded size.
+
+    Args:
+        queries, vectors, starts: See `document_cosines`.
+        relevant: Of each query, places of the documents that are left out since they are relevant to it.
+
+    Returns:
+        `passed` and `compared` of `CosineSample`.
+    """
+    passed = np.zeros((len(queries), len(COSINE_GRID)), dtype=np.int64)
+    compared = np.zeros(len(queries), dtype=np.int64)
+    block = max(1, _BLOCK_COSINES // max(1, len(vectors)))
+    for begin in range(0, len(queries), block):
+        cosines = document_cosines(queries[begin : begin + block], vectors, starts)  # (block, documents)
+        for number, own in enumerate(cosines, start=begin):
+            unrelated = np.delete(own, relevant[number])
+            passed[number], compared[number] = _count_reaching(unrelated), len(unrelated)
+    return passed, compared
+
+
+def _normalize(vectors: Vectors) -> Doubles:
+    """Vectors of length 1 in float64. *Shape:* as given."""
+    wide = np.asarray(vectors, dtype=np.float64)
+    unit: Doubles = wide / np.linalg.norm(wide, axis=1, keepdims=True)
+    return unit
+
+
+def calibration_lines(report: CalibrationReport) -> list[str]:
+    """What was measured, a table of values, and the recommendation, line by line; the last one is what to type."""
+    recommended = report.calibration.recommended
+    head = f"{'min_cosine':>10}{'recall':>9}{'95 % interval':>17}{'unrelated':>12}{'per 100,000':>13}"
+    lines = [
+        f"{report.index}.{report.field}: {report.documents:,} documents with vectors of "
+        f"{escape_unprintable(report.model)}",
+        f"{report.queries:,} {_describe_queries(report)}, compared with a sample of {report.sample:,} documents",
+        *(
+            ["left out: " + ", ".join(f"{count:,} {reason}" for reason, count in report.left_out.items())]
+            if report.left_out
+            else []
+        ),
+        head + f"{f'hits of {report.k}':>13}" + (f"{'precision':>11}" if report.labelled else ""),
+    ]
+    lines += [_format_row(row, report.labelled) for row in report.calibration.rows]
+    if not report.labelled:
+        lines.append(
+            "These queries are parts of documents, each compared with the rest of its own, not what users type. The "
+            "value may be too high or too low for real queries. Labelled queries (--queries FILE) give a better one."
+        )
+    lines.append(_recommendation_line(report, recommended))
+    if recommended.overlaps:
+        lines.append(
+            f"More than {MAX_UNRELATED_SHARE:.0%} of unrelated documents pass: no value tells them from relevant "
+            f"ones here. Rank "
+            "by cosine without a minimum, combine it with words (a hybrid search), take a higher value from the table "
+            "if losing relevant documents is acceptable, or use a model that was trained on such texts."
+        )
+    value = f"{recommended.row.min_cosine:.2f}"
+    request = f'{{"match": {{"semantic": {{"query": "…", "min_cosine": {value}}}}}}}'
+    lines.append(f"Use it for all searches: `es-sbert serve --min-cosine {value}`, or in one request: `{request}`")
+    return lines
+
+
+def _describe_queries(report: CalibrationReport) -> str:
+    if report.labelled:
+        return "labelled queries"
+    return "queries made of documents (" + ", ".join(f"{kind}: {n:,}" for kind, n in report.kinds.items()) + ")"
+
+
+def _format_row(row: ThresholdRow, labelled: bool) -> str:
+    precision = "–" if row.precision is None else f"{row.precision:.3f}"
+    return (
+        f"{row.min_cosine:>10.2f}{row.recall.mean:>9.3f}{f'{row.recall.low:.3f}–{row.recall.high:.3f}':>17}"
+        f"{f'{row.unrelated.mean:.3%}':>12}{100_000 * row.unrelated.mean:>13,.0f}{row.hits:>13.2f}"
+        + (f"{precision:>11}" if labelled else "")
+    )
+
+
+def _recommendation_line(report: CalibrationReport, recommended: CosineRecommendation) -> str:
+    row = recommended.row
+    interval = (
+        f"at most {recommended.high:.2f}; for a lower end, give more queries"
+        if recommended.low is None
+        else f"{recommended.low:.2f}–{recommended.high:.2f}"
+    )
+    passing = row.unrelated.mean * report.documents
+    return (
+        f"Recommended to keep {report.keep:g} of the relevant documents: {row.min_cosine:.2f} "
+        f"(95 % interval: {interval}). It keeps {_format_percent(row.recall)}, and lets "
+        f"{_format_percent(row.unrelated)} of "
+        f"unrelated documents pass: about {passing:,.0f} of {report.documents:,} for each query."
+    )
+
+
+def _format_percent(share: ConfidenceInterval) -> str:
+    return f"{share.mean:.2%} ({share.low:.2%}–{share.high:.2%})"

@@ -1,0 +1,367 @@
+"""Measure the cosines of relevant and unrelated documents in an index, to calibrate its minimum cosine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from es_sbert.diagnostics.calibration import (
+    CalibrationReport,
+    CosineSample,
+    Counts,
+    NearestHits,
+    calibrate,
+    count_unrelated,
+    document_cosines,
+)
+from es_sbert.diagnostics.query_sets import LabelledQuery, PseudoQuery, make_pseudo_query
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.multi_get import batched
+from es_sbert.engines.protocol import Engine, Json
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.document_vectors import raw_document_meta
+from es_sbert.index.mapping import and_query, has_vector_query, random_order_query, vector_path
+from es_sbert.index.serialization import read_stored_vectors
+from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, format_vector_field_option
+from es_sbert.index.vector_field import check_field_model, index_not_found, vector_field_from_state
+from es_sbert.index.vector_meta import document_meta_field, text_hash
+from es_sbert.search.search_request import SearchParams, search_request
+from es_sbert.search.search_scope import SearchScope
+
+_PAGE = 500
+# Searches in one request.
+_SEARCHES_PER_REQUEST = 50
+
+
+@dataclass(frozen=True)
+class CalibrationDocument:
+    """A document with its vectors.
+
+    Attributes:
+        id: Its id.
+        source: What of `_source` was asked for.
+        spans: Of each vector, the first character in the document's text and the one behind the last; 0 and 0 where
+            the vector is of all of it.
+        vectors: One, or one a passage. *Shape:* ``(vectors, dimensions)``.
+    """
+
+    id: str
+    source: Json
+    spans: Sequence[tuple[int, int]]
+    vectors: Vectors
+
+
+@dataclass(frozen=True)
+class CalibrationQueries:
+    """Queries with the documents that are relevant to them.
+
+    Attributes:
+        queries: The queries; each has a relevant document in the index.
+        relevant: Of each query, the vectors of each relevant document, of *shape* ``(vectors, dimensions)``.
+        labelled: Whether somebody labelled them; else they are parts of documents.
+        kinds: How many are which part of a document; empty where they are labelled.
+        left_out: Reason → how many documents or queries were left out for it.
+    """
+
+    queries: Sequence[LabelledQuery]
+    relevant: Sequence[Sequence[Vectors]]
+    labelled: bool
+    kinds: Mapping[str, int]
+    left_out: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class MeasuredCosines:
+    """What was measured, before a value is chosen.
+
+    Attributes:
+        queries: The queries.
+        cosines: Theirs, in the same order.
+        documents: Documents with a vector.
+        sample: Documents that stand in for unrelated ones.
+    """
+
+    queries: CalibrationQueries
+    cosines: CosineSample
+    documents: int
+    sample: int
+
+
+class IndexCalibrator:
+    """One vector field of an index, as searches of the name that was given see it.
+
+    Args:
+        engine: Where it is.
+        name: Index, or alias of one; of an alias with a filter, the documents are those that the alias shows.
+        vector_field: The field.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index or field.
+        EngineError: the engine failed.
+    """
+
+    def __init__(self, engine: Engine, name: str, vector_field: str) -> None:
+        state = engine.get_index(name)
+        if state is None:
+            raise index_not_found(name, engine)
+        self._engine, self._name, self._state = engine, name, state
+        self._filter = state.alias_filter(name)
+        self.field = vector_field_from_state(engine, state, vector_field)
+        self._has_vector = and_query(has_vector_query(vector_field, self.field.meta), self._filter)
+        self._template = None if self.field.meta.text is None else TextTemplate.parse(self.field.meta.text)
+
+    def calibrate(
+        self,
+        encoder: Encoder,
+        queries: Sequence[LabelledQuery] | None = None,
+        *,
+        sample: int = 1000,
+        seed: int = 0,
+        k: int = 10,
+        keep: float = 0.95,
+        report: Callable[[str], None] = lambda message: None,
+    ) -> CalibrationReport:
+        """Measure, and recommend a minimum cosine. The index should be at rest meanwhile.
+
+        Args:
+            keep: Share of the relevant documents that the recommended value must keep.
+            encoder, queries, sample, seed, k, report: See `measure`.
+
+        Raises:
+            IndexMismatch: another model; no vectors, no queries, or no unrelated documents.
+            EngineError: the engine failed.
+        """
+        measured = self.measure(encoder, queries, sample=sample, seed=seed, k=k, report=report)
+        wanted = measured.queries
+        return CalibrationReport(
+            index=self._name,
+            field=self.field.name,
+            model=self.field.meta.model,
+            documents=measured.documents,
+            sample=measured.sample,
+            queries=len(wanted.queries),
+            labelled=wanted.labelled,
+            kinds=wanted.kinds,
+            left_out={reason: count for reason, count in wanted.left_out.items() if count},
+            k=k,
+            keep=keep,
+            calibration=calibrate(measured.cosines, keep),
+        )
+
+    def measure(
+        self,
+        encoder: Encoder,
+        queries: Sequence[LabelledQuery] | None = None,
+        *,
+        sample: int = 1000,
+        seed: int = 0,
+        k: int = 10,
+        report: Callable[[str], None] = lambda message: None,
+    ) -> MeasuredCosines:
+        """The cosines of queries with documents that are relevant to them, and with others.
+
+        Args:
+            encoder: The model of the field.
+            queries: Labelled ones; None makes pseudo-queries of the sampled documents.
+            sample: Documents to compare every query with.
+            seed: Which documents those are.
+            k: Hits of a search that are looked at.
+            report: Told what is being done.
+
+        Raises:
+            IndexMismatch: another model; no vectors, no queries, or no unrelated documents.
+            EngineError: the engine failed.
+        """
+        check_field_model(self.field, encoder.info.fingerprint, encoder.info.model)
+        if queries is None:
+            self._check_has_text()
+        self._engine.refresh(self.field.index)
+        documents = self._engine.count(self.field.index, self._has_vector)
+        left_out = Counter(
+            {"documents without a vector": self._engine.count(self.field.index, self._filter) - documents}
+        )
+        report(f"reading {min(sample, documents, self._state.result_window):,} of {documents:,} documents")
+        sampled = self._sample_documents(sample, seed, left_out)
+        if not sampled:
+            raise IndexMismatch(
+                f"no document of {self._name} has a vector of {self.field.meta.model} in {self.field.name}",
+                f"Embed its documents first: `es-sbert ingest --index {self._name}"
+                f"{format_vector_field_option(self.field.name)}`.",
+            )
+        wanted = (
+            self._pseudo_queries(encoder, sampled, left_out) if queries is None else self._labelled(queries, left_out)
+        )
+        report(f"embedding {len(wanted.queries):,} queries, and searching for each")
+        vectors = encoder.encode([query.text for query in wanted.queries], "query").vectors
+        return MeasuredCosines(wanted, self._cosines(wanted, sampled, vectors, k), documents, len(sampled))
+
+    def _check_has_text(self) -> None:
+        if self._template is None:
+            raise IndexMismatch(
+                f"the text of {self.field.index}.{self.field.name} is not known, so no queries can be made of it",
+                "Give labelled queries by --queries FILE, or set the text: "
+                f"`es-sbert index create {self._name} --text-field "
+                f"FIELD{format_vector_field_option(self.field.name)}`.",
+            )
+
+    def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
+        """Documents at random, the same ones for a seed as long as the index is at rest."""
+        random = random_order_query(self._has_vector, seed)
+        most = min(count, self._state.result_window)
+        pages = ({"query": random, "from": begin, "size": min(_PAGE, most - begin)} for begin in range(0, most, _PAGE))
+        return list(self._read(pages, left_out))
+
+    def _read(self, bodies: Iterator[Json], left_out: Counter[str]) -> Iterator[CalibrationDocument]:
+        """The hits of searches for documents with vectors, each once."""
+        name, meta = self.field.name, self.field.meta
+        beside = document_meta_field(name)
+        texts = () if self._template is None else self._template.fields
+        source = self._engine.info.source_with_vectors([name, vector_path(name, meta), beside, *texts])
+        seen: set[tuple[str, str | None]] = set()
+        for body in bodies:
+            for hit in self._engine.search(self.field.index, body | {"_source": source})["hits"]["hits"]:
+                key = hit["_id"], hit.get("_routing")
+                if key in seen:
+                    continue
+                seen.add(key)
+                found: Json = hit["_source"]
+                made_by = (raw_document_meta(found, beside) or {}).get("fingerprint", meta.fingerprint)
+                if made_by != meta.fingerprint:
+                    left_out["documents whose vector is of another model"] += 1
+                    continue
+                stored = read_stored_vectors(find_field(found, name), 0)
+                vectors = np.stack([vector for _, _, vector in stored])
+                if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
+                    left_out["documents whose vector is zero or not finite"] += 1
+                    continue
+                yield CalibrationDocument(hit["_id"], found, [(start, end) for start, end, _ in stored], vectors)
+
+    def _pseudo_queries(
+        self, encoder: Encoder, sampled: Sequence[CalibrationDocument], left_out: Counter[str]
+    ) -> CalibrationQueries:
+        assert self._template is not None
+        made: list[tuple[CalibrationDocument, PseudoQuery]] = []
+        for document in sampled:
+            reason = self._no_query_reason(document)
+            query = None if reason else make_pseudo_query(self._template, document.source, self._text(document))
+            if query is None:
+                left_out[reason or "documents whose text is too short for a query"] += 1
+            else:
+                made.append((document, query))
+        if not made:
+            raise IndexMismatch(
+                f"no query can be made of the {len(sampled):,} sampled documents of {self._name}: "
+                + ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count),
+                "Give labelled queries by --queries FILE.",
+            )
+        return CalibrationQueries(
+            [LabelledQuery(query.text, (document.id,)) for document, query in made],
+            self._vectors_without_query(encoder, made),
+            False,
+            dict(Counter(query.kind.value for _, query in made)),
+            left_out,
+        )
+
+    def _vectors_without_query(
+        self, encoder: Encoder, made: Sequence[tuple[CalibrationDocument, PseudoQuery]]
+    ) -> list[list[Vectors]]:
+        """The vectors that each document would have without its query."""
+        rests: dict[int, str] = {}
+        kept: list[Vectors] = []
+        for number, (document, query) in enumerate(made):
+            if query.rest is None:
+                kept.append(document.vectors)
+                continue
+            first_end = document.spans[0][1]
+            later = [place for place, (start, _) in enumerate(document.spans) if 0 < query.end <= start]
+            # Later passages stay as they are, and the first one loses the query.
+            rest = self._text(document)[query.end : first_end].strip() if later else query.rest
+            kept.append(document.vectors[later])
+            if rest:
+                rests[number] = rest
+        embedded = encoder.encode(list(rests.values()), "document").vectors
+        for number, vector in zip(rests, embedded, strict=True):
+            kept[number] = np.concatenate([vector[None], kept[number]])
+        return [[vectors] for vectors in kept]
+
+    def _no_query_reason(self, document: CalibrationDocument) -> str | None:
+        """Why a document says nothing about queries made of its text."""
+        text = self._text(document)
+        if not text or text.isspace():
+            return "documents without a text"
+        made_from = (raw_document_meta(document.source, document_meta_field(self.field.name)) or {}).get("text_hash")
+        if made_from is not None and made_from != text_hash(text):
+            return "documents whose text changed after their vector was made"
+        return None
+
+    def _text(self, document: CalibrationDocument) -> str:
+        assert self._template is not None
+        try:
+            return self._template.text_of(document.source) or ""
+        except TextFieldError:
+            return ""
+
+    def _labelled(self, queries: Sequence[LabelledQuery], left_out: Counter[str]) -> CalibrationQueries:
+        ids = list(dict.fromkeys(id for query in queries for id in query.ids))
+        size = max(1, min(_PAGE, self._state.result_window) // 2)  # documents of several routings may share an id
+        bodies = (
+            {"query": and_query({"ids": {"values": part}}, self._has_vector), "size": 2 * size}
+            for part in batched(ids, size)
+        )
+        found = {document.id: document for document in self._read(bodies, left_out)}
+        kept = [
+            LabelledQuery(query.text, own) for query in queries if (own := tuple(id for id in query.ids if id in found))
+        ]
+        left_out["labelled documents that the index does not hold with a vector"] += len(ids) - len(found)
+        left_out["queries without a relevant document in the index"] += len(queries) - len(kept)
+        if not kept:
+            raise IndexMismatch(
+                f"{self._name} holds none of the {len(ids):,} labelled documents with a vector, such as {ids[0]!r}",
+                "Check that the ids are those of this index (`_id`).",
+            )
+        vectors = [[found[id].vectors for id in query.ids] for query in kept]
+        return CalibrationQueries(kept, vectors, True, {}, left_out)
+
+    def _cosines(
+        self, wanted: CalibrationQueries, sampled: Sequence[CalibrationDocument], vectors: Vectors, k: int
+    ) -> CosineSample:
+        places = {document.id: place for place, document in enumerate(sampled)}
+        own = [[places[id] for id in query.ids if id in places] for query in wanted.queries]
+        passed, compared = count_unrelated(vectors, *_stack_vectors([document.vectors for document in sampled]), own)
+        if not compared.any():
+            raise IndexMismatch(f"{self._name} holds no unrelated document", "Calibrate on a larger index.")
+        relevant = [
+            document_cosines(vector[None], *_stack_vectors(documents))[0]
+            for documents, vector in zip(wanted.relevant, vectors, strict=True)
+        ]
+        return CosineSample(relevant, passed, compared, self._nearest(wanted.queries, vectors, k))
+
+    def _nearest(self, queries: Sequence[LabelledQuery], vectors: Vectors, k: int) -> list[NearestHits]:
+        """What the index's own search finds for each query, without a minimum."""
+        info, field = self._engine.info, self.field
+        searched = SearchScope((field,), {} if self._filter is None else {field.index: self._filter})
+        asked = SearchParams.of(k, {"source": False})
+        requests = [search_request(info.flavour, searched, {field.name: vector}, asked) for vector in vectors]
+        found: list[NearestHits] = []
+        for part in batched(list(zip(queries, requests, strict=True)), _SEARCHES_PER_REQUEST):
+            answers = self._engine.multi_search(field.index, [request.bodies[0] for _, request in part])
+            for (query, request), answer in zip(part, answers, strict=True):
+                hits = request.read([answer])
+                ids = set(query.ids)
+                found.append(
+                    NearestHits(
+                        np.array([hit.cosine for hit in hits], dtype=np.float64),
+                        np.array([hit.id in ids for hit in hits], dtype=np.bool_),
+                    )
+                )
+        return found
+
+
+def _stack_vectors(documents: Sequence[Vectors]) -> tuple[Vectors, Counts]:
+    """All vectors of the documents, and the row of each document's first."""
+    starts = np.cumsum([0, *(len(vectors) for vectors in documents[:-1])]).astype(np.int64)
+    return np.concatenate(documents), starts

@@ -1,0 +1,271 @@
+"""Estimated memory and disk of a vector field for every index type, and the measured size of an index.
+
+Bytes per vector of D dimensions, in the files of Lucene and of Elasticsearch's own formats:
+
+| part | bytes | source |
+|---|---|---|
+| float32 vector | 4·D | Lucene99FlatVectorsFormat (`.vec`); kept by every type, for rescoring and merging |
+| int8 | D + correction | Lucene99ScalarQuantizedVectorsFormat: 4; Lucene104's (Elasticsearch 9.4+): 16 |
+| int4 | ⌈D/2⌉ + correction | the same formats |
+| bbq | ⌈D/8⌉ + 14 | ES816BinaryQuantizedVectorsFormat: three floats and a short |
+| graph | GRAPH_BYTES·m/16 | at most 2·m neighbours on the lowest layer, delta-encoded |
+
+Elasticsearch's guide "Tune approximate kNN search" counts the same, with 4·m bytes for the graph: its heap while it is
+built. For fast searches the file system cache must hold what a search reads: the graph and the vectors it compares.
+The float32 vectors of a quantised type are read only for rescoring.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from es_sbert.engines.protocol import Engine, EngineInfo, EngineType, Json
+from es_sbert.errors import UsageError
+from es_sbert.index.mapping import BBQ_MIN_DIMENSIONS, OPENSEARCH_TYPES, IndexType, has_vector_query, vector_path
+from es_sbert.index.vector_field import VectorField, read_vector_field
+from es_sbert.index.vector_meta import document_meta_field
+from es_sbert.messages import size_text
+
+DEFAULT_M = 16  # neighbours of a node, the engines' default
+# Bytes that a node's neighbours take at m = 16, between what random and what clustered vectors need (docs/results.md).
+GRAPH_BYTES = 48
+# Characters of a number of a vector as JSON text, comma included.
+_CHARACTERS_PER_NUMBER = 11.5
+_OPTIMISED_FORMAT_SINCE = (9, 4, 0)
+
+
+@dataclass(frozen=True)
+class VectorIndexSize:
+    """Bytes that one copy of all vectors takes.
+
+    Attributes:
+        index_type: Of the field.
+        vectors: float32 vectors, on disk.
+        quantised: Their copy in fewer bits, on disk; 0 where there is none.
+        graph: The graph, on disk; 0 where there is none.
+        source: The vector's second copy inside `_source`, on disk.
+        memory: What should fit into the file system's cache, outside the heap.
+    """
+
+    index_type: IndexType
+    vectors: int
+    quantised: int
+    graph: int
+    source: int
+    memory: int
+
+    @property
+    def index(self) -> int:
+        """Bytes on disk of the vector index, without `_source`."""
+        return self.vectors + self.quantised + self.graph
+
+    @property
+    def disk(self) -> int:
+        """Bytes on disk."""
+        return self.index + self.source
+
+    def as_json(self) -> Json:
+        return asdict(self) | {"index": self.index, "disk": self.disk}
+
+
+def estimate_size(
+    info: EngineInfo, index_type: IndexType, count: int, dimensions: int, m: int = DEFAULT_M
+) -> VectorIndexSize:
+    """Size of `count` vectors in one copy (replicas not counted), merged.
+
+    Args:
+        info: Engines and versions store differently.
+        index_type: Of the field.
+        count: Vectors.
+        dimensions: Of each.
+        m: Neighbours of a node in the graph.
+    """
+    vectors = count * 4 * dimensions
+    quantised = count * _quantised_bytes(info, index_type, dimensions)
+    graph = round(count * GRAPH_BYTES * m / DEFAULT_M) if index_type.endswith("hnsw") else 0
+    return VectorIndexSize(
+        index_type,
+        vectors,
+        quantised,
+        graph,
+        round(count * _source_bytes(info, index_type, dimensions)),
+        memory=graph + (quantised or vectors),
+    )
+
+
+def _quantised_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> int:
+    """Bytes of one quantised vector."""
+    correction = 16 if _has_optimised_format(info) else 4
+    match index_type:
+        case IndexType.INT8_HNSW | IndexType.INT8_FLAT:
+            return dimensions + correction
+        case IndexType.INT4_HNSW | IndexType.INT4_FLAT:
+            return math.ceil(dimensions / 2) + correction
+        case IndexType.BBQ_HNSW | IndexType.BBQ_FLAT:
+            return math.ceil(dimensions / 8) + 14
+        case IndexType.HNSW | IndexType.FLAT:
+            return 0
+
+
+def _has_optimised_format(info: EngineInfo) -> bool:
+    return info.flavour is EngineType.ELASTICSEARCH and info.version >= _OPTIMISED_FORMAT_SINCE
+
+
+def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> float:
+    """Bytes of one vector inside `_source`, as numbers in JSON text.
+
+    Elasticsearch 9.2+ takes vectors out of it; OpenSearch does in an index that has graphs (`index.knn`).
+    """
+    if info.excludes_vectors_from_source or (
+        info.flavour is EngineType.OPENSEARCH and index_type is not IndexType.FLAT
+    ):
+        return 0.0
+    return _CHARACTERS_PER_NUMBER * dimensions
+
+
+@dataclass(frozen=True)
+class MeasuredSize:
+    """What the vectors of an index take.
+
+    Attributes:
+        index: The concrete index.
+        index_type: Of the field.
+        vectors: Bytes on disk in the primary shards; None where the engine does not tell.
+        store: Bytes on disk of the whole index, documents and all.
+        segments: In all primary shards; documents that were deleted or replaced stay in them until they are merged.
+    """
+
+    index: str
+    index_type: IndexType
+    vectors: int | None
+    store: int
+    segments: int
+
+
+@dataclass(frozen=True)
+class SizeReport:
+    """Sizes of one copy of each type, and of an index where one was named.
+
+    Attributes:
+        engine: `Elasticsearch 9.5.0`.
+        documents, dimensions: What was calculated with; of passages, each counts.
+        copies: Primary and replicas: what the sizes are multiplied by for people.
+        sizes: Of each index type of the engine.
+        real: What the index takes.
+    """
+
+    engine: str
+    documents: int
+    dimensions: int
+    copies: int
+    sizes: tuple[VectorIndexSize, ...]
+    real: MeasuredSize | None
+
+    @property
+    def error(self) -> float | None:
+        """How far the estimate is from the vectors' real size, as a share of it; None where that is not known."""
+        if self.real is None or not self.real.vectors:
+            return None
+        expected = next(size.index for size in self.sizes if size.index_type is self.real.index_type)
+        return expected / self.real.vectors - 1
+
+    def as_json(self) -> Json:
+        real = None if self.real is None else self.real.__dict__ | {"estimate_error": self.error}
+        return {
+            "engine": self.engine,
+            "documents": self.documents,
+            "dimensions": self.dimensions,
+            "copies": self.copies,
+            "types": [size.as_json() for size in self.sizes],
+            "real": real,
+        }
+
+
+def size_report(
+    engine: Engine,
+    index: str | None,
+    vector_field: str,
+    *,
+    documents: int | None = None,
+    dimensions: int | None = None,
+    m: int,
+    copies: int = 1,
+) -> SizeReport:
+    """Sizes for given numbers, or for those of an index.
+
+    Raises:
+        UsageError: neither an index nor both numbers, or an index and a number of dimensions.
+        IndexMissing, IndexMismatch: no such index or field.
+        EngineError: the engine failed.
+    """
+    real = None
+    if index is None:
+        if documents is None or dimensions is None:
+            raise UsageError(
+                "what to calculate with is missing", "Name an index, or give --documents and --dimensions."
+            )
+    else:
+        field = read_vector_field(engine, index, vector_field)
+        if dimensions not in (None, field.meta.dimensions):
+            raise UsageError(
+                f"the vectors of {field.index} have {field.meta.dimensions} dimensions",
+                "Leave --dimensions out, or the index.",
+            )
+        dimensions = field.meta.dimensions
+        engine.refresh(field.index)
+        if documents is None:
+            documents = _count_vectors(engine, field)
+            path = vector_path(vector_field, field.meta)
+            real = MeasuredSize(
+                field.index,
+                IndexType(field.meta.index_type),
+                engine.vector_size(field.index, path),
+                engine.store_size(field.index),
+                sum(engine.segments(field.index)),
+            )
+    types = IndexType if engine.info.flavour is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
+    sizes = tuple(
+        estimate_size(engine.info, index_type, documents, dimensions, m)
+        for index_type in types
+        if not _is_unsupported(index_type, dimensions)
+    )
+    return SizeReport(engine.info.label, documents, dimensions, copies, sizes, real)
+
+
+def _count_vectors(engine: Engine, field: VectorField) -> int:
+    """Vectors that a field holds: one a document, or one a passage."""
+    query = has_vector_query(field.name, field.meta)
+    if field.meta.passages is None:
+        return engine.count(field.index, query)
+    passages: Json = {"sum": {"field": f"{document_meta_field(field.name)}.passages"}}
+    answer = engine.search(field.index, {"size": 0, "query": query, "aggs": {"passages": passages}})
+    return int(answer["aggregations"]["passages"]["value"])
+
+
+def _is_unsupported(index_type: IndexType, dimensions: int) -> bool:
+    too_short = index_type.startswith("bbq") and dimensions < BBQ_MIN_DIMENSIONS
+    return too_short or (index_type.startswith("int4") and dimensions % 2 == 1)
+
+
+def size_lines(report: SizeReport) -> list[str]:
+    """The report for people."""
+    times = f", {report.copies} copies" if report.copies > 1 else ""
+    lines = [
+        f"{report.engine}: {report.documents:,} vectors of {report.dimensions} dimensions{times}",
+        f"{'index type':12}{'memory':>11}{'disk':>11}   of which vectors, quantised, graph, _source",
+    ]
+    for size in report.sizes:
+        parts = (size.vectors, size.quantised, size.graph, size.source)
+        shown = ", ".join(size_text(report.copies * part) if part else "–" for part in parts)
+        memory, disk = size_text(report.copies * size.memory), size_text(report.copies * size.disk)
+        lines.append(f"{size.index_type:12}{memory:>11}{disk:>11}   {shown}")
+    real = report.real
+    if real is not None:
+        measured = "not told by this engine" if real.vectors is None else size_text(real.vectors)
+        off = "" if report.error is None else f"; the estimate of {real.index_type} is {100 * report.error:+.1f} % off"
+        lines += [
+            f"{real.index} in one copy: vectors and graph {measured} on disk ({real.segments} segments){off}",
+            f"  the whole index, documents and all: {size_text(real.store)}",
+        ]
+    return lines

@@ -1,0 +1,408 @@
+"""Recall@k of approximate search against exact search, for several values of num_candidates and oversample.
+
+The exact neighbours of all queries come from one pass over the vectors of the index. It needs no scripting and
+bounded memory, and costs the same on every engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.engines.protocol import Engine, EngineType, Json
+from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, random_order_query, vector_path
+from es_sbert.index.serialization import read_stored_vectors
+from es_sbert.index.vector_field import VectorField
+from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE, SearchMethod, VectorQuery, search_body
+
+_Z95 = 1.959963984540054  # standard normal quantile of 0.975
+
+
+@dataclass(frozen=True)
+class ConfidenceInterval:
+    """A mean of shares with its 95 % confidence interval.
+
+    Attributes:
+        mean: Between 0 and 1.
+        low, high: Ends of the interval.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+def mean_confidence_interval(shares: Sequence[float], size: int) -> ConfidenceInterval:
+    """The mean of shares that are each of `size` trials, with Wilson's interval.
+
+    Trials within one query are not independent: the neighbours of one query are missed together. The number of trials
+    is therefore the one that would give the variance seen between queries (the design effect of cluster samples; Korn
+    and Graubard 1998, "Confidence intervals for proportions with small expected number of positive counts"): never more
+    than all trials, never fewer than queries. Unlike the normal interval, Wilson's has a width where every share is 1.
+
+    Args:
+        shares: Of each query, between 0 and 1; at least one.
+        size: Trials of each query (k).
+    """
+    values = np.asarray(shares, dtype=np.float64)  # (queries,)
+    queries, mean = len(values), float(values.mean())
+    between = float(values.var(ddof=1)) if queries > 1 else 0.0
+    trials = float(queries * size)
+    if between > 0:
+        trials = min(trials, max(float(queries), mean * (1 - mean) * queries / between))
+    spread = _Z95**2 / trials
+    centre = (mean + spread / 2) / (1 + spread)
+    half = _Z95 / (1 + spread) * math.sqrt(mean * (1 - mean) / trials + spread / (4 * trials))
+    return ConfidenceInterval(mean, max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half)))
+
+
+Doubles = NDArray[np.float64]
+
+# Cosines that differ by less are ties: engines keep vectors normalised in float32.
+TIE_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class ExactNeighbors:
+    """Exact search for some queries.
+
+    Attributes:
+        kth: Cosine of each query's k-th neighbour (or of its last, where there are fewer), float64. *Shape:*
+            ``(queries,)``.
+        found: Neighbours there are for each query, at most k.
+        cosines: For each query, the exact cosine of every document asked for.
+        documents: Documents compared.
+    """
+
+    kth_cosine: Doubles
+    found: Sequence[int]
+    cosines: Sequence[dict[str, float]]
+    documents: int
+
+    def hits(self, query: int, ids: Iterable[str]) -> int:
+        """How many of these documents are among a query's k nearest; of tied ones, any."""
+        nearest = float(self.kth_cosine[query]) - TIE_TOLERANCE
+        cosines = self.cosines[query]
+        right = sum(cosines.get(document_id, -2.0) >= nearest for document_id in ids)
+        return min(right, self.found[query])
+
+
+def find_exact_neighbors(
+    queries: Vectors,
+    own: Sequence[str | None],
+    wanted: Sequence[set[str]],
+    k: int,
+    pages: Iterable[tuple[Sequence[str], Sequence[int], Vectors]],
+) -> ExactNeighbors:
+    """Compare every vector of the pages with every query.
+
+    Args:
+        queries: *Shape:* ``(queries, dimensions)``.
+        own: Id of the document that a query is, which does not count as its neighbour; None for texts.
+        wanted: For each query, documents whose exact cosine is to be kept.
+        k: Neighbours.
+        pages: Ids of documents, the first row of each, and their vectors, ``(vectors, dimensions)``. A document with
+            several is as near as the nearest of them.
+    """
+    unit = _normalize(queries)  # (queries, dimensions)
+    best = np.full((len(unit), k), -np.inf)  # (queries, k) cosines, in no order
+    cosines: list[dict[str, float]] = [{} for _ in wanted]
+    documents = 0
+    for ids, rows, vectors in pages:
+        documents += len(ids)
+        page = np.maximum.reduceat(_normalize(vectors) @ unit.T, rows, axis=0)  # (documents, queries)
+        place = {document_id: row for row, document_id in enumerate(ids)}
+        for number, document_id in enumerate(own):
+            if document_id in place:
+                page[place[document_id], number] = -np.inf
+        for number, some in enumerate(wanted):
+            for document_id in some & place.keys():
+                cosines[number][document_id] = float(page[place[document_id], number])
+        both = np.concatenate([best, page.T], axis=1)  # (queries, k + documents)
+        best = np.partition(both, both.shape[1] - k, axis=1)[:, -k:]
+    counted = np.isfinite(best)
+    kth = np.where(counted, best, np.inf).min(axis=1)
+    return ExactNeighbors(kth, [int(count) for count in counted.sum(axis=1)], cosines, documents)
+
+
+def _normalize(vectors: Vectors) -> Doubles:
+    """Vectors of length 1 in float64. *Shape:* as given."""
+    wide = np.asarray(vectors, dtype=np.float64)
+    unit: Doubles = wide / np.linalg.norm(wide, axis=1, keepdims=True)
+    return unit
+
+
+DEFAULT_CANDIDATES = (10, 20, 50, 100, 200, 500, 1000)
+DEFAULT_OVERSAMPLES = (1.0, 1.5, 2.0, 3.0, 5.0)
+_PAGE = 500
+
+
+@dataclass(frozen=True)
+class RecallQueries:
+    """What is searched for.
+
+    Attributes:
+        vectors: *Shape:* ``(queries, dimensions)``.
+        own: Id of the document that a query is, or None for a text.
+    """
+
+    vectors: Vectors
+    own: Sequence[str | None]
+
+
+@dataclass(frozen=True)
+class SearchSetting:
+    """One way to search.
+
+    Attributes:
+        num_candidates: Vectors that each shard looks at.
+        oversample: Multiple of k that is compared again by float32 vectors; None where nothing is quantised.
+    """
+
+    num_candidates: int
+    oversample: float | None
+
+    def effort(self, k: int) -> float:
+        """Vectors looked at, of either kind: what settings are ordered by."""
+        return self.num_candidates + k * (self.oversample or 0.0)
+
+
+@dataclass(frozen=True)
+class RecallMeasurement:
+    """A setting with what it finds and takes.
+
+    Attributes:
+        recall: Mean recall@k with its interval.
+        median_ms, p95_ms: Milliseconds of a search as the client sees it, one at a time.
+    """
+
+    setting: SearchSetting
+    recall: ConfidenceInterval
+    median_ms: float
+    p95_ms: float
+
+
+@dataclass(frozen=True)
+class RecallReport:
+    """All settings, and the one to use.
+
+    Attributes:
+        index, field, index_type: What was searched.
+        k: Neighbours.
+        queries: Number of queries.
+        documents: Documents with a vector.
+        target: The recall to reach.
+        rows: In the order of effort.
+        recommended: The least effort whose interval lies above the target; None where there is none.
+    """
+
+    index: str
+    field: str
+    index_type: str
+    k: int
+    queries: int
+    documents: int
+    target: float
+    rows: tuple[RecallMeasurement, ...]
+    recommended: SearchSetting | None
+
+    def as_json(self) -> Json:
+        return asdict(self)
+
+
+def recall_settings(
+    index_type: IndexType, k: int, candidates: Sequence[int], oversamples: Sequence[float]
+) -> list[SearchSetting]:
+    """What to measure, least effort first; empty sequences stand for the usual values.
+
+    Raises:
+        UsageError: oversample for a type that is not quantised, or a value out of range.
+    """
+    if index_type not in OVERSAMPLE and oversamples:
+        raise UsageError(
+            f"{index_type} compares float32 vectors, so there is nothing to oversample", "Leave --oversample out."
+        )
+    if any(value < k or value > MAX_K for value in candidates):
+        raise UsageError(f"--num-candidates must be between k ({k}) and {MAX_K:,}", "Give other values.")
+    if any(not 1.0 <= value <= MAX_OVERSAMPLE for value in oversamples):
+        raise UsageError(f"--oversample must be between 1 and {MAX_OVERSAMPLE:g}", "Give other values.")
+    # The graph alone is asked for k times oversample, so fewer candidates than that make no sense.
+    usual = [max(k, value) for value in DEFAULT_CANDIDATES if max(k, value) <= MAX_K]
+    factors: Sequence[float | None] = (oversamples or DEFAULT_OVERSAMPLES) if index_type in OVERSAMPLE else (None,)
+    found = {
+        SearchSetting(max(count, min(MAX_K, round(k * (factor or 1.0)))), factor)
+        for count in (candidates or usual)
+        for factor in factors
+    }
+    return sorted(found, key=lambda setting: (setting.effort(k), setting.oversample or 0.0))
+
+
+def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) -> RecallQueries:
+    """Vectors of documents taken at random.
+
+    Raises:
+        IndexMismatch: no document has a vector.
+        EngineError: the engine failed.
+    """
+    random = random_order_query(has_vector_query(field.name, field.meta), seed)
+    # The vectors come with the hits: a look-up by id alone misses documents with a routing of their own.
+    source = engine.info.source_with_vectors(_vector_paths(field))
+    hits = engine.search(field.index, {"query": random, "size": count, "_source": source})["hits"]["hits"]
+    # Of a document with several passages, the first speaks for it.
+    vectors = {hit["_id"]: read_stored_vectors(hit["_source"][field.name], 0)[0][2] for hit in hits}
+    if not vectors:
+        raise IndexMismatch(
+            f"no document of {field.index} has a vector in {field.name}",
+            "Embed its documents first: `es-sbert ingest`.",
+        )
+    return RecallQueries(np.stack(list(vectors.values())), list(vectors))
+
+
+def measure_recall(
+    engine: Engine,
+    field: VectorField,
+    queries: RecallQueries,
+    settings: Sequence[SearchSetting],
+    *,
+    k: int,
+    target: float,
+    report: Callable[[str], None] = lambda message: None,
+) -> RecallReport:
+    """Search with every setting, then compare with exact search. The index should be at rest meanwhile.
+
+    Raises:
+        IndexMismatch: the index type is exact anyway.
+        EngineError: the engine failed.
+    """
+    index_type = IndexType(field.meta.index_type)
+    if index_type is IndexType.FLAT:
+        raise IndexMismatch(
+            f"{field.index}.{field.name} is of type flat: its search is exact already", "There is nothing to measure."
+        )
+    engine.refresh(field.index)
+    run = _QueryRunner(engine, field, queries, k)
+    report(f"{len(queries.vectors):,} queries with each of {len(settings)} settings")
+    run.search(settings[0])  # the first look at an index reads it from disk
+    answers = [run.search(setting) for setting in settings]
+    report("exact search: one pass over all vectors")
+    wanted: list[set[str]] = [set() for _ in queries.own]
+    for answer in answers:
+        for number, ids in enumerate(answer.ids):
+            wanted[number].update(ids)
+    truth = find_exact_neighbors(queries.vectors, queries.own, wanted, k, _read_vector_pages(engine, field))
+    rows = []
+    for setting, answer in zip(settings, answers, strict=True):
+        shares = [
+            truth.hits(number, ids) / truth.found[number]
+            for number, ids in enumerate(answer.ids)
+            if truth.found[number]
+        ]
+        if not shares:
+            raise IndexMismatch(f"{field.index} holds no other document to find", "Measure on a larger index.")
+        median, p95 = np.percentile(answer.seconds, [50, 95])
+        rows.append(
+            RecallMeasurement(setting, mean_confidence_interval(shares, k), 1000 * float(median), 1000 * float(p95))
+        )
+    return RecallReport(
+        index=field.index,
+        field=field.name,
+        index_type=str(index_type),
+        k=k,
+        queries=len(queries.own),
+        documents=truth.documents,
+        target=target,
+        rows=tuple(rows),
+        recommended=recommend_setting(rows, target),
+    )
+
+
+def recommend_setting(rows: Sequence[RecallMeasurement], target: float) -> SearchSetting | None:
+    """The first row whose interval begins at the target or above; None where there is none."""
+    return next((row.setting for row in rows if row.recall.low >= target), None)
+
+
+@dataclass(frozen=True)
+class _QueryResults:
+    ids: list[list[str]]  # of each query, its own document left out
+    seconds: list[float]
+
+
+class _QueryRunner:
+    """Runs all queries with one setting."""
+
+    def __init__(self, engine: Engine, field: VectorField, queries: RecallQueries, k: int) -> None:
+        self._engine, self._field, self._queries, self._k = engine, field, queries, k
+
+    def search(self, setting: SearchSetting) -> _QueryResults:
+        answers = _QueryResults([], [])
+        for vector, own in zip(self._queries.vectors, self._queries.own, strict=True):
+            # A document finds itself first, which says nothing about its neighbours.
+            k = self._k + (own is not None)
+            query = VectorQuery(
+                self._field.name,
+                vector,
+                k,
+                num_candidates=max(k, setting.num_candidates),
+                passages=self._field.meta.passages is not None,
+            )
+            if setting.oversample is not None:
+                query = replace(query, oversample=setting.oversample)
+            body = search_body(self._engine.info.flavour, SearchMethod.KNN, query) | {"_source": False}
+            begin = time.perf_counter()
+            hits = self._engine.search(self._field.index, body)["hits"]["hits"]
+            answers.seconds.append(time.perf_counter() - begin)
+            answers.ids.append([hit["_id"] for hit in hits if hit["_id"] != own][: self._k])
+        return answers
+
+
+def _vector_paths(field: VectorField) -> list[str]:
+    """What of `_source` holds its vectors."""
+    return [field.name, vector_path(field.name, field.meta)]
+
+
+def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[tuple[list[str], list[int], Vectors]]:
+    """Ids, first rows and vectors of all documents that have one."""
+    query = has_vector_query(field.name, field.meta)
+    for page in engine.scan(field.index, query=query, source_includes=_vector_paths(field), page=_PAGE, vectors=True):
+        own = [[vector for _, _, vector in read_stored_vectors(hit["_source"][field.name], 0)] for hit in page]
+        rows = [0, *itertools.accumulate(len(vectors) for vectors in own[:-1])]
+        yield [hit["_id"] for hit in page], rows, np.stack([vector for vectors in own for vector in vectors])
+
+
+def recall_lines(report: RecallReport, flavour: EngineType) -> list[str]:
+    """A table of all settings and the recommendation, line by line."""
+    quantised = report.rows[0].setting.oversample is not None
+    name = "ef_search" if flavour is EngineType.OPENSEARCH else "num_candidates"
+    head = f"{name:>14}" + (f"{'oversample':>12}" if quantised else "")
+    shown = [
+        f"{report.index}.{report.field}: {report.index_type}, {report.documents:,} documents, "
+        f"{report.queries:,} queries",
+        f"{head}{f'recall@{report.k}':>12}{'95 % interval':>18}{'median ms':>11}{'p95 ms':>9}",
+    ]
+    for row in report.rows:
+        oversample = f"{row.setting.oversample:>12g}" if quantised else ""
+        interval = f"{row.recall.low:.4f}–{row.recall.high:.4f}"
+        shown.append(
+            f"{row.setting.num_candidates:>14}{oversample}{row.recall.mean:>12.4f}{interval:>18}"
+            f"{row.median_ms:>11.1f}{row.p95_ms:>9.1f}"
+        )
+    if report.recommended is None:
+        best = max(report.rows, key=lambda row: row.recall.mean)
+        shown.append(
+            f"No setting reaches {report.target:g} for certain; the best is {best.recall.mean:.4f}. Give more "
+            "--sample for narrower intervals, higher values, or a finer index type."
+        )
+    else:
+        with_oversample = f" and oversample {report.recommended.oversample:g}" if quantised else ""
+        shown.append(
+            f"Recommended for {report.target:g}: num_candidates {report.recommended.num_candidates}{with_oversample}"
+        )
+    return shown

@@ -1,1 +1,0 @@
-"""What stands between a user and a load or a search that works, each with what to do."""

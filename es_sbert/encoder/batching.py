@@ -1,0 +1,230 @@
+"""Plan batches of texts of similar length, and build their inputs: padded for CPUs, packed without padding for CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from es_sbert.encoder.device import Device
+
+# Tokens of one batch. On a CPU small batches stay in its caches, and padding is computed too (benchmarks/encode.py
+# --budgets); a GPU wants to be filled, and computes next to nothing for padding.
+BATCH_TOKENS = {"cpu": 512, "cuda": 65_536}
+# Texts sorted together. Larger windows pad less and delay the first vector; beyond this little is gained on a CPU. On
+# CUDA a window is several batches for each worker.
+WINDOW = {"cpu": 4096, "cuda": 32_768}
+
+
+def batch_limits(device: Device, tokens: int | None = None) -> BatchLimits:
+    """The limits of a batch on a device.
+
+    Args:
+        tokens: In place of the device's own.
+    """
+    tokens = tokens or BATCH_TOKENS[device.kind]
+    return BatchLimits(tokens) if device.kind == "cpu" else BatchLimits(2 * tokens, tokens)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """How large a batch may be.
+
+    Attributes:
+        padded: Most tokens with padding: longest × texts.
+        tokens: Most tokens without padding; None for no such limit.
+    """
+
+    padded: int
+    tokens: int | None = None
+
+
+def plan_batches(lengths: NDArray[np.int64], budget: int | BatchLimits) -> list[NDArray[np.int64]]:
+    """Group texts of similar length (smart batching, Reimers and Gurevych 2019, section 7).
+
+    The longest come first: onnxruntime's memory arena then takes its full size once and is never regrown.
+
+    Args:
+        lengths: *Shape:* ``(texts,)``, tokens of each text.
+        budget: Limits of a batch; a number counts tokens with padding. A text longer than that runs alone.
+
+    Returns:
+        Index arrays; together they hold every index exactly once.
+    """
+    limits = budget if isinstance(budget, BatchLimits) else BatchLimits(budget)
+    order = np.argsort(-lengths, kind="stable")
+    ends = np.cumsum(lengths[order])  # (texts,), tokens up to and with each
+    batches, start = [], 0
+    while start < len(order):
+        stop = start + limits.padded // max(1, int(lengths[order[start]]))
+        if limits.tokens is not None:
+            used = int(ends[start - 1]) if start else 0
+            stop = min(stop, int(np.searchsorted(ends, used + limits.tokens, side="right")))
+        stop = max(stop, start + 1)
+        batches.append(order[start:stop])
+        start = stop
+    return batches
+
+
+def unique_rows(rows: Sequence[NDArray[np.int64]]) -> tuple[list[int], NDArray[np.int64]]:
+    """Identical inputs need encoding once.
+
+    Returns:
+        Indices of the first of each kind, and for every row the position of its kind among them,
+        *shape* ``(rows,)``.
+    """
+    seen: dict[bytes, int] = {}
+    firsts: list[int] = []
+    where = np.empty(len(rows), dtype=np.int64)  # (rows,)
+    for number, row in enumerate(rows):
+        position = seen.setdefault(row.tobytes(), len(firsts))
+        if position == len(firsts):
+            firsts.append(number)
+        where[number] = position
+    return firsts, where
+
+
+def slice_by_size(
+    items: Sequence[T], size: Callable[[T], int], most: int, most_items: int | None = None
+) -> Iterator[Sequence[T]]:
+    """Slices of limited size, so that work on many texts can be interrupted between two of them.
+
+    Args:
+        items: What is sliced.
+        size: Of an item, in characters for example.
+        most: Largest sum of sizes of a slice; an item that is larger goes alone.
+        most_items: Most items of a slice; None for any number.
+    """
+    first = held = 0
+    for number, item in enumerate(items):
+        if number - first == most_items or (number > first and held + size(item) > most):
+            yield items[first:number]
+            first, held = number, 0
+        held += size(item)
+    if first < len(items):
+        yield items[first:]
+
+
+ModelInputs = dict[str, NDArray[np.integer[Any]]]
+
+# Padded lengths of a packed batch are multiples of this: onnxruntime's memory-efficient attention takes a bias only
+# where its rows are aligned to 16 bytes, 8 numbers of fp16.
+LENGTH_MULTIPLE = 8
+# Property of a packed graph: id of the padding token, where positions are counted as in RoBERTa.
+PADDING_ID_PROPERTY = "es_sbert.padding_id"
+
+
+def round_up(length: int) -> int:
+    """The least multiple of `LENGTH_MULTIPLE` that is not less than `length`."""
+    return -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+
+
+def pad(rows: Sequence[NDArray[np.int64]], padding: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Stack rows of token ids, padded on the right.
+
+    Args:
+        rows: Arrays of *shape* ``(tokens,)``.
+        padding: Id in the padded places; the mask keeps it out of the result.
+
+    Returns:
+        Token ids and attention mask, both of *shape* ``(rows, longest)``.
+    """
+    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
+    mask = np.arange(lengths.max()) < lengths[:, None]  # (rows, longest)
+    ids = np.full(mask.shape, padding, dtype=np.int64)  # (rows, longest)
+    ids[mask] = np.concatenate(rows)
+    return ids, mask.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Texts one after another without padding, as packed graphs take them. All arrays are int32.
+
+    The names of the attributes are those of the graph's inputs.
+
+    Attributes:
+        input_ids: *Shape:* ``(tokens,)``, the tokens of all texts.
+        position_ids: *Shape:* ``(tokens,)``, the row of the position table for each.
+        token_offset: *Shape:* ``(texts, longest)``: the places that tokens have in a padded batch, then the places of
+            padding. Read by the kernels that unpack; the others read its shape.
+        cumulated_lengths: *Shape:* ``(texts + 1,)``, where each text begins, and the end of the last one.
+        padded_rows: *Shape:* ``(texts, longest)``: the row in `input_ids` of each token, -1 for padding.
+    """
+
+    input_ids: NDArray[np.int32]
+    position_ids: NDArray[np.int32]
+    token_offset: NDArray[np.int32]
+    cumulated_lengths: NDArray[np.int32]
+    padded_rows: NDArray[np.int32]
+
+
+def pack(rows: Sequence[NDArray[np.int64]], padding_id: int | None = None) -> PackedBatch:
+    """Pack token ids.
+
+    Args:
+        rows: Arrays of *shape* ``(tokens,)``, none of them empty.
+        padding_id: Id of the padding token where the position of a token is `padding_id` plus its rank, from 1, among
+            the text's tokens that are not padding (RoBERTa; a text may spell out "<pad>"). None where positions count
+            from 0.
+    """
+    lengths = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))  # (texts,)
+    ids = np.concatenate(rows).astype(np.int32)  # (tokens,)
+    cumulated = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=cumulated[1:])
+    columns = np.arange(round_up(int(lengths.max())), dtype=np.int32)  # (longest,)
+    real = columns < lengths[:, None]  # (texts, longest)
+    places = real.ravel()
+    return PackedBatch(
+        input_ids=ids,
+        position_ids=_position_ids(ids, lengths, cumulated, padding_id),
+        token_offset=np.concatenate([np.flatnonzero(places), np.flatnonzero(~places)])
+        .astype(np.int32)
+        .reshape(real.shape),
+        cumulated_lengths=cumulated,
+        padded_rows=np.where(real, cumulated[:-1, None] + columns, np.int32(-1)),
+    )
+
+
+def _position_ids(
+    ids: NDArray[np.int32], lengths: NDArray[np.int32], cumulated: NDArray[np.int32], padding_id: int | None
+) -> NDArray[np.int32]:
+    """The row of the position table for each token: *shape* ``(tokens,)``."""
+    if padding_id is None:
+        return np.arange(len(ids), dtype=np.int32) - np.repeat(cumulated[:-1], lengths)
+    real = ids != padding_id  # (tokens,)
+    counted = np.zeros(len(ids) + 1, dtype=np.int32)
+    np.cumsum(real, out=counted[1:])
+    ranks = counted[1:] - np.repeat(counted[cumulated[:-1]], lengths)  # from 1 within each text
+    return np.where(real, ranks, np.int32(0)) + np.int32(padding_id)
+
+
+class InputBuilder:
+    """How a graph wants a batch, read from the graph itself.
+
+    Args:
+        session: Of a sentence encoder's graph.
+
+    Attributes:
+        packed: Whether it takes texts without padding.
+    """
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self._names = [value.name for value in session.get_inputs()]
+        self.packed = "cumulated_lengths" in self._names
+        padding_id = session.get_modelmeta().custom_metadata_map.get(PADDING_ID_PROPERTY)
+        self._padding_id = None if padding_id is None else int(padding_id)
+
+    def __call__(self, rows: Sequence[NDArray[np.int64]]) -> ModelInputs:
+        """The graph's inputs for texts given as arrays of *shape* ``(tokens,)``."""
+        if self.packed:
+            batch = pack(rows, self._padding_id)
+            return {name: getattr(batch, name) for name in self._names}
+        ids, mask = pad(rows)
+        return {"input_ids": ids, "attention_mask": mask}

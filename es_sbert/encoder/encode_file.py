@@ -1,0 +1,196 @@
+"""Encode a file of texts into a .npy or JSONL file, in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.encoder.embeddings import EncodeResult, EncoderInfo
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import OutputError, SourceError, UsageError
+from es_sbert.filesystem import is_stream, open_output
+
+VECTOR_FIELD = "embedding"
+
+
+@dataclass(frozen=True)
+class _TextRecord:
+    """A text, and the JSON object, without a vector yet, that its vector is added to."""
+
+    text: str
+    line: bytes
+
+
+@dataclass(frozen=True)
+class EncodeSummary:
+    """What `encode_file` did.
+
+    Attributes:
+        texts: Texts read, each of which has a vector in the output.
+        truncated: Texts longer than the model reads.
+        lost_tokens: Tokens cut from them.
+        seconds: Wall time.
+    """
+
+    texts: int
+    truncated: int
+    lost_tokens: int
+    seconds: float
+
+    def describe(self, info: EncoderInfo) -> str:
+        """The summary as lines for people."""
+        rate = self.texts / self.seconds if self.seconds else 0.0
+        lines = [
+            f"{self.texts:,} texts in {self.seconds:.1f} s ({rate:,.0f}/s) by {info.model} "
+            f"({info.variant}, {info.provider}, {info.device})",
+        ]
+        if self.truncated:
+            lines.append(
+                f"{self.truncated:,} texts were longer than {info.max_tokens} tokens and were cut "
+                f"({self.lost_tokens:,} tokens lost)"
+            )
+        return "\n".join([*lines, *(f"Warning: {warning}" for warning in info.warnings)])
+
+
+def encode_file(
+    encoder: Encoder,
+    source: BinaryIO,
+    target: Path | BinaryIO,
+    *,
+    form: str = "lines",
+    text_field: str = "text",
+    kind: PromptKind | None = None,
+) -> EncodeSummary:
+    """Encode every text of a file, in order.
+
+    Args:
+        source: Lines of UTF-8; each a text (`lines`) or a JSON object with `text_field` (`jsonl`).
+        target: A path (a suffix of .npy gives an array, any other JSONL) or a stream for JSONL. A file
+            appears under its name only when it is complete; a pipe or a device is written to as it is.
+
+    Raises:
+        SourceError: a line is not UTF-8, not JSON, or has no text. Nothing is left out silently: the output
+            has one vector a line or there is no output file.
+        OutputError: the output cannot be written: no such folder, a full disk.
+        UsageError: the text stands where the vector goes, or an array is to go into a pipe.
+        BrokenPipeError: nobody reads the stream any more.
+    """
+    if text_field == VECTOR_FIELD:
+        raise UsageError(
+            f"the text stands under {VECTOR_FIELD!r}, where its vector is written", "Give the text another name."
+        )
+    started = time.perf_counter()
+    records = _read_records(source, form, text_field)
+    texts = truncated = lost = 0
+
+    def encoded() -> Iterator[tuple[list[_TextRecord], EncodeResult]]:
+        nonlocal texts, truncated, lost
+        ahead: deque[list[_TextRecord]] = deque()  # read and tokenised, but not embedded yet
+
+        def windows() -> Iterator[list[str]]:
+            while window := list(islice(records, encoder.window)):
+                ahead.append(window)
+                yield [record.text for record in window]
+
+        for tokenized in encoder.tokenize_ahead(windows(), kind):
+            window = ahead.popleft()
+            result = EncodeResult(encoder.embed(tokenized), tokenized.tokens, tokenized.truncated)
+            texts += len(window)
+            truncated += int(result.truncated.sum())
+            lost += int(np.maximum(result.tokens - tokenized.max_tokens, 0).sum())
+            yield window, result
+
+    try:
+        if not isinstance(target, Path):
+            _write_jsonl(target, encoded())
+        else:
+            with _open_output(target) as file:
+                if target.suffix == ".npy":
+                    _write_npy(file, encoded(), encoder.info.dimensions)
+                else:
+                    _write_jsonl(file, encoded())
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        name = target if isinstance(target, Path) else "the output"
+        raise OutputError(
+            f"{name} cannot be written: {error.strerror}", "Free space there, or choose another --output."
+        ) from error
+    return EncodeSummary(texts, truncated, lost, time.perf_counter() - started)
+
+
+def _read_records(source: BinaryIO, form: str, text_field: str) -> Iterator[_TextRecord]:
+    """The text of each line, and the object that it stands in."""
+    for number, line in enumerate(_read_lines(source), 1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            record: Any = {text_field: text} if form == "lines" else orjson.loads(text)
+        except UnicodeDecodeError as error:
+            raise SourceError(f"line {number} is not UTF-8: {error.reason}", "Convert the file to UTF-8.") from error
+        except orjson.JSONDecodeError as error:
+            raise SourceError(
+                f"line {number} is not JSON: {error}", "Give one JSON object a line, or --format lines."
+            ) from error
+        if not isinstance(record, dict) or not isinstance(record.get(text_field), str):
+            raise SourceError(
+                f"line {number} has no string under {text_field!r}", "Name the field that holds it: --text-field."
+            )
+        if form == "jsonl" and VECTOR_FIELD not in record:
+            # Numbers that orjson cannot hold, and how others were written, stay as they are.
+            yield _TextRecord(record[text_field], text.strip().encode())
+        else:
+            old = {name: value for name, value in record.items() if name != VECTOR_FIELD}
+            yield _TextRecord(record[text_field], orjson.dumps(old))
+
+
+def _read_lines(source: BinaryIO) -> Iterator[bytes]:
+    try:
+        yield from source
+    except OSError as error:
+        raise SourceError(f"the input cannot be read: {error.strerror}", "Check the file and its disk.") from error
+
+
+def _open_output(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
+    if path.suffix == ".npy" and is_stream(path):
+        raise UsageError(f"{path} is a pipe or a device, into which no array goes", "Write it to a file.")
+    return open_output(path)
+
+
+def _write_jsonl(file: BinaryIO, parts: Iterable[tuple[list[_TextRecord], EncodeResult]]) -> None:
+    for records, encoded in parts:
+        for record, vector in zip(records, encoded.vectors, strict=True):
+            numbers = orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY)
+            file.write(b'%s,"%s":%s}\n' % (record.line[:-1], VECTOR_FIELD.encode(), numbers))
+        file.flush()
+
+
+def _write_npy(file: BinaryIO, parts: Iterable[tuple[list[_TextRecord], EncodeResult]], dimensions: int) -> None:
+    file.write(npy_header(0, dimensions))  # the number of rows is only known at the end
+    rows = 0
+    for _, encoded in parts:
+        file.write(np.ascontiguousarray(encoded.vectors, dtype="<f4").tobytes())
+        rows += len(encoded.vectors)
+    file.seek(0)
+    file.write(npy_header(rows, dimensions))
+
+
+def npy_header(rows: int, dimensions: int) -> bytes:
+    """Header of a .npy file of `(rows, dimensions)` little-endian float32.
+
+    NumPy leaves room for the first axis to grow, so the header has the same length for any number of rows.
+    Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+    """
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (rows, dimensions)})
+    return header.getvalue()

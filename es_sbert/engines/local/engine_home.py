@@ -1,0 +1,205 @@
+"""Where installed engines, their data and the state files of running servers are stored.
+
+    HOME/dist/es9-9.4.3-1a2b3c4d/     an unpacked server, shared by all servers of that version
+    HOME/servers/es9-9200/            conf, data, logs and tmp of one server
+    HOME/state/es9-9200.json          exists while that server runs
+    HOME/state/*.lock                 held during install, start and stop
+
+HOME is `ES_SBERT_ENGINE_HOME`, else `/var/lib/es-sbert/engines` for root (the server's user cannot read /root), else
+`$XDG_DATA_HOME/es-sbert/engines`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from es_sbert.config import expand_home, home_folder
+from es_sbert.engines.local.server_process import Account, process_identity
+from es_sbert.errors import LocalEngineError
+
+HOME_VARIABLE = "ES_SBERT_ENGINE_HOME"
+_ELSEWHERE = f"Set {HOME_VARIABLE} to a folder on a local disk with 2 GB of room."
+
+
+@dataclass(frozen=True)
+class EngineHome:
+    """Paths under one home."""
+
+    home: Path
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], *, root: bool) -> EngineHome:
+        """The home that the environment names, or the default one.
+
+        Raises:
+            LocalEngineError: its path holds white space, which the servers' start scripts cannot take.
+            UsageError: nothing says where it is.
+        """
+        if given := environ.get(HOME_VARIABLE):
+            home = expand_home(given).absolute()
+        elif root:
+            home = Path("/var/lib/es-sbert/engines")
+        else:
+            shared = environ.get("XDG_DATA_HOME")
+            if not shared:
+                shared = os.path.join(environ.get("HOME") or home_folder(HOME_VARIABLE), ".local", "share")
+            home = Path(shared, "es-sbert", "engines").absolute()
+        if any(character.isspace() for character in str(home)):
+            raise LocalEngineError(
+                f"the folder for search engines, {str(home)!r}, has a blank in its path, "
+                "which the engines' start scripts cannot take",
+                f"Set {HOME_VARIABLE} to a folder without one.",
+            )
+        return cls(home)
+
+    @property
+    def dist(self) -> Path:
+        return self.home / "dist"
+
+    @property
+    def servers(self) -> Path:
+        return self.home / "servers"
+
+    @property
+    def state(self) -> Path:
+        return self.home / "state"
+
+    def work(self, name: str, port: int) -> Path:
+        """Folder of one server's configuration, data and logs."""
+        return self.servers / f"{name}-{port}"
+
+    def create(self, account: Account | None) -> None:
+        """Make the folders.
+
+        Raises:
+            LocalEngineError: they cannot be written, or the servers' user could not reach them.
+        """
+        with storage_errors(self.home):
+            for folder in (self.dist, self.servers, self.state):
+                make_folder(folder)
+            if account is not None and not account.can_enter(self.servers):
+                raise LocalEngineError(
+                    f"root's search engines run as the user {account.name}, who cannot enter {self.home}",
+                    f"Set {HOME_VARIABLE} to a folder that every user may enter, such as /var/lib/es-sbert.",
+                )
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and those above it, open to readers whatever the umask says."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        each.chmod(0o755)
+
+
+@contextmanager
+def storage_errors(home: Path) -> Iterator[None]:
+    """Turn errors of the file system into `LocalEngineError`."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or home
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            free = f"; {shutil.disk_usage(home).free // 2**20} MB are left" if home.exists() else ""
+            raise LocalEngineError(
+                f"the disk of {home} is full{free}", f"Make room, or move elsewhere: {_ELSEWHERE}"
+            ) from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise LocalEngineError(f"cannot write to {where}: {reason}", _ELSEWHERE) from error
+
+
+class RunningEngine(BaseModel):
+    """A server that `start_engine` started.
+
+    Attributes:
+        name: Of the build: `es9`, `opensearch`, …
+        version: Of the server, `9.4.3`.
+        url: Its address, `http://localhost:9200`.
+        pid: Id of the process that was started; it is also the id of its process group.
+        started: `process.identity` of that process.
+        work: Folder with its configuration, data and logs.
+        log: What the server prints.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    version: str
+    port: int
+    url: str
+    pid: int
+    started: str
+    work: Path
+    log: Path
+
+    @property
+    def alive(self) -> bool:
+        """Whether that very process still runs."""
+        return process_identity(self.pid) == self.started
+
+
+def write_state(folder: Path, engine: RunningEngine) -> None:
+    """Write the note; readers see the old one or the new one, never half."""
+    path = _state_path(folder, engine.name, engine.port)
+    draft = path.with_suffix(".draft")
+    draft.write_text(engine.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    os.replace(draft, path)
+
+
+def read_state(folder: Path, name: str, port: int) -> RunningEngine | None:
+    """The server of that name and port, if it is alive."""
+    return _read_state_file(_state_path(folder, name, port))
+
+
+def remove_state(folder: Path, engine: RunningEngine) -> None:
+    """Forget a server."""
+    _state_path(folder, engine.name, engine.port).unlink(missing_ok=True)
+
+
+def running_states(folder: Path) -> list[RunningEngine]:
+    """All servers that are alive, by name and port.
+
+    Notes about dead ones are left: the next start overwrites them, and only that one holds the lock.
+    """
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _unreadable_error(folder, error) from error
+    found = [_read_state_file(folder / name) for name in names if name.endswith(".json")]
+    return sorted((engine for engine in found if engine), key=lambda engine: (engine.name, engine.port))
+
+
+def _state_path(folder: Path, name: str, port: int) -> Path:
+    return folder / f"{name}-{port}.json"
+
+
+def _unreadable_error(path: Path, error: OSError) -> LocalEngineError:
+    return LocalEngineError(
+        f"{path} cannot be read: {error.strerror}", "Run this as the user who started the servers, or as root."
+    )
+
+
+def _read_state_file(path: Path) -> RunningEngine | None:
+    try:
+        engine = RunningEngine.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable_error(path, error) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise LocalEngineError(
+            f"{path} is not a note about a running server: {first['msg']}",
+            "Stop the server that it is about, if one runs, and remove the file.",
+        ) from error
+    return engine if engine.alive else None

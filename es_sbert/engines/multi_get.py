@@ -1,0 +1,77 @@
+"""Get documents by id across all routings, in batches, with a search instead of `_mget`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
+
+T = TypeVar("T")
+
+
+def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Slices of at most `size` items."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+# Documents of one id and several routings stand in different shards, and engines make no index of more.
+_MAX_SHARDS = 1024
+# Hits that a search may return, unless the index has another `index.max_result_window`.
+_RESULT_WINDOW = 10_000
+
+
+def multi_get(
+    engine: Engine,
+    name: str,
+    ids: Iterable[str],
+    *,
+    query: Json | None = None,
+    source: Json | bool = False,
+    shards: bool = False,
+    result_window: int = _RESULT_WINDOW,
+    hit_fields: Sequence[str] = (),
+) -> dict[DocumentKey, Json]:
+    """The documents of these ids as the last refresh left them, with `_seq_no` and `_primary_term`.
+
+    Args:
+        name: Index or alias.
+        ids: Fewer than `result_window`.
+        query: What they have to match besides.
+        source: What of `_source` they bring.
+        shards: Let them tell their `_shard`.
+        result_window: The index's `index.max_result_window`.
+        hit_fields: What a hit tells besides `_id` and `_routing`; nothing named: all of it.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    wanted = list(dict.fromkeys(ids))
+    body: Json = {
+        "query": {"bool": {"must": query or {"match_all": {}}, "filter": {"ids": {"values": wanted}}}},
+        "_source": source,
+        "seq_no_primary_term": True,
+        "explain": shards,  # the only way to be told the shard
+        "size": min(len(wanted) + _MAX_SHARDS, result_window),
+        "track_total_hits": False,
+    }
+    members = ["_id", "_routing", *hit_fields] if hit_fields else []
+    # Where there is no hit, the filter leaves `hits` out too.
+    hits: list[Json] = engine.search(name, body, hit_fields=members).get("hits", {}).get("hits", [])
+    if len(hits) < body["size"] or len(wanted) == 1:
+        return {document_key(hit): hit for hit in hits}
+    half = len(wanted) // 2
+    found: dict[DocumentKey, Json] = {}
+    for part in (wanted[:half], wanted[half:]):
+        found |= multi_get(
+            engine,
+            name,
+            part,
+            query=query,
+            source=source,
+            shards=shards,
+            result_window=result_window,
+            hit_fields=hit_fields,
+        )
+    return found

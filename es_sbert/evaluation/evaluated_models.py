@@ -1,0 +1,220 @@
+"""Models that can be evaluated: the two interfaces, and how a model is opened as one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import DeviceError, UsageError, require_extra
+
+
+@runtime_checkable
+class SentenceEmbedder(Protocol):
+    """Gives one vector a text: sentence encoders in torch and ONNX, and the baselines.
+
+    Attributes:
+        name: For tables: what was measured, with precision or backend where that matters.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def embed(self, texts: Sequence[str], kind: PromptKind | None = None) -> NDArray[np.float32]:
+        """Sentence vectors, *shape* ``(texts, dimensions)``, in the order of the texts, not necessarily of unit length.
+
+        Args:
+            texts: Any number of texts.
+            kind: `query` or `document` where a model has prompts for them (retrieval).
+        """
+
+
+@runtime_checkable
+class PairScorer(Protocol):
+    """Gives one score a pair: cross-encoders and poly-encoders. The higher, the more alike.
+
+    Attributes:
+        name: For tables.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
+        """Scores of pairs, *shape* ``(pairs,)``; `first` and `second` are of equal length."""
+
+
+class OnnxEmbedder:
+    """An `Embedder` on onnxruntime: the vectors that ingest and search would use.
+
+    Args:
+        encoder: A loaded encoder.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+
+    @property
+    def name(self) -> str:
+        """The model with its variant: `all-MiniLM-L6-v2 (int8)`."""
+        return f"{self.encoder.info.model} ({self.encoder.info.variant})"
+
+    def embed(self, texts: Sequence[str], kind: PromptKind | None = None) -> NDArray[np.float32]:
+        """Sentence vectors, *shape* ``(texts, dimensions)``.
+
+        Raises:
+            UsageError: a text is not valid Unicode.
+        """
+        return self.encoder.encode(texts, kind).vectors
+
+    def close(self) -> None:
+        """End the encoder's threads."""
+        self.encoder.close()
+
+
+Backend = Literal["auto", "onnx", "torch"]
+
+
+def open_model(
+    spec: str,
+    *,
+    backend: Backend = "auto",
+    device: str = "auto",
+    precision: str = "auto",
+    threads: int | None = None,
+    report: Callable[[str], None] = lambda message: None,
+) -> SentenceEmbedder | PairScorer:
+    """Open a sentence encoder, a cross- or poly-encoder, or a baseline; close it with `close_model`.
+
+    Args:
+        spec: Model folder, bundle, hub id, installed or registered name; a folder of a cross- or poly-encoder; or a
+            baseline (`glove:FILE`, …, see `es_sbert.evaluation.baselines.open_baseline`).
+        backend: `onnx` runs what ingest and search run, `torch` the weights themselves. `auto` takes onnx, and
+            torch for what onnx does not serve: poly-encoders, cross-encoders that were not exported, and bare
+            transformers (mean pooling).
+        device: `auto` (the CPU for baselines), `cpu`, `cuda` or `cuda:N`.
+        precision: `auto`, `fp32`, `int8` or `fp16`; torch runs fp32 only.
+        threads: CPU threads; the physical cores by default.
+        report: Told what takes long, and what a summary must repeat.
+
+    Raises:
+        ModelError: not found, broken, or of an unknown architecture.
+        SourceError: a baseline's file is missing or broken.
+        DeviceError: the device asked for is not the one that would run.
+        UsageError: a backend, device or precision that does not go with the model, or torch is not installed.
+    """
+    baseline = _open_baseline(spec, device)
+    if baseline is not None:
+        if backend == "onnx" or precision not in ("auto", "fp32"):
+            raise UsageError(f"{spec} is a baseline: it has no ONNX variants", "Leave --backend and --precision out.")
+        return baseline
+    folder = resolve_model(spec)
+    pair = _is_pair_model(folder)
+    if backend == "auto":
+        served = is_reranker_bundle(folder) if pair else (folder / "modules.json").exists()
+        backend = "onnx" if served else "torch"
+    if backend == "torch":
+        return _open_torch(folder, spec, device=device, precision=precision, pair=pair)
+    return _open_onnx(folder, spec, device=device, precision=precision, threads=threads, pair=pair, report=report)
+
+
+def close_model(model: SentenceEmbedder | PairScorer) -> None:
+    """End the threads of a model that has some."""
+    close = getattr(model, "close", None)
+    if close is not None:
+        close()
+
+
+def _open_baseline(spec: str, device: str) -> SentenceEmbedder | PairScorer | None:
+    from es_sbert.evaluation.baselines.open_baseline import BASELINES, open_baseline
+
+    kinds = {form.partition(":")[0] for form in BASELINES}
+    if Path(spec).is_dir() or spec.partition(":")[0] not in kinds:  # a folder's name may well hold a colon
+        return None
+    return open_baseline(spec, "cpu" if device in ("auto", "cpu") else _torch_device(device))
+
+
+def _is_pair_model(folder: Path) -> bool:
+    if is_encoder_bundle(folder) or is_reranker_bundle(folder):
+        return is_reranker_bundle(folder)  # known without torch
+    require_extra("train", "torch", "transformers")
+    from es_sbert.networks.pair_scorer_folder import is_pair_scorer
+
+    return is_pair_scorer(folder)
+
+
+def _open_onnx(
+    folder: Path,
+    spec: str,
+    *,
+    device: str,
+    precision: str,
+    threads: int | None,
+    pair: bool,
+    report: Callable[[str], None],
+) -> SentenceEmbedder | PairScorer:
+    # Imported here: they bring onnxruntime.
+    from es_sbert.encoder.reranker import Reranker
+    from es_sbert.model_loading import load_encoder
+
+    model: Reranker | OnnxEmbedder
+    if pair:
+        if not is_reranker_bundle(folder):
+            raise UsageError(
+                f"{spec} scores pairs and was not exported, so onnx cannot run it",
+                f"Leave --backend out, or export a cross-encoder first: es-sbert export {spec} -o RERANKER.",
+            )
+        model = Reranker.open(folder, device, precision, threads)
+        warnings = model.warnings
+    else:
+        model = OnnxEmbedder(load_encoder(spec, device=device, precision=precision, threads=threads, report=report))
+        warnings = model.encoder.info.warnings
+    for warning in warnings:
+        report(f"Warning: {warning}")
+    return model
+
+
+def _open_torch(folder: Path, spec: str, *, device: str, precision: str, pair: bool) -> SentenceEmbedder | PairScorer:
+    if precision not in ("auto", "fp32"):
+        raise UsageError(f"torch measures {spec} in fp32, not in {precision}", "Use --backend onnx for variants.")
+    require_extra("train", "torch", "transformers")
+    from torch import nn
+
+    from es_sbert.networks.pair_scorer_folder import open_pair_scorer
+    from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+
+    place = _torch_device(device)
+    network = open_pair_scorer(folder, name=spec) if pair else open_siamese_encoder(folder, name=spec)
+    if isinstance(network, nn.Module):
+        network.to(place)
+    return network
+
+
+def _torch_device(device: str) -> str:
+    """The device as torch names it.
+
+    Raises:
+        DeviceError: CUDA is asked for and does not run.
+        UsageError: there is no such device.
+    """
+    require_extra("train", "torch")
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdigit())):
+        raise UsageError(f"there is no device {device!r}", "Use auto, cpu, cuda or cuda:N.")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"torch sees {torch.cuda.device_count()} CUDA devices, not {device}",
+            "Use --device cpu, or install a torch that is built for this machine's CUDA.",
+        )
+    return device

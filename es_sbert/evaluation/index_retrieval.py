@@ -1,0 +1,123 @@
+"""Evaluate retrieval from an Elasticsearch or OpenSearch index, with its kNN graph and quantisation.
+
+The only module of `evaluation` that connects to an engine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import orjson
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import EngineError, IndexMismatch, UsageError
+from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder
+from es_sbert.evaluation.evaluation_report import EvaluationReport
+from es_sbert.evaluation.retrieval_metrics import DEPTH, Run
+from es_sbert.evaluation.task_data import EvaluationTask, RetrievalCollection
+from es_sbert.evaluation.task_runner import retrieval_row
+from es_sbert.index.mapping import has_vector_query
+from es_sbert.index.vector_field import read_vector_field
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import SilentMeter
+from es_sbert.ingest.settings import IngestSettings
+from es_sbert.search.semantic_index import SemanticIndex
+
+
+def evaluate_index(
+    model: SentenceEmbedder | PairScorer,
+    data: RetrievalCollection,
+    index: str,
+    engine: EngineSettings,
+    *,
+    vector_field: str,
+    settings: Mapping[str, str | int | float | None] | None = None,
+    progress: Callable[[str], None] = lambda message: None,
+) -> EvaluationReport:
+    """Measure retrieval from an index; one that does not exist yet is filled with the documents, and kept.
+
+    Args:
+        model: A sentence encoder on onnxruntime, as ingest and search run it.
+        data: The collection; its document ids are the ids in the index.
+        index: Index or alias.
+        engine: Where, and how to sign in.
+        vector_field: Field of the vectors.
+        settings: How it is measured, for the report.
+        progress: Told what takes long.
+
+    Raises:
+        UsageError: the model does not run on onnxruntime.
+        IndexMismatch: the index holds other documents, or vectors of another model.
+        EngineError: the engine failed, or did not take a document.
+        OutputError: there is no room for temporary files.
+    """
+    if not isinstance(model, OnnxEmbedder):
+        raise UsageError(
+            f"{model.name} does not run on onnxruntime, as models of an index do",
+            "Measure it in memory (leave --index out), or export it: es-sbert export.",
+        )
+    with closing(connect(engine)) as opened:
+        if opened.get_index(index) is None:
+            progress(f"{data.name}: loading {len(data.documents):,} documents into {index}, which is kept")
+            _load_collection(opened, model.encoder, index, data, vector_field)
+        field = read_vector_field(opened, index, vector_field)
+        found = opened.count(index, has_vector_query(field.name, field.meta))
+        if found != len(data.documents):
+            raise IndexMismatch(
+                f"{index} has vectors of {found:,} documents, {data.name} has {len(data.documents):,}",
+                "Name the index that holds this collection, or a new one, which is then loaded.",
+            )
+        progress(f"{data.name}: {len(data.queries):,} queries to {index}")
+        with SemanticIndex(index, opened, encoder=model.encoder, vector_field=vector_field) as semantic:
+            ranked = _search_queries(semantic, data)
+            kind = semantic.field.meta.index_type
+        row = retrieval_row(data, ranked, f"{opened.info.label}, {kind}")
+    return EvaluationReport(EvaluationTask.RETRIEVAL, model.name, (row,), dict(settings or {}))
+
+
+def _load_collection(
+    engine: Engine, encoder: Encoder, index: str, data: RetrievalCollection, vector_field: str
+) -> None:
+    """Fill a new index by the ingest pipeline."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, dead = Path(folder) / "corpus.jsonl", Path(folder) / "dead-letters.jsonl"
+        with file.open("wb") as out:
+            for identifier, text in data.documents.items():
+                out.write(orjson.dumps({"id": identifier, "text": text}) + b"\n")
+        wanted = IngestSettings(
+            index=index,
+            files=(str(file),),
+            id_field="id",
+            text_fields=("text",),
+            vector_field=vector_field,
+            dead_letters=dead,
+        )
+        summary = run_load(engine, LocalRunner(encoder), plan_load(engine, wanted), LoadControl(), SilentMeter())
+        if summary.indexed != len(data.documents):
+            letters = dead.read_bytes().splitlines() if dead.exists() else []
+            reason = f": {orjson.loads(letters[0])['reason']}" if letters else ""
+            raise EngineError(
+                f"{index} took {summary.indexed:,} of {len(data.documents):,} documents{reason}",
+                "Mend the documents, remove the index and run again.",
+            )
+    engine.refresh(index)
+
+
+def _search_queries(semantic: SemanticIndex, data: RetrievalCollection) -> Run:
+    """One search for each query; one hit more than measured, since a query may find itself."""
+    ids = list(data.queries)
+    vectors = semantic.encoder.encode(list(data.queries.values()), "query").vectors  # (queries, dimensions)
+    ranked: Run = {}
+    for query, vector in zip(ids, vectors, strict=True):
+        own = data.own(query)
+        hits = [hit for hit in semantic.search_vector(vector, DEPTH + 1) if hit.id != own]
+        ranked[query] = {hit.id: hit.cosine for hit in hits[:DEPTH]}
+    return ranked

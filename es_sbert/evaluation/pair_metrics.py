@@ -1,0 +1,288 @@
+"""Metrics of paired vectors and scores: similarities, STS correlations, triplet accuracy, duplicate detection.
+
+STS reports Spearman's ρ, as the paper does (section 4), and Pearson's r, each × 100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from sklearn.metrics import average_precision_score
+
+from es_sbert.errors import ModelError, SourceError
+
+
+class Similarity(StrEnum):
+    """How alike two vectors are, the higher the more; distances are negated."""
+
+    COSINE = "cosine"
+    EUCLIDEAN = "euclidean"
+    MANHATTAN = "manhattan"
+    DOT = "dot"
+
+
+def paired_similarity(
+    similarity: Similarity, first: NDArray[np.float32], second: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """Similarity of each row of `first` with the same row of `second`, in float64.
+
+    A vector of zeros (a text without a known word) has the cosine 0 with everything.
+
+    Args:
+        similarity: Which.
+        first, second: *Shape:* ``(pairs, dimensions)``.
+
+    Returns:
+        *Shape:* ``(pairs,)``.
+
+    Raises:
+        ModelError: a value is not a finite number.
+        ValueError: the shapes differ.
+    """
+    if first.shape != second.shape or first.ndim != 2:
+        raise ValueError(f"vectors of the shapes {first.shape} and {second.shape} make no pairs")
+    u, v = first.astype(np.float64), second.astype(np.float64)  # (pairs, dimensions) each
+    check_finite(u, v)
+    match similarity:
+        case Similarity.EUCLIDEAN:
+            result = -np.linalg.norm(u - v, axis=1)
+        case Similarity.MANHATTAN:
+            result = -np.abs(u - v).sum(axis=1)
+        case Similarity.DOT:
+            result = np.einsum("pd,pd->p", u, v)
+        case Similarity.COSINE:
+            result = np.einsum("pd,pd->p", unit_rows(u), unit_rows(v))
+    return np.asarray(result, dtype=np.float64)  # (pairs,)
+
+
+def unit_rows(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows scaled to unit length, *shape* ``(rows, dimensions)``; rows of zeros stay as they are."""
+    # By the largest value first: squares of very large or very small values would leave the range of float64.
+    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)  # (rows, 1)
+    scaled = vectors / np.where(largest == 0, 1.0, largest)  # (rows, dimensions)
+    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)  # (rows, 1)
+    result: NDArray[np.float64] = scaled / np.where(lengths == 0, 1.0, lengths)
+    return result
+
+
+def check_finite(*values: NDArray[np.float64] | NDArray[np.float32]) -> None:
+    """Refuse what no figure can be made of.
+
+    Raises:
+        ModelError: a value is NaN or infinite.
+    """
+    if not all(np.isfinite(array).all() for array in values):
+        raise ModelError(
+            "the model gives vectors or scores that are not finite numbers",
+            "Its weights are damaged or its training diverged: use another checkpoint, or fp32 in place of fp16.",
+        )
+
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """How well scores agree with gold scores.
+
+    Attributes:
+        pearson: Pearson's r × 100.
+        spearman: Spearman's ρ × 100; ties have their mean rank.
+    """
+
+    pearson: float
+    spearman: float
+
+
+def correlate(scores: NDArray[np.floating], gold: NDArray[np.floating]) -> Correlation:
+    """Correlations of a model's scores with gold scores.
+
+    Scores that are all equal order nothing; their correlation, which is undefined, counts as 0.
+
+    Args:
+        scores, gold: *Shape:* ``(pairs,)``.
+
+    Raises:
+        SourceError: fewer than two pairs, or gold scores that are all equal: there is nothing to agree with.
+        ModelError: a score is not a finite number.
+        ValueError: the shapes differ.
+    """
+    if scores.shape != gold.shape or scores.ndim != 1:
+        raise ValueError(f"scores of the shape {scores.shape} do not belong to gold scores {gold.shape}")
+    predicted, wanted = scores.astype(np.float64), gold.astype(np.float64)  # (pairs,) each
+    check_finite(predicted)
+    if len(wanted) < 2 or _is_constant(wanted):
+        raise SourceError(
+            f"{len(wanted)} pairs whose gold scores do not differ cannot be ranked",
+            "Give at least two pairs with different scores (a larger --limit).",
+        )
+    if _is_constant(predicted):
+        return Correlation(0.0, 0.0)
+    # Rounding in r of almost equal scores: centred first, they keep their digits.
+    pearson = stats.pearsonr(predicted - predicted.mean(), wanted - wanted.mean()).statistic
+    return Correlation(100 * float(pearson), 100 * float(stats.spearmanr(predicted, wanted).statistic))
+
+
+def sts_correlations(
+    first: NDArray[np.float32], second: NDArray[np.float32], gold: NDArray[np.floating]
+) -> dict[Similarity, Correlation]:
+    """Correlations of every similarity of sentence vectors with gold scores.
+
+    Args:
+        first, second: *Shape:* ``(pairs, dimensions)``.
+        gold: *Shape:* ``(pairs,)``.
+
+    Raises:
+        SourceError, ModelError, ValueError: see `correlate` and `paired_similarity`.
+    """
+    return {each: correlate(paired_similarity(each, first, second), gold) for each in Similarity}
+
+
+def subset_rows(subsets: Sequence[str] | None, gold: NDArray[np.floating]) -> dict[str, NDArray[np.int64]]:
+    """Rows of all pairs, and of each subset where there are several.
+
+    STS12–16 consist of several sources. The paper, as most do, correlates over all pairs of a year at once.
+
+    Args:
+        subsets: Name of each pair's subset; None where there are none.
+        gold: *Shape:* ``(pairs,)``; a subset in which they do not differ (a small sample) is left out.
+
+    Returns:
+        `all`, then the subsets in the order of the file, each with its rows.
+    """
+    rows = {ALL: np.arange(len(gold), dtype=np.int64)}  # (pairs,)
+    distinct = list(dict.fromkeys(subsets or ()))
+    if len(distinct) > 1:
+        names = np.array(subsets)  # (pairs,)
+        found = {name: np.flatnonzero(names == name) for name in distinct}
+        rows |= {name: members for name, members in found.items() if not _is_constant(gold[members])}
+    return rows
+
+
+def _is_constant(values: NDArray[np.floating]) -> bool:
+    return bool((values == values[0]).all())
+
+
+# As the paper's triplet objective, which has no dot product.
+DISTANCES = (Similarity.COSINE, Similarity.EUCLIDEAN, Similarity.MANHATTAN)
+
+
+def triplet_accuracy(
+    anchors: NDArray[np.float32], positives: NDArray[np.float32], negatives: NDArray[np.float32]
+) -> dict[Similarity, float]:
+    """Share of triplets × 100 with d(anchor, positive) < d(anchor, negative), by each distance.
+
+    A tie is a failure: a model that gives all texts one vector has the accuracy 0.
+
+    Args:
+        anchors, positives, negatives: *Shape:* ``(triplets, dimensions)``.
+
+    Raises:
+        SourceError: there are no triplets.
+        ModelError: a value is not a finite number.
+        ValueError: the shapes differ.
+    """
+    if not len(anchors):
+        raise SourceError("there are no triplets to measure", "Give at least one.")
+    return {
+        each: 100
+        * float(np.mean(paired_similarity(each, anchors, positives) > paired_similarity(each, anchors, negatives)))
+        for each in DISTANCES
+    }
+
+
+@dataclass(frozen=True)
+class DuplicateMetrics:
+    """How well scores part duplicates from other pairs; thresholds apply as score ≥ threshold.
+
+    The thresholds are chosen on the measured pairs themselves: best F1 and accuracy are upper bounds, average
+    precision needs no threshold.
+
+    Attributes:
+        average_precision: Area under the precision-recall steps × 100.
+        f1: Best F1 × 100 over all thresholds; `f1_threshold`, `precision` and `recall` belong to it.
+        accuracy: Best share of right decisions × 100 over all thresholds; `accuracy_threshold` belongs to it.
+    """
+
+    average_precision: float
+    f1: float
+    f1_threshold: float
+    precision: float
+    recall: float
+    accuracy: float
+    accuracy_threshold: float
+
+
+def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> DuplicateMetrics:
+    """Measure scores of pairs against labels.
+
+    Args:
+        scores: *Shape:* ``(pairs,)``, the higher the more alike.
+        labels: *Shape:* ``(pairs,)``: 1 for duplicates, 0 for others.
+
+    Raises:
+        SourceError: the labels are not both 0 and 1.
+        ModelError: a score is not a finite number.
+        ValueError: the shapes differ.
+    """
+    if scores.shape != labels.shape or scores.ndim != 1:
+        raise ValueError(f"scores of the shape {scores.shape} do not belong to labels {labels.shape}")
+    check_finite(scores.astype(np.float64))
+    if set(labels.tolist()) != {0, 1}:
+        raise SourceError(
+            "duplicates are measured on pairs of which some are duplicates (1) and some are not (0)",
+            "Give a file with both (a larger --limit).",
+        )
+    cuts = _Thresholds.of(scores.astype(np.float64), labels)
+    f1 = 2 * cuts.right / (cuts.taken + cuts.duplicates)  # (cuts,): 2PR / (P + R), without dividing by zero
+    correct = cuts.right + (len(labels) - cuts.duplicates) - (cuts.taken - cuts.right)  # (cuts,)
+    # The first best: where several cuts are as good, the one that calls the fewest pairs duplicates.
+    best_f1, best_accuracy = int(f1.argmax()), int(correct.argmax())
+    return DuplicateMetrics(
+        average_precision=100 * float(average_precision_score(labels, scores)),
+        f1=100 * float(f1[best_f1]),
+        f1_threshold=float(cuts.thresholds[best_f1]),
+        precision=100 * float(cuts.right[best_f1] / max(1, cuts.taken[best_f1])),
+        recall=100 * float(cuts.right[best_f1] / cuts.duplicates),
+        accuracy=100 * float(correct[best_accuracy] / len(labels)),
+        accuracy_threshold=float(cuts.thresholds[best_accuracy]),
+    )
+
+
+@dataclass(frozen=True)
+class _Thresholds:
+    """Every way to part the pairs by one threshold, from none to all called duplicates.
+
+    Attributes:
+        thresholds: *Shape:* ``(cuts,)``, falling: midway between neighbouring scores.
+        taken: *Shape:* ``(cuts,)``: pairs at or above the threshold.
+        right: *Shape:* ``(cuts,)``: duplicates among them.
+        duplicates: All duplicates.
+    """
+
+    thresholds: NDArray[np.float64]
+    taken: NDArray[np.int64]
+    right: NDArray[np.int64]
+    duplicates: int
+
+    @classmethod
+    def of(cls, scores: NDArray[np.float64], labels: NDArray[np.int64]) -> _Thresholds:
+        order = np.argsort(-scores, kind="stable")  # (pairs,)
+        falling = scores[order]  # (pairs,)
+        # Equal scores cannot be parted: a cut lies behind the last of them.
+        ends = np.append(np.flatnonzero(falling[:-1] > falling[1:]), len(scores) - 1)  # (cuts − 1,)
+        upper, lower = falling[ends], np.append(falling[ends[:-1] + 1], falling[-1])  # (cuts − 1,) each
+        middle = lower + (upper - lower) / 2
+        # Rounded onto the lower score, the middle would take that in as well.
+        middle = np.where((middle == lower) & (upper > lower), upper, middle)
+        return cls(
+            thresholds=np.append(np.nextafter(falling[0], np.inf), middle),
+            taken=np.append(0, ends + 1),
+            right=np.append(0, np.cumsum(labels[order])[ends]),
+            duplicates=int(labels.sum()),
+        )

@@ -1,0 +1,145 @@
+"""Retrieval: exact cosine search in memory, and nDCG, MRR, MAP and recall of a ranking.
+
+ir-measures computes the metrics, with the definitions of trec_eval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import ir_measures
+import numpy as np
+from ir_measures import AP, RR, R, nDCG
+from numpy.typing import NDArray
+
+from es_sbert.errors import SourceError
+from es_sbert.evaluation.pair_metrics import check_finite
+
+DEPTH = 100
+_MEASURES = {"ndcg@10": nDCG @ 10, "mrr@10": RR @ 10, "map@100": AP @ DEPTH, "recall@100": R @ DEPTH}
+# Scores held at once: 64 queries by 65,536 documents are 16 MB.
+_QUERIES, _DOCUMENTS = 64, 1 << 16
+
+Run = dict[str, dict[str, float]]  # query → document → score
+Judgements = Mapping[str, Mapping[str, int]]  # query → document → grade; 0 is not relevant
+
+
+@dataclass(frozen=True)
+class RetrievalMetrics:
+    """Means over the judged queries, × 100.
+
+    Attributes:
+        ndcg: nDCG@10 with the grades as gains.
+        mrr: Reciprocal rank of the first relevant document among the first 10.
+        map: Average precision over the first 100 documents, divided by all relevant ones.
+        recall: Share of relevant documents among the first 100.
+    """
+
+    ndcg: float
+    mrr: float
+    map: float
+    recall: float
+
+
+def measure_run(run: Run, judgements: Judgements) -> RetrievalMetrics:
+    """Figures of a ranking.
+
+    Args:
+        run: For every judged query the documents found, with scores; a query without documents is `{}`. Equal scores
+            rank in the order given.
+        judgements: Judged queries, each with at least one relevant document.
+
+    Raises:
+        SourceError: no query has a relevant document.
+    """
+    judged = {query: dict(grades) for query, grades in judgements.items() if any(g > 0 for g in grades.values())}
+    if not judged:
+        raise SourceError("no query has a relevant document", "Give judgements with grades above 0.")
+    values = ir_measures.calc_aggregate(
+        list(_MEASURES.values()), judged, {query: _break_ties(run[query]) for query in judged}
+    )
+    return RetrievalMetrics(*(100 * float(values[each]) for each in _MEASURES.values()))
+
+
+def _break_ties(found: Mapping[str, float]) -> dict[str, float]:
+    """Documents with scores that no two share: the tools behind ir-measures order equal ones each in its own way."""
+    ranked = sorted(found, key=lambda document: found[document], reverse=True)  # equal ones stay as they are
+    return {document: -float(place) for place, document in enumerate(ranked)}
+
+
+def search_exact(
+    queries: NDArray[np.float32], documents: NDArray[np.float32], k: int, own: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The k documents of the largest cosine for each query, exactly, in memory bounded by blocks.
+
+    Args:
+        queries: *Shape:* ``(queries, dimensions)``.
+        documents: *Shape:* ``(documents, dimensions)``.
+        k: At most so many.
+        own: *Shape:* ``(queries,)``: the document that is the query itself and is left out; −1 for none.
+
+    Returns:
+        Rows of documents and their cosines, *shape* ``(queries, at most k)`` each, best first; equal cosines in the
+        order of the documents. Where fewer are left, the rows end with −1 and −∞.
+
+    Raises:
+        ModelError: a value is not a finite number.
+    """
+    check_finite(queries, documents)
+    width = min(k, len(documents))
+    rows = np.full((len(queries), width), -1, dtype=np.int64)  # (queries, k)
+    cosines = np.full((len(queries), width), -np.inf, dtype=np.float32)  # (queries, k)
+    for first in range(0, len(documents), _DOCUMENTS):
+        block = _normalize(documents[first : first + _DOCUMENTS])  # (block, dimensions)
+        for begin in range(0, len(queries), _QUERIES):
+            some = slice(begin, begin + _QUERIES)
+            scores = _normalize(queries[some]) @ block.T  # (some queries, block)
+            if own is not None:
+                here = np.flatnonzero((own[some] >= first) & (own[some] < first + len(block)))
+                scores[here, own[some][here] - first] = -np.inf
+            best = _top_k(scores, width)  # (some queries, at most k)
+            # What was found before comes first, so that a stable sort keeps the order of the documents.
+            merged = np.hstack([cosines[some], np.take_along_axis(scores, best, axis=1)])
+            places = np.hstack([rows[some], first + best])
+            order = np.argsort(-merged, axis=1, kind="stable")[:, :width]
+            cosines[some] = np.take_along_axis(merged, order, axis=1)
+            rows[some] = np.take_along_axis(places, order, axis=1)
+    rows[np.isneginf(cosines)] = -1
+    return rows, cosines
+
+
+def rank_documents(
+    queries: NDArray[np.float32],
+    query_ids: Sequence[str],
+    documents: NDArray[np.float32],
+    document_ids: Sequence[str],
+    *,
+    own: NDArray[np.int64] | None = None,
+    k: int = DEPTH,
+) -> Run:
+    """As `search`, as a run: query id → document id → cosine."""
+    rows, cosines = search_exact(queries, documents, k, own)
+    return {
+        query: {document_ids[row]: float(cosine) for row, cosine in zip(found, scores, strict=True) if row >= 0}
+        for query, found, scores in zip(query_ids, rows.tolist(), cosines.tolist(), strict=True)
+    }
+
+
+def _top_k(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Columns of the k largest values of each row, best first, equal ones by column. *Shape:* ``(rows, at most k)``."""
+    if k < scores.shape[1]:
+        # Only what is at least the k-th largest value is sorted; ties with it are cut by the sort, by column.
+        least = np.partition(scores, -k, axis=1)[:, -k]  # (rows,)
+        result = np.empty((len(scores), k), dtype=np.int64)
+        for row, bound in enumerate(least):
+            columns = np.flatnonzero(scores[row] >= bound)
+            result[row] = columns[np.argsort(-scores[row, columns], kind="stable")[:k]]
+        return result
+    return np.argsort(-scores, axis=1, kind="stable")
+
+
+def _normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows of unit length, *shape* ``(rows, dimensions)``; zeros stay zeros."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)

@@ -1,0 +1,344 @@
+"""Read the data of a task from a folder or from files.
+
+| task | files in the folder | columns |
+|---|---|---|
+| sts | `sts/NAME-dev`, `sts/NAME-test` | sentence1, sentence2, score; subset where there are several |
+| triplet | `triplets/NAME-dev`, `triplets/NAME-test` | anchor, positive, negative |
+| argument | `argument/NAME` | topic, sentence_1, sentence_2, label |
+| transfer | `transfer/NAME`, or `NAME-train`, `-dev`, `-test` | text, label; for pairs sentence1, sentence2, label |
+| duplicates | `duplicates/NAME-test` | question1, question2, is_duplicate |
+| retrieval | `retrieval/NAME/`, in the layout of BEIR (Thakur et al. 2021, arXiv 2104.08663): `corpus.jsonl`,
+`queries.jsonl`, `qrels/test.tsv` | _id, title, text; _id, text; query-id, corpus-id, score |
+
+Files may be JSONL, CSV, TSV (each also .gz or .zst) or Parquet. Columns can be mapped to these names, except for
+retrieval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.evaluation.argument_similarity import GRADES
+from es_sbert.evaluation.task_data import (
+    ArgumentPairs,
+    ClassificationData,
+    DuplicatePairs,
+    EvaluationTask,
+    LabelledTexts,
+    RetrievalCollection,
+    StsPairs,
+    TaskData,
+    Triplets,
+    check_labels,
+    has_roles,
+    read_roles,
+    sample_rows,
+    texts_at,
+)
+from es_sbert.io.tables import MissingColumns, RowErrors, Table, read_table
+
+_BEIR_SUFFIXES = ("", ".gz", ".zst")
+
+
+def is_beir_folder(folder: Path) -> bool:
+    """Whether a folder holds a corpus."""
+    return folder.is_dir() and any((folder / f"corpus.jsonl{suffix}").is_file() for suffix in _BEIR_SUFFIXES)
+
+
+def read_beir_folder(folder: Path, *, limit: int | None = None) -> RetrievalCollection:
+    """Read a collection; queries that nobody judged are left out.
+
+    Documents that were judged but are not in the corpus count as not found, as trec_eval has it. So do documents
+    with neither title nor text.
+
+    Args:
+        folder: With the three files.
+        limit: At most so many queries, drawn by a fixed seed; the documents stay all.
+
+    Raises:
+        SourceError: a file is missing or not as it should be (with its line), an id stands twice, a judged query
+            does not exist, or no query is judged.
+    """
+    texts = _read_documents(folder)
+    documents = {identifier: text for identifier, text in texts.items() if text}
+    if not documents:
+        raise SourceError(f"all documents of {folder} are empty", "Give documents a title or a text.")
+    queries = _read_queries(folder)
+    judgements = _read_judgements(folder, queries)
+    judged = [query for query in queries if any(grade > 0 for grade in judgements.get(query, {}).values())]
+    if not judged:
+        raise SourceError(f"{folder / 'qrels'} marks no document as relevant", "Give grades above 0.")
+    kept = [judged[row] for row in sample_rows(len(judged), limit)]
+    return RetrievalCollection(
+        folder.resolve().name,
+        documents,
+        {query: queries[query] for query in kept},
+        {query: judgements[query] for query in kept},
+        tuple(name for name, text in texts.items() if not text),
+    )
+
+
+def _read_documents(folder: Path) -> dict[str, str]:
+    """Id → title and text, of which both may be empty."""
+    path = _find_beir_file(folder, "corpus.jsonl")
+    titled = has_roles(path, ["title"], {})
+    table = _read_beir_table(path, ["_id", "title", "text"] if titled else ["_id", "text"])
+    ids, problems = _read_ids(table)
+    titles = table.columns["title"] if titled else [""] * len(table)
+    joined = {}
+    for identifier, title, text, line in zip(ids, titles, table.columns["text"], table.lines.tolist(), strict=True):
+        if not isinstance(title, str | None) or not isinstance(text, str | None):
+            problems.add(line, "title or text is no text")
+            continue
+        joined[identifier] = " ".join(filter(None, ((title or "").strip(), (text or "").strip())))
+    problems.check("Give every document a unique id, and strings as its title and text.")
+    return joined
+
+
+def _read_queries(folder: Path) -> dict[str, str]:
+    table = _read_beir_table(_find_beir_file(folder, "queries.jsonl"), ["_id", "text"])
+    ids, problems = _read_ids(table)
+    texts = table.texts("text", problems)
+    problems.check("Give every query an id of its own and a text.")
+    return dict(zip(ids, texts, strict=True))
+
+
+def _read_ids(table: Table) -> tuple[list[str], RowErrors]:
+    """Ids, with what is wrong with them so far."""
+    problems = table.problems()
+    ids = table.texts("_id", problems)
+    first: dict[str, int] = {}
+    for identifier, line in zip(ids, table.lines.tolist(), strict=True):
+        if first.setdefault(identifier, line) != line:
+            problems.add(line, f"_id {identifier!r} stands in line {first[identifier]} already")
+    return ids, problems
+
+
+def _read_judgements(folder: Path, queries: dict[str, str]) -> dict[str, dict[str, int]]:
+    table = _read_beir_table(_find_beir_file(folder, "qrels/test.tsv"), ["query-id", "corpus-id", "score"])
+    problems = table.problems()
+    grades = table.floats("score", problems)
+    found: dict[str, dict[str, int]] = {}
+    rows = zip(
+        table.texts("query-id", problems),
+        table.texts("corpus-id", problems),
+        grades.tolist(),
+        table.lines.tolist(),
+        strict=True,
+    )
+    for query, document, grade, line in rows:
+        if query not in queries:
+            problems.add(line, f"there is no query {query!r}")
+        elif math.isfinite(grade) and grade != int(grade):  # `floats` has noted what is no number
+            problems.add(line, f"score is {grade}, not a whole number")
+        elif math.isfinite(grade) and found.setdefault(query, {}).setdefault(document, int(grade)) != int(grade):
+            problems.add(line, f"{document!r} has had the grade {found[query][document]} for {query!r}")
+    problems.check("Name queries of queries.jsonl, documents, and whole numbers as grades, one for each pair.")
+    return found
+
+
+def _read_beir_table(path: Path, columns: list[str]) -> Table:
+    try:
+        return read_table(path, columns)
+    except MissingColumns as error:
+        raise SourceError(
+            error.message, f"A test collection has the names of BEIR: rename its columns to {', '.join(columns)}."
+        ) from None
+
+
+def _find_beir_file(folder: Path, name: str) -> Path:
+    for suffix in _BEIR_SUFFIXES:
+        if (folder / f"{name}{suffix}").is_file():
+            return folder / f"{name}{suffix}"
+    raise SourceError(f"{folder} has no {name}", "A test collection is corpus.jsonl, queries.jsonl and qrels/test.tsv.")
+
+
+_FOLDERS = {
+    EvaluationTask.STS: "sts",
+    EvaluationTask.TRIPLET: "triplets",
+    EvaluationTask.ARGUMENT: "argument",
+    EvaluationTask.TRANSFER: "transfer",
+    EvaluationTask.DUPLICATES: "duplicates",
+    EvaluationTask.RETRIEVAL: "retrieval",
+}
+# What models are trained on is not measured, except by SentEval's classifier, which is fitted on it.
+_EVALUATED_SPLITS = {
+    EvaluationTask.STS: ("dev", "test"),
+    EvaluationTask.TRIPLET: ("dev", "test"),
+    EvaluationTask.DUPLICATES: ("test",),
+}
+_SPLITS = ("train", "dev", "test")
+# What columns are for, also those that a file need not have.
+ROLES = {
+    EvaluationTask.STS: ("sentence1", "sentence2", "score", "subset"),
+    EvaluationTask.TRIPLET: ("anchor", "positive", "negative"),
+    EvaluationTask.ARGUMENT: ("topic", "sentence_1", "sentence_2", "label"),
+    EvaluationTask.TRANSFER: ("text", "sentence1", "sentence2", "label"),
+    EvaluationTask.DUPLICATES: ("question1", "question2", "is_duplicate"),
+    EvaluationTask.RETRIEVAL: (),
+}
+_NO_RENAMES: Mapping[str, str] = {}
+
+
+def read_folder(
+    task: EvaluationTask, folder: Path, *, limit: int | None = None, columns: Mapping[str, str] = _NO_RENAMES
+) -> list[TaskData]:
+    """All data sets of a task in a folder, sorted by name.
+
+    Args:
+        task: Which.
+        folder: The folder of all tasks (with `sts/`, `triplets/`, …), or that of this task.
+        limit: At most so many examples (for retrieval: queries) of each file, drawn by a fixed seed.
+        columns: As for `read_files`.
+
+    Raises:
+        SourceError: there is no such folder, no data of the task in it, or a file that is not as it should be (with
+            its line).
+    """
+    if not folder.is_dir():
+        raise SourceError(f"there is no folder {folder}", "Check --data.")
+    own = folder / _FOLDERS[task]
+    place = own if own.is_dir() else folder
+    if task is EvaluationTask.RETRIEVAL:
+        places = [place] if is_beir_folder(place) else sorted(filter(is_beir_folder, place.iterdir()))
+        found: list[TaskData] = [read_beir_folder(each, limit=limit) for each in places]
+    else:
+        files = sorted(path for path in place.iterdir() if path.is_file() and not path.name.startswith("."))
+        splits = _EVALUATED_SPLITS.get(task)
+        measured = [path for path in files if splits is None or _split_name(path) in splits]
+        found = read_files(task, measured, limit=limit, columns=columns)
+    if not found:
+        raise SourceError(
+            f"{place} holds no data for the task {task}",
+            "Check --data: `es-sbert evaluate --help` and docs/commands/evaluate.md show what it should look like.",
+        )
+    return found
+
+
+def read_files(
+    task: EvaluationTask, files: Sequence[Path], *, limit: int | None = None, columns: Mapping[str, str] = _NO_RENAMES
+) -> list[TaskData]:
+    """The data sets that files hold, in the order given; for transfer, splits of one name are one data set.
+
+    Args:
+        task: Which.
+        files: Of that task.
+        limit: At most so many examples of each, drawn by a fixed seed.
+        columns: One of the task's `ROLES` → the column of the files, where that has another name.
+
+    Raises:
+        SourceError: a file is missing, broken or not as it should be (with its line).
+        UsageError: the task is retrieval, whose data is a folder, or a test split has no training split.
+    """
+    if task is EvaluationTask.RETRIEVAL:
+        raise UsageError("retrieval needs documents, queries and judgements", "Name their folder with --data.")
+    if task is EvaluationTask.TRANSFER:
+        return _read_classifications(files, limit, columns)
+    return [_READERS[task](path, limit, columns) for path in files]
+
+
+def _read_sts(path: Path, limit: int | None, columns: Mapping[str, str]) -> StsPairs:
+    roles = ["sentence1", "sentence2", "score"]
+    # A column that was named must be there.
+    subset = "subset" in columns or has_roles(path, ["subset"], columns)
+    table = read_roles(path, [*roles, "subset"] if subset else roles, columns)
+    rows = sample_rows(len(table), limit)
+    first, second = texts_at(table, "sentence1", rows), texts_at(table, "sentence2", rows)
+    subsets = texts_at(table, "subset", rows) if subset else None
+    return StsPairs(_dataset_name(path), first, second, table.floats("score")[rows], subsets)
+
+
+def _read_triplets(path: Path, limit: int | None, columns: Mapping[str, str]) -> Triplets:
+    table = read_roles(path, ROLES[EvaluationTask.TRIPLET], columns)
+    rows = sample_rows(len(table), limit)
+    return Triplets(_dataset_name(path), *(texts_at(table, role, rows) for role in ROLES[EvaluationTask.TRIPLET]))
+
+
+def _read_argument(path: Path, limit: int | None, columns: Mapping[str, str]) -> ArgumentPairs:
+    table = read_roles(path, ROLES[EvaluationTask.ARGUMENT], columns)
+    rows = sample_rows(len(table), limit)
+    check_labels(table, "label", tuple(GRADES))
+    first, second, labels, topics = (
+        texts_at(table, column, rows) for column in ("sentence_1", "sentence_2", "label", "topic")
+    )
+    return ArgumentPairs(_dataset_name(path), first, second, labels, topics)
+
+
+def _read_duplicates(path: Path, limit: int | None, columns: Mapping[str, str]) -> DuplicatePairs:
+    table = read_roles(path, ROLES[EvaluationTask.DUPLICATES], columns)
+    rows = sample_rows(len(table), limit)
+    check_labels(table, "is_duplicate", ("0", "1"))
+    labels = np.array([int(value) for value in table.columns["is_duplicate"]], dtype=np.int64)  # (pairs,)
+    return DuplicatePairs(
+        _dataset_name(path), texts_at(table, "question1", rows), texts_at(table, "question2", rows), labels[rows]
+    )
+
+
+def _read_classifications(files: Sequence[Path], limit: int | None, columns: Mapping[str, str]) -> list[TaskData]:
+    """Files grouped by the name in front of `-train`, `-dev` and `-test`."""
+    groups: dict[str, dict[str, Path]] = {}
+    for path in files:
+        split = _split_name(path)
+        base = _dataset_name(path).removesuffix(f"-{split}")
+        if split in groups.setdefault(base, {}):
+            raise UsageError(f"{path} and {groups[base][split]} are the same split of {base}", "Name one of the two.")
+        groups[base][split] = path
+    found: list[TaskData] = []
+    for base, splits in groups.items():
+        whole, train = splits.get(""), splits.get("train")
+        if whole is not None and len(splits) == 1:
+            found.append(ClassificationData(base, _read_labelled_texts(whole, limit, columns)))
+        elif whole is None and train is not None and "test" in splits:
+            dev = _read_labelled_texts(splits["dev"], limit, columns) if "dev" in splits else None
+            found.append(
+                ClassificationData(
+                    base,
+                    _read_labelled_texts(train, limit, columns),
+                    dev,
+                    _read_labelled_texts(splits["test"], limit, columns),
+                )
+            )
+        else:
+            raise UsageError(
+                f"{base} has the files {', '.join(path.name for path in splits.values())}",
+                f"Give one file {base} with all examples, or {base}-train and {base}-test (and {base}-dev).",
+            )
+    return found
+
+
+def _read_labelled_texts(path: Path, limit: int | None, columns: Mapping[str, str]) -> LabelledTexts:
+    pairs = "sentence1" in columns or has_roles(path, ["sentence1", "sentence2"], columns)
+    roles = ("sentence1", "sentence2") if pairs else ("text",)
+    table = read_roles(path, [*roles, "label"], columns)
+    rows = sample_rows(len(table), limit)
+    problems = table.problems()
+    for value, line in zip(table.columns["label"], table.lines.tolist(), strict=True):
+        if value is None or not str(value).strip():
+            problems.add(line, "label is empty")
+    problems.check("Give every example a label.")
+    classes = [str(table.columns["label"][row]) for row in rows]
+    return LabelledTexts(tuple(texts_at(table, role, rows) for role in roles), classes)
+
+
+_READERS: dict[EvaluationTask, Callable[[Path, int | None, Mapping[str, str]], TaskData]] = {
+    EvaluationTask.STS: _read_sts,
+    EvaluationTask.TRIPLET: _read_triplets,
+    EvaluationTask.ARGUMENT: _read_argument,
+    EvaluationTask.DUPLICATES: _read_duplicates,
+}
+
+
+def _dataset_name(path: Path) -> str:
+    """`stsb-en-test` of `stsb-en-test.tsv.gz`."""
+    return path.name.partition(".")[0]
+
+
+def _split_name(path: Path) -> str:
+    """`test` of `stsb-en-test.tsv.gz`; empty where the name ends in no split."""
+    last = _dataset_name(path).rpartition("-")[2]
+    return last if last in _SPLITS else ""

@@ -1,0 +1,207 @@
+"""Evaluate a model on the data of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.evaluation import argument_similarity, retrieval_metrics
+from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
+from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow
+from es_sbert.evaluation.pair_metrics import (
+    ALL,
+    Correlation,
+    Similarity,
+    correlate,
+    duplicates,
+    paired_similarity,
+    sts_correlations,
+    subset_rows,
+    triplet_accuracy,
+)
+from es_sbert.evaluation.senteval import FOLDS, LabelledFeatures, evaluate_in_folds, evaluate_split, pair_features
+from es_sbert.evaluation.task_data import (
+    ArgumentPairs,
+    ClassificationData,
+    DuplicatePairs,
+    EvaluationTask,
+    LabelledTexts,
+    RetrievalCollection,
+    StsPairs,
+    TaskData,
+    Triplets,
+)
+
+IN_MEMORY = "in memory"
+Vectors = NDArray[np.float32]
+
+
+def run_task(
+    model: SentenceEmbedder | PairScorer,
+    task: EvaluationTask,
+    data: Sequence[TaskData],
+    *,
+    settings: Mapping[str, str | int | float | None] | None = None,
+    progress: Callable[[str], None] = lambda message: None,
+) -> EvaluationReport:
+    """Measure a model.
+
+    Args:
+        model: What is measured.
+        task: By which protocol.
+        data: Of this task, as `es_sbert.evaluation.task_files` reads it.
+        settings: How it is measured, for the report.
+        progress: Told what is being measured.
+
+    Raises:
+        UsageError: the task needs sentence vectors and the model only scores pairs.
+        SourceError: data that no figure can be made of (all of one class, …), named.
+        ModelError: the model gives vectors or scores that are not finite numbers.
+    """
+    rows: list[ReportRow] = []
+    for each in data:
+        progress(f"{task}: {each.name}")
+        try:
+            rows += _evaluate(model, each)
+        except SourceError as error:
+            raise SourceError(f"{each.name}: {error.message}", error.remedy) from error
+    return EvaluationReport(task, model.name, tuple(rows), dict(settings or {}))
+
+
+def _evaluate(model: SentenceEmbedder | PairScorer, data: TaskData) -> list[ReportRow]:
+    match data:
+        case StsPairs():
+            return _evaluate_sts(model, data)
+        case ArgumentPairs():
+            return _evaluate_argument(model, data)
+        case DuplicatePairs():
+            return [_evaluate_duplicates(model, data)]
+        case Triplets():
+            return [_evaluate_triplets(require_vectors(model, EvaluationTask.TRIPLET), data)]
+        case ClassificationData():
+            return [_evaluate_senteval(require_vectors(model, EvaluationTask.TRANSFER), data)]
+        case RetrievalCollection():
+            return [retrieval_row(data, memory_run(require_vectors(model, EvaluationTask.RETRIEVAL), data), IN_MEMORY)]
+
+
+def require_vectors(model: SentenceEmbedder | PairScorer, task: EvaluationTask) -> SentenceEmbedder:
+    """The model, if it makes sentence vectors.
+
+    Raises:
+        UsageError: it scores pairs only.
+    """
+    if isinstance(model, SentenceEmbedder):
+        return model
+    raise UsageError(
+        f"the task {task} needs sentence vectors, and {model.name} only scores pairs",
+        "Measure it by sts, duplicates or argument, or give a sentence encoder.",
+    )
+
+
+def _evaluate_sts(model: SentenceEmbedder | PairScorer, data: StsPairs) -> list[ReportRow]:
+    if isinstance(model, SentenceEmbedder):
+        first, second = embed_columns(model, data.first, data.second)
+
+        def figures(rows: NDArray[np.int64]) -> dict[str, float]:
+            found = sts_correlations(first[rows], second[rows], data.scores[rows])
+            return {
+                f"{name}_{similarity}": getattr(each, name)
+                for name in ("spearman", "pearson")
+                for similarity, each in found.items()
+            }
+    else:
+        scores = model.score(data.first, data.second)  # (pairs,)
+
+        def figures(rows: NDArray[np.int64]) -> dict[str, float]:
+            return _correlation_metrics(correlate(scores[rows], data.scores[rows]))
+
+    selected = subset_rows(data.subsets, data.scores)
+    return [ReportRow(data.name, part, len(rows), "pairs", figures(rows)) for part, rows in selected.items()]
+
+
+def _evaluate_argument(model: SentenceEmbedder | PairScorer, data: ArgumentPairs) -> list[ReportRow]:
+    """Similarity without training; for sentence vectors also a regression on them, in folds and across topics."""
+    gold = argument_similarity.grades(data.labels)  # (pairs,)
+
+    def row(part: str, correlation: Correlation) -> ReportRow:
+        return ReportRow(data.name, part, len(gold), "pairs", _correlation_metrics(correlation))
+
+    if not isinstance(model, SentenceEmbedder):
+        return [row("no training", correlate(model.score(data.first, data.second), gold))]
+    first, second = embed_columns(model, data.first, data.second)
+    cosines = paired_similarity(Similarity.COSINE, first, second)  # (pairs,)
+    regression = argument_similarity.fit_svr(pair_features(first, second), gold)
+    in_folds = argument_similarity.cross_validate(argument_similarity.random_splits(data.labels), gold, regression)
+    across_topics = argument_similarity.cross_validate(argument_similarity.topic_splits(data.topics), gold, regression)
+    return [
+        row("no training", correlate(cosines, gold)),
+        row(f"SVR on the vectors, {argument_similarity.FOLDS} folds", in_folds.mean),
+        row(f"SVR on the vectors, across topics in {argument_similarity.TOPIC_FOLDS} folds", across_topics.mean),
+    ]
+
+
+def _evaluate_duplicates(model: SentenceEmbedder | PairScorer, data: DuplicatePairs) -> ReportRow:
+    if isinstance(model, SentenceEmbedder):
+        scores = paired_similarity(Similarity.COSINE, *embed_columns(model, data.first, data.second))  # (pairs,)
+        result = duplicates(scores, data.labels)
+    else:
+        result = duplicates(model.score(data.first, data.second), data.labels)
+    return ReportRow(data.name, ALL, len(data.labels), "pairs", asdict(result))
+
+
+def _evaluate_triplets(model: SentenceEmbedder, data: Triplets) -> ReportRow:
+    vectors = embed_columns(model, data.anchors, data.positives, data.negatives)
+    figures = {f"accuracy_{distance}": value for distance, value in triplet_accuracy(*vectors).items()}
+    return ReportRow(data.name, ALL, len(data.anchors), "triplets", figures)
+
+
+def _evaluate_senteval(model: SentenceEmbedder, data: ClassificationData) -> ReportRow:
+    def labelled(examples: LabelledTexts) -> LabelledFeatures:
+        vectors = embed_columns(model, *examples.texts)
+        features = vectors[0] if len(vectors) == 1 else pair_features(*vectors)
+        return LabelledFeatures(features, np.array(examples.classes))
+
+    train = labelled(data.train)
+    if data.test is None:
+        result, part, size = evaluate_in_folds(train), f"{FOLDS} folds", len(train.classes)
+    else:
+        test, dev = labelled(data.test), labelled(data.dev) if data.dev else None
+        result, part, size = evaluate_split(train, test, dev), "test", len(test.classes)
+    figures = {"accuracy": result.accuracy, "dev_accuracy": result.dev_accuracy}
+    # SentEval reports F1 for pairs only (MRPC).
+    f1 = {"f1": result.f1} if result.f1 is not None and len(data.train.texts) == 2 else {}
+    return ReportRow(data.name, part, size, "examples", figures | f1)
+
+
+def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> retrieval_metrics.Run:
+    """The nearest documents to each query by exact cosine, queries that are documents left out of their own answers."""
+    queries, documents = list(data.queries), list(data.documents)
+    (questions,) = embed_columns(model, list(data.queries.values()), kind="query")
+    (corpus,) = embed_columns(model, list(data.documents.values()), kind="document")
+    place = {document: row for row, document in enumerate(documents)}
+    own = [data.own(query) for query in queries]
+    rows = np.array([-1 if document is None else place[document] for document in own], dtype=np.int64)  # (queries,)
+    return retrieval_metrics.rank_documents(questions, queries, corpus, documents, own=rows)
+
+
+def retrieval_row(data: RetrievalCollection, run: retrieval_metrics.Run, part: str) -> ReportRow:
+    """Figures of a ranking of a collection."""
+    result = retrieval_metrics.measure_run(run, data.judgements)
+    figures = {"ndcg@10": result.ndcg, "mrr@10": result.mrr, "map@100": result.map, "recall@100": result.recall}
+    return ReportRow(data.name, part, len(data.queries), "queries", figures)
+
+
+def embed_columns(model: SentenceEmbedder, *columns: Sequence[str], kind: PromptKind | None = None) -> list[Vectors]:
+    """Vectors of columns of texts, *shape* ``(texts, dimensions)`` each; equal texts run once."""
+    places = {text: place for place, text in enumerate(dict.fromkeys(text for column in columns for text in column))}
+    vectors = model.embed(list(places), kind)  # (different texts, dimensions)
+    return [vectors[[places[text] for text in column]] for column in columns]
+
+
+def _correlation_metrics(correlation: Correlation) -> dict[str, float]:
+    return {"spearman": correlation.spearman, "pearson": correlation.pearson}

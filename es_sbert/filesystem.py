@@ -1,0 +1,132 @@
+"""File locks between processes, and output files that are replaced atomically."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import FileLock, Timeout, lock_descriptor, unlock_descriptor
+
+# Seconds between two attempts to lock a file that others lock for no longer than a write takes.
+_POLL_SECONDS = 0.005
+
+
+@contextmanager
+def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock while the block runs; the system releases it even if this process is killed.
+
+    Args:
+        path: File to lock, created for it and removed afterwards.
+        on_wait: Called once if someone else holds the lock, before waiting for it.
+
+    Raises:
+        OSError: the file cannot be created or locked.
+    """
+    lock = FileLock(path, thread_local=False)
+    try:
+        held = lock.acquire(blocking=False)
+    except Timeout:
+        on_wait()
+        held = lock.acquire()
+    with held:
+        try:
+            yield
+        finally:
+            # A process that waits for the removed file notices, and tries the next one. On Windows nobody can remove a
+            # file that is open; there the release does.
+            if sys.platform != "win32":
+                path.unlink(missing_ok=True)
+
+
+@contextmanager
+def rename_lock(path: Path) -> Iterator[None]:
+    """Keep out `append_lock` while the block moves a file.
+
+    On Windows the system refuses to move a file that a process has open, so that no lock is needed.
+
+    Raises:
+        OSError: there is no such file, or it cannot be locked.
+    """
+    if sys.platform == "win32":
+        path.stat()
+        yield
+    else:
+        with path.open("rb") as handle:
+            lock_descriptor(handle.fileno(), poll_interval=_POLL_SECONDS)
+            yield
+
+
+@contextmanager
+def append_lock(handle: FileIO | BinaryIO, path: Path) -> Iterator[bool]:
+    """Lock an open file while the block runs, and tell whether it is still the one at a path.
+
+    Meanwhile nobody moves it by `moving`, and no other process enters such a block with the same file.
+
+    Raises:
+        OSError: the file cannot be locked.
+    """
+    lock_descriptor(handle.fileno(), poll_interval=_POLL_SECONDS)
+    try:
+        yield _is_same_file(handle, path)
+    finally:
+        unlock_descriptor(handle.fileno())
+
+
+def _is_same_file(handle: FileIO | BinaryIO, path: Path) -> bool:
+    """Whether an open file is the one that a path leads to."""
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+# As everywhere on command lines: the name for stdout.
+STDOUT_PATH = Path("-")
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is stdout (`-`), a pipe or a device, which is written to as it is."""
+    return path == STDOUT_PATH or (path.exists() and not path.is_file())
+
+
+def open_output(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
+    """What to write to: a file that takes its name when it is complete, or the pipe or device that is there.
+
+    Raises:
+        OSError: it cannot be written; of the file nothing is left.
+    """
+    if path == STDOUT_PATH:
+        return _flush_at_end(sys.stdout.buffer)
+    if is_stream(path):
+        return path.open("wb")
+    return _replace_when_complete(path.resolve())  # of a link, what it points to is written, and the link stays
+
+
+@contextlib.contextmanager
+def _flush_at_end(stream: BinaryIO) -> Iterator[BinaryIO]:
+    yield stream
+    stream.flush()
+
+
+@contextlib.contextmanager
+def _replace_when_complete(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file beside `path` that takes its name at the end, or is removed."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            yield file
+        # mkstemp makes files private; an output file gets the usual permissions.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

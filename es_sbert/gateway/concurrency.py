@@ -1,0 +1,159 @@
+"""Run work off the event loop, together, and cancel it when the client disconnects."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from es_sbert.gateway.proxy.incoming_request import ClientDisconnected, IncomingRequest
+
+if TYPE_CHECKING:
+    pass
+
+
+T = TypeVar("T")
+
+
+async def cancel_on_client_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do some work for a caller, and give it up when the caller goes away. The body has been read before.
+
+    Raises:
+        ClientDisconnect: the caller went away.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_wait_for_disconnect(request))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect
+    finally:
+        gone.cancel()
+        task.cancel()
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+# Reading and writing so many bytes of JSON takes well below a millisecond.
+INLINE_BYTES = 16 * 1024
+_MEDIUM_BYTES = 256 * 1024
+_MAX_PAUSE_SECONDS = 1.0
+
+
+class _HalfBusyThread:
+    """A thread that sleeps after each call for as long as the call took: it is busy at most half of the time."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._next_start = time.monotonic()  # when the next call may begin
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._call, function, *args)
+
+    def _call(self, function: Callable[..., T], *args: Any) -> T:
+        time.sleep(max(0.0, self._next_start - time.monotonic()))
+        start = time.monotonic()
+        try:
+            return function(*args)
+        finally:
+            end = time.monotonic()
+            self._next_start = end + min(end - start, _MAX_PAUSE_SECONDS)
+
+
+# One thread each, since every running thread competes with the event loop for the interpreter lock. Very large requests
+# have a separate thread, so that other requests do not queue behind them.
+_medium = ThreadPoolExecutor(1, thread_name_prefix="medium-requests")
+_large = _HalfBusyThread("large-requests")
+
+
+async def offload_if_large(size: int, function: Callable[..., T], *args: Any) -> T:
+    """Call a function, in a thread where it has much to do: the event loop answers others meanwhile.
+
+    Args:
+        size: Bytes of the request that it works on.
+        function: Does no input or output.
+        args: Of the function.
+    """
+    if size <= INLINE_BYTES:
+        return function(*args)
+    if size <= _MEDIUM_BYTES:
+        return await asyncio.get_running_loop().run_in_executor(_medium, function, *args)
+    return await _large.run(function, *args)
+
+
+async def offload_steps(size: int, steps: Generator[None, None, T]) -> T:
+    """Run a generator as `offload_if_large` does: between its steps, other requests get their turn.
+
+    Args:
+        size: Bytes of the request that it works on.
+        steps: Each is short, and does no input or output.
+    """
+    while not (ended := await offload_if_large(size, _next_step, steps)):
+        pass
+    result: T = ended[0]
+    return result
+
+
+def _next_step(steps: Generator[None, None, T]) -> list[T]:
+    """One step; what the generator returns once it has ended."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return [end.value]
+    return []
+
+
+async def gather_or_cancel(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of several pieces of work at once; where one of them fails, none of the others goes on."""
+    pieces = list(work)
+    if len(pieces) == 1:
+        return [await pieces[0]]
+    tasks = [asyncio.ensure_future(one) for one in pieces]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def cancel_on_disconnect(
+    incoming: IncomingRequest, work: Coroutine[Any, Any, T], answered: Callable[[], bool] = lambda: False
+) -> T:
+    """Do something for a caller, and give it up when the caller goes away: nothing of it stays in a queue.
+
+    Args:
+        incoming: The caller's request; `work` may read its body.
+        answered: Whether `work` has sent a whole answer: its end looks like the end of the connection.
+
+    Raises:
+        CallerGone: the caller has gone away.
+    """
+    doing = asyncio.current_task()
+    assert doing is not None, "inside a task"
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        await incoming.wait_disconnected()
+        if not answered():
+            gone = True
+            doing.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not gone:
+            raise
+        doing.uncancel()
+        raise ClientDisconnected from None
+    finally:
+        watching.cancel()

@@ -1,1 +1,0 @@
-"""Vectors as OpenAI's API gives them."""

@@ -1,0 +1,341 @@
+"""OpenAI-compatible API: `POST /v1/embeddings`, `GET /v1/models` and `GET /v1/openapi.json`.
+
+OpenAI's API does not distinguish queries from documents, but models with prompts encode them differently. `input_type`
+selects the prompt, as in the APIs of Cohere and Voyage. Without it, the model's default prompt (if any) is used.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.encoder.embeddings import EncodeResult
+from es_sbert.errors import EsSbertError, ModelNotFound, Overloaded, RequestTooLarge, UsageError
+from es_sbert.gateway.admission import has_bearer_key
+from es_sbert.gateway.concurrency import cancel_on_client_disconnect
+from es_sbert.gateway.embedding.model_registry import ModelRegistry
+from es_sbert.gateway.errors import RequestTimeout
+from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.proxy.incoming_request import is_uncompressed_json, read_body
+from es_sbert.gateway.settings import EmbeddingsApiSettings
+
+if TYPE_CHECKING:
+    from es_sbert.gateway.admission import AdmissionControl, RequestSlot
+
+
+Endpoint = Callable[[Request, "RequestSlot"], Awaitable[Response]]
+
+
+def embedding_routes(
+    models: ModelRegistry, settings: EmbeddingsApiSettings, metrics: GatewayMetrics, admission: AdmissionControl
+) -> list[Route]:
+    """The routes of the API."""
+    limits = EmbeddingsLimits(settings.max_texts, settings.max_characters)
+    listed = model_objects(models.settings.public_names, int(time.time()))
+
+    async def embeddings(request: Request, slot: RequestSlot) -> Response:
+        if not is_uncompressed_json(request):
+            return error_response(
+                415,
+                "The body is not plain JSON. Send it uncompressed, as Content-Type: application/json.",
+                kind="invalid_request_error",
+            )
+        asked = parse_embeddings_request(await read_body(request, settings.max_body, slot), limits)
+        return await cancel_on_client_disconnect(request, embed(asked))
+
+    async def embed(asked: EmbeddingsRequest) -> Response:
+        try:
+            models.settings.find(asked.model)
+        except ModelNotFound as error:
+            return model_not_found_response(error)
+        embedder = await models.get(asked.model)
+        info = embedder.info
+        name = asked.model or models.settings.public_names[0]
+        check_dimensions(asked.dimensions, info.dimensions, name)
+        encoded = await embedder.embed(asked.texts, asked.kind)
+        return Response(
+            embeddings_response(encoded, name, info.max_tokens, asked.encoding), media_type="application/json"
+        )
+
+    async def list_models(request: Request, slot: RequestSlot) -> Response:
+        return JSONResponse({"object": "list", "data": listed})
+
+    async def one_model(request: Request, slot: RequestSlot) -> Response:
+        name = request.path_params["model"]
+        for model in listed:
+            if model["id"] == name:
+                return JSONResponse(model)
+        try:
+            models.settings.find(name)
+        except ModelNotFound as error:
+            return model_not_found_response(error)
+        return JSONResponse(model_objects([name], int(time.time()))[0])
+
+    def guarded(kind: str, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        async def answered(request: Request) -> Response:
+            with metrics.request(kind) as outcome, admission.slot() as slot:
+                try:
+                    response = (
+                        await endpoint(request, slot)
+                        if has_bearer_key(request, settings.api_key)
+                        else _unauthorized_response()
+                    )
+                except ClientDisconnect:
+                    return Response(status_code=outcome.status)  # nobody reads it
+                except Exception as error:
+                    response = exception_response(error)
+                outcome.status = response.status_code
+                return response
+
+        return answered
+
+    return [
+        Route("/v1/embeddings", guarded("embeddings", embeddings), methods=["POST"]),
+        Route("/v1/models", guarded("models", list_models), methods=["GET"]),
+        Route("/v1/models/{model:path}", guarded("models", one_model), methods=["GET"]),
+    ]
+
+
+def _unauthorized_response() -> Response:
+    return error_response(
+        401,
+        "The API key is missing or wrong. Send the gateway's own key as `Authorization: Bearer KEY`.",
+        kind="invalid_request_error",
+        code="invalid_api_key",
+    )
+
+
+VectorEncoding = Literal["float", "base64"]
+
+# What other providers' APIs (Cohere, Voyage) call the kinds: OpenAI's own API does not tell queries from documents.
+INPUT_TYPES: dict[str | None, PromptKind | None] = {
+    None: None, "query": "query", "document": "document", "search_query": "query", "search_document": "document",
+}  # fmt: skip
+_REQUEST_FIELDS = ("input", "model", "encoding_format", "dimensions", "user", "input_type")
+_TOKEN_IDS_REMEDY = (
+    "Send the texts themselves: token ids belong to the vocabulary of OpenAI's models. LangChain's OpenAIEmbeddings "
+    "sends texts with check_embedding_ctx_length=False."
+)
+
+
+@dataclass(frozen=True)
+class EmbeddingsLimits:
+    """What one request may hold.
+
+    Attributes:
+        texts: Most texts (OpenAI takes 2,048).
+        characters: Most characters of all texts together.
+    """
+
+    texts: int = 2048
+    characters: int = 2_000_000
+
+
+@dataclass(frozen=True)
+class EmbeddingsRequest:
+    """What a caller asks for.
+
+    Attributes:
+        texts: At least one.
+        model: The name that the caller uses; None is the default model.
+        encoding: How vectors are written.
+        dimensions: Length of a vector that the caller expects; None takes the model's.
+        kind: Which of the model's prompts stands in front of each text.
+    """
+
+    texts: list[str]
+    model: str | None
+    encoding: VectorEncoding
+    dimensions: int | None
+    kind: PromptKind | None
+
+
+def parse_embeddings_request(body: bytes, limits: EmbeddingsLimits) -> EmbeddingsRequest:
+    """A request from its body.
+
+    Raises:
+        UsageError: no JSON object, a field that is missing, unknown or of another type, or too much text.
+    """
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"the body is not JSON: {error}", 'Send an object such as {"input": "text"}.') from error
+    if not isinstance(fields, dict):
+        raise UsageError("the body is not a JSON object", 'Send an object such as {"input": "text"}.')
+    for name in fields:
+        if name not in _REQUEST_FIELDS:
+            raise UsageError(f"unknown field {name!r}", f"Use of {', '.join(_REQUEST_FIELDS)}.")
+    for name in ("model", "user"):
+        if not isinstance(fields.get(name), str | None):
+            raise UsageError(f"{name!r} is not a string", "Give a string, or leave it out.")
+    encoding = fields.get("encoding_format")
+    if encoding is None:
+        encoding = "float"
+    if encoding not in ("float", "base64"):
+        raise UsageError(f"'encoding_format' is {encoding!r}", "Give float or base64.")
+    kind = fields.get("input_type")
+    if not isinstance(kind, str | None) or kind not in INPUT_TYPES:
+        raise UsageError(f"'input_type' is {kind!r}", "Give query or document, or leave it out.")
+    dimensions = fields.get("dimensions")
+    if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
+        raise UsageError("'dimensions' is not a positive whole number", "Leave it out: the model's own count is used.")
+    return EmbeddingsRequest(
+        _parse_input(fields.get("input"), limits),
+        fields.get("model"),
+        cast(VectorEncoding, encoding),
+        dimensions,
+        INPUT_TYPES[kind],
+    )
+
+
+def _parse_input(value: Any, limits: EmbeddingsLimits) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not texts:
+        raise UsageError("'input' is neither a text nor a list of texts", 'Send e.g. {"input": ["one", "two"]}.')
+    if all(type(text) is int or isinstance(text, list) for text in texts):
+        raise UsageError("'input' holds token ids", _TOKEN_IDS_REMEDY)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UsageError(f"'input[{number}]' is not a text", "Send a list of strings.")
+        if not text:
+            raise UsageError(f"'input[{number}]' is empty", "Leave empty texts out: they mean nothing.")
+    if len(texts) > limits.texts:
+        raise UsageError(f"'input' holds {len(texts):,} texts", f"Send at most {limits.texts:,} in one request.")
+    characters = sum(map(len, texts))
+    if characters > limits.characters:
+        raise UsageError(
+            f"'input' holds {characters:,} characters", f"Send at most {limits.characters:,} in one request."
+        )
+    return texts
+
+
+def check_dimensions(asked: int | None, dimensions: int, model: str) -> None:
+    """Refuse vectors of another length than the model's.
+
+    Vectors may be cut short only where the model was trained so that their beginning means the same; nothing in a model
+    folder says so, and a cut vector of any other model is silently a worse one.
+
+    Raises:
+        UsageError: another length.
+    """
+    if asked not in (None, dimensions):
+        raise UsageError(
+            f"the vectors of {model} have {dimensions} dimensions, not {asked}",
+            f"Leave 'dimensions' out, or give {dimensions}.",
+        )
+
+
+def embeddings_response(encoded: EncodeResult, model: str, max_tokens: int, encoding: VectorEncoding) -> bytes:
+    """The answer's body.
+
+    Args:
+        encoded: Of the texts, in their order.
+        model: The name by which clients know the model.
+        max_tokens: Of a text, all that the model reads; what was cut is not counted as used.
+        encoding: How vectors are written.
+    """
+    tokens = int(np.minimum(encoded.tokens, max_tokens).sum())
+    data = []
+    for index, (vector, truncated) in enumerate(zip(encoded.vectors, encoded.truncated.tolist(), strict=True)):
+        entry = {"object": "embedding", "index": index, "embedding": _encode_vector(vector, encoding)}
+        # Not OpenAI's: its API refuses texts that are too long. Clients ignore what they do not know.
+        data.append(entry | {"truncated": True} if truncated else entry)
+    return orjson.dumps(
+        {
+            "object": "list",
+            "data": data,
+            "model": model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        },
+        option=orjson.OPT_SERIALIZE_NUMPY,
+    )
+
+
+def _encode_vector(vector: np.ndarray[tuple[int], np.dtype[np.float32]], encoding: VectorEncoding) -> object:
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return np.ascontiguousarray(vector)
+
+
+def model_objects(names: Sequence[str], created: int) -> list[dict[str, Any]]:
+    """Models as `GET /v1/models` lists them.
+
+    Args:
+        created: Seconds since 1970, which OpenAI's clients want to see.
+    """
+    return [{"id": name, "object": "model", "created": created, "owned_by": "es-sbert"} for name in names]
+
+
+logger = logging.getLogger(__name__)
+
+_RETRY_AFTER_SECONDS = "1"
+
+
+def error_response(status: int, message: str, *, kind: str, code: str | None = None) -> Response:
+    """An error.
+
+    Args:
+        message: What is wrong, and what to do.
+        kind: `type` of OpenAI's error.
+        code: Its `code`.
+    """
+    headers = {}
+    if status == 429:
+        headers["retry-after"] = _RETRY_AFTER_SECONDS
+    if status == 408:
+        headers["connection"] = "close"
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return JSONResponse(body, status, headers=headers)
+
+
+def exception_response(error: Exception) -> Response:
+    """The answer to a request that failed.
+
+    What is not the caller's to mend is logged, a mistake of ours with its traceback, and only named to the caller.
+    """
+    if not isinstance(error, EsSbertError):
+        logger.error("an embeddings request failed", exc_info=error)
+        return error_response(500, "The gateway failed; its log says why.", kind="server_error")
+    message = f"{error.message}. {error.remedy}"
+    match error:
+        case RequestTooLarge():
+            return error_response(413, message, kind="invalid_request_error")
+        case RequestTimeout():
+            return error_response(408, message, kind="invalid_request_error")
+        case UsageError():
+            return error_response(400, message, kind="invalid_request_error")
+        case Overloaded():
+            return error_response(429, message, kind="requests", code="rate_limit_exceeded")
+        case _:
+            logger.error("an embeddings request failed: %s", message)
+            # Not the message: it may say where a model lies, or what the hub answered.
+            return error_response(503, "The model cannot be used; the gateway's log says why.", kind="server_error")
+
+
+def model_not_found_response(error: ModelNotFound) -> Response:
+    """The answer to a request for a model that is not served; where a served one is missing, that is no such error."""
+    return error_response(404, f"{error.message}. {error.remedy}", kind="invalid_request_error", code="model_not_found")
+
+
+def openapi_routes() -> list[Route]:
+    """The route of the description, which is a file of this package."""
+    document = (files("es_sbert.gateway") / "openapi.json").read_bytes()
+
+    async def describe(request: Request) -> Response:
+        return Response(document, media_type="application/json")
+
+    return [Route("/v1/openapi.json", describe, methods=["GET"])]

@@ -1,1 +1,0 @@
-"""Search bodies that ask by meaning, turned into bodies that the engine understands: pure functions."""

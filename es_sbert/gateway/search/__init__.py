@@ -1,0 +1,1 @@
+"""Rewriting of semantic queries in search requests into native kNN queries."""

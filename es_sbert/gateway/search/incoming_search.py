@@ -1,0 +1,206 @@
+"""Reading a search request: its body, its URI parameters, its search template and its point in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote
+
+from cachetools import LRUCache
+
+from es_sbert.engines.protocol import Json
+from es_sbert.gateway.callers import CallerCacheKeys, credential_headers
+from es_sbert.gateway.concurrency import offload_if_large
+from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest, decompress_body
+from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, to_utf8, write_object
+from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
+from es_sbert.gateway.search.rewrite_context import MODE_HEADER, RewriteMode
+from es_sbert.gateway.search.search_rewriter import SearchRewriter
+
+# Parameters of a URI search, which become a query_string in the body.
+_URI_SEARCH_PARAMETERS = {
+    "q": "query",
+    "df": "default_field",
+    "default_operator": "default_operator",
+    "analyzer": "analyzer",
+    "analyze_wildcard": "analyze_wildcard",
+    "lenient": "lenient",
+}
+
+
+@dataclass(frozen=True)
+class ReceivedRequest:
+    """A request whose body is there.
+
+    Attributes:
+        same: The very request, to be passed on.
+        mode: How it wants to be understood.
+        plain: Its body, uncompressed, in UTF-8; None where nothing is to be understood: it is switched off, or no JSON.
+    """
+
+    same: OutgoingRequest
+    mode: RewriteMode
+    plain: bytes | None
+
+
+@dataclass(frozen=True)
+class ParsedSearch:
+    """A request's search as it was read.
+
+    Attributes:
+        body: The search.
+        params: The parameters that stay in the query.
+    """
+
+    body: Json
+    params: list[tuple[str, str]]
+
+
+async def receive_request(
+    incoming: IncomingRequest, understanding: SearchRewriter, recoded: Callable[[bytes], bytes] = to_utf8
+) -> ReceivedRequest:
+    """Wait for the body.
+
+    Args:
+        recoded: Puts it into UTF-8.
+
+    Raises:
+        RequestTooLarge, BadRequest: as `IncomingRequest.body` and `decompressed`.
+    """
+    raw = await incoming.body()
+    mode = understanding.mode(incoming.header(MODE_HEADER))
+    plain = None
+    if has_json_body(incoming) and mode is not RewriteMode.OFF:
+        plain = await decompress_offloaded(raw, incoming)
+    if plain is not None:
+        plain = await offload_if_large(len(plain), recoded, plain)
+    return ReceivedRequest(OutgoingRequest.same(incoming, raw), mode, plain)
+
+
+async def decompress_offloaded(raw: bytes, incoming: IncomingRequest) -> bytes | None:
+    """A body without its content encoding; None where that is one that cannot be undone here.
+
+    Raises:
+        RequestTooLarge, BadRequest: as `decompressed`.
+    """
+    # How large a compressed body is, is known only afterwards.
+    size = incoming.limits.body_bytes if incoming.header(b"content-encoding") else len(raw)
+    return await offload_if_large(size, decompress_body, raw, incoming)
+
+
+def parse_search(plain: bytes, incoming: IncomingRequest) -> ParsedSearch:
+    """The search of a request, which may stand in its body or in its query.
+
+    Raises:
+        NotPlainJson: it is for the engine to say what is wrong with it.
+    """
+    params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
+    given = dict(params)
+    if not plain.strip() and "source" in given:
+        plain = given.pop("source").encode()
+        params = [(name, value) for name, value in params if name not in ("source", "source_content_type")]
+    body = parse_object(plain) if plain.strip() else {}
+    if "q" in given:
+        # The engine takes `q` in place of the body's query.
+        said: Json = {
+            _URI_SEARCH_PARAMETERS[name]: value for name, value in given.items() if name in _URI_SEARCH_PARAMETERS
+        }
+        body = body | {"query": {"query_string": said}}
+        params = [(name, value) for name, value in params if name not in _URI_SEARCH_PARAMETERS]
+    return ParsedSearch(body, params)
+
+
+def has_json_body(incoming: IncomingRequest) -> bool:
+    """Whether a request's body is JSON, also in the clients' own dialect of the type; engines refuse one without."""
+    return not incoming.has_body or b"json" in incoming.header(b"content-type").lower()
+
+
+_TEMPLATE_MEMBERS = ("id", "source", "params")
+# What a request for a template says of the search itself.
+_SEARCH_MEMBERS = ("explain", "profile")
+
+
+class TemplateRenderer:
+    """Has templates filled in by the engine, with the caller's rights.
+
+    Args:
+        upstream: The engine.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def render(self, body: Json, incoming: IncomingRequest) -> Json | BufferedResponse:
+        """The search that a template stands for, or what the engine answers where there is none.
+
+        Args:
+            body: Of `_search/template`.
+
+        Raises:
+            EngineUnreachable: the engine does not answer.
+        """
+        wanted = {name: body[name] for name in _TEMPLATE_MEMBERS if name in body}
+        render = OutgoingRequest.rewritten(incoming, write_object(wanted), b"/_render/template", "POST")
+        answer = await fetch_response(self._upstream, render)
+        if answer.status != 200:
+            return answer
+        try:
+            output = parse_object(answer.body).get("template_output")
+        except UnsupportedJson:
+            return answer
+        if not isinstance(output, dict):
+            return answer
+        return output | {name: body[name] for name in _SEARCH_MEMBERS if name in body}
+
+
+_CACHE_SIZE = 1000
+_MAX_INDICES = 10_000
+# No index has such a name.
+_NO_INDEX = "_none"
+
+
+class PitResolver:
+    """Asks the engine itself, so that a point in time opened elsewhere (or through another gateway) works too.
+
+    Args:
+        upstream: The engine.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._keys = CallerCacheKeys()
+        self._known: LRUCache[bytes, str] = LRUCache(_CACHE_SIZE)
+
+    async def expression(self, body: Json, incoming: IncomingRequest) -> str:
+        """The indices of a search's point in time as a path names them.
+
+        Indices without a document in it are left out: nothing can be found in them.
+
+        Raises:
+            EngineUnreachable, RequestFailed: the engine cannot be asked.
+        """
+        pit = body["pit"]
+        opened = pit.get("id") if isinstance(pit, dict) else None
+        if not isinstance(opened, str):
+            return _NO_INDEX
+        # Of this caller: another one who has got hold of the id may not learn what it stands for.
+        key = self._keys.key(incoming.headers, opened)
+        if key not in self._known:
+            expression = await self._ask(opened, incoming)
+            if expression is None:
+                return _NO_INDEX
+            self._known[key] = expression
+        return self._known[key]
+
+    async def _ask(self, opened: str, incoming: IncomingRequest) -> str | None:
+        """None where the point in time is over, or is not the caller's: the engine says so to the search itself."""
+        names: Json = {"terms": {"field": "_index", "size": _MAX_INDICES}}
+        question: Json = {"size": 0, "track_total_hits": False, "pit": {"id": opened}, "aggs": {"indices": names}}
+        answer = await self._upstream.ask("POST", "/_search", credential_headers(incoming.headers), question)
+        if answer.status in CLIENT_ERROR_STATUSES:
+            return None
+        told = self._upstream.needed(answer, "POST /_search")
+        with self._upstream.reading("POST /_search"):
+            found = [bucket["key"] for bucket in told["aggregations"]["indices"]["buckets"]]
+            return ",".join(quote(name, safe="") for name in found) or _NO_INDEX

@@ -1,1 +1,0 @@
-"""The log of searches: an index that dashboards read."""

@@ -1,0 +1,278 @@
+"""The items (actions) of a `_bulk` request, read window by window; all bytes are kept."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from es_sbert.gateway.proxy.json_bodies import lines_to_utf8
+
+# What JSON takes for white space; a line feed ends a line of a bulk request.
+JSON_SPACE = b" \t\r\n"
+# Bytes of a body that are worked on in one step.
+_STEP_BYTES = 1024 * 1024
+# Engines index a part of this size in a fraction of a second. Many more small documents at once make their garbage
+# collections long, and all other requests wait for these.
+_PART_ITEMS = 5000
+_PART_BYTES = 4 * 1024 * 1024
+
+
+class OpType(StrEnum):
+    """What an action does."""
+
+    INDEX = "index"
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkItem:
+    """One action.
+
+    Attributes:
+        operation: What it does.
+        index: Index, alias or data stream, as it is called (not percent-encoded).
+        id: The document's; None where the engine is to give it one.
+        routing: What chooses its shard; None where that is the id.
+        head: The bytes before its document: of a bulk request the action's line.
+        source: The bytes of its document, the white space around it left out; empty where it has none.
+        tail: The bytes behind its document.
+    """
+
+    operation: OpType
+    index: str
+    id: str | None
+    routing: str | None
+    head: bytes
+    source: bytes
+    tail: bytes
+
+    @property
+    def body(self) -> bytes:
+        """All its bytes."""
+        return self.head + self.source + self.tail
+
+    def with_source(self, source: bytes) -> BulkItem:
+        """The same action on another document."""
+        return replace(self, source=source)
+
+
+class _InvalidBulkLine(ValueError):
+    """The engine says by itself what is wrong with it."""
+
+
+def document_item(operation: OpType, index: str, id: str | None, routing: str | None, source: bytes) -> BulkItem:
+    """The action of a request to a document API, whose body is the document."""
+    return _make_item(operation, index, id, routing, b"", source)
+
+
+@dataclass(frozen=True)
+class WindowLimits:
+    """How much of a bulk request is worked on at a time.
+
+    Attributes:
+        items: Most actions.
+        bytes: Most bytes of memory, as `weight` estimates them. A larger action makes a window alone.
+        weight: Estimates the memory for an action, from the name of its index and the bytes of its lines.
+    """
+
+    items: int
+    bytes: int
+    weight: Callable[[str, int], int]
+
+
+@dataclass(frozen=True)
+class BulkWindow:
+    """Successive actions of a bulk request.
+
+    Attributes:
+        items: In order.
+        rest: Lines after the last action of the request, which engines pass over.
+        end: Offset of the next window in the request's body.
+    """
+
+    items: list[BulkItem]
+    rest: bytes
+    end: int
+
+    @property
+    def body(self) -> bytes:
+        """All bytes."""
+        return b"".join([*(item.body for item in self.items), self.rest])
+
+
+@dataclass(frozen=True)
+class BulkBody:
+    """The body of a bulk request in which each line is certainly an action or its document.
+
+    Only its bytes are kept, and actions are read from them window by window: as objects, all actions of a large request
+    would take many times the memory of its body.
+
+    Attributes:
+        body: In UTF-8.
+        index, routing: Apply to actions that do not say their own.
+        names: Indices that documents are written to; None where these are more than `most_names`.
+        cuts: Offsets at which a body is cut that is sent in parts as it came: where each part begins, and the end.
+    """
+
+    body: bytes
+    index: str
+    routing: str | None
+    names: frozenset[str] | None
+    cuts: tuple[int, ...]
+
+    @classmethod
+    def read_in_steps(
+        cls, body: bytes, index: str = "", routing: str | None = None, most_names: int = 1000
+    ) -> Generator[None, None, BulkBody | None]:
+        """Check the lines of a body, a part of it in each step.
+
+        Returns:
+            None where the engine refuses the whole request, or where it is not certain which line is which.
+        """
+        body = yield from _to_utf8_in_steps(body)
+        if not body.endswith(b"\n"):
+            return None
+        names: set[str] = set()
+        cuts, in_part = [0], 0
+        step_end = _STEP_BYTES
+        try:
+            for begin, document, end, _, said in _scan_actions(body, 0):
+                name = _name_or_none(said.get("_index")) or index
+                if not name:
+                    return None
+                # What is not an object has no text, and the engine refuses it.
+                if (
+                    name not in names
+                    and len(names) <= most_names
+                    and body[document:end].lstrip(JSON_SPACE).startswith(b"{")
+                ):
+                    names.add(name)
+                if in_part == _PART_ITEMS or (in_part and end - cuts[-1] > _PART_BYTES):
+                    cuts.append(begin)
+                    in_part = 0
+                in_part += 1
+                if end >= step_end:
+                    yield
+                    step_end = end + _STEP_BYTES
+        except _InvalidBulkLine:
+            return None
+        known = frozenset(names) if len(names) <= most_names else None
+        return cls(body, index, routing, known, (*cuts, len(body)))
+
+    def window(self, start: int, limits: WindowLimits) -> BulkWindow:
+        """The actions from an offset on, as many as the limits allow, and at least one.
+
+        Args:
+            start: 0, or the end of another window.
+        """
+        items: list[BulkItem] = []
+        size = 0
+        for begin, document, end, operation, said in _scan_actions(self.body, start):
+            name = self._index(said)
+            size += limits.weight(name, end - begin)
+            if items and (len(items) == limits.items or size > limits.bytes):
+                return BulkWindow(items, b"", begin)
+            items.append(self._read(operation, name, said, self.body[begin:document], self.body[document:end]))
+            start = end
+        return BulkWindow(items, self.body[start:], len(self.body))
+
+    def items(self, start: int, end: int) -> list[BulkItem]:
+        """The actions between two cuts."""
+        part = self.body[start:end]
+        return [
+            self._read(operation, self._index(said), said, part[begin:document], part[document:stop])
+            for begin, document, stop, operation, said in _scan_actions(part, 0)
+        ]
+
+    def _index(self, said: dict[str, Any]) -> str:
+        return _name_or_none(said.get("_index")) or self.index
+
+    def _read(self, operation: OpType, index: str, said: dict[str, Any], head: bytes, document: bytes) -> BulkItem:
+        own = said.get("routing", said.get("_routing"))
+        routing = self.routing if own is None else _name_or_none(own)
+        return _make_item(operation, index, _name_or_none(said.get("_id")), routing, head, document)
+
+
+def _make_item(
+    operation: OpType, index: str, id: str | None, routing: str | None, head: bytes, document: bytes
+) -> BulkItem:
+    source = document.strip(JSON_SPACE)
+    if not source:
+        return BulkItem(operation, index, id, routing, head, b"", document)
+    start = document.index(source)
+    return BulkItem(operation, index, id, routing, head + document[:start], source, document[start + len(source) :])
+
+
+def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpType, dict[str, Any]]]:
+    """Actions from an offset on: where each begins, where its document begins, where it ends, and what its line says.
+
+    Blank lines before an action, which engines pass over, are a part of it. Only line feeds end a line, whatever a
+    document's strings contain. Engines pass over a last action whose document is missing, too.
+
+    Raises:
+        _NotABulk: a line that is not an action.
+    """
+    begin = start
+    while start < len(body):
+        end = body.index(b"\n", start) + 1
+        line = body[start:end]
+        start = end
+        if not line.strip(JSON_SPACE):
+            continue
+        operation, said = _parse_action_line(line)
+        if operation is not OpType.DELETE:
+            if end == len(body):
+                return
+            end = body.index(b"\n", end) + 1
+        yield begin, start, end, operation, said
+        begin = start = end
+
+
+def _to_utf8_in_steps(body: bytes) -> Generator[None, None, bytes]:
+    """As `lines_to_utf8`, in steps: a list of all lines takes several times the memory of the body."""
+    for start in range(0, len(body), _STEP_BYTES):
+        end = start + _STEP_BYTES
+        if body.find(b"\0", start, end) >= 0 or body.find(codecs.BOM_UTF8, start, end + len(codecs.BOM_UTF8) - 1) >= 0:
+            break
+        yield
+    else:
+        return body
+    parts: list[bytes] = []
+    start = 0
+    while start < len(body):
+        end = body.find(b"\n", start + _STEP_BYTES) + 1 or len(body)
+        parts.append(lines_to_utf8(body[start:end]))
+        start = end
+        yield
+    return b"".join(parts)
+
+
+def _parse_action_line(line: bytes) -> tuple[OpType, dict[str, Any]]:
+    """An action's line.
+
+    Raises:
+        _NotABulk: it is none.
+    """
+    try:
+        action = orjson.loads(line)
+        [(name, said)] = action.items()
+        operation = OpType(name)
+    except (AttributeError, ValueError) as error:
+        raise _InvalidBulkLine from error
+    if not isinstance(said, dict):
+        raise _InvalidBulkLine
+    return operation, said
+
+
+def _name_or_none(value: object) -> str | None:
+    """A name as engines read it: a number is one too."""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,360 @@
+"""Change detection: which vectors a written document gets, keeps or loses, and its bytes with the new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from es_sbert.engines.protocol import Json
+from es_sbert.gateway.proxy.json_bodies import UnsupportedJson
+from es_sbert.gateway.proxy.json_bodies import parse_object as parse_plain_json
+from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
+from es_sbert.gateway.writes.json_splice import member_value, remove_members, replace_values
+from es_sbert.index.document_vectors import (
+    EmbeddingTarget,
+    EmbeddingTargets,
+    VectorFieldValue,
+    raw_document_meta,
+    read_document_meta,
+    vector_members,
+)
+from es_sbert.index.serialization import append_members
+from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
+from es_sbert.index.vector_meta import document_hash, is_vector_current
+from es_sbert.io.json_lines import depth_problem, parse_json_line
+
+# Index and id of a document, as an item calls them.
+WriteKey = tuple[str, str]
+# How engines let a request say yes.
+_TRUE_VALUES = (True, "true")
+
+
+@dataclass(frozen=True)
+class WriteItem:
+    """An item for an index with vector fields.
+
+    Attributes:
+        item: The item.
+        targets: The vector fields.
+        fields: Its JSON object; None where it is not one that can be read, or that the engine takes.
+        without_text: Names of the vector fields whose text is not known.
+    """
+
+    item: BulkItem
+    targets: EmbeddingTargets
+    fields: Json | None
+    without_text: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, item: BulkItem, targets: EmbeddingTargets, without_text: tuple[str, ...] = ()) -> WriteItem:
+        """Read an item's object."""
+        return cls(item, targets, _parse_document(item.source) if item.source else None, without_text)
+
+    @property
+    def key(self) -> WriteKey | None:
+        """The document; None where the engine gives it its id."""
+        return None if self.item.id is None else (self.item.index, self.item.id)
+
+    @property
+    def doc(self) -> Json | None:
+        """The partial document of an update without a script, which would decide by itself."""
+        if self.item.operation is not OpType.UPDATE or self.fields is None or "script" in self.fields:
+            return None
+        return _object_member(self.fields, "doc")
+
+    @property
+    def upsert(self) -> Json | None:
+        """What an update writes where there is no document yet; None where that is up to a script."""
+        if self.item.operation is not OpType.UPDATE or self.fields is None:
+            return None
+        return None if self.fields.get("scripted_upsert") in _TRUE_VALUES else _object_member(self.fields, "upsert")
+
+    @property
+    def creates(self) -> bool:
+        """Whether an update's partial document is the whole one where there is none yet."""
+        return self.fields is not None and self.fields.get("doc_as_upsert") in _TRUE_VALUES
+
+    @property
+    def complete_documents(self) -> list[Json]:
+        """The documents that may come into being as the item brings them."""
+        if self.fields is None or self.item.operation is OpType.DELETE:
+            return []
+        if self.item.operation is not OpType.UPDATE:
+            return [self.fields]
+        doc = self.doc if self.creates else None
+        return [document for document in (doc, self.upsert) if document is not None]
+
+    @property
+    def lacks_vector(self) -> bool:
+        """Whether a whole document brings no vector for a field whose text is not known."""
+        return any(document.get(name) is None for document in self.complete_documents for name in self.without_text)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it changes a document only in part."""
+        return self.doc is not None and not self.creates
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Fields of the document before that must be known."""
+        return () if self.doc is None or self.key is None else needed_previous_fields(self.doc, self.targets)
+
+    def changes(self, standing: PreviousDocument) -> dict[str, VectorChange]:
+        """What becomes of vectors: the item's member that is a document → its change; "" is the item's whole object.
+
+        Args:
+            standing: The document before; what it is matters only where `needed` is not empty.
+        """
+        if self.fields is None:
+            return {}
+        if self.item.operation is not OpType.UPDATE:
+            found = {"": whole_document_change(self.fields, self.targets)}
+        else:
+            doc, upsert = self.doc, self.upsert
+            found = {
+                "doc": NO_CHANGE
+                if doc is None
+                else partial_document_change(doc, standing, self.targets, creates=self.creates),
+                "upsert": NO_CHANGE if upsert is None else whole_document_change(upsert, self.targets),
+            }
+        return {member: change for member, change in found.items() if change}
+
+    def with_vectors(
+        self, changes: Mapping[str, VectorChange], filled: Mapping[str, Sequence[VectorFieldValue]]
+    ) -> BulkItem:
+        """The item with vectors in its documents.
+
+        A partial document clears the wanted fields that it gets no vector for: the old one stood for another text.
+
+        Args:
+            filled: Vector fields of each member.
+        """
+        source = self.item.source
+        values = {
+            member: _apply_change(
+                member_value(source, member) if member else source,
+                change,
+                filled.get(member, ()),
+                partial=member == "doc",
+            )
+            for member, change in changes.items()
+        }
+        return self.item.with_source(values[""] if "" in values else replace_values(source, values))
+
+    def after(self, before: PreviousDocument) -> PreviousDocument:
+        """The document after the item, where the engine takes it."""
+        operation = self.item.operation
+        if operation is OpType.DELETE:
+            return NoPreviousDocument.MISSING
+        if operation is OpType.CREATE and before is not NoPreviousDocument.MISSING:
+            return before
+        if self.fields is None:
+            return NoPreviousDocument.UNKNOWN
+        if operation is not OpType.UPDATE:
+            return self.fields
+        if before is NoPreviousDocument.MISSING:
+            doc = self.doc if self.creates else None
+            return next((found for found in (doc, self.upsert) if found is not None), before)
+        doc = self.doc
+        if doc is None or not isinstance(before, dict):
+            return NoPreviousDocument.UNKNOWN
+        return merge_partial_document(before, doc)
+
+
+def previous_documents(
+    written: Sequence[WriteItem], found: Mapping[WriteKey, PreviousDocument]
+) -> list[PreviousDocument]:
+    """The document before each item, where items of the same request may have written it already.
+
+    Args:
+        found: The documents before the request; those that no item needs may be left out.
+    """
+    now = dict(found)
+    result: list[PreviousDocument] = []
+    for one in written:
+        before = NoPreviousDocument.UNKNOWN if one.key is None else now.get(one.key, NoPreviousDocument.UNKNOWN)
+        result.append(before)
+        if one.key in now:
+            now[one.key] = one.after(before)
+    return result
+
+
+def _apply_change(source: bytes, change: VectorChange, filled: Sequence[VectorFieldValue], *, partial: bool) -> bytes:
+    if change.removed:
+        source = remove_members(source, change.removed)
+    got = {field.field for field in filled}
+    lost = [target.field for target, _ in change.wanted if target.field not in got]
+    return append_members(source, vector_members(filled, [*change.cleared, *lost] if partial else ()))
+
+
+def _parse_document(source: bytes) -> Json | None:
+    """An object; None where it is none that the engine takes, or that can be read."""
+    fields = parse_json_line(source)
+    if isinstance(fields, str):
+        try:
+            # Engines take lone surrogates too.
+            fields = parse_plain_json(source.decode(), finite=False)
+        except (UnsupportedJson, UnicodeDecodeError):
+            return None
+    return fields if depth_problem(fields, source) is None else None
+
+
+def _object_member(fields: Json, name: str) -> Json | None:
+    value = fields.get(name)
+    return value if isinstance(value, dict) else None
+
+
+class NoPreviousDocument(Enum):
+    """Why the document that an update is about is not at hand."""
+
+    MISSING = auto()  # there is none
+    UNKNOWN = auto()  # it cannot be known what will be there
+
+
+# A document as it stands before an update: the fields that matter.
+PreviousDocument = Json | NoPreviousDocument
+
+
+@dataclass(frozen=True)
+class VectorChange:
+    """What an object that is written gets and loses.
+
+    Attributes:
+        wanted: Vector fields that get a new vector, each with the text.
+        removed: Members of the object that are left out: vectors of an older text, and the objects beside them.
+        cleared: Vector fields that a partial document takes away from the document.
+        document_hash: Of the whole document; None for a part of one.
+    """
+
+    wanted: tuple[tuple[EmbeddingTarget, str], ...] = ()
+    removed: frozenset[str] = frozenset()
+    cleared: tuple[str, ...] = ()
+    document_hash: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.wanted or self.removed or self.cleared)
+
+
+NO_CHANGE = VectorChange()
+
+
+def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> VectorChange:
+    """What a document that takes the place of another (or of none) gets: a vector for each text that it has.
+
+    A vector that the client brings stays, unless the object beside it says that it is of another text or model: then
+    it is a copy of what the index held before.
+    """
+    wanted: list[tuple[EmbeddingTarget, str]] = []
+    removed: set[str] = set()
+    for target in targets:
+        text = _text(fields, target.template)
+        if not _keeps_client_vector(fields, target, text):
+            removed |= _replaced_members(fields, target, bool(text))
+            wanted += [(target, text)] if text else []
+    if not wanted and not removed:
+        return NO_CHANGE
+    content = {name: value for name, value in fields.items() if name not in removed}
+    return VectorChange(tuple(wanted), frozenset(removed), (), document_hash(content))
+
+
+def partial_document_change(
+    doc: Json, standing: PreviousDocument, targets: Sequence[EmbeddingTarget], *, creates: bool
+) -> VectorChange:
+    """What a partial document gets for the texts that it changes.
+
+    Args:
+        standing: The document before.
+        creates: Whether the partial document is the whole one where there is none yet (`doc_as_upsert`).
+    """
+    wanted: list[tuple[EmbeddingTarget, str]] = []
+    removed: set[str] = set()
+    cleared: list[str] = []
+    for target in targets:
+        if not _is_touched(doc, target.template):
+            continue
+        if _is_complete(doc, target.template) or (standing is NoPreviousDocument.MISSING and creates):
+            text: str | None = _text(doc, target.template)
+        elif isinstance(standing, dict):
+            text = _text(merge_partial_document(standing, doc), target.template)
+            if is_vector_current(raw_document_meta(standing, target.meta_field), text, target.meta.fingerprint):
+                continue
+        elif standing is NoPreviousDocument.UNKNOWN:
+            text = None
+        else:
+            continue  # there is nothing to update, and the engine says so
+        if _keeps_client_vector(doc, target, text or ""):
+            continue
+        removed |= _replaced_members(doc, target, True)
+        if text:
+            wanted.append((target, text))
+        else:
+            cleared.append(target.field)
+    return VectorChange(tuple(wanted), frozenset(removed), tuple(cleared))
+
+
+def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tuple[str, ...]:
+    """What must be known of the document before, so that the texts that a partial document changes are whole."""
+    needed = [
+        name
+        for target in targets
+        if _is_touched(doc, target.template) and not _is_complete(doc, target.template)
+        for name in (*target.template.fields, target.meta_field)
+    ]
+    return tuple(dict.fromkeys(needed))
+
+
+def merge_partial_document(standing: Mapping[str, Any], doc: Mapping[str, Any]) -> Json:
+    """A document after a partial update, as engines do it: objects are merged, all else is replaced."""
+    result = dict(standing)
+    for name, value in doc.items():
+        before = result.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        result[name] = merge_partial_document(before, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def _text(fields: Json, template: TextTemplate) -> str:
+    """The text to embed; empty where there is none, or none that a model could read."""
+    try:
+        text = "" if template.is_missing(fields) else template.render(fields)
+    except TextFieldError:
+        return ""
+    return text if text.strip() else ""
+
+
+def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str) -> bool:
+    """Whether the object brings a vector that is to stay."""
+    if fields.get(target.field) is None:
+        return False
+    if read_document_meta(fields, target.meta_field) is None:
+        return True
+    return is_vector_current(raw_document_meta(fields, target.meta_field), text, target.meta.fingerprint)
+
+
+def _replaced_members(fields: Json, target: EmbeddingTarget, replaced: bool) -> set[str]:
+    """Members that give way; nulls only to what replaces them."""
+    names = (target.field, target.meta_field)
+    return {name for name in names if name in fields and (replaced or fields[name] is not None)}
+
+
+def _is_touched(doc: Json, template: TextTemplate) -> bool:
+    return any(_sets_field(doc, field) for field in template.fields)
+
+
+def _is_complete(doc: Json, template: TextTemplate) -> bool:
+    return all(_sets_field(doc, field) for field in template.fields)
+
+
+def _sets_field(doc: Json, field: str) -> bool:
+    """Whether a partial document decides what stands at a dotted name, be it by something else in an object's place."""
+    if find_field(doc, field) is not MISSING:
+        return True
+    head, dot, _ = field.rpartition(".")
+    while dot:
+        value = find_field(doc, head)
+        if value is not MISSING:
+            return not isinstance(value, Mapping)
+        head, dot, _ = head.rpartition(".")
+    return False

@@ -1,0 +1,347 @@
+"""Send a bulk request with vectors, in parts if it has become too large, and join the responses."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+from starlette.types import Send
+
+from es_sbert.engines.protocol import Json
+from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.gateway.concurrency import offload_if_large
+from es_sbert.gateway.errors import error_object, http_status, response_headers
+from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest
+from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
+from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.writes.bulk_items import BulkItem
+from es_sbert.index.serialization import bulk_bodies
+
+# Bytes of an item's result, about.
+_RESULT_BYTES = 200
+
+
+class BulkRejectedError(Exception):
+    """The engine refused the first part of a request, before anything was written: its answer is that to all parts."""
+
+    def __init__(self, answer: BufferedResponse) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+class BulkSender:
+    """Sends the items of one bulk request, in their order, and joins the answers to one.
+
+    Args:
+        incoming: The request.
+        upstream: The engine.
+        most_bytes: Of one request to the engine: vectors make a request larger than the client meant it to be.
+
+    Attributes:
+        began: Whether the engine has taken a part.
+    """
+
+    def __init__(self, incoming: IncomingRequest, upstream: Upstream, most_bytes: int) -> None:
+        self._incoming = incoming
+        self._upstream = upstream
+        self._most_bytes = most_bytes
+        self._joined = JoinedBulkResponse()
+        self._headers = response_headers(upstream.flavour, 0)
+        self._failures: list[EngineUnreachable] = []  # since the last answer
+        self.began = False
+
+    @property
+    def lost(self) -> EngineUnreachable | None:
+        """Why no more need be tried: the engine has not answered for two times."""
+        return self._failures[-1] if len(self._failures) > 1 else None
+
+    async def parts(self, items: Sequence[BulkItem], refused: Mapping[int, EsSbertError]) -> list[list[BulkItem]]:
+        """The items in the parts that are sent.
+
+        Args:
+            refused: Number of an item that is not sent → what its result says.
+        """
+        sent = [item for number, item in enumerate(items) if number not in refused]
+        return await offload_if_large(_source_bytes(sent), _split_items, sent, self._most_bytes)
+
+    async def send(self, items: Sequence[BulkItem], refused: Mapping[int, EsSbertError]) -> None:
+        """Send the next items.
+
+        Args:
+            refused: Number of an item that is not sent → what its result says.
+
+        Raises:
+            RequestRefused: the engine refused the first part.
+            EngineUnreachable: no answer came to the first part.
+        """
+        answers = [await self._send(part) for part in await self.parts(items, refused)]
+        await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, answers, items, refused)
+
+    async def send_unchanged(self, body: bytes, items: Callable[[], Sequence[BulkItem]]) -> None:
+        """Send the next items, none of which is refused.
+
+        Args:
+            body: Their bytes.
+            items: Reads them, where their results must be told apart.
+
+        Raises:
+            RequestRefused: the engine refused the first part.
+            EngineUnreachable: no answer came to the first part.
+        """
+        answer = await self._post(body)
+        if isinstance(answer, BufferedResponse) and answer.status == 200:
+            text = RawBulkResponse.of(answer.body)
+            if text is not None:
+                await offload_if_large(len(text.results), self._joined.add_raw, text)
+                return
+        sent = await offload_if_large(len(body), items)
+        await offload_if_large(len(body), self._joined.add, [await _part_response(sent, answer)], sent, {})
+
+    async def refuse(self, items: Sequence[BulkItem], error: EsSbertError) -> None:
+        """Add results for the next items, none of which is sent."""
+        if isinstance(error, EngineUnreachable):
+            self._failures.append(error)
+        refused = dict.fromkeys(range(len(items)), error)
+        await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, (), items, refused)
+
+    async def reply(self, send: Send) -> int:
+        """Send the joined answer to the caller."""
+        headers = [(name, value) for name, value in self._headers if name.lower() != b"content-length"]
+        headers.append((b"content-length", b"%d" % self._joined.length))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        parts = self._joined.body()
+        while (part := await offload_if_large(self._joined.length, next, parts, None)) is not None:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        return 200
+
+    async def _send(self, part: list[BulkItem]) -> Json:
+        return await _part_response(part, await self._post(await join_items(part)))
+
+    async def _post(self, body: bytes) -> BufferedResponse | EngineUnreachable:
+        """The answer to a part, or why there is none to a later one."""
+        try:
+            answer = await fetch_response(
+                self._upstream, _with_json_response(OutgoingRequest.rewritten(self._incoming, body))
+            )
+        except EngineUnreachable as error:
+            if not self.began:
+                raise
+            self._failures.append(error)
+            return error
+        self._failures.clear()
+        if not self.began:
+            if answer.status != 200:
+                # What the engine has against the request it has against all of it.
+                raise BulkRejectedError(answer)
+            self._headers = answer.headers
+            self.began = True
+        return answer
+
+
+async def join_items(items: Sequence[BulkItem], rest: bytes = b"") -> bytes:
+    """The bytes of a request with these items.
+
+    Args:
+        rest: What follows them.
+    """
+    return await offload_if_large(_source_bytes(items), _join_items, items, rest)
+
+
+def _join_items(items: Sequence[BulkItem], rest: bytes) -> bytes:
+    return b"".join([*(item.body for item in items), rest])
+
+
+def _split_items(items: Sequence[BulkItem], most_bytes: int) -> list[list[BulkItem]]:
+    return list(bulk_bodies(items, most_bytes))
+
+
+def _source_bytes(items: Sequence[BulkItem]) -> int:
+    return sum(len(item.source) for item in items)
+
+
+def _with_json_response(outgoing: OutgoingRequest) -> OutgoingRequest:
+    """The same request with an answer that can be put together with others: YAML, CBOR and SMILE are asked for by
+    header or by the parameter `format`."""
+    headers = [(name, value) for name, value in outgoing.headers if name != b"accept" or b"json" in value.lower()]
+    path, mark, query = outgoing.target.partition(b"?")
+    asked = b"&".join(pair for pair in query.split(b"&") if not pair.startswith(b"format="))
+    return replace(outgoing, headers=headers, target=path + mark + asked)
+
+
+async def _part_response(part: Sequence[BulkItem], answer: BufferedResponse | EngineUnreachable) -> Json:
+    """What a part adds to the answer. Where the engine refused a later one as a whole, others are written already."""
+    if isinstance(answer, EngineUnreachable):
+        return failed_part_response(part, http_status(answer), error_object(answer))
+    whole = await offload_if_large(len(answer.body), parse_bulk_response, answer.body)
+    if answer.status == 200 and whole is not None:
+        return whole
+    reason = {
+        "type": "es_sbert_part_refused",
+        "reason": f"the engine answered a part of the request with {answer.status}",
+    }
+    error = reason if whole is None else whole.get("error", reason)
+    return failed_part_response(part, answer.status if answer.status >= 400 else 502, error)
+
+
+# Enough for results, which are much alike, and fast.
+_ZLIB_LEVEL = 1
+# Milliseconds, which add up.
+_DURATIONS = ("took", "ingest_took")
+_ITEMS, _TAIL = b'"items":[', b"]}"
+
+
+@dataclass(frozen=True)
+class _CompressedResults:
+    """A part of the answer, compressed: results of a hundred thousand items take a hundred megabytes."""
+
+    compressed: bytes
+    length: int
+
+    @classmethod
+    def of(cls, text: bytes) -> _CompressedResults:
+        return cls(zlib.compress(text, _ZLIB_LEVEL), len(text))
+
+
+class JoinedBulkResponse:
+    """One answer to a bulk request, in the order of its items. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._members: Json | None = None
+        self._durations: Counter[str] = Counter()
+        self._errors = False
+        self._parts: list[_CompressedResults] = []
+
+    def add(self, answers: Sequence[Json], items: Sequence[BulkItem], refused: Mapping[int, EsSbertError]) -> None:
+        """Add the results of the next items.
+
+        Args:
+            answers: To the parts in which the items were sent, in their order; none where nothing was sent.
+            items: The items.
+            refused: Number of an item → why it was not sent.
+        """
+        for answer in answers:
+            self._add_members(answer)
+        results = _merge_results(answers, items, refused)
+        self._errors |= any("error" in result for one in results for result in one.values())
+        if results:
+            self._parts.append(_CompressedResults.of(b",".join(map(write_object, results))))
+
+    def add_raw(self, answer: RawBulkResponse) -> None:
+        """Add the results of the next items, all of which were sent."""
+        self._add_members(answer.members)
+        if answer.results:
+            self._parts.append(_CompressedResults.of(answer.results))
+
+    def _add_members(self, members: Json) -> None:
+        if self._members is None:
+            self._members = {name: value for name, value in members.items() if name != "items"}
+        self._errors |= members.get("errors", False)
+        self._durations.update({name: members[name] for name in _DURATIONS if name in members})
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole answer."""
+        return len(self._head()) + sum(part.length + 1 for part in self._parts) - bool(self._parts) + len(_TAIL)
+
+    def body(self) -> Iterator[bytes]:
+        """The answer, in parts."""
+        yield self._head()
+        for number, part in enumerate(self._parts):
+            yield (b"," if number else b"") + zlib.decompress(part.compressed)
+        yield _TAIL
+
+    def _head(self) -> bytes:
+        members: Json = {"took": 0, "errors": False} if self._members is None else dict(self._members)
+        # What a `filter_path` took away is not known, unless an item tells it.
+        members |= {name: value for name, value in self._durations.items() if name in members}
+        if "errors" in members or self._errors:
+            members["errors"] = self._errors
+        return write_object(members)[:-1] + (b"," if members else b"") + b'"items":['
+
+
+@dataclass(frozen=True)
+class RawBulkResponse:
+    """An answer whose results are not read.
+
+    Attributes:
+        members: All but `items`.
+        results: The bytes between the brackets of `items`.
+    """
+
+    members: Json
+    results: bytes
+
+    @classmethod
+    def of(cls, body: bytes) -> RawBulkResponse | None:
+        """None where the answer is not of the form that engines usually write, or was filtered: it must be read."""
+        start = body.find(_ITEMS) + len(_ITEMS)
+        if start < len(_ITEMS) or not body.endswith(_TAIL):
+            return None
+        try:
+            members = orjson.loads(body[:start] + _TAIL)
+        except orjson.JSONDecodeError:
+            return None
+        if (
+            members.pop("items", None) != []
+            or not isinstance(members.get("errors"), bool)
+            or not _has_valid_durations(members)
+        ):
+            return None
+        return cls(members, body[start : -len(_TAIL)])
+
+
+def parse_bulk_response(body: bytes) -> Json | None:
+    """An answer's object; None where it is not the answer to a bulk request, nor an error."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:
+            # What is told of an item may hold lone surrogates.
+            answer = parse_object(body)
+        except UnsupportedJson:
+            return None
+    return answer if _is_bulk_response(answer) else None
+
+
+def _is_bulk_response(answer: object) -> bool:
+    if not isinstance(answer, dict) or not _has_valid_durations(answer):
+        return False
+    items = answer.get("items", [])
+    return isinstance(items, list) and all(
+        isinstance(item, dict) and all(isinstance(result, dict) for result in item.values()) for item in items
+    )
+
+
+def _has_valid_durations(members: Json) -> bool:
+    return all(isinstance(members.get(name, 0), int) for name in _DURATIONS)
+
+
+def rejected_item_result(item: BulkItem, error: EsSbertError) -> Json:
+    """The result of an item that was not sent, as the engine writes results."""
+    return _error_result(item, http_status(error), error_object(error))
+
+
+def failed_part_response(items: Sequence[BulkItem], status: int, error: object) -> Json:
+    """What a part that the engine refused as a whole adds to the answer."""
+    return {"took": 0, "errors": True, "items": [_error_result(item, status, error) for item in items]}
+
+
+def _error_result(item: BulkItem, status: int, error: object) -> Json:
+    return {str(item.operation): {"_index": item.index, "_id": item.id, "status": status, "error": error}}
+
+
+def _merge_results(
+    answers: Sequence[Json], items: Sequence[BulkItem], refused: Mapping[int, EsSbertError]
+) -> list[Json]:
+    given = [result for answer in answers for result in answer.get("items", ())]
+    own = {number: rejected_item_result(items[number], error) for number, error in sorted(refused.items())}
+    if len(given) + len(own) != len(items):
+        # A `filter_path` took results out of the answer: which item the others belong to cannot be known, nor asked.
+        return [*given, *own.values()]
+    others = iter(given)
+    return [own[number] if number in own else next(others) for number in range(len(items))]

@@ -1,0 +1,286 @@
+"""Check whether es-sbert can adopt a vector field that another program fills."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from es_sbert.engines.protocol import Engine, EngineInfo, EngineType, IndexState, Json
+from es_sbert.errors import IndexMismatch, VectorIndexError
+from es_sbert.index.load_checks import check_can_hold_vectors, fields_missing_from_source
+from es_sbert.index.mapping import (
+    VECTOR_TYPES,
+    IndexType,
+    check_field_name,
+    mapped_dimensions,
+    mapped_similarity,
+    mapping_addition,
+    plain_vector_fields,
+    vector_fields,
+)
+from es_sbert.index.text_template import DEFAULT_TEXT_FIELD, TextTemplate, format_vector_field_option
+from es_sbert.index.vector_field import (
+    FieldOutcome,
+    VectorField,
+    check_field_model,
+    index_not_found,
+    text_mismatch,
+    vector_field_from_state,
+)
+from es_sbert.index.vector_meta import VectorFieldMeta, document_meta_field
+
+_WRITE_BLOCKS = (
+    "index.blocks.write", "index.blocks.read_only", "index.blocks.read_only_allow_delete", "index.blocks.metadata",
+)  # fmt: skip
+# Flavour → the similarity that es-sbert searches by, and the parameter of the mapping that names it.
+_COSINE_BY_ENGINE = {
+    EngineType.ELASTICSEARCH: ("cosine", "similarity"),
+    EngineType.OPENSEARCH: ("cosinesimil", "space_type"),
+}
+
+
+@dataclass(frozen=True)
+class AdoptableField:
+    """A vector field whose mapping suits es-sbert.
+
+    Attributes:
+        state: Its index.
+        name: The field.
+        dimensions: Length of its vectors.
+        index_type: How they are stored.
+        template: The text that its vectors are said to be made from.
+        stored: The field's entry in `_meta.es_sbert`, where es-sbert fills it already; documents without metadata can
+            still be adopted.
+    """
+
+    state: IndexState
+    name: str
+    dimensions: int
+    index_type: IndexType
+    template: TextTemplate
+    stored: VectorFieldMeta | None = None
+
+    @property
+    def where(self) -> str:
+        """`INDEX.FIELD`, for messages."""
+        return f"{self.state.name}.{self.name}"
+
+    def meta(self, fingerprint: str, model: str) -> VectorFieldMeta:
+        """What the mapping says of the field once it is adopted."""
+        if self.stored is not None:
+            return self.stored.model_copy(update={"text": self.template.template})
+        return VectorFieldMeta(
+            fingerprint=fingerprint,
+            model=model,
+            dimensions=self.dimensions,
+            index_type=self.index_type,
+            text=self.template.template,
+        )
+
+    def check_model(self, fingerprint: str, model: str, dimensions: int) -> None:
+        """Refuse a model whose vectors cannot be those of the field.
+
+        Raises:
+            IndexMismatch: other dimensions; or the field is es-sbert's already, and of another model.
+        """
+        if dimensions != self.dimensions:
+            raise IndexMismatch(
+                f"{self.where} holds vectors of {self.dimensions} dimensions, the model {model!r} makes {dimensions}",
+                "Give --model the model that made the vectors.",
+            )
+        if self.stored is not None:
+            check_field_model(
+                VectorField(self.state.name, self.name, self.stored, FieldOutcome.PRESENT), fingerprint, model
+            )
+
+    def mapping_change(self, info: EngineInfo, meta: VectorFieldMeta, existing_meta: Json) -> Json:
+        """Body of `PUT /index/_mapping` that makes the field es-sbert's; the field itself stays as it is mapped.
+
+        Args:
+            existing_meta: `_meta` of the mapping as it is now.
+        """
+        body = mapping_addition(info.flavour, self.name, meta, existing_meta)
+        del body["properties"][self.name]
+        return body
+
+
+def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: TextTemplate | None) -> AdoptableField:
+    """Look at the mapping of a vector field.
+
+    Args:
+        index: Index, or alias of one.
+        text: What its vectors were made from; None takes the text that `_meta` names, or the field `text`.
+
+    Raises:
+        IndexMissing: there is no such index.
+        IndexMismatch: the alias points to several indices; no such field; one that holds no vectors, or vectors that
+            es-sbert cannot search; one that es-sbert fills from another text.
+        VectorIndexError: documents of the index cannot be updated.
+        UsageError: an impossible field name.
+        EngineError: the engine failed.
+    """
+    state = engine.get_index(index)
+    if state is None:
+        raise index_not_found(index, engine)
+    if vector_field in vector_fields(state.mappings, state.name):
+        _check_takes_updates(state)
+        return _es_sbert_field(engine, index, state, vector_field, text)
+    return check_plain_field(engine.info, state, vector_field, text)
+
+
+def check_plain_field(
+    info: EngineInfo, state: IndexState, vector_field: str, text: TextTemplate | None
+) -> AdoptableField:
+    """As `read_adoptable_field`, of an index that was looked at already and a field that es-sbert does not fill."""
+    property = _vector_mapping(info, state, vector_field)
+    _check_takes_updates(state)
+    dimensions = mapped_dimensions(info.flavour, property)
+    if dimensions is None:
+        raise IndexMismatch(
+            f"the mapping of {state.name}.{vector_field} does not tell how long its vectors are",
+            f"Embed the documents into another field: `es-sbert ingest --index {state.name} --vector-field OTHER`.",
+        )
+    _check_vector_mapping(info, state, vector_field, property)
+    index_type = _index_type(info, state, vector_field, property)
+    meta_field = document_meta_field(vector_field)
+    if meta_field in state.mappings["properties"] and "properties" not in state.mappings["properties"][meta_field]:
+        raise IndexMismatch(
+            f"the field {meta_field!r} of {state.name} is in the way: es-sbert keeps the metadata of each vector in an "
+            "object of that name",
+            copy_remedy(vector_field, "with a `script` that renames the field that is in the way"),
+        )
+    template = text or TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
+    return AdoptableField(state, vector_field, dimensions, index_type, template)
+
+
+def copy_remedy(vector_field: str, how: str = "which copies their vectors too") -> str:
+    """How to adopt vectors whose field or index cannot be used as it is."""
+    create = f"es-sbert index create NEW --model MODEL --text-field FIELD{format_vector_field_option(vector_field)}"
+    return (
+        f"Create an index that suits (`{create}`), copy the documents there (`POST _reindex`, {how}), and run "
+        "`es-sbert index adopt NEW` with the same options."
+    )
+
+
+def _es_sbert_field(
+    engine: Engine, index: str, state: IndexState, vector_field: str, text: TextTemplate | None
+) -> AdoptableField:
+    """A field that es-sbert fills: documents that others have written to it may lack metadata."""
+    field = vector_field_from_state(engine, state, vector_field)
+    meta = field.meta
+    if meta.passages is not None:
+        raise _several_vectors_error(state, vector_field)
+    if text is not None and meta.text not in (None, text.template):
+        raise text_mismatch(index, field, text.template, None)
+    template = text or TextTemplate.parse(meta.text or f"{{{DEFAULT_TEXT_FIELD}}}")
+    return AdoptableField(state, vector_field, meta.dimensions, IndexType(meta.index_type), template, meta)
+
+
+def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> Json:
+    """The mapping of the field."""
+    properties: Json = state.mappings.get("properties", {})
+    if "." in vector_field and vector_field.partition(".")[0] in properties:
+        raise IndexMismatch(
+            f"{vector_field} of {state.name} is inside an object, and es-sbert searches fields of the document itself",
+            copy_remedy("embedding", "with a `script` that moves each vector to the new field"),
+        )
+    check_field_name(vector_field)
+    if vector_field not in properties:
+        others = plain_vector_fields(info.flavour, state.mappings, state.name)
+        raise IndexMismatch(
+            f"the index {state.name} has no field {vector_field!r}",
+            f"Give --vector-field one of: {', '.join(others)}."
+            if others
+            else f"It has no vectors to adopt. Embed its documents: `es-sbert ingest --index {state.name} --text-field "
+            "FIELD`.",
+        )
+    property: Json = properties[vector_field]
+    if property.get("type") == "nested":
+        raise _several_vectors_error(state, vector_field)
+    if property.get("type") != VECTOR_TYPES[info.flavour]:
+        raise IndexMismatch(
+            f"the field {vector_field!r} of {state.name} is of type {property.get('type', 'object')}, not "
+            f"{VECTOR_TYPES[info.flavour]}",
+            "Give --vector-field the field that holds the vectors.",
+        )
+    return property
+
+
+def _several_vectors_error(state: IndexState, vector_field: str) -> IndexMismatch:
+    return IndexMismatch(
+        f"{state.name}.{vector_field} holds several vectors a document, and nothing tells which part of its text each "
+        "was made from",
+        "Embed the documents into another field: "
+        f"`es-sbert ingest --index {state.name} --vector-field OTHER --passages 256 --text-field FIELD`.",
+    )
+
+
+def _check_takes_updates(state: IndexState) -> None:
+    """Refuse an index whose documents cannot get metadata, or would lose something by it."""
+    check_can_hold_vectors(state)
+    lost = fields_missing_from_source(state.mappings, ())
+    if lost is not None:
+        raise VectorIndexError(
+            f"the index {state.name} keeps no {lost}: its vectors cannot be read back, or documents that get metadata "
+            "would lose fields",
+            "Load the documents from where they came from into an index that keeps all fields in `_source`: "
+            "`es-sbert ingest --index NEW FILE`.",
+        )
+    block = next((name for name in _WRITE_BLOCKS if state.settings.get(name) == "true"), None)
+    if block is not None:
+        raise VectorIndexError(
+            f"{state.name} has {block}, so that documents cannot get metadata",
+            f'Remove the block (`PUT {state.name}/_settings` with {{"{block}": null}}) and run the command again.',
+        )
+
+
+def _check_vector_mapping(info: EngineInfo, state: IndexState, vector_field: str, property: Json) -> None:
+    if property.get("index", True) is False:
+        raise IndexMismatch(
+            f"{state.name}.{vector_field} is mapped with `index: false`, so that no kNN search finds its vectors",
+            copy_remedy(vector_field),
+        )
+    kind = property.get("element_type") or property.get("data_type") or "float"
+    if kind != "float":
+        raise IndexMismatch(
+            f"{state.name}.{vector_field} holds vectors of {kind}, and es-sbert writes float32",
+            copy_remedy(vector_field),
+        )
+    wanted, parameter = _COSINE_BY_ENGINE[info.flavour]
+    similarity = mapped_similarity(info.flavour, property)
+    if similarity != wanted:
+        raise IndexMismatch(
+            f"{state.name}.{vector_field} compares vectors by {similarity}, es-sbert by their cosine "
+            f"(`{parameter}: {wanted}`)",
+            copy_remedy(vector_field),
+        )
+
+
+def _index_type(info: EngineInfo, state: IndexState, vector_field: str, property: Json) -> IndexType:
+    if info.flavour is EngineType.ELASTICSEARCH:
+        name = str(property.get("index_options", {}).get("type", IndexType.HNSW))
+        if name in list(IndexType):
+            return IndexType(name)
+    else:
+        found = _opensearch_type(state, property)
+        if isinstance(found, IndexType):
+            return found
+        name = found
+    raise IndexMismatch(
+        f"{state.name}.{vector_field} has the index type {name}, which es-sbert does not search",
+        copy_remedy(vector_field),
+    )
+
+
+def _opensearch_type(state: IndexState, property: Json) -> IndexType | str:
+    """The index type, or a description of one that es-sbert does not know."""
+    method = property.get("method")
+    if state.settings.get("index.knn") != "true":
+        return IndexType.FLAT
+    if method is None or "mode" in property or "compression_level" in property:
+        return "of the engine's own choice (a mapping without `method`, or with `mode` or `compression_level`)"
+    if (method.get("name"), method.get("engine")) != ("hnsw", "lucene"):
+        return f"{method.get('name')} of {method.get('engine')}"
+    encoder = method.get("parameters", {}).get("encoder", {}).get("name")
+    if encoder not in (None, "flat", "sq"):
+        return f"hnsw of lucene with the encoder {encoder}"
+    return IndexType.INT8_HNSW if encoder == "sq" else IndexType.HNSW

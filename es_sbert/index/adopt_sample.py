@@ -1,0 +1,352 @@
+"""Compare a sample of stored vectors with a model, and find the text that they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import permutations
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.adopt_field import AdoptableField
+from es_sbert.index.mapping import random_order_query
+from es_sbert.index.serialization import read_vector
+from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, find_field
+from es_sbert.index.vector_meta import document_meta_field
+
+# Failing documents that are shown.
+MAX_FAILING_SHOWN = 10
+
+
+class ComparedDocument(NamedTuple):
+    """A document whose vector was compared.
+
+    Attributes:
+        key: Its id and routing.
+        cosine: Of the stored vector and the model's; 0 where one of them has no direction.
+        is_truncated: Whether its text is longer than the model reads.
+    """
+
+    key: DocumentKey
+    cosine: float
+    is_truncated: bool
+
+    def as_json(self) -> Json:
+        document_id, routing = self.key
+        named: Json = {"id": document_id} if routing is None else {"id": document_id, "routing": routing}
+        return named | {"cosine": round(self.cosine, 6), "truncated": self.is_truncated}
+
+
+def row_cosines(one: Vectors, two: Vectors) -> NDArray[np.float64]:
+    """The cosine of each row of `one` with the same row of `two`; lengths do not matter.
+
+    Args:
+        one, two: *Shape:* ``(rows, dimensions)``.
+
+    Returns:
+        *Shape:* ``(rows,)``; 0 where a vector is zero or not finite.
+    """
+    a, b = np.asarray(one, dtype=np.float64), np.asarray(two, dtype=np.float64)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        cosines: NDArray[np.float64] = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+    return np.clip(np.nan_to_num(cosines, nan=0.0, posinf=0.0, neginf=0.0), -1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class SampleCheck:
+    """How well the vectors of a sample agree with a model.
+
+    Attributes:
+        documents: Those that were compared, at least one.
+        min_cosine: Cosine from which on a vector counts as the model's.
+        share: Share of the documents that must have such a vector.
+        without_text: Sampled documents with a vector whose text is empty or missing.
+        unreadable: Sampled documents whose text is not a string.
+        max_tokens: Tokens of a text that the model reads.
+    """
+
+    documents: Sequence[ComparedDocument]
+    min_cosine: float
+    share: float
+    without_text: int = 0
+    unreadable: int = 0
+    max_tokens: int = 0
+
+    @cached_property
+    def failing(self) -> list[ComparedDocument]:
+        """Documents whose vector is not the model's, the most distant first."""
+        return sorted((one for one in self.documents if one.cosine < self.min_cosine), key=lambda one: one.cosine)
+
+    @property
+    def matching_share(self) -> float:
+        """Share of the documents whose vector is the model's."""
+        return 1.0 - len(self.failing) / len(self.documents)
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether enough documents have a vector of the model."""
+        return len(self.documents) - len(self.failing) >= self.share * len(self.documents)
+
+    @property
+    def lowest(self) -> float:
+        """The lowest cosine."""
+        return min(one.cosine for one in self.documents)
+
+    @property
+    def median(self) -> float:
+        """The median cosine."""
+        return float(np.median([one.cosine for one in self.documents]))
+
+    @property
+    def fails_only_where_truncated(self) -> bool:
+        """Whether long texts alone fail: their vectors were made with another maximum of tokens."""
+        whole = [one for one in self.documents if not one.is_truncated]
+        return bool(self.failing) and bool(whole) and all(one.is_truncated for one in self.failing)
+
+    def as_json(self) -> Json:
+        return {
+            "compared": len(self.documents),
+            "matching": len(self.documents) - len(self.failing),
+            "share": round(self.matching_share, 6),
+            "required_share": self.share,
+            "min_cosine": self.min_cosine,
+            "lowest_cosine": round(self.lowest, 6),
+            "median_cosine": round(self.median, 6),
+            "without_text": self.without_text,
+            "unreadable": self.unreadable,
+            "failing": [one.as_json() for one in self.failing],
+        }
+
+
+PAGE = 500
+
+
+@dataclass(frozen=True)
+class TextDocument:
+    """A document that has a text.
+
+    Attributes:
+        hit: As the engine gave it, with `_seq_no` and `_primary_term`.
+        text: What its vector should have been made from.
+    """
+
+    hit: Json
+    text: str
+
+    @property
+    def key(self) -> DocumentKey:
+        return document_key(self.hit)
+
+
+@dataclass
+class TextPage:
+    """Hits, by whether they have a text.
+
+    Attributes:
+        documents: Those that have one.
+        without_text: How many have none.
+        unreadable: How many have something else than a string in a field of the text.
+    """
+
+    documents: list[TextDocument] = field(default_factory=list)
+    without_text: int = 0
+    unreadable: int = 0
+
+    @classmethod
+    def of(cls, hits: Sequence[Json], template: TextTemplate) -> TextPage:
+        """Take the text of each hit."""
+        page = cls()
+        for hit in hits:
+            try:
+                text = template.text_of(hit.get("_source") or {})
+            except TextFieldError:
+                page.unreadable += 1
+                continue
+            if not text or text.isspace():
+                page.without_text += 1
+            else:
+                page.documents.append(TextDocument(hit, text))
+        return page
+
+    def add(self, other: TextPage) -> None:
+        """Take the documents and counts of another page too."""
+        self.documents += other.documents
+        self.without_text += other.without_text
+        self.unreadable += other.unreadable
+
+
+def without_metadata_query(vector_field: str) -> Json:
+    """Query for documents that have a vector and no metadata of it: they are still to be adopted."""
+    named = {"exists": {"field": f"{document_meta_field(vector_field)}.fingerprint"}}
+    return {"bool": {"filter": [{"exists": {"field": vector_field}}], "must_not": [named]}}
+
+
+def read_sample(engine: Engine, adoptable: AdoptableField, count: int, seed: int) -> TextPage:
+    """Documents that are still to be adopted, at random, with their vectors.
+
+    A seed gives the same documents as long as the index is at rest.
+
+    Args:
+        count: How many; an index returns no more than its `index.max_result_window`.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    query = random_order_query(without_metadata_query(adoptable.name), seed)
+    source = engine.info.source_with_vectors([adoptable.name, *adoptable.template.fields])
+    found = TextPage()
+    seen: set[DocumentKey] = set()
+    most = min(count, adoptable.state.result_window)
+    for begin in range(0, most, PAGE):
+        body: Json = {
+            "query": query, "from": begin, "size": min(PAGE, most - begin), "_source": source,
+            "seq_no_primary_term": True,
+        }  # fmt: skip
+        hits = engine.search(adoptable.state.name, body)["hits"]["hits"]
+        # Where somebody writes to the index, a document may come in two pages.
+        fresh = [hit for hit in hits if document_key(hit) not in seen]
+        seen.update(map(document_key, fresh))
+        found.add(TextPage.of(fresh, adoptable.template))
+        if len(hits) < body["size"]:
+            break
+    return found
+
+
+def read_hit_vector(hit: Json, vector_field: str) -> Vectors:
+    """The stored vector of a hit. *Shape:* ``(dimensions,)``.
+
+    Raises:
+        IndexMismatch: the engine finds a vector in the document and does not give it back.
+    """
+    value = find_field(hit["_source"], vector_field)
+    if not isinstance(value, str | list):
+        raise IndexMismatch(
+            f"the document {hit['_id']!r} of {hit['_index']} has a vector in {vector_field} that `_source` does not "
+            "hold, so that it cannot be compared",
+            f"Embed the documents into a field of their own: `es-sbert ingest --index {hit['_index']} --vector-field "
+            "OTHER --text-field FIELD`.",
+        )
+    return read_vector(value)
+
+
+def compare_vectors(
+    encoder: Encoder, documents: Sequence[TextDocument], vector_field: str
+) -> Iterator[ComparedDocument]:
+    """Embed the texts, and compare the vectors with those that the documents have.
+
+    Raises:
+        IndexMismatch: the engine does not give a vector back.
+    """
+    if not documents:
+        return
+    encoded = encoder.encode([document.text for document in documents], "document")
+    stored = np.stack([read_hit_vector(document.hit, vector_field) for document in documents])
+    cosines = row_cosines(stored, encoded.vectors)
+    for document, cosine, truncated in zip(documents, cosines.tolist(), encoded.truncated.tolist(), strict=True):
+        yield ComparedDocument(document.key, cosine, truncated)
+
+
+# Documents that are tried, and texts that each of them is embedded as.
+_VARIANT_DOCUMENTS = 8
+_MAX_FIELDS = 5
+# A text must match better by this much than one that was tried before: rounding differs from batch to batch.
+_MIN_IMPROVEMENT = 1e-4
+_SEPARATORS = (" ", "\n", ". ")
+
+
+@dataclass(frozen=True)
+class TextVariant:
+    """A text, other than the one that was given, that gives the stored vectors.
+
+    Attributes:
+        template: Its template.
+        prompt: What was put in front of the text; None for the model's prompt for documents, as es-sbert does it.
+        median: Median cosine of the vectors.
+    """
+
+    template: str
+    prompt: str | None
+    median: float
+
+    def as_json(self) -> Json:
+        return {"text": self.template, "prompt": self.prompt, "median_cosine": round(self.median, 6)}
+
+
+def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, check: SampleCheck) -> TextVariant | None:
+    """Embed a few of the failing documents by each of their text fields, by pairs of them, and without the prompt.
+
+    Returns:
+        The text whose vectors match best; None where none reaches the check's minimum cosine.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    ids = [one.key[0] for one in check.failing[:: max(1, len(check.failing) // _VARIANT_DOCUMENTS)]][
+        :_VARIANT_DOCUMENTS
+    ]
+    hits = list(multi_get(engine, adoptable.state.name, ids, source=engine.info.source_with_vectors()).values())
+    keys = {one.key for one in check.failing}
+    hits = [hit for hit in hits if document_key(hit) in keys and find_field(hit["_source"], adoptable.name) is not None]
+    own = (adoptable.name, document_meta_field(adoptable.name))
+    sources = [{name: value for name, value in hit["_source"].items() if name not in own} for hit in hits]
+    vectors = [read_hit_vector(hit, adoptable.name) for hit in hits]
+    best: TextVariant | None = None
+    for template, kind in _candidate_texts(adoptable.template, sources, encoder):
+        pairs = [
+            (text, vector)
+            for source, vector in zip(sources, vectors, strict=True)
+            if (text := _usable_text(template, source))
+        ]
+        # A field that only a few documents have says nothing about the others.
+        if 2 * len(pairs) < len(hits) or not pairs:
+            continue
+        made = encoder.encode([text for text, _ in pairs], kind).vectors
+        median = float(np.median(row_cosines(np.stack([vector for _, vector in pairs]), made)))
+        if median >= check.min_cosine and (best is None or median > best.median + _MIN_IMPROVEMENT):
+            best = TextVariant(template.template, None if kind == "document" else encoder.prompt(kind), median)
+    return best
+
+
+def _candidate_texts(
+    given: TextTemplate, sources: Sequence[Json], encoder: Encoder
+) -> Iterator[tuple[TextTemplate, PromptKind | None]]:
+    """Texts to try: other prompts for the text that was given, single fields, and pairs of fields."""
+    others: tuple[PromptKind | None, ...] = (None, "query")
+    kinds: list[PromptKind | None] = ["document"]
+    kinds += [kind for kind in others if encoder.prompt(kind) != encoder.prompt("document")]
+    yield from ((given, kind) for kind in kinds[1:])
+    names = [name for name in _string_fields(sources) if not set(name) & set("{}!:")][:_MAX_FIELDS]
+    single = [TextTemplate.from_fields([name]) for name in names]
+    yield from ((template, kind) for template in single if template.template != given.template for kind in kinds)
+    pairs = permutations(names, 2)
+    joined = (f"{{{one}}}{separator}{{{two}}}" for one, two in pairs for separator in _SEPARATORS)
+    yield from ((TextTemplate.parse(text), "document") for text in joined if text != given.template)
+
+
+def _string_fields(sources: Sequence[Json]) -> list[str]:
+    """Fields with a text in at least half of the documents, the longest texts first."""
+    lengths: dict[str, list[int]] = {}
+    for source in sources:
+        for name in document_field_names(source):
+            value: Any = find_field(source, name)
+            if isinstance(value, str) and value.strip():
+                lengths.setdefault(name, []).append(len(value))
+    common = [name for name, found in lengths.items() if 2 * len(found) >= len(sources)]
+    return sorted(common, key=lambda name: -float(np.median(lengths[name])))
+
+
+def _usable_text(template: TextTemplate, source: Json) -> str | None:
+    try:
+        text = template.text_of(source)
+    except TextFieldError:
+        return None
+    return None if not text or text.isspace() else text

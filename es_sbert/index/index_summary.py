@@ -1,0 +1,131 @@
+"""A summary of an index: documents, size, vector fields and how many documents have vectors (`index show`)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from es_sbert.engines.protocol import Engine, IndexState, Json
+from es_sbert.errors import AccessDenied
+from es_sbert.index.mapping import and_query, has_vector_query, plain_vector_fields, vector_fields
+from es_sbert.index.vector_field import index_not_found
+from es_sbert.index.vector_meta import VectorFieldMeta, document_meta_field
+
+
+@dataclass(frozen=True)
+class FieldSummary:
+    """A vector field and how far it is filled.
+
+    Attributes:
+        name: The field.
+        meta: What the mapping says about it.
+        vectors: Documents with a vector in it.
+        current: Of these, documents whose vector is of the field's model.
+        truncated: Documents whose text was longer than the model reads.
+        passages: Passages with a vector; None where a document has one vector.
+    """
+
+    name: str
+    meta: VectorFieldMeta
+    vectors: int
+    current: int
+    truncated: int
+    passages: int | None
+
+
+@dataclass(frozen=True)
+class IndexSummary:
+    """An index.
+
+    Attributes:
+        name: The concrete index.
+        engine: `Elasticsearch 9.5.0`.
+        documents: All documents that a search can see.
+        bytes: Size of the primary shards on disk; None where this user may not ask (index privilege `monitor`).
+        fields: The vector fields that es-sbert fills.
+        other_fields: Names of the other top-level fields.
+        plain_vector_fields: Of these, vector fields that other programs fill.
+    """
+
+    name: str
+    engine: str
+    documents: int
+    bytes: int | None
+    fields: tuple[FieldSummary, ...]
+    other_fields: tuple[str, ...]
+    plain_vector_fields: tuple[str, ...] = ()
+
+    def as_json(self) -> Json:
+        plain = asdict(self)
+        plain["fields"] = [
+            {
+                "name": f.name,
+                **f.meta.model_dump(mode="json"),
+                "vectors": f.vectors,
+                "current": f.current,
+                "truncated": f.truncated,
+                "passage_count": f.passages,
+            }
+            for f in self.fields
+        ]
+        return plain
+
+
+def describe_index(engine: Engine, index: str) -> IndexSummary:
+    """Look at an index; nothing is changed but a refresh, so that the counts are of now.
+
+    A user who may only read gets the counts of the last refresh.
+
+    Raises:
+        IndexMissing: no such index.
+        EngineError: the engine failed.
+    """
+    state = engine.get_index(index)
+    if state is None:
+        raise index_not_found(index, engine)
+    return describe_index_state(engine, state)
+
+
+def describe_index_state(engine: Engine, state: IndexState) -> IndexSummary:
+    """As `describe_index`, of an index whose mapping was read already."""
+    with suppress(AccessDenied):
+        engine.refresh(state.name)
+    fields = []
+    for name, meta in vector_fields(state.mappings, state.name).items():
+        beside = document_meta_field(name)
+        exists = has_vector_query(name, meta)
+        fields.append(
+            FieldSummary(
+                name=name,
+                meta=meta,
+                vectors=engine.count(state.name, exists),
+                current=engine.count(
+                    state.name, and_query(exists, {"term": {f"{beside}.fingerprint": meta.fingerprint}})
+                ),
+                truncated=engine.count(state.name, and_query(exists, {"term": {f"{beside}.truncated": True}})),
+                passages=None if meta.passages is None else _count_chunks(engine, state.name, name),
+            )
+        )
+    ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
+    return IndexSummary(
+        name=state.name,
+        engine=engine.info.label,
+        documents=engine.count(state.name),
+        bytes=_store_size(engine, state.name),
+        fields=tuple(fields),
+        other_fields=tuple(sorted(set(state.mappings.get("properties", {})) - ours)),
+        plain_vector_fields=tuple(plain_vector_fields(engine.info.flavour, state.mappings, state.name)),
+    )
+
+
+def _store_size(engine: Engine, index: str) -> int | None:
+    try:
+        return engine.store_size(index)
+    except AccessDenied:
+        return None
+
+
+def _count_chunks(engine: Engine, index: str, field: str) -> int:
+    """The nested objects of a field."""
+    body: Json = {"size": 0, "aggs": {"passages": {"nested": {"path": field}}}}
+    return int(engine.search(index, body)["aggregations"]["passages"]["doc_count"])

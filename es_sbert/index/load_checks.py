@@ -1,0 +1,203 @@
+"""Checks whether an index can take documents and vectors, made before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.errors import AccessDenied, VectorIndexError
+from es_sbert.index.mapping import is_in_source
+
+
+def fields_missing_from_source(mappings: Mapping[str, Any], made: Collection[str]) -> str | None:
+    """What an index does not keep in `_source`, and would lose were a document written anew from it.
+
+    A partial update does that too, inside the engine.
+
+    Args:
+        made: Vector fields that are made anew with every document that is written.
+
+    Returns:
+        In words, behind "the index keeps no"; None where nothing would be lost.
+    """
+    source = mappings.get("_source", {})
+    if source.get("enabled", True) is False:
+        return "_source"
+    if source.get("includes"):
+        return f"fields in its _source but {', '.join(source['includes'])}"
+    missing = [name for name in source.get("excludes", []) if name not in made]
+    return f"{', '.join(missing)} in its _source" if missing else None
+
+
+def read_target_index(engine: Engine, name: str, *, files: bool) -> IndexState | None:
+    """The index that a load goes to; None where there is none.
+
+    Args:
+        files: Whether the documents come from elsewhere than the index.
+
+    Raises:
+        IndexMismatch: the alias points to several indices.
+        VectorIndexError: a data stream that a load cannot go to.
+        EngineError: the engine failed.
+    """
+    states = engine.get_indices(name)
+    streams = {state.data_stream for state in states}
+    if len(states) < 2 or None in streams:
+        return engine.get_index(name)
+    commands = in_place_commands(state.name for state in states)
+    if files:
+        raise VectorIndexError(
+            f"{name} is a data stream: its documents are added, never written by their ids",
+            f"Let the application that fills it write the documents. Then embed them in place: {commands}.",
+        )
+    raise VectorIndexError(
+        f"{name} is a data stream of {len(states)} backing indices, and vectors belong to one index",
+        f"Run one command for each of them: {commands}. After a rollover, run it for the new backing index too.",
+    )
+
+
+def in_place_commands(indices: Iterable[str]) -> str:
+    """The command that embeds the documents of each index in place."""
+    return ", ".join(f"`es-sbert ingest --index {index}`" for index in indices)
+
+
+def check_can_hold_vectors(state: IndexState) -> None:
+    """Refuse an index in which no vector is found.
+
+    Raises:
+        VectorIndexError: its mapping indexes nothing.
+    """
+    if state.mappings.get("enabled", True) is False:
+        raise VectorIndexError(
+            f"the mapping of {state.name} has `enabled: false`: nothing in it is indexed, so no vector is found",
+            "Create an index without this setting, copy the documents there (`_reindex`), and load that one.",
+        )
+
+
+def check_can_load_files(state: IndexState, name: str, meta_fields: Collection[str] = ()) -> None:
+    """Refuse an index that refuses every document of a file, or lets every load embed them anew.
+
+    Args:
+        name: Index or alias, as the load names it.
+        meta_fields: Objects next to the vectors, which say what they were made of.
+
+    Raises:
+        VectorIndexError: a data stream, an index whose documents need a routing, one in which nothing is indexed, or
+            one that does not keep the meta fields.
+    """
+    if state.data_stream is not None:
+        raise VectorIndexError(
+            f"{state.name} belongs to the data stream {state.data_stream}: its documents are added, never written by "
+            "their ids",
+            "Let the application that fills it write the documents, and embed them in place: "
+            f"{in_place_commands([state.name])}.",
+        )
+    if state.mappings.get("_routing", {}).get("required") and state.alias_routing(name) is None:
+        raise VectorIndexError(
+            f"the index {state.name} wants a routing with every document, which files do not have",
+            "Let the application that fills it write the documents, and embed them in place: "
+            f"{in_place_commands([name])}. Or load by an alias that has an `index_routing`.",
+        )
+    check_can_hold_vectors(state)
+    lost = [field for field in meta_fields if not is_in_source(field, state.mappings)]
+    if lost:
+        raise VectorIndexError(
+            f"the index {state.name} does not keep {', '.join(lost)} in _source: no load could tell which documents it "
+            "has embedded, and each would embed all of them again",
+            f"Load into an index whose `_source` is enabled and keeps {', '.join(lost)}.",
+        )
+
+
+def check_strict_mapping(state: IndexState, documents: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse an index whose mapping is strict and refuses all of these documents.
+
+    Args:
+        documents: The first ones of a source, as they are sent.
+
+    Raises:
+        VectorIndexError: each of the documents has a field that the mapping lacks.
+    """
+    refused = [unmapped_fields(state.mappings, [document]) for document in documents]
+    if not refused or not all(refused):
+        return
+    fields = ", ".join(dict.fromkeys(name for names in refused for name in names))
+    raise VectorIndexError(
+        f"the mapping of {state.name} has `dynamic: strict` and lacks {fields}: it refuses the documents of the source",
+        f"Add the fields to the mapping (`PUT {state.name}/_mapping`) or to the index template, or leave them out of "
+        "the source.",
+    )
+
+
+def check_created_index(
+    engine: Engine,
+    state: IndexState,
+    name: str,
+    meta_fields: Collection[str],
+    documents: Sequence[Mapping[str, Any]],
+) -> None:
+    """Refuse an index that a load has just created, and that an index template has made unfit; it is deleted again.
+
+    Args:
+        documents: The first ones of the source.
+
+    Raises:
+        VectorIndexError: see `check_can_load_files` and `check_strict_mapping`.
+        EngineError: the engine failed.
+    """
+    try:
+        check_can_load_files(state, name, meta_fields)
+        check_strict_mapping(state, documents)
+    except VectorIndexError as error:
+        deleted = delete_unused_index(engine, state)
+        error.message += " (an index template says so; the index that this load created is empty"
+        error.message += " and was deleted again)" if deleted else ", and could not be deleted)"
+        raise
+
+
+def delete_unused_index(engine: Engine, state: IndexState) -> bool:
+    """Delete an index that this load has created, if nobody has written to it; whether it was deleted.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    engine.refresh(state.name)
+    if engine.count(state.name):
+        return False
+    try:
+        engine.delete_index(state.name)
+    except AccessDenied:
+        return False
+    return True
+
+
+def unmapped_fields(mappings: Mapping[str, Any], documents: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Fields of documents that the mapping lacks and that it refuses (`dynamic: strict`), each once, in order.
+
+    Args:
+        mappings: Of the index, after the fields of the load were added.
+        documents: As they are sent; some of the first ones are enough for a good message.
+    """
+    found = (
+        name
+        for document in documents
+        for name in _refused(document, mappings.get("properties", {}), mappings.get("dynamic"), ())
+    )
+    return list(dict.fromkeys(found))
+
+
+def _refused(value: Any, properties: Mapping[str, Any], dynamic: Any, path: Sequence[str]) -> Iterator[str]:
+    if isinstance(value, list):
+        for entry in value:
+            yield from _refused(entry, properties, dynamic, path)
+    if not isinstance(value, Mapping):
+        return
+    for key, inner in value.items():
+        head, dot, rest = key.partition(".")
+        mapped = properties.get(head)
+        if mapped is None:
+            if dynamic == "strict":
+                yield ".".join((*path, key))
+        elif "properties" in mapped and mapped.get("enabled", True) is not False:
+            below = {rest: inner} if dot else inner
+            yield from _refused(below, mapped["properties"], mapped.get("dynamic", dynamic), (*path, head))

@@ -1,0 +1,316 @@
+"""Mappings and settings of indices with vector fields, their index types, and queries for documents with vectors.
+
+| index type | what it is | supported by |
+|---|---|---|
+| `hnsw` | graph over float32 vectors; the default: approximate search, exact scores | both |
+| `int8_hnsw` | graph over vectors quantized to one byte per dimension | both (OpenSearch: Lucene's 7-bit `sq` encoder)
+|
+| `int4_hnsw`, `bbq_hnsw` | graph over half a byte, over one bit per dimension | Elasticsearch |
+| `flat` | no graph: every search compares all vectors, so results are exact | both |
+| `int8_flat`, `int4_flat`, `bbq_flat` | quantized, no graph | Elasticsearch |
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pydantic import ValidationError
+
+from es_sbert.engines.protocol import EngineInfo, EngineType, IndexState, Json
+from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.vector_meta import META_KEY, VectorFieldMeta, document_meta_field
+from es_sbert.mappings import read_body
+
+
+class IndexType(StrEnum):
+    HNSW = "hnsw"
+    INT8_HNSW = "int8_hnsw"
+    INT4_HNSW = "int4_hnsw"
+    BBQ_HNSW = "bbq_hnsw"
+    FLAT = "flat"
+    INT8_FLAT = "int8_flat"
+    INT4_FLAT = "int4_flat"
+    BBQ_FLAT = "bbq_flat"
+
+
+# Elasticsearch can raise hnsw to a quantised type in place, but not the other way round, so the type that
+# loses nothing is the one to begin with.
+DEFAULT_INDEX_TYPE = IndexType.HNSW
+
+# Candidates to compare again by their float32 vectors, as a multiple of k: the coarser the numbers that the
+# search compares, the more of the true neighbours stand just below its first k. Types that are not listed
+# compare float32 vectors to begin with.
+OVERSAMPLE = {
+    IndexType.INT8_HNSW: 1.5,
+    IndexType.INT8_FLAT: 1.5,
+    IndexType.INT4_HNSW: 2.0,
+    IndexType.INT4_FLAT: 2.0,
+    IndexType.BBQ_HNSW: 3.0,
+    IndexType.BBQ_FLAT: 3.0,
+}
+
+OPENSEARCH_TYPES = (IndexType.HNSW, IndexType.INT8_HNSW, IndexType.FLAT)
+MAX_DIMENSIONS = {EngineType.ELASTICSEARCH: 4096, EngineType.OPENSEARCH: 16_000}
+BBQ_MIN_DIMENSIONS = 64
+
+
+def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
+    """An index type by name, checked against what the engine takes for vectors of this length.
+
+    Raises:
+        UsageError: unknown, paid, or not for this engine or number of dimensions.
+    """
+    if text == "bbq_disk":
+        raise UsageError(
+            "the index type bbq_disk needs a paid Elasticsearch licence",
+            "Use bbq_hnsw, which every licence includes, or int8_hnsw.",
+        )
+    try:
+        index_type = IndexType(text)
+    except ValueError:
+        raise UsageError(f"there is no index type {text!r}", f"Use one of {', '.join(IndexType)}.") from None
+    if info.flavour is EngineType.OPENSEARCH and index_type not in OPENSEARCH_TYPES:
+        raise UsageError(f"{info.label} has no index type {index_type}", f"Use one of {', '.join(OPENSEARCH_TYPES)}.")
+    if dimensions > MAX_DIMENSIONS[info.flavour]:
+        raise UsageError(
+            f"{info.label} takes vectors of up to {MAX_DIMENSIONS[info.flavour]} dimensions, the model has "
+            f"{dimensions}",
+            "Use a model with shorter vectors.",
+        )
+    if index_type in (IndexType.INT4_HNSW, IndexType.INT4_FLAT) and dimensions % 2:
+        raise UsageError(
+            f"{index_type} packs two dimensions into a byte, and the model has {dimensions}, an odd number",
+            "Use int8_hnsw or hnsw.",
+        )
+    if index_type in (IndexType.BBQ_HNSW, IndexType.BBQ_FLAT) and dimensions < BBQ_MIN_DIMENSIONS:
+        raise UsageError(
+            f"{index_type} needs at least {BBQ_MIN_DIMENSIONS} dimensions, the model has {dimensions}",
+            "Use int8_hnsw or hnsw.",
+        )
+    return index_type
+
+
+# Names inside the nested object of a passage. Offsets are in characters of the document's text, the end not included.
+CHUNK_VECTOR = "vector"
+CHUNK_START = "start"
+CHUNK_END = "end"
+
+
+# Setting of an index: nested objects that a document may hold, and what both engines take without it.
+NESTED_LIMIT = "index.mapping.nested_objects.limit"
+_NESTED_LIMIT_DEFAULT = 10_000
+
+
+def nested_limit(index: IndexState) -> int:
+    """Nested objects, such as passages, that the index takes of a document."""
+    return int(index.settings.get(NESTED_LIMIT, _NESTED_LIMIT_DEFAULT))
+
+
+def vector_path(field: str, meta: VectorFieldMeta) -> str:
+    """Full name of the field that holds the numbers."""
+    return field if meta.passages is None else f"{field}.{CHUNK_VECTOR}"
+
+
+def chunk_inner_hits(field: str, name: str) -> Json:
+    """What a search is asked to tell of the best passage of each document.
+
+    Args:
+        name: Under which it is told; inner hits of one request need different ones.
+    """
+    return {"name": name, "size": 1, "_source": {"includes": [f"{field}.{CHUNK_START}", f"{field}.{CHUNK_END}"]}}
+
+
+def has_vector_query(field: str, meta: VectorFieldMeta, name: str | None = None) -> Json:
+    """Query for the documents that have a vector in this field.
+
+    Args:
+        name: What a hit's `matched_queries` calls it.
+    """
+    named = {} if name is None else {"_name": name}
+    if meta.passages is None:
+        return {"exists": {"field": field, **named}}
+    inner: Json = {"exists": {"field": vector_path(field, meta)}}
+    return {"nested": {"path": field, "query": inner, **named}}
+
+
+def and_query(first: Json, second: Json | None) -> Json:
+    """Query for the documents that match two queries; None for the second matches all."""
+    return first if second is None else {"bool": {"filter": [first, second]}}
+
+
+def random_order_query(query: Json | None, seed: int) -> Json:
+    """A query for the same documents in an order that the seed decides, as long as the index is at rest.
+
+    Args:
+        query: None for all documents.
+    """
+    score: Json = {"random_score": {"seed": seed, "field": "_seq_no"}, "boost_mode": "replace"}
+    return {"function_score": score if query is None else {"query": query, **score}}
+
+
+def named_vectors_query(fields: Iterable[tuple[str, VectorFieldMeta]]) -> Json:
+    """Query for all documents; `matched_queries` of a hit holds the numbers of the fields that have a vector."""
+    should = [has_vector_query(field, meta, str(number)) for number, (field, meta) in enumerate(fields)]
+    return {"bool": {"must": [{"match_all": {}}], "should": should}}
+
+
+def chunks_property(vector: Json) -> Json:
+    """The mapping of a field of passages, around the mapping of one vector."""
+    # Offsets are read from `_source` alone: nobody searches by them.
+    offset: Json = {"type": "integer", "index": False, "doc_values": False}
+    properties = {CHUNK_VECTOR: vector, CHUNK_START: offset, CHUNK_END: dict(offset)}
+    return {"type": "nested", "properties": properties}
+
+
+def vector_property(field: Json) -> Json:
+    """The inverse: the mapping of the vector, whether it stands in the field itself or in its passages."""
+    if field.get("type") != "nested":
+        return field
+    inner: Json = field.get("properties", {}).get(CHUNK_VECTOR, {})
+    return inner
+
+
+VECTOR_TYPES = {EngineType.ELASTICSEARCH: "dense_vector", EngineType.OPENSEARCH: "knn_vector"}
+_PLACEHOLDER = "{vector_field}"
+
+
+def index_body(
+    flavour: EngineType,
+    vector_field: str,
+    meta: VectorFieldMeta,
+    *,
+    shards: int | None = None,
+    replicas: int | None = None,
+) -> Json:
+    """Body of `PUT /index` for an index with this vector field.
+
+    Args:
+        shards, replicas: The engine's defaults where None.
+    """
+    body = copy.deepcopy(read_body(f"{flavour}/index"))
+    settings: Json = body["settings"]
+    if flavour is EngineType.OPENSEARCH and meta.index_type == IndexType.FLAT:
+        # With index.knn on, OpenSearch builds a graph for every vector field.
+        settings["index.knn"] = False
+    if shards is not None:
+        settings["index.number_of_shards"] = shards
+    if replicas is not None:
+        settings["index.number_of_replicas"] = replicas
+    mappings: Json = body["mappings"]
+    mappings |= mapping_addition(flavour, vector_field, meta, mappings["_meta"])
+    return body
+
+
+def mapping_addition(flavour: EngineType, vector_field: str, meta: VectorFieldMeta, existing_meta: Json) -> Json:
+    """Body of `PUT /index/_mapping` that adds this vector field, its document object and its `_meta`."""
+    properties = read_body(f"{flavour}/index")["mappings"]["properties"]
+    return {
+        "_meta": merge_field_meta(existing_meta, vector_field, meta),
+        "properties": {
+            vector_field: _field_property(flavour, properties[_PLACEHOLDER], meta),
+            document_meta_field(vector_field): copy.deepcopy(properties[document_meta_field(_PLACEHOLDER)]),
+        },
+    }
+
+
+def _field_property(flavour: EngineType, template: Json, meta: VectorFieldMeta) -> Json:
+    vector = _new_vector_property(flavour, template, meta)
+    return vector if meta.passages is None else chunks_property(vector)
+
+
+def _new_vector_property(flavour: EngineType, template: Json, meta: VectorFieldMeta) -> Json:
+    field = copy.deepcopy(template)
+    if flavour is EngineType.ELASTICSEARCH:
+        field["dims"] = meta.dimensions
+        field["index_options"]["type"] = meta.index_type
+        return field
+    field["dimension"] = meta.dimensions
+    if meta.index_type == IndexType.FLAT:
+        del field["method"]
+        field["space_type"] = "cosinesimil"
+    elif meta.index_type == IndexType.INT8_HNSW:
+        field["method"]["parameters"]["encoder"] = {"name": "sq", "parameters": {"bits": 7}}
+    return field
+
+
+def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMeta) -> Json:
+    """A mapping's `_meta` with this field's entry set; an update replaces `_meta` whole, so all else is kept."""
+    ours = existing_meta.get(META_KEY, {})
+    # Left out where it says nothing: indices of earlier versions stay as they are.
+    entry = meta.model_dump(mode="json", exclude={"passages"} if meta.passages is None else None)
+    return existing_meta | {META_KEY: ours | {"fields": ours.get("fields", {}) | {vector_field: entry}}}
+
+
+def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
+    """Vector fields that es-sbert fills, by name.
+
+    Raises:
+        IndexMismatch: `_meta.es_sbert` was damaged by hand.
+    """
+    try:
+        entries = mappings.get("_meta", {}).get(META_KEY, {}).get("fields", {})
+        return {name: VectorFieldMeta.model_validate(entry) for name, entry in entries.items()}
+    except (ValidationError, AttributeError) as error:
+        raise IndexMismatch(
+            f"_meta.{META_KEY} in the mapping of {index} cannot be read", "Load the documents into a new index."
+        ) from error
+
+
+def plain_vector_fields(flavour: EngineType, mappings: Json, index: str) -> list[str]:
+    """Top-level vector fields that other programs fill, one vector a document.
+
+    Raises:
+        IndexMismatch: `_meta.es_sbert` was damaged by hand.
+    """
+    own = vector_fields(mappings, index)
+    properties = mappings.get("properties", {})
+    return [
+        name for name, field in properties.items() if name not in own and field.get("type") == VECTOR_TYPES[flavour]
+    ]
+
+
+def mapped_dimensions(flavour: EngineType, field: Json) -> int | None:
+    """Dimensions of a vector field's mapping; None where the field holds no vectors."""
+    field = vector_property(field)
+    if field.get("type") != VECTOR_TYPES[flavour]:
+        return None
+    dimensions = field.get("dims" if flavour is EngineType.ELASTICSEARCH else "dimension")
+    return int(dimensions) if dimensions is not None else None
+
+
+def mapped_similarity(flavour: EngineType, field: Json) -> str:
+    """Similarity of a vector field's mapping in the engine's words."""
+    field = vector_property(field)
+    if flavour is EngineType.ELASTICSEARCH:
+        return str(field.get("similarity", "none"))
+    return str(field.get("method", {}).get("space_type") or field.get("space_type") or "l2")
+
+
+def check_field_name(vector_field: str) -> None:
+    """Refuse names that the engines read as paths, patterns or their own fields.
+
+    Raises:
+        UsageError: the name has such a character.
+    """
+    if not vector_field or vector_field[0] == "_" or any(c in vector_field for c in ".*?,{}'\"\\ \t\n"):
+        raise UsageError(
+            f"{vector_field!r} is no name for a vector field",
+            "Use letters, digits and underscores, with no underscore in front.",
+        )
+
+
+def is_in_source(name: str, mappings: Mapping[str, Any]) -> bool:
+    """Whether the index keeps a field in `_source`."""
+    source = mappings.get("_source", {})
+    if source.get("enabled", True) is False:
+        return False
+
+    def matches(pattern: str) -> bool:
+        return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+
+    includes = source.get("includes", [])
+    return (not includes or any(map(matches, includes))) and not any(map(matches, source.get("excludes", [])))

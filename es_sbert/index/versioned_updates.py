@@ -1,0 +1,105 @@
+"""Bulk updates conditional on the version that was read, retried until the engine has answered each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from es_sbert.engines.protocol import BulkItemResult, Engine, IndexState
+from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, make_retrier
+from es_sbert.errors import IndexMismatch, RequestFailed
+from es_sbert.index.serialization import HasBody, bulk_bodies
+
+BODY_BYTES = 5 << 20
+CONFLICT = 409
+_TOO_LARGE = 413
+
+A = TypeVar("A", bound=HasBody)
+
+
+def is_deleted(result: BulkItemResult) -> bool:
+    """Whether an update found no document.
+
+    Raises:
+        IndexMismatch: the whole index is gone.
+    """
+    if result.reason.startswith("index_not_found_exception"):
+        raise IndexMismatch("the index was deleted while it was written to", "Run the command again.")
+    return result.reason.startswith("document_missing_exception")
+
+
+class VersionedUpdates:
+    """Sends updates to one index. Overloads and broken connections are waited out.
+
+    Args:
+        engine: Where.
+        state: The index as it was read; one that has taken its name since gets no update.
+        policy: How long transient failures are waited out.
+        on_wait: Told why a request is sent again.
+    """
+
+    def __init__(self, engine: Engine, state: IndexState, policy: RetryPolicy, on_wait: Callable[[str], None]) -> None:
+        self._engine = engine
+        self._state = state
+        self._policy = policy
+        self._on_wait = on_wait
+        self._retrying = make_retrier(policy, on_wait)
+
+    def send(self, actions: Iterable[A]) -> Iterator[tuple[A, BulkItemResult]]:
+        """Each action with the engine's last word on it, in no order. No two actions are of one document.
+
+        Raises:
+            IndexMismatch: the index was deleted or replaced.
+            EngineError: the engine has not taken an update within the policy's budget. What was acknowledged until then
+                stays.
+        """
+        for group in bulk_bodies(actions, BODY_BYTES):
+            yield from self._send_group(group)
+
+    def _send_group(self, group: Sequence[A]) -> Iterator[tuple[A, BulkItemResult]]:
+        waiting, backoff = list(group), Backoff(self._policy)
+        while waiting:
+            self._check_index()
+            body = b"".join(action.body for action in waiting)
+            try:
+                results = self._engine.bulk(self._state.name, body, timeout=backoff.left)
+            except RequestFailed as error:
+                if error.status == _TOO_LARGE and len(waiting) > 1:
+                    half = len(waiting) // 2
+                    for part in (waiting[:half], waiting[half:]):
+                        yield from self._send_group(part)
+                    return
+                if not is_transient(error):
+                    raise
+                self._on_wait(error.message)
+                if not backoff.wait():
+                    raise
+                continue
+            again, reason = [], ""
+            for action, result in zip(waiting, results, strict=True):
+                if is_retryable(result.status):
+                    again.append(action)
+                    reason = reason or result.reason
+                else:
+                    yield action, result
+            if len(again) < len(waiting):
+                backoff.succeeded()
+            waiting = again
+            if waiting:
+                self._on_wait(reason)
+                if not backoff.wait():
+                    raise RequestFailed(
+                        f"{self._engine.info.label} did not take {len(waiting):,} updates within "
+                        f"{self._policy.budget:g} s: {reason}",
+                        "Check the cluster's load and free disk space, then run the same command again: documents that "
+                        "are up to date are not written again.",
+                    )
+
+    def _check_index(self) -> None:
+        """Make sure that the index is the one that was read: a request would create a missing one."""
+        uuids = self._retrying(partial(self._engine.index_uuids, self._state.name))
+        if uuids.get(self._state.name) != self._state.settings["index.uuid"]:
+            raise IndexMismatch(
+                f"the index {self._state.name} was deleted or replaced since it was read", "Run the command again."
+            )

@@ -1,0 +1,335 @@
+"""The checkpoint of a load: one SQLite file from which a killed load resumes.
+
+A resumed load writes no dead letter twice, and two processes cannot load the same source at once. The index stays the
+source of truth: a resumed load looks up every document again, because acknowledged documents may have been deleted,
+changed or lost since. The file is used only for the same index (by UUID), model, text and id field, and is removed
+when the load ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+
+from es_sbert.clock import current_timestamp
+from es_sbert.errors import OutputError, UsageError
+from es_sbert.ingest.dead_letters import safe_file_name
+from es_sbert.ingest.records import Origin
+from es_sbert.ingest.seen_records import SeenRecord, SeenRecordTable, SeenStatus
+from es_sbert.ingest.sources.document_source import DocumentSource
+
+
+@dataclass(frozen=True)
+class LoadIdentity:
+    """What must be the same for a load to go on where another one ended.
+
+    Attributes:
+        index_uuid: The index's own; another one of the same name has another.
+        fingerprint: The model.
+        fields: Vector fields that it fills: name, template of the embedded text, rules for passages.
+        id_field: Field of the id; None for hashes of the content.
+    """
+
+    index_uuid: str
+    fingerprint: str
+    fields: tuple[tuple[str, str, str | None], ...]
+    id_field: str | None
+
+
+class LoadCheckpoint(Protocol):
+    """What was met and acknowledged. Thread-safe.
+
+    Attributes:
+        path: The file that holds it.
+        run: When the load was first started: tells its dead letters from others'.
+        resumed: Whether it goes on with an earlier process's work.
+        note: What must be said about an earlier file that is not gone on with; None where there is nothing.
+    """
+
+    path: Path
+    run: str
+    resumed: bool
+    note: str | None
+
+    def meet(self, meetings: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
+        """Enter documents in the order of the source: what is known of each, and where its id was met first.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+
+    def acknowledge(self, document_ids: Sequence[str]) -> None:
+        """The engine holds these documents as they were met; on the disk when this returns, but for a power cut.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+
+    def holds(self, document_ids: Sequence[str]) -> set[str]:
+        """Those of the ids that were met in this pass over the source.
+
+        Raises:
+            OutputError: the file cannot be read.
+        """
+
+    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
+        """How many documents of this pass over the source are acknowledged.
+
+        Args:
+            documents: Of these alone: id and content of each, as in a `SeenRecord`; None for any content.
+
+        Raises:
+            OutputError: the file cannot be read.
+        """
+
+    def distrust(self) -> None:
+        """The engine has altered documents of this load: vectors that the index holds may not be those that were sent.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+
+    def is_distrusted(self) -> bool:
+        """Whether an earlier process of this load has called `distrust`."""
+
+    def remember_letters(self, keys: Iterable[bytes]) -> None:
+        """Dead letters that this load has written already.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+
+    def has_letter(self, key: bytes) -> bool:
+        """Whether a dead letter was written before the load was killed.
+
+        Raises:
+            OutputError: the file cannot be read.
+        """
+
+    def close(self) -> None:
+        """Close the file; it stays for a load that goes on. Does nothing after `finish`.
+
+        Raises:
+            OutputError: what is pending cannot be written.
+        """
+
+    def finish(self) -> None:
+        """The load has come to its end: nothing is left to go on with."""
+
+
+_FORMAT = 2
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
+_SEEN = "-seen"
+
+
+def default_checkpoint_path(index: str, sources: Sequence[DocumentSource]) -> Path:
+    """`<source>.<index>.load-state` beside the first file of a load that this user may write beside.
+
+    A load from elsewhere (standard input, an address, a query), or from where nothing may be written, keeps it in the
+    working folder.
+    """
+    for source in sources:
+        if source.path is not None:
+            beside = source.path.with_name(f"{source.path.name}.{safe_file_name(index)}.load-state")
+            if os.access(beside.parent, os.W_OK):
+                return beside
+    return Path(f"{safe_file_name(index)}.load-state")
+
+
+class CheckpointFile:
+    """The state file of a load, open: a `LoadCheckpoint`. Locked against other processes while it is open."""
+
+    def __init__(self, path: Path, identity: LoadIdentity, *, rereads: bool = False) -> None:
+        """Open the state of a load, or begin one.
+
+        Args:
+            rereads: Whether a part of a source may be read twice, because who read it was lost: a record that comes
+                from the same place again is then no repetition.
+
+        Raises:
+            UsageError: another process is loading with this state.
+            OutputError: the file cannot be written.
+        """
+        self.path = path
+        self.note: str | None = None
+        self._lock = threading.Lock()
+        self._finished = False
+        with self._explained():
+            self._db, run = self._opened(identity)
+            [(self._distrusted,)] = [map(bool, row) for row in self._db.execute("PRAGMA user_version")]
+            self.resumed = run is not None
+            self.run = run or current_timestamp()
+            self._db.execute("REPLACE INTO load VALUES (?, ?, ?)", (_FORMAT, _packed(identity), self.run))
+            self._commit()
+            try:
+                # Now that the lock is held, no other process has such a file open.
+                self._records = SeenRecordTable(self.path.with_name(f"{self.path.name}{_SEEN}"), rereads=rereads)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _opened(self, identity: LoadIdentity) -> tuple[sqlite3.Connection, str | None]:
+        """The database in a transaction, and when the load that it resumes was first started."""
+        try:
+            db = _connect(self.path)
+            row = _load_row(db)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            broken = self.path.with_name(f"{self.path.name}.broken")
+            os.replace(self.path, broken)
+            for suffix in _SUFFIXES[1:]:
+                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+            self.note = f"The state file {self.path} was broken ({error}) and is {broken.name} now: begun anew"
+            db, row = _connect(self.path), None
+        if row is not None and row[:2] == (_FORMAT, _packed(identity)):
+            return db, row[2]
+        if row is not None:
+            self.note = f"The state file {self.path} was of another index, model, text or id field: begun anew"
+        for table in ("load", "documents", "letters"):
+            db.execute(f"DROP TABLE IF EXISTS {table}")
+        db.execute("PRAGMA user_version = 0")
+        db.execute("CREATE TABLE load (format INTEGER PRIMARY KEY, identity BLOB, run TEXT)")
+        db.execute("CREATE TABLE letters (key BLOB PRIMARY KEY) WITHOUT ROWID")
+        return db, None
+
+    def meet(self, meetings: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
+        with self._explained():
+            return self._records.meet(meetings)
+
+    def acknowledge(self, document_ids: Sequence[str]) -> None:
+        with self._explained():
+            self._records.acknowledge(document_ids)
+
+    def holds(self, document_ids: Sequence[str]) -> set[str]:
+        with self._explained():
+            return self._records.holds(document_ids)
+
+    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
+        with self._explained():
+            return self._records.count_acknowledged(documents)
+
+    def distrust(self) -> None:
+        with self._explained():
+            # Kept with the file: the process that resumes this load must know.
+            self._db.execute("PRAGMA user_version = 1")
+            self._commit()
+            self._records.forget_acknowledged()
+
+    def is_distrusted(self) -> bool:
+        return self._distrusted
+
+    def remember_letters(self, keys: Iterable[bytes]) -> None:
+        with self._explained():
+            self._db.executemany("INSERT OR IGNORE INTO letters VALUES (?)", ((key,) for key in keys))
+            self._commit()
+
+    def has_letter(self, key: bytes) -> bool:
+        with self._explained():
+            return self._db.execute("SELECT 1 FROM letters WHERE key = ?", (key,)).fetchone() is not None
+
+    def close(self) -> None:
+        with self._explained():
+            if not self._finished:
+                self._records.close()
+                if self._db.in_transaction:  # a full disk ends it
+                    self._db.execute("COMMIT")
+                self._db.close()
+
+    def finish(self) -> None:
+        with self._explained():
+            self._finished = True
+            self._records.close()
+            if os.name == "nt":
+                # Windows removes no open file. One that another load has opened by now is that load's, and stays.
+                self._db.close()
+                with suppress(PermissionError):
+                    self._remove()
+            else:
+                self._remove()  # while it is locked: afterwards it may be another load's
+                self._db.close()
+
+    def _remove(self) -> None:
+        for suffix in reversed(_SUFFIXES):  # the database itself last
+            Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+
+    def _commit(self) -> None:
+        self._db.execute("COMMIT")
+        self._db.execute("BEGIN")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """The lock is held; errors of SQLite become ours."""
+        with self._lock:
+            try:
+                yield
+            except (sqlite3.Error, OSError) as error:
+                if isinstance(error, sqlite3.Error) and "locked" in str(error):
+                    raise UsageError(
+                        f"another load is running with the state file {self.path}",
+                        "Wait for its end, or give this load a --state of its own.",
+                    ) from error
+                raise OutputError(
+                    f"the state file {self.path} cannot be written: {error}",
+                    "Free space or name another file with --state, then run the same command again: it goes on where "
+                    "it was.",
+                ) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """The file, checked, locked for this process and in a transaction."""
+    while True:
+        path.touch()
+        before = _file_id(path)
+        db = _open_locked(path)
+        # Another load may have come to its end and removed what was opened before it was locked: such a file
+        # keeps nobody out. The number of a file that is open is not given to another one.
+        if before is not None and _file_id(path) == before:
+            return db
+        db.close()
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """What tells a file from any other that stood or will stand at its path; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _open_locked(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+    try:
+        # A write-ahead log: a commit is one write, and a cut anywhere leaves the commits before it.
+        for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL"):
+            db.execute(f"PRAGMA {pragma}")
+        db.execute("BEGIN IMMEDIATE")
+        [(verdict,), *_] = db.execute("PRAGMA quick_check(1)").fetchall()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _load_row(db: sqlite3.Connection) -> tuple[int, bytes, str] | None:
+    """(format, identity, run) of the load that the file is of; None where it is of none, or of another version."""
+    columns = [row[1] for row in db.execute("PRAGMA table_info(load)")]
+    if columns != ["format", "identity", "run"]:
+        return None
+    row: tuple[int, bytes, str] | None = db.execute("SELECT * FROM load").fetchone()
+    return row
+
+
+def _packed(identity: LoadIdentity) -> bytes:
+    return orjson.dumps(asdict(identity), option=orjson.OPT_SORT_KEYS)

@@ -1,0 +1,163 @@
+"""Prometheus metrics of a running load (extra `metrics`).
+
+Counts that the load keeps anyway are read on scrape by a custom collector; only times and bytes are recorded here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from es_sbert import __version__
+from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.engines.protocol import EngineInfo
+from es_sbert.errors import UsageError
+from es_sbert.ingest.ledger import Ledger
+from es_sbert.ingest.progress import ProgressSnapshot
+from es_sbert.ingest.throttle import Throttle
+
+DEFAULT_HOST = "127.0.0.1"
+_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):)?(?P<port>\d{1,5})")
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+
+@dataclass(frozen=True)
+class ObservedLoad:
+    """What is read when somebody asks."""
+
+    labels: dict[str, str]
+    ledger: Ledger
+    throttle: Throttle
+
+
+class LoadMetrics(Collector):
+    """A `LoadObserver` that Prometheus can read. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._load: ObservedLoad | None = None
+        self._snapshot: ProgressSnapshot | None = None
+        self._sent = Counter(
+            "es_sbert_bulk_bytes", "Bytes of bulk requests, sent again or not.", registry=self.registry
+        )
+        self._bulk = Histogram(
+            "es_sbert_bulk_request_seconds", "Time of one bulk request.", buckets=_SECONDS, registry=self.registry
+        )
+        self._embed = Histogram(
+            "es_sbert_embed_window_seconds",
+            "Time to embed one window of texts.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        # Memory, processor time and open files of this process.
+        ProcessCollector(registry=self.registry)
+        self.registry.register(self)
+
+    def began(self, index: str, engine: EngineInfo, encoder: EncoderInfo, ledger: Ledger, throttle: Throttle) -> None:
+        labels = {
+            "index": index, "engine": engine.label, "model": encoder.model, "fingerprint": encoder.fingerprint,
+            "provider": encoder.provider, "device": encoder.device, "precision": encoder.precision,
+            "version": __version__,
+        }  # fmt: skip
+        self._load = ObservedLoad(labels, ledger, throttle)
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        self._snapshot = snapshot
+
+    @contextmanager
+    def bulk(self, body_bytes: int) -> Iterator[None]:
+        self._sent.inc(body_bytes)
+        with self._bulk.time():
+            yield
+
+    @contextmanager
+    def embed(self) -> Iterator[None]:
+        with self._embed.time():
+            yield
+
+    def collect(self) -> Iterator[Metric]:
+        """All that the load itself counts; nothing before it began."""
+        if self._load is not None:
+            yield InfoMetricFamily("es_sbert_load", "What is loaded where, and by what.", value=self._load.labels)
+            yield from _counts(self._load.ledger)
+            yield from _limits(self._load.throttle)
+        if self._snapshot is not None:
+            yield from _progress(self._snapshot)
+
+
+def _counts(ledger: Ledger) -> Iterator[Metric]:
+    documents = CounterMetricFamily("es_sbert_documents", "Documents by how they ended.", labels=["outcome"])
+    for outcome, count in ledger.counts().items():
+        documents.add_metric([outcome.value], count)
+    yield documents
+    yield CounterMetricFamily("es_sbert_documents_read", "Documents met in the source.", value=ledger.read)
+    yield CounterMetricFamily(
+        "es_sbert_documents_truncated",
+        "Documents written whose text is longer than the model reads.",
+        value=ledger.truncated,
+    )
+    yield CounterMetricFamily("es_sbert_tokens_lost", "Tokens cut off in them.", value=ledger.lost_tokens)
+    yield CounterMetricFamily("es_sbert_retries", "Requests and documents sent again.", value=ledger.retries)
+
+
+def _limits(throttle: Throttle) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "es_sbert_bulk_body_limit_bytes", "Largest bulk body that is sent now.", value=throttle.body_bytes
+    )
+    yield GaugeMetricFamily(
+        "es_sbert_bulk_requests_allowed", "Bulk requests that may be under way now.", value=throttle.requests
+    )
+
+
+def _progress(snapshot: ProgressSnapshot) -> Iterator[Metric]:
+    yield GaugeMetricFamily("es_sbert_load_seconds", "Time since the load began.", value=snapshot.seconds)
+    yield GaugeMetricFamily(
+        "es_sbert_waiting", "1 while requests are refused and tried again.", value=int(snapshot.waiting is not None)
+    )
+    if snapshot.fraction is not None:
+        yield GaugeMetricFamily("es_sbert_fraction_done", "Part of the source that is done.", value=snapshot.fraction)
+
+
+def read_metrics_address(text: str) -> tuple[str, int]:
+    """`9464`, `0.0.0.0:9464` or `[::1]:9464` as host and port; 0 lets the system choose the port.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
+        raise UsageError(f"{text!r} is no address for metrics", "Give --metrics a PORT or HOST:PORT, e.g. 9464.")
+    return (match["host"] or DEFAULT_HOST).strip("[]"), int(match["port"])
+
+
+@contextmanager
+def serve_metrics(metrics: LoadMetrics, address: str) -> Iterator[str]:
+    """Serve the metrics until the block ends; their URL.
+
+    Args:
+        address: `[HOST:]PORT`.
+
+    Raises:
+        UsageError: the address cannot be read, or is taken.
+    """
+    host, port = read_metrics_address(address)
+    try:
+        server, thread = start_http_server(port, host, metrics.registry)
+    except OSError as error:
+        raise UsageError(
+            f"metrics cannot be served at {host}:{port}: {error.strerror or error}",
+            "Give --metrics another port: one load needs one of its own.",
+        ) from error
+    shown = f"[{host}]" if ":" in host else host
+    try:
+        yield f"http://{shown}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

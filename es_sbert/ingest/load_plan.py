@@ -1,0 +1,290 @@
+"""The plan of a load: its sources, its vector fields and its index, checked before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.errors import UsageError, VectorIndexError
+from es_sbert.index.load_checks import (
+    check_can_hold_vectors,
+    check_can_load_files,
+    fields_missing_from_source,
+    read_target_index,
+)
+from es_sbert.index.mapping import check_field_name, vector_fields
+from es_sbert.index.privileges import CREATE, LOAD, PRUNE, SEARCH, require_privileges
+from es_sbert.index.text_template import (
+    DEFAULT_TEXT_FIELD,
+    TextTemplate,
+    check_name_conflicts,
+    format_text_options,
+    parse_text_options,
+)
+from es_sbert.index.vector_field import index_not_found
+from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta, document_meta_field
+from es_sbert.ingest.checkpoint import default_checkpoint_path
+from es_sbert.ingest.dead_letters import check_dead_letters_writable, default_dead_letters_path
+from es_sbert.ingest.settings import BulkLoadSettings, IngestSettings
+from es_sbert.ingest.sources.dead_letter_source import check_dead_letter_index
+from es_sbert.ingest.sources.document_source import DocumentSource, ReadSettings, check_sources
+from es_sbert.ingest.sources.find_sources import find_dead_letters, find_sources
+from es_sbert.ingest.sources.sql_source import SqlSource
+
+
+@dataclass(frozen=True)
+class PlannedField:
+    """A vector field that a load is to fill.
+
+    Attributes:
+        field: Its name.
+        template: The text of its vectors.
+        passages: Rules that were asked for; None leaves them to the index.
+        stored: What the mapping says of it; None where it is new.
+        text_options: The options by which the text was given, for messages; None where the index or the default says
+            it.
+    """
+
+    field: str
+    template: TextTemplate
+    passages: ChunkRules | None
+    stored: VectorFieldMeta | None
+    text_options: str | None = None
+
+
+def plan_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> tuple[PlannedField, ...]:
+    """The vector fields that the settings ask for.
+
+    Args:
+        stored: The index's own.
+
+    Raises:
+        UsageError: options that contradict each other or cannot be read, or a new field without a text.
+    """
+    texts = _texts(settings, stored)
+    check_name_conflicts(texts, () if settings.id_field is None else (settings.id_field,))
+    passages = _passage_rules(settings, list(texts))
+    return tuple(
+        PlannedField(field, template, passages.get(field), stored.get(field), _text_options(settings, field))
+        for field, template in texts.items()
+    )
+
+
+def _text_options(settings: IngestSettings, field: str) -> str | None:
+    """The options by which a field's text was given, as `ingest` and `index migrate` take them for this field alone."""
+    for given in settings.vectors:
+        name, _, template = given.partition("=")
+        if name == field and template:
+            return format_text_options(field, (), template)
+    return format_text_options(field, settings.text_fields, settings.text_template)
+
+
+def _texts(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> dict[str, TextTemplate]:
+    if not settings.vectors:
+        field = settings.vector_field
+        return {field: _template(settings, stored.get(field))}
+    if settings.text_fields or settings.text_template is not None:
+        raise UsageError("--vector says itself which text it stands for", "Leave --text-field and --text-template out.")
+    texts: dict[str, TextTemplate] = {}
+    for given in settings.vectors:
+        field, equals, template = given.partition("=")
+        check_field_name(field)
+        known = stored.get(field)
+        if field in texts:
+            raise UsageError(f"the vector field {field} is named twice", "Name each --vector once.")
+        if equals:
+            texts[field] = TextTemplate.parse(template)
+        elif known is not None and known.text is not None:
+            texts[field] = TextTemplate.parse(known.text)
+        else:
+            raise UsageError(
+                f"the index does not say which text {field} stands for", f"Write --vector '{field}={{FIELD}}'."
+            )
+    return texts
+
+
+def _template(settings: IngestSettings, stored: VectorFieldMeta | None) -> TextTemplate:
+    given = parse_text_options(settings.text_fields, settings.text_template)
+    if given is not None:
+        return given
+    if stored is not None and stored.text is not None:
+        return TextTemplate.parse(stored.text)
+    return TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
+
+
+def _passage_rules(settings: IngestSettings, fields: list[str]) -> dict[str, ChunkRules]:
+    """Vector field → the rules asked for: `256` for all of them, `body=256` for one."""
+    if settings.passage_overlap is not None and not settings.passages:
+        raise UsageError("--passage-overlap is for passages", "Give --passages TOKENS too.")
+    rules: dict[str, ChunkRules] = {}
+    for given in settings.passages:
+        field, _, number = given.rpartition("=")
+        if not number.isascii() or not number.isdigit() or int(number) < 1:
+            raise UsageError(
+                f"--passages {given!r} is no number of tokens", "Write --passages 256, or --passages FIELD=256."
+            )
+        if field and field not in fields:
+            raise UsageError(
+                f"--passages names {field}, which this load does not fill", f"Name one of: {', '.join(fields)}."
+            )
+        for name in [field] if field else fields:
+            rules[name] = ChunkRules.of(int(number), settings.passage_overlap)
+    return rules
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """A load whose input and index were looked at, before a model is loaded.
+
+    Attributes:
+        settings: What was asked for.
+        sources: What to load; none for documents of the index.
+        fields: The vector fields to fill; at least one.
+        state: The index as it stands; None where it does not exist yet.
+        dead_letters: The dead-letter file.
+        state_file: Where a killed load goes on from; None for documents of the index, which is its own state.
+    """
+
+    settings: IngestSettings
+    sources: Sequence[DocumentSource]
+    fields: tuple[PlannedField, ...]
+    state: IndexState | None
+    dead_letters: Path
+    state_file: Path | None
+
+    @property
+    def stored(self) -> VectorFieldMeta | None:
+        """What the mapping says of the first field that is filled already; None where all of them are new."""
+        return next((field.stored for field in self.fields if field.stored is not None), None)
+
+    @property
+    def text_fields(self) -> tuple[str, ...]:
+        """All fields of all texts."""
+        return tuple(dict.fromkeys(name for field in self.fields for name in field.template.fields))
+
+    @property
+    def reading(self) -> ReadSettings:
+        """How the sources are read."""
+        settings = self.settings
+        return ReadSettings(
+            settings.max_document_bytes,
+            plain_field=self.text_fields[0],
+            index=settings.index,
+            retry_seconds=settings.retry_seconds,
+        )
+
+    @property
+    def source(self) -> str:
+        """`files`, `sql` or `index`: where the documents come from."""
+        if self.settings.sql is not None:
+            return "sql"
+        return "files" if self.sources else "index"
+
+
+def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[DocumentSource] | None = None) -> LoadPlan:
+    """Check everything that can be checked before a model is loaded and a document written.
+
+    Args:
+        sources: What `resolve_sources` has found, where it was called already.
+
+    Raises:
+        AccessDenied: the user lacks a privilege that the load needs.
+        UsageError: options that contradict each other.
+        SourceError: a file that cannot be read, or lacks the columns asked for.
+        OutputError: the dead-letter file could not be written.
+        IndexMissing: documents of an index that does not exist.
+        IndexMismatch: the mapping's `_meta` is damaged, or an alias points to several indices.
+        VectorIndexError: the index does not take documents in this way.
+        EngineError: the engine failed.
+    """
+    sources = resolve_sources(settings) if sources is None else sources
+    if settings.prune and (settings.retry is not None or not sources):
+        raise UsageError("--prune compares the index with a source", "Give all that the index is loaded from.")
+    if settings.watch_seconds is not None and sources:
+        raise UsageError(
+            "--watch looks at documents that are written to the index",
+            "Leave FILE out; load it by a command of its own.",
+        )
+    if settings.watch_seconds is not None and settings.load_settings is BulkLoadSettings.FAST:
+        raise UsageError("--watch goes on for ever, so the settings of a load would stay", "Leave out --load-settings.")
+    if not sources and settings.id_field is not None:
+        raise UsageError("--id-field is for documents from elsewhere", "Leave it out: documents of the index have ids.")
+    if settings.replace_text_template:
+        check_replace_text_options(settings, sources)
+    letters = settings.dead_letters or default_dead_letters_path(settings.index)
+    if settings.dry_run is None:
+        check_dead_letters_writable(letters)
+    state = read_target_index(engine, settings.index, files=bool(sources))
+    fields = plan_fields(settings, vector_fields(state.mappings, state.name) if state else {})
+    if settings.retry is not None:
+        check_dead_letter_index(settings.retry, {settings.index, *((state.name, *state.aliases) if state else ())})
+    if not sources:
+        if state is None:
+            raise index_not_found(settings.index, engine)
+        check_can_hold_vectors(state)
+        # Of several fields, a document may get one and would lose the others.
+        lost = fields_missing_from_source(state.mappings, [field.field for field in fields] if len(fields) == 1 else [])
+        if lost is not None:
+            raise VectorIndexError(
+                f"the index {state.name} keeps no {lost}: documents that get a vector where they stand would lose it",
+                "Load the documents from files.",
+            )
+    elif state is not None:
+        check_can_load_files(state, settings.index, [document_meta_field(field.field) for field in fields])
+    _require_privileges(engine, settings, state)
+    state_file = (settings.state or default_checkpoint_path(settings.index, sources)) if sources else None
+    wanted = LoadPlan(settings, sources, fields, state, letters, state_file)
+    if settings.retry is None:
+        check_sources(sources, settings.max_document_bytes, wanted.text_fields, settings.id_field)
+    return wanted
+
+
+def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexState | None) -> None:
+    if state is None:
+        if settings.dry_run is None:
+            require_privileges(engine, settings.index, CREATE)
+    elif settings.dry_run is not None:
+        require_privileges(engine, state.name, SEARCH)
+    else:
+        require_privileges(engine, state.name, PRUNE if settings.prune else LOAD)
+
+
+def check_replace_text_options(settings: IngestSettings, sources: Sequence[DocumentSource]) -> None:
+    """Refuse options that do not go with --replace-text-template.
+
+    Raises:
+        UsageError: documents from elsewhere, or no text.
+    """
+    if sources:
+        raise UsageError(
+            "--replace-text-template embeds all documents that the index holds",
+            "Leave FILE, --sql and --retry out, and load them afterwards by a command without --replace-text-template.",
+        )
+    if not (settings.text_fields or settings.text_template or any("=" in given for given in settings.vectors)):
+        raise UsageError(
+            "--replace-text-template needs the new text", "Add --text-template '{title}. {body}' or --text-field FIELD."
+        )
+
+
+def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
+    """What is to be loaded; none for documents of the index. Found without the engine, which may be waited for.
+
+    Raises:
+        UsageError: options that contradict each other.
+        SourceError: there is no such file.
+    """
+    ways = {"FILE": settings.files, "--retry": settings.retry, "--sql": settings.sql}
+    given = [way for way, value in ways.items() if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} exclude each other", "Give one of them.")
+    if settings.retry is not None:
+        return [find_dead_letters(settings.retry)]
+    if settings.sql is None:
+        return find_sources(settings.files, settings.format)
+    if settings.database is None:
+        raise UsageError(
+            "--sql needs a database", "Give its address in ES_SBERT_DATABASE, a --database-file or --database."
+        )
+    return [SqlSource(settings.sql, settings.database)]

@@ -1,0 +1,217 @@
+"""Parquet and Arrow files (IPC files and streams, Feather) as sources: one document per row."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from es_sbert.errors import SourceError, UsageError, error_summary, require_extra
+from es_sbert.ingest.records import Origin, Record, RejectedRecord
+from es_sbert.ingest.sources.document_source import (
+    DocumentSource,
+    FileSource,
+    ReadCancelled,
+    ReadContext,
+    RequiredColumns,
+    check_table_columns,
+)
+from es_sbert.ingest.sources.table_rows import column_to_json, row_record
+from es_sbert.ingest.sources.text_files import check_compression, not_distributable_error, preview_context
+from es_sbert.io.compression import MAGIC_BYTES, Compression, decompress
+from es_sbert.io.lines import CorruptStream
+from es_sbert.io.parquet import open_parquet, parquet_batches
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+_FILE_MAGIC, _FEATHER_1 = b"ARROW1", b"FEA1"
+_FILE_HEAD_BYTES = 8  # the magic, filled up to eight bytes
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_SLICE_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class ParquetSource(FileSource):
+    """A Parquet file.
+
+    Attributes:
+        compression: Of the whole file, by its name; there should be none, since columns are compressed by themselves.
+        groups: First row group to read, and the one behind the last; None reads all.
+    """
+
+    compression: Compression | None = None
+    groups: tuple[int, int] | None = None
+
+    def check(self, max_bytes: int, wanted: RequiredColumns) -> None:
+        if not self.input.again:
+            raise UsageError(f"{self.name} cannot be read as Parquet, whose index is at its end", "Name a file.")
+        if self.compression is not None:
+            raise SourceError(f"{self.name} is a Parquet file inside {self.compression}", "Unpack it first.")
+        if self.size == 0:
+            raise CorruptStream("the file is empty, which no Parquet file is")
+        with self._opened(preview_context(max_bytes)) as file:
+            check_table_columns(self.name, file.schema_arrow.names, wanted)
+
+    def pieces(self, piece_bytes: int) -> Sequence[DocumentSource]:
+        if not self.input.again:
+            raise not_distributable_error(self.name)
+        pieces: list[DocumentSource] = []
+        with self._opened(preview_context(0)) as file:
+            first, held = 0, 0
+            for group in range(file.num_row_groups):
+                held += file.metadata.row_group(group).total_byte_size
+                if held >= piece_bytes or group == file.num_row_groups - 1:
+                    pieces.append(replace(self, groups=(first, group + 1)))
+                    first, held = group + 1, 0
+        return pieces or [self]
+
+    def records(self, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
+        with self._opened(reading) as file:
+            groups = range(*(self.groups or (0, file.num_row_groups)))
+            row = sum(file.metadata.row_group(group).num_rows for group in range(groups.start))
+            rows = file.metadata.num_rows
+            counted = (self.size or 0) * row // max(1, rows)
+            for batch in parquet_batches(file, groups=groups):
+                yield from _batch_records(batch, row, self.name, reading)
+                row += batch.num_rows
+                # Rows in place of bytes: what of the file has been read to make them is not known.
+                part = (self.size or 0) * row // rows - counted
+                counted += part
+                reading.counter.bytes += part
+
+    @contextmanager
+    def _opened(self, reading: ReadContext) -> Iterator[Any]:
+        if self.path is not None:
+            with open_parquet(self.path) as file:
+                yield file
+            return
+        with self.input.open(reading) as opened, open_parquet(opened) as file:
+            yield file
+
+
+@dataclass(frozen=True)
+class ArrowSource(FileSource):
+    """An Arrow IPC file or stream, told apart by its first bytes; Feather (version 2) is the former.
+
+    A file holds a stream between its magic and its footer, so both are read from the beginning to the end: out of
+    pipes, out of compression, and up to the place where one is cut off.
+    """
+
+    compression: Compression | None = None
+
+    def check(self, max_bytes: int, wanted: RequiredColumns) -> None:
+        require_extra("parquet", "pyarrow")
+        if not self.input.again:
+            return
+        magic = b""
+        for chunk in self.input.chunks(preview_context(max_bytes)):
+            magic += chunk[:MAGIC_BYTES]
+            if len(magic) >= MAGIC_BYTES:
+                break
+        if not magic:
+            return
+        check_compression(self.name, self.compression, magic)
+        with _arrow_errors(), _ArrowStream(decompress(self.input.chunks(preview_context(max_bytes)))) as stream:
+            check_table_columns(self.name, stream.open().schema.names, wanted)
+
+    def pieces(self, piece_bytes: int) -> Sequence[DocumentSource]:
+        if not self.input.again:
+            raise not_distributable_error(self.name)
+        return [self]
+
+    def records(self, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
+        with _ArrowStream(decompress(self.input.chunks(reading))) as stream:
+            if stream.is_empty():  # opens the file: an error of the system's until here is none of Arrow's
+                return
+            row = 0
+            with _arrow_errors():
+                for batch in stream.open():
+                    # Slices: writers make batches of any size.
+                    for start in range(0, batch.num_rows, _SLICE_ROWS):
+                        part = batch.slice(start, _SLICE_ROWS)
+                        yield from _batch_records(part, row, self.name, reading)
+                        row += part.num_rows
+                stream.check_end()
+
+
+class _ArrowStream(io.RawIOBase):
+    """Chunks as a file that Arrow reads from, which remembers how it ended."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        super().__init__()
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+        self._tail = b""
+        self._is_file = False
+        self._buffered = io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        if not self._rest:
+            chunk = next(self._chunks, b"")
+            self._rest = memoryview(chunk)
+            self._tail = (self._tail + chunk[-_FILE_HEAD_BYTES:])[-_FILE_HEAD_BYTES:]
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), len(self._rest))
+        view[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+    def is_empty(self) -> bool:
+        return not self._buffered.peek(1)
+
+    def open(self) -> Any:
+        """The batches (a `pyarrow.RecordBatchStreamReader`).
+
+        Raises:
+            StreamBroken: Feather in its first version, which is no Arrow stream.
+            ArrowException: neither an Arrow file nor a stream.
+        """
+        from pyarrow import ipc
+
+        head = self._buffered.peek(_FILE_HEAD_BYTES)
+        if head.startswith(_FEATHER_1):
+            raise CorruptStream("it is Feather in version 1; write it again in version 2, or as Parquet")
+        self._is_file = head.startswith(_FILE_MAGIC)
+        if self._is_file:
+            self._buffered.read(_FILE_HEAD_BYTES)
+        return ipc.open_stream(self._buffered)
+
+    def check_end(self) -> None:
+        """Make sure that nothing is missing behind the last batch: Arrow takes any end between two for the end.
+
+        Raises:
+            StreamBroken: something is.
+        """
+        while self._buffered.read(1 << 16):
+            pass
+        if not self._tail.endswith(_FILE_MAGIC if self._is_file else _END_OF_STREAM):
+            raise CorruptStream("the mark at the end of the Arrow data is missing: it may have been cut off")
+
+
+@contextmanager
+def _arrow_errors() -> Iterator[None]:
+    require_extra("parquet", "pyarrow")
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        raise CorruptStream(f"the Arrow data is damaged ({error_summary(error)})") from error
+
+
+def _batch_records(batch: Any, before: int, source: str, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
+    """The rows of a batch, numbered from `before` + 1 on."""
+    names = batch.schema.names
+    if not names:
+        return
+    columns = [column_to_json(column) for column in batch.columns]
+    for number, values in enumerate(zip(*columns, strict=True), before + 1):
+        if reading.stop.is_set():
+            raise ReadCancelled
+        yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), reading.settings.max_bytes)

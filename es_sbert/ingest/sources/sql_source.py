@@ -1,0 +1,214 @@
+"""The rows of a SQL query as documents, through SQLAlchemy and a server-side cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr
+
+from es_sbert.engines.retry import Backoff, RetryPolicy
+from es_sbert.errors import SourceError, UsageError, error_summary, require_extra
+from es_sbert.ingest.records import Origin, Record, RejectedRecord
+from es_sbert.ingest.sources.blocking_calls import BlockingCalls
+from es_sbert.ingest.sources.document_source import (
+    DocumentSource,
+    ReadCancelled,
+    ReadContext,
+    RequiredColumns,
+    SourceUnavailable,
+    check_table_columns,
+)
+from es_sbert.ingest.sources.table_rows import row_record, value_to_json
+from es_sbert.io.lines import CorruptStream
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, CursorResult, Engine
+    from sqlalchemy.engine import URL
+
+
+_FETCH_ROWS = 200  # fetched at a time
+_URL_HINT = "Write it as postgresql://user@host/database or sqlite:///folder/file.db are written."
+# The driver that the extra brings, where the address names none; some providers write postgres.
+_POSTGRESQL_NAMES = ("postgresql", "postgres")
+
+
+@dataclass(frozen=True)
+class SqlSource:
+    """A query.
+
+    Attributes:
+        statement: SQL that returns rows.
+        database: Address of the database as SQLAlchemy writes it; may hold a password.
+    """
+
+    statement: str
+    database: SecretStr
+    name: str = "sql"
+    path: None = None
+    size: None = None
+
+    def check(self, max_bytes: int, wanted: RequiredColumns) -> None:
+        engine = self._engine()
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            connection = engine.connect()
+        except SQLAlchemyError as error:
+            raise SourceError(
+                f"the database cannot be reached: {self._reason(error)}",
+                "Check the address in --database and what signs in there.",
+            ) from None
+        with connection:
+            try:
+                with self._executed(connection) as result:
+                    columns = list(result.keys())
+            except SQLAlchemyError as error:
+                raise SourceError(
+                    f"the database refuses the query: {self._reason(error)}", "Mend --sql; try it in a client first."
+                ) from None
+        check_table_columns("the query", columns, wanted)
+
+    def pieces(self, piece_bytes: int) -> Sequence[DocumentSource]:
+        return [self]
+
+    def records(self, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
+        calls = BlockingCalls(reading.stop)
+        fetched = self._fetched(reading)
+        number = 0
+        try:
+            while rows := calls(lambda: next(fetched, None)):
+                for values in rows:
+                    if reading.stop.is_set():
+                        raise ReadCancelled
+                    number += 1
+                    row = {name: value_to_json(value) for name, value in values.items()}
+                    yield row_record(row, Origin(self.name, number), reading.settings.max_bytes)
+        finally:
+            calls.close(fetched.close)
+
+    def _fetched(self, reading: ReadContext) -> Generator[list[dict[str, Any]], None, None]:
+        """Rows by column, some at a time, as the database gives them."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        with self._connected(reading) as connection:
+            try:
+                with self._executed(connection) as result:
+                    columns = list(result.keys())
+                    for rows in result.partitions(_FETCH_ROWS):
+                        yield [dict(zip(columns, values, strict=True)) for values in rows]
+            except SQLAlchemyError as error:
+                raise self._failure(error) from None
+
+    @contextmanager
+    def _connected(self, reading: ReadContext) -> Iterator[Connection]:
+        """A connection, waited for while the database cannot be reached.
+
+        Raises:
+            SourceLost: the retry budget is spent.
+            ReadingStopped: somebody asked to stop.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
+
+        engine = self._engine()
+        backoff = Backoff(RetryPolicy(reading.settings.retry_seconds), reading.stop)
+        while True:
+            try:
+                connection = engine.connect()
+                break
+            except SQLAlchemyError as error:
+                if reading.stop.is_set():
+                    raise ReadCancelled from None
+                if not backoff.wait():
+                    raise SourceUnavailable(f"the database cannot be reached ({self._reason(error)})") from None
+        with connection:
+            yield connection
+
+    def _executed(self, connection: Connection) -> CursorResult[Any]:
+        """The running query, of which the server keeps what is not fetched yet.
+
+        Raises:
+            SQLAlchemyError: the database refuses it.
+            SourceError: it returns no rows.
+        """
+        # A query only: what else the statement might do is not carried out, where the database can tell.
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA query_only = ON")
+        # Without parameters a percent sign is itself to every driver.
+        connection = connection.execution_options(
+            stream_results=True, yield_per=_FETCH_ROWS, no_parameters=True, postgresql_readonly=True
+        )
+        result = connection.exec_driver_sql(self.statement)
+        if not result.returns_rows:
+            result.close()
+            raise SourceError("the statement in --sql returns no rows", "Write a query, such as SELECT … FROM ….")
+        return result
+
+    def _failure(self, error: Exception) -> CorruptStream | SourceUnavailable:
+        """What a query that fails between two rows ends with."""
+        from sqlalchemy.exc import InterfaceError, OperationalError
+
+        # A query has no place to go on from. The same command reads it anew and leaves alone what is in.
+        reason = self._reason(error)
+        passes = isinstance(error, OperationalError | InterfaceError)
+        if self._url().get_backend_name() == "sqlite":
+            # Its driver calls everything operational, but there is no connection that could break.
+            passes = "locked" in reason
+        return SourceUnavailable(reason) if passes else CorruptStream(f"the query failed: {reason}")
+
+    def _engine(self) -> Engine:
+        """What opens connections; it keeps none.
+
+        Raises:
+            UsageError: an address that cannot be read, or of a database whose driver is not installed.
+            SourceError: a SQLite file that does not exist.
+        """
+        require_extra("sql", "sqlalchemy")
+        from sqlalchemy import create_engine
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+        from sqlalchemy.pool import NullPool
+
+        try:
+            url = self._url()
+            _check_sqlite_file(url)
+            return create_engine(url, poolclass=NullPool)
+        except NoSuchModuleError as error:
+            raise UsageError(
+                f"SQLAlchemy knows no database {self._scheme()}",
+                f"{_URL_HINT} Others need a package.",
+            ) from error
+        except ImportError as error:
+            raise UsageError(
+                f"{self._scheme()} needs the package {error.name}, which is not installed",
+                f"Install it: pip install {error.name}; for PostgreSQL, pip install 'es-sbert[sql]'",
+            ) from error
+        except ArgumentError:
+            # The address may hold a password, so it is not repeated here.
+            raise UsageError("the address in --database cannot be read", _URL_HINT) from None
+
+    def _url(self) -> URL:
+        from sqlalchemy import make_url
+
+        url = make_url(self.database.get_secret_value())
+        return url.set(drivername="postgresql+psycopg") if url.drivername in _POSTGRESQL_NAMES else url
+
+    def _scheme(self) -> str:
+        return self._url().drivername
+
+    def _reason(self, error: Exception) -> str:
+        """What the database says, in one line and without the password."""
+        said = error_summary(getattr(error, "orig", None) or error)
+        password = self._url().password
+        return said.replace(str(password), "***") if password else said
+
+
+def _check_sqlite_file(url: URL) -> None:
+    """Make sure that a SQLite file is there: SQLAlchemy would make one that is missing."""
+    path = url.database
+    if url.get_backend_name() != "sqlite" or not path or path == ":memory:" or path.startswith("file:"):
+        return
+    if not Path(path).is_file():
+        raise SourceError(f"the database {path} does not exist", "Check the path in --database.")

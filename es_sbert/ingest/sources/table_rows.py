@@ -1,0 +1,376 @@
+"""Rows of SQL results and columnar files as records: their values converted to JSON.
+
+number          unchanged; an integer beyond 64 bits, which no numeric field holds, becomes a string decimal         a
+number with all its digits; an integer beyond 64 bits becomes a string NaN             null: numpy and pandas write it
+for a missing value infinity        rejected: JSON has no infinity date, time      ISO 8601; with a time zone converted
+to UTC and written with a Z; without one unchanged duration        ISO 8601 (`P1DT2H`) binary          Base64, as the
+engines' `binary` fields expect it UUID, IP        as text anything else   rejected
+
+pyarrow's own `to_pylist` fails for a whole column on one nanosecond timestamp, one year beyond 9999 or one byte of
+invalid UTF-8. Here only that value is an `UnserializableValue`; its neighbours are converted.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from es_sbert.ingest.records import Origin, Record, RejectedRecord
+from es_sbert.io.lines import SAMPLE_BYTES
+
+_INTEGER_RANGE = (-(2**63), 2**64 - 1)
+_TEXT_TYPES = (UUID, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
+# Digits behind the point, by the unit that they are counted in.
+_FRACTION_DIGITS = {1: 0, 1_000: 3, 1_000_000: 6, 1_000_000_000: 9}
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 and 9999, since 1970
+
+
+class SerializationError(Exception):
+    """A value that cannot be written as JSON; the message says why."""
+
+
+class UnserializableValue:
+    """Stands for a value that cannot be written, in columns that are converted as a whole.
+
+    Args:
+        reason: Why not.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def row_to_json(row: Mapping[str, Any]) -> bytes:
+    """A row of converted values as JSON in one line.
+
+    Raises:
+        BadValue: a value is `UnserializableValue`, or a text is no Unicode; the message names the column.
+    """
+    try:
+        return orjson.dumps(row, default=_refuse)
+    except orjson.JSONEncodeError:
+        pass
+    for name, value in row.items():
+        try:
+            orjson.dumps({name: value}, default=_refuse)
+        except orjson.JSONEncodeError as error:
+            raise SerializationError(f"the column {name}: {error.__cause__ or error}") from error
+    raise AssertionError("each column of the row can be written, the row cannot")
+
+
+def preview_row(row: Mapping[str, Any]) -> bytes:
+    """A row that cannot be written, for people to look at: what is unfit stands there as its reason."""
+    shown: dict[str, Any] = {}
+    for name, value in row.items():
+        try:
+            orjson.dumps({name: value}, default=str)
+            shown[name] = value
+        except orjson.JSONEncodeError:
+            shown[repr(name)] = repr(value)
+    return orjson.dumps(shown, default=str)
+
+
+def _refuse(value: object) -> Any:
+    raise SerializationError(
+        str(value) if isinstance(value, UnserializableValue) else f"a {type(value).__name__} cannot be written as JSON"
+    )
+
+
+def value_to_json(value: object) -> Any:
+    """A value as Python's database drivers have it, as JSON has it; `UnserializableValue` where JSON has none."""
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            return integer_to_json(value)
+        case float():
+            return float_to_json(value)
+        case Decimal():
+            return decimal_to_json(value)
+        case datetime():
+            return datetime_to_json(value)
+        case date():
+            return value.isoformat()
+        case time():
+            return value.isoformat()
+        case timedelta():
+            return duration_to_json(value // timedelta(microseconds=1), 1_000_000)
+        case bytes() | bytearray() | memoryview():
+            return bytes_to_json(bytes(value))
+        case Mapping():
+            return {str(key): value_to_json(inner) for key, inner in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [value_to_json(inner) for inner in value]
+        case _ if isinstance(value, _TEXT_TYPES):
+            return str(value)
+        case _:
+            return UnserializableValue(
+                f"a {type(value).__name__} cannot be written as JSON: turn it into text in the query"
+            )
+
+
+def integer_to_json(value: int) -> int | str:
+    return value if _INTEGER_RANGE[0] <= value <= _INTEGER_RANGE[1] else str(value)
+
+
+def float_to_json(value: float) -> float | UnserializableValue | None:
+    if math.isinf(value):
+        return UnserializableValue(f"{'-' if value < 0 else ''}Infinity cannot be written as JSON")
+    return None if math.isnan(value) else value
+
+
+def decimal_to_json(value: Decimal) -> Any:
+    """An exact JSON number (an `orjson.Fragment`), or what stands for one."""
+    if value.is_nan():
+        return None
+    if value.is_infinite():
+        return UnserializableValue(f"{value} cannot be written as JSON")
+    if value == value.to_integral_value() and not _INTEGER_RANGE[0] <= value <= _INTEGER_RANGE[1]:
+        return format(value, "f")
+    return orjson.Fragment(format(value, "f").encode())
+
+
+def datetime_to_json(value: datetime) -> str:
+    if value.tzinfo is None:
+        return value.isoformat()
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+def timestamp_to_json(count: int, unit: int, *, utc: bool) -> str | UnserializableValue:
+    """A point in time.
+
+    Args:
+        count: Since the beginning of 1970.
+        unit: Of which there are so many in a second: 1, 10³, 10⁶ or 10⁹.
+        utc: Whether it is a point in time rather than what a clock shows.
+    """
+    seconds, rest = divmod(count, unit)
+    if not _FIRST_SECOND <= seconds <= _LAST_SECOND:
+        return UnserializableValue("the time lies outside the years 1 to 9999")
+    return _format_seconds(seconds) + _format_fraction(rest, unit) + ("Z" if utc else "")
+
+
+def date_to_json(count: int) -> str | UnserializableValue:
+    """A date, from the days since the beginning of 1970."""
+    shown = timestamp_to_json(count * 86_400, 1, utc=False)
+    return shown if isinstance(shown, UnserializableValue) else shown.partition("T")[0]
+
+
+def bytes_to_json(value: bytes) -> str:
+    return b64encode(value).decode()
+
+
+def time_to_json(count: int, unit: int) -> str:
+    """A time of day, from what has passed of it."""
+    seconds, rest = divmod(count, unit)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour:02}:{minute:02}:{second:02}{_format_fraction(rest, unit)}"
+
+
+def duration_to_json(count: int, unit: int) -> str:
+    """A span of time, in days and less."""
+    seconds, rest = divmod(abs(count), unit)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    day = f"{days}D" if days else ""
+    inside = "".join(
+        (
+            f"{hour}H" if hour else "",
+            f"{minute}M" if minute else "",
+            f"{second}{_format_fraction(rest, unit)}S" if second or rest else "",
+        )
+    )
+    return f"{'-' if count < 0 else ''}P{day}{'T' + inside if inside else ''}" if day or inside else "PT0S"
+
+
+def _format_seconds(seconds: int) -> str:
+    return (datetime(1970, 1, 1) + timedelta(seconds=seconds)).isoformat()
+
+
+def _format_fraction(rest: int, unit: int) -> str:
+    """`.5` seconds as `.500`: three, six or nine digits, as many as are needed."""
+    if not rest:
+        return ""
+    digits = f"{rest:0{_FRACTION_DIGITS[unit]}}"
+    while digits.endswith("000"):
+        digits = digits[:-3]
+    return f".{digits}"
+
+
+_UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_DAY_MILLISECONDS = 86_400_000
+
+
+def column_to_json(array: Any) -> list[Any]:
+    """The values of an array, each as JSON has it.
+
+    Args:
+        array: A `pyarrow.Array` of any type.
+
+    Returns:
+        As many values as the array has; null is None, and what JSON cannot say is `UnserializableValue`.
+    """
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    kind = array.type
+    if hasattr(kind, "storage_type"):  # an extension: what it is to mean is known to its makers alone
+        return column_to_json(array.storage)
+    if types.is_dictionary(kind):
+        values = column_to_json(array.dictionary)
+        return [None if index is None else values[index] for index in array.indices.to_pylist()]
+    if types.is_run_end_encoded(kind):
+        return column_to_json(pc.run_end_decode(array))
+    if types.is_struct(kind):
+        return _structs_to_json(array)
+    if types.is_map(kind):
+        return _maps_to_json(array)
+    if _is_list(kind):
+        return _lists_to_json(array)
+    return _scalars_to_json(array)
+
+
+def _scalars_to_json(array: Any) -> list[Any]:
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = array.type
+    if types.is_null(kind) or types.is_boolean(kind) or types.is_integer(kind):
+        return list(array.to_pylist())
+    if types.is_floating(kind):
+        return _convert_each(float_to_json, array)
+    if types.is_decimal(kind):
+        return _convert_each(decimal_to_json, array)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return _strings_to_json(array)
+    if _is_binary(kind):
+        return _convert_each(bytes_to_json, array)
+    if types.is_timestamp(kind):
+        unit, utc = _UNITS_PER_SECOND[kind.unit], kind.tz is not None
+        return _convert_each(lambda count: timestamp_to_json(count, unit, utc=utc), array.cast(pa.int64()))
+    if types.is_date32(kind):
+        return _convert_each(date_to_json, array.cast(pa.int32()))
+    if types.is_date64(kind):
+        return _convert_each(lambda count: date_to_json(count // _DAY_MILLISECONDS), array.cast(pa.int64()))
+    if types.is_time(kind):
+        unit = _UNITS_PER_SECOND[kind.unit]
+        counts = array.cast(pa.int32() if types.is_time32(kind) else pa.int64())
+        return _convert_each(lambda count: time_to_json(count, unit), counts)
+    if types.is_duration(kind):
+        unit = _UNITS_PER_SECOND[kind.unit]
+        return _convert_each(lambda count: duration_to_json(count, unit), array.cast(pa.int64()))
+    if types.is_interval(kind):
+        return _convert_each(_interval_to_json, array)
+    # Unions, which no Parquet file holds.
+    return [value_to_json(value.as_py()) for value in array]
+
+
+def _convert_each(convert: Callable[[Any], Any], array: Any) -> list[Any]:
+    return [None if value is None else convert(value) for value in array.to_pylist()]
+
+
+def _interval_to_json(value: Any) -> dict[str, int]:
+    return {"months": value.months, "days": value.days, "nanoseconds": value.nanoseconds}
+
+
+def _strings_to_json(array: Any) -> list[Any]:
+    try:
+        return list(array.to_pylist())
+    except UnicodeDecodeError:
+        return [_string_to_json(value) for value in array]
+
+
+def _string_to_json(value: Any) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError as error:
+        return UnserializableValue(f"invalid UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}")
+
+
+def _structs_to_json(array: Any) -> list[Any]:
+    names = [field.name for field in array.type]
+    valid = array.is_valid().to_pylist()
+    if len(set(names)) < len(names):
+        unfit = UnserializableValue("two fields of an object have the same name")
+        return [unfit if there else None for there in valid]
+    if not names:
+        return [{} if there else None for there in valid]
+    columns = [column_to_json(child) for child in array.flatten()]
+    rows = zip(*columns, strict=True)
+    return [dict(zip(names, row, strict=True)) if there else None for there, row in zip(valid, rows, strict=True)]
+
+
+def _lists_to_json(array: Any) -> list[Any]:
+    lengths = array.value_lengths().to_pylist()
+    values = iter(column_to_json(array.flatten()))  # those of lists that are not null
+    valid = array.is_valid().to_pylist()
+    return [list(islice(values, length)) if there else None for there, length in zip(valid, lengths, strict=True)]
+
+
+def _maps_to_json(array: Any) -> list[Any]:
+    """Maps as objects; keys become text."""
+    import pyarrow as pa
+
+    kind = array.type
+    entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
+    return [
+        None if entries is None else _entries_to_object(entries)
+        for entries in _lists_to_json(array.cast(pa.list_(entry)))
+    ]
+
+
+def _entries_to_object(entries: list[Any]) -> dict[str, Any] | UnserializableValue:
+    made: dict[str, Any] = {}
+    for entry in entries:
+        key = entry["key"]
+        if not isinstance(key, str | int) or isinstance(key, bool):
+            return UnserializableValue("a key of a map is neither text nor an integer")
+        if str(key) in made:
+            return UnserializableValue(f"a map holds the key {key} twice")
+        made[str(key)] = entry["value"]
+    return made
+
+
+def _is_list(kind: Any) -> bool:
+    from pyarrow import types
+
+    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    return any(test(kind) for test in tests)
+
+
+def _is_binary(kind: Any) -> bool:
+    from pyarrow import types
+
+    tests = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+    return any(test(kind) for test in tests)
+
+
+def row_record(row: dict[str, Any], origin: Origin, max_bytes: int) -> Record | RejectedRecord:
+    """A row whose values are converted as a record.
+
+    Args:
+        max_bytes: Longest document.
+    """
+    try:
+        data = row_to_json(row)
+    except SerializationError as bad:
+        raw = preview_row(row)
+        return RejectedRecord(origin, str(bad), raw[:SAMPLE_BYTES], len(raw))
+    if len(data) > max_bytes:
+        reason = f"the row has {len(data):,} bytes as JSON, more than --max-document-bytes allows"
+        return RejectedRecord(origin, reason, data[:SAMPLE_BYTES], len(data))
+    return Record(origin, orjson.loads(data), data)

@@ -1,0 +1,1 @@
+"""Reading files: compression, lines, JSON, CSV, Parquet, and whole tables."""

@@ -1,0 +1,138 @@
+"""Streaming gzip and zstd decompression with bounded memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Protocol
+
+import zstandard
+
+from es_sbert.io.lines import CorruptStream
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# Frames of notes to be passed over, of sixteen kinds: pzstd puts one in front of every frame (RFC 8878, 3.1.2).
+_ZSTD_SKIPPABLE = tuple(bytes([kind]) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60))
+MAGIC_BYTES = 4
+
+_GZIP_MAX_OUTPUT = 1 << 20
+# zstd's decoder takes no bound on its output. A kilobyte unpacks to 32 MiB at the very most.
+_ZSTD_MAX_INPUT = 1 << 10
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+COMPRESSION_SUFFIXES = {".gz": Compression.GZIP, ".zst": Compression.ZSTD, ".zstd": Compression.ZSTD}
+
+
+def detect_compression(head: bytes) -> Compression:
+    """The compression whose magic number stands in front."""
+    if head.startswith(_GZIP_MAGIC):
+        return Compression.GZIP
+    return Compression.ZSTD if head.startswith((_ZSTD_MAGIC, *_ZSTD_SKIPPABLE)) else Compression.NONE
+
+
+def decompress(chunks: Iterable[bytes], compression: Compression | None = None) -> Iterator[bytes]:
+    """The stream unpacked, as far as it can be.
+
+    Args:
+        chunks: Raw bytes.
+        compression: None looks at the first bytes.
+
+    Raises:
+        StreamBroken: the data is damaged or ends early; what stands before the break has been given out.
+    """
+    source = iter(chunks)
+    if compression is None:
+        head = b""
+        for chunk in source:
+            head += chunk
+            if len(head) >= MAGIC_BYTES:
+                break
+        compression = detect_compression(head)
+        source = _prepend(head, source)
+    if compression is Compression.NONE:
+        yield from source
+    else:
+        yield from _decompress(source, compression)
+
+
+def _prepend(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    if head:
+        yield head
+    yield from rest
+
+
+class _Decoder(Protocol):
+    """One gzip member or zstd frame."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    def step(self, data: bytes) -> tuple[bytes, bytes]:
+        """Unpack some of the data; returns (unpacked, data left over)."""
+
+
+class _GzipMember:
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    def step(self, data: bytes) -> tuple[bytes, bytes]:
+        out = self._zlib.decompress(data, _GZIP_MAX_OUTPUT)
+        return out, self._zlib.unused_data if self._zlib.eof else self._zlib.unconsumed_tail
+
+
+class _ZstdFrame:
+    def __init__(self) -> None:
+        self._zstd = zstandard.ZstdDecompressor().decompressobj()
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._zstd.eof)
+
+    def step(self, data: bytes) -> tuple[bytes, bytes]:
+        out = self._zstd.decompress(data[:_ZSTD_MAX_INPUT])
+        rest = data[_ZSTD_MAX_INPUT:]
+        return out, self._zstd.unused_data + rest if self._zstd.eof else rest
+
+
+def _decompress(source: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
+    # Both formats allow several members (frames) one after another, as `cat a.gz b.gz` makes them.
+    new = _GzipMember if compression is Compression.GZIP else _ZstdFrame
+    decoder: _Decoder | None = None
+    try:
+        for chunk in source:
+            data = chunk
+            while data:
+                if decoder is None:
+                    # Tapes and some tools pad gzip files with zeros.
+                    data = data.lstrip(b"\0") if compression is Compression.GZIP else data
+                    if not data:
+                        break
+                    decoder = new()
+                out, data = decoder.step(data)
+                if out:
+                    yield out
+                if decoder.eof:
+                    decoder = None
+        while decoder is not None:
+            # All input is taken, but the decoder may still hold output back because of the bound.
+            out, _ = decoder.step(b"")
+            if out:
+                yield out
+            if decoder.eof:
+                decoder = None
+            elif not out:
+                raise CorruptStream(f"the {compression} data ends before its end: the file was cut off")
+    except (zlib.error, zstandard.ZstdError) as error:
+        raise CorruptStream(f"the {compression} data is damaged ({error})") from error

@@ -1,0 +1,388 @@
+"""Columns of JSON Lines, CSV, TSV, Parquet or `datasets` files, read into memory with the line number of every row.
+
+Training, evaluation and calibration read their data through `read_table`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.errors import SourceError, error_summary, require_extra
+from es_sbert.io.compression import decompress
+from es_sbert.io.csv_tsv import csv_rows, dict_rows, tsv_rows
+from es_sbert.io.json_lines import LINE_WHITESPACE, parse_json_line
+from es_sbert.io.lines import CorruptStream, Line, split_lines, strip_byte_order_mark
+from es_sbert.io.parquet import open_parquet, parquet_batches
+
+_MAX_LISTED = 5
+
+
+class RowErrors:
+    """Bad rows of a file: the first few in full, the rest as a count, so that one run shows what to mend.
+
+    Args:
+        path: The file.
+        unit: What rows are counted in: `line`, or `row` where the format has no lines.
+    """
+
+    def __init__(self, path: Path, unit: str = "line") -> None:
+        self._path = path
+        self._unit = unit
+        self._found: list[tuple[int, str]] = []
+
+    def add(self, number: int, reason: str) -> None:
+        """Note one problem.
+
+        Args:
+            number: The line or row, from 1.
+            reason: What is wrong with it.
+        """
+        self._found.append((number, reason))
+
+    def check(self, remedy: str) -> None:
+        """Pass if nothing was noted.
+
+        Raises:
+            SourceError: something was; in the order of the file.
+        """
+        if not self._found:
+            return
+        found = sorted(self._found, key=lambda problem: problem[0])
+        lines = [f"{self._path}, {self._unit} {number}: {reason}" for number, reason in found[:_MAX_LISTED]]
+        if len(found) > _MAX_LISTED:
+            lines.append(f"… and {len(found) - _MAX_LISTED:,} more")
+        raise SourceError("\n".join(lines), remedy)
+
+
+class MissingColumns(SourceError):
+    """A file lacks columns.
+
+    Attributes:
+        path: The file.
+        missing: Those asked for that it has not.
+        names: Those that it has.
+    """
+
+    def __init__(self, path: Path, missing: Sequence[str], names: Sequence[str]) -> None:
+        super().__init__(
+            f"{path} has no column {', '.join(missing)}", f"Name one of its columns: {', '.join(names) or 'none'}."
+        )
+        self.path = path
+        self.missing = missing
+        self.names = names
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.missing, self.names)
+
+
+def require_columns(path: Path, wanted: Sequence[str], names: Sequence[str]) -> None:
+    """Check that a file has the columns wanted.
+
+    Args:
+        path: The file.
+        wanted: Columns asked for.
+        names: Columns that it has.
+
+    Raises:
+        MissingColumns: one is missing; the message names those that there are.
+    """
+    missing = [column for column in dict.fromkeys(wanted) if column not in names]
+    if missing:
+        raise MissingColumns(path, missing, names)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Some columns of a file.
+
+    Attributes:
+        path: The file or folder.
+        columns: Name → one value a row: strings in CSV and TSV, else whatever the format holds; None where a JSON
+            object lacks the key.
+        lines: ``(rows,)`` int64, from 1: the line in which a row begins (a header counts), or the number of the row
+            where the format has no lines.
+        unit: What `lines` counts: `line` or `row`.
+    """
+
+    path: Path
+    columns: dict[str, list[Any]]
+    lines: NDArray[np.int64]
+    unit: str = "line"
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def problems(self) -> RowErrors:
+        """A list of problems of this file, empty so far."""
+        return RowErrors(self.path, self.unit)
+
+    def texts(self, column: str, problems: RowErrors | None = None) -> list[str]:
+        """A column of texts, as they are.
+
+        Args:
+            column: Its name.
+            problems: Takes the rows whose text is missing, no string, or nothing but white space; without it they
+                are an error at once.
+
+        Raises:
+            SourceError: a row has no text, with the first such lines.
+        """
+        found = self.problems() if problems is None else problems
+        values = self.columns[column]
+        for row, value in enumerate(values):
+            reason = _text_problem(value)
+            if reason is not None:
+                found.add(int(self.lines[row]), f"{column} {reason}")
+        if problems is None:
+            found.check("Fill in the text or leave the row out.")
+        return values
+
+    def floats(self, column: str, problems: RowErrors | None = None) -> NDArray[np.float64]:
+        """A column of finite numbers, *shape* ``(rows,)``.
+
+        Args:
+            column: Its name.
+            problems: Takes the rows whose value is no finite number (they are NaN in the result); without it they
+                are an error at once.
+
+        Raises:
+            SourceError: a value is no finite number, with the first such lines.
+        """
+        found = self.problems() if problems is None else problems
+        numbers = np.array([_to_float(value) for value in self.columns[column]], dtype=np.float64)  # (rows,)
+        for row in np.flatnonzero(~np.isfinite(numbers)):
+            found.add(
+                int(self.lines[row]), f"{column} is not a finite number: {_abbreviate(self.columns[column][row])}"
+            )
+        if problems is None:
+            found.check("Write the number in digits, with a decimal point, or leave the row out.")
+        return numbers
+
+
+def _text_problem(value: object) -> str | None:
+    if value is None:
+        return "is missing"
+    if not isinstance(value, str):
+        return f"is not a text: {_abbreviate(value)}"
+    return None if value.strip() else "is empty"
+
+
+def _to_float(value: object) -> float:
+    """The value as a number; NaN where it is none."""
+    # float() would also take "1_000" and True, which no data set means as numbers.
+    if isinstance(value, bool) or not isinstance(value, (str, int, float, Decimal)):
+        return math.nan
+    if isinstance(value, str) and "_" in value:
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _abbreviate(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+_CHUNK = 1 << 18
+# Tables are held in memory whole, so a long row is no danger of its own.
+_MAX_BYTES = 1 << 40
+
+# The line in which a row begins, and its fields by name, or why it has none.
+_NumberedRow = tuple[int, dict[str, Any] | str]
+
+
+def _jsonl_rows(lines: Iterator[Line]) -> Iterator[_NumberedRow]:
+    for line in lines:
+        data = line.data.strip(LINE_WHITESPACE)
+        if data:
+            yield line.number, parse_json_line(data)
+
+
+def _csv_rows(lines: Iterator[Line]) -> Iterator[_NumberedRow]:
+    return ((number, fields) for number, _, fields in dict_rows(csv_rows(lines, _MAX_BYTES)))
+
+
+def _tsv_rows(lines: Iterator[Line]) -> Iterator[_NumberedRow]:
+    return ((number, fields) for number, _, fields in dict_rows(tsv_rows(lines)))
+
+
+_PARSERS: dict[str, Callable[[Iterator[Line]], Iterator[_NumberedRow]]] = {
+    ".jsonl": _jsonl_rows, ".ndjson": _jsonl_rows, ".csv": _csv_rows, ".tsv": _tsv_rows, ".tab": _tsv_rows,
+}  # fmt: skip
+TEXT_SUFFIXES = frozenset(_PARSERS)
+
+
+def read_text_table(path: Path, suffix: str, columns: Sequence[str], limit: int | None) -> Table:
+    """Read a JSONL, CSV or TSV file, compressed or not.
+
+    Args:
+        path: The file.
+        suffix: One of `TEXT_SUFFIXES`: its format.
+        columns: Columns to keep.
+        limit: Read only the first so many rows.
+
+    Raises:
+        SourceError: the file cannot be read, rows are broken (with their lines), or no row has a column.
+    """
+    values: dict[str, list[Any]] = {column: [] for column in columns}
+    lines: list[int] = []
+    names: dict[str, None] = {}  # in the order of the file
+    problems = RowErrors(path)
+    try:
+        for line, fields in islice(_PARSERS[suffix](_file_lines(path)), limit):
+            if isinstance(fields, str):
+                problems.add(line, fields)
+                continue
+            names.update(dict.fromkeys(fields))
+            lines.append(line)
+            for column, kept in values.items():
+                kept.append(fields.get(column))
+    except CorruptStream as broken:
+        where = f", after line {lines[-1]}" if lines else ""
+        raise SourceError(f"{path}{where}: {broken}", "Mend the file, or fetch it again.") from broken
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check that this user may read it.") from error
+    problems.check("Mend these rows, or leave them out.")
+    if lines:
+        require_columns(path, columns, list(names))
+    return Table(path, values, np.array(lines, dtype=np.int64))
+
+
+def _file_lines(path: Path) -> Iterator[Line]:
+    return split_lines(strip_byte_order_mark(decompress(_file_chunks(path))), _MAX_BYTES)
+
+
+def _file_chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def read_parquet_table(path: Path, columns: Sequence[str], limit: int | None) -> Table:
+    """Read a Parquet file; values as Python has them.
+
+    Raises:
+        SourceError: it is no Parquet file, is damaged, or lacks a column.
+        UsageError: pyarrow is not installed.
+    """
+    values: dict[str, list[Any]] = {column: [] for column in columns}
+    rows = 0
+    try:
+        with open_parquet(path) as file:
+            require_columns(path, columns, file.schema_arrow.names)
+            # In batches, so that a limit does not read the whole file.
+            for batch in parquet_batches(file, list(values)):
+                taken = batch.slice(0, None if limit is None else limit - rows)
+                for column, kept in values.items():
+                    kept.extend(taken.column(column).to_pylist())
+                rows += taken.num_rows
+                if rows == limit:
+                    break
+    except (CorruptStream, OSError) as error:
+        raise SourceError(
+            f"{path} cannot be read as Parquet: {error_summary(error)}", "Write it again, or check the path."
+        ) from error
+    return Table(path, values, np.arange(1, rows + 1, dtype=np.int64), unit="row")
+
+
+def read_datasets_folder(path: Path, columns: Sequence[str], limit: int | None) -> Table:
+    """Read a folder that `Dataset.save_to_disk` wrote.
+
+    Raises:
+        SourceError: it is no such folder, holds several splits, is damaged, or lacks a column.
+        UsageError: datasets is not installed.
+    """
+    splits = path / "dataset_dict.json"
+    if splits.is_file():
+        raise SourceError(f"{path} holds several splits", f"Name one of them: {_split_names(path, splits)}.")
+    if not (path / "dataset_info.json").is_file() or not (path / "state.json").is_file():
+        raise SourceError(
+            f"{path} is a folder, but none that datasets' save_to_disk wrote",
+            "Name a file in it, or write it with dataset.save_to_disk(folder).",
+        )
+    require_extra("train", "datasets")
+    from datasets import load_from_disk
+
+    try:
+        # Without a format, values are Python's own, whatever format the data set was saved with.
+        dataset = load_from_disk(str(path)).with_format(None)
+        names = dataset.column_names
+        require_columns(path, columns, names)
+        rows = len(dataset) if limit is None else min(limit, len(dataset))
+        taken = dataset.select(range(rows))
+        values = {column: list(taken[column]) for column in columns}
+    except SourceError:
+        raise
+    except Exception as error:  # whatever datasets and pyarrow raise on files that they cannot make sense of
+        raise SourceError(
+            f"{path} cannot be read by datasets: {error_summary(error)}", "Write it again with dataset.save_to_disk()."
+        ) from error
+    return Table(path, values, np.arange(1, rows + 1, dtype=np.int64), unit="row")
+
+
+def _split_names(path: Path, file: Path) -> str:
+    try:
+        names = json.loads(file.read_bytes())["splits"]
+        return ", ".join(str(path / name) for name in names)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"{file} cannot be read: {error}", "Write the folder again with save_to_disk().") from error
+
+
+_COMPRESSED_SUFFIXES = (".gz", ".zst", ".zstd")
+_KNOWN_FORMATS = ".jsonl, .csv or .tsv (each also .gz or .zst), .parquet, or a folder written by datasets' save_to_disk"
+
+
+def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) -> Table:
+    """Read columns of a JSONL, CSV (RFC 4180), TSV (without quoting) or Parquet file, or of a datasets folder.
+
+    JSONL, CSV and TSV may be compressed by gzip or zstd and are UTF-8. Parquet needs the extra `parquet`,
+    datasets folders `train`; `train` brings both.
+
+    Args:
+        path: The file or folder.
+        columns: Names of the columns to keep.
+        limit: Read only the first so many rows.
+
+    Returns:
+        The table, of at least one row.
+
+    Raises:
+        SourceError: no such file, an unknown format, a broken file or row (with the line), a column that no row
+            has, or no rows.
+        UsageError: the library that reads the format is not installed.
+    """
+    if not path.exists():
+        raise SourceError(
+            f"{path} does not exist", "Check the path; a relative one counts from the data folder (--data)."
+        )
+    table = _read_by_suffix(path, columns, limit)
+    if not len(table):
+        raise SourceError(f"{path} holds no rows", "Name a file with data.")
+    return table
+
+
+def _read_by_suffix(path: Path, columns: Sequence[str], limit: int | None) -> Table:
+    if path.is_dir():
+        return read_datasets_folder(path, columns, limit)
+    name = path.with_suffix("") if path.suffix.lower() in _COMPRESSED_SUFFIXES else path
+    suffix = name.suffix.lower()
+    if suffix in TEXT_SUFFIXES:
+        return read_text_table(path, suffix, columns, limit)
+    if path.suffix.lower() == ".parquet":
+        return read_parquet_table(path, columns, limit)
+    raise SourceError(f"the name of {path} does not tell its format", f"Give a file that ends in {_KNOWN_FORMATS}.")
+
+
+__all__ = ["MissingColumns", "RowErrors", "Table", "read_table"]

@@ -1,0 +1,74 @@
+"""Log events, and text that is safe to print to a terminal.
+
+One call serves people and machines: a record of the standard `logging` module carries the event name and its fields
+for `--log-format json`, and the text that a terminal shows. Library users find the same records under the logger
+`es_sbert`.
+"""
+
+from __future__ import annotations
+
+import logging
+import unicodedata
+
+
+def size_text(count: int) -> str:
+    """`12.3 MB`; units of 1000."""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+logger = logging.getLogger("es_sbert")
+# A library is silent until the program that uses it says where its records go.
+logger.addHandler(logging.NullHandler())
+
+
+def log_event(
+    event: str, message: str, level: int = logging.INFO, *, text: str | None = None, **fields: object
+) -> None:
+    """Log that something happened.
+
+    Args:
+        event: Its name: `load_started`, `progress`, `waiting_began`, ….
+        message: One line in words.
+        level: Of `logging`.
+        text: What a terminal shows; empty for nothing. Without it, the message is shown where it is a warning or worse.
+        fields: Facts that can be turned into JSON; none is called time, level, event, message or logger.
+    """
+    logger.log(level, message, extra={"event": event, "text": text, "fields": fields})
+
+
+def log_message(message: str) -> None:
+    """Log a message that a terminal shows as well."""
+    log_event("message", message, text=message)
+
+
+# Marks that turn the direction of what follows: a name shown backwards reads as another one.
+_BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def escape_unprintable(text: str) -> str:
+    r"""The text with control characters, line ends and lone surrogates as escapes: `\x1b`, `\n`, `\udcff`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escape(character) for character in text)
+
+
+def escape_unprintable_lines(text: str) -> str:
+    """As `printable`, with the text's own line feeds kept."""
+    return "\n".join(escape_unprintable(line) for line in text.split("\n"))
+
+
+def pluralize(count: int, noun: str) -> str:
+    """`1 hit`, `1,200 hits`."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _escape(character: str) -> str:
+    if character in _BIDI_CONTROLS or unicodedata.category(character) in _UNPRINTABLE_CATEGORIES:
+        return character.encode("unicode_escape").decode()
+    return character

@@ -1,0 +1,242 @@
+"""Block writes to the old index, wait for the last ones, and swap the aliases.
+
+After the swap the block stays, so that a late write fails and the client repeats it through the alias. If there is no
+swap, this process or the next one removes the block. It may only do so if no swap can follow: a swap request may still
+be queued in the engine, or another process may be about to send one. Therefore the swap removes a hidden alias of the
+new index, the permit, and fails if it is gone. A block is removed only after its permit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from es_sbert.engines.protocol import Engine, IndexState, Json, SequenceNumbers
+from es_sbert.errors import EsSbertError, IndexMissing, RequestFailed
+from es_sbert.migration.document_copy import MigrationContext
+from es_sbert.migration.migration_state import MigrationPhase, read_migration_state, read_target_pointer
+
+
+def swap_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[Json]:
+    """All aliases of the old index go to the new one, each with its filter, routing and write flag.
+
+    Read and write aliases of one index stay together: with one of them left behind, writes would be lost. Where an
+    alias is no longer on the old index, the whole request is refused.
+
+    Args:
+        aliases: Alias → properties, of the old index.
+    """
+    actions: list[Json] = []
+    for alias, properties in sorted(aliases.items()):
+        actions.append({"remove": {"index": source, "alias": alias, "must_exist": True}})
+        actions.append({"add": {"index": target, "alias": alias, **properties}})
+    return actions
+
+
+def replace_index_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[Json]:
+    """The old index is removed and its name becomes an alias of the new one."""
+    moved = [{"add": {"index": target, "alias": alias, **properties}} for alias, properties in sorted(aliases.items())]
+    return [{"remove_index": {"index": source}}, {"add": {"index": target, "alias": source}}, *moved]
+
+
+_POLL_SECONDS = 0.1
+# Requests that looked the alias up before the swap arrive at the old index within this time.
+_IDLE_SECONDS = 2.0
+
+
+def wait_until_replicated(transfer: MigrationContext) -> None:
+    """Until every write that the old index has taken is on all copies.
+
+    Raises:
+        RequestFailed: it is not, for longer than the policy allows.
+        EngineError: the engine failed.
+    """
+    deadline = time.monotonic() + transfer.policy.budget
+    engine, source = transfer.engine, transfer.source
+    if not _is_replicated(engine.sequence_numbers(source)):
+        # With an asynchronous translog a write counts once the translog is on disk, which may be in five seconds.
+        engine.flush(source)
+    while not _is_replicated(engine.sequence_numbers(source)):
+        if time.monotonic() > deadline:
+            raise RequestFailed(
+                f"writes to {transfer.source} are still on their way to its replicas",
+                "Look at `GET _cluster/health`, and run the same command again.",
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_replicated(numbers: Sequence[SequenceNumbers]) -> bool:
+    return all(number.max_seq_no == number.global_checkpoint for number in numbers)
+
+
+def wait_until_idle(transfer: MigrationContext) -> None:
+    """Until no more writes come to the old index by an alias that was looked up before the swap.
+
+    Where they never end, as long as the policy allows.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    deadline = time.monotonic() + transfer.policy.budget
+    seen, since = transfer.engine.sequence_numbers(transfer.source), time.monotonic()
+    while time.monotonic() - since < _IDLE_SECONDS and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        numbers = transfer.engine.sequence_numbers(transfer.source)
+        if numbers != seen:
+            seen, since = numbers, time.monotonic()
+
+
+WRITE_BLOCK_SETTING = "index.blocks.write"
+_ALIAS_NOT_FOUND = 404
+
+
+@dataclass
+class WriteBlock:
+    """One hold.
+
+    Attributes:
+        permit: The alias that the swap has to remove.
+        seconds: How long writes were refused, by the clock of this process; 0 while they are.
+    """
+
+    permit: str
+    seconds: float = 0.0
+
+    def permit_action(self, target: str) -> Json:
+        """The action that makes a swap fail where the permit is gone."""
+        return _remove_alias_action(target, self.permit)
+
+
+@contextmanager
+def block_writes(
+    transfer: MigrationContext, is_swapped: Callable[[], bool], say: Callable[[str], None]
+) -> Iterator[WriteBlock]:
+    """Refuse writes to the old index while the block runs, and after it if the aliases have moved.
+
+    An index that somebody else has blocked stays blocked.
+
+    Args:
+        is_swapped: Whether the aliases have moved.
+        say: Told of both ends.
+
+    Raises:
+        IndexMissing: the old index is gone.
+        EngineError: the engine did not block writes, or could not lift the block.
+    """
+    source, book = transfer.source, transfer.book
+    state = transfer.engine.get_index(source)
+    if state is None:
+        raise IndexMissing(f"the index {source} is gone", "Find out who deleted it.")
+    hold = WriteBlock(permit_name(transfer.target, book.note.run))
+    is_foreign = state.settings.get(WRITE_BLOCK_SETTING) == "true"
+    book.write(phase=MigrationPhase.CLOSING, blocked=not is_foreign, permit=hold.permit)
+    transfer.engine.update_aliases([{"add": {"index": transfer.target, "alias": hold.permit, "is_hidden": True}}])
+    begin = time.monotonic()
+    say(f"Writes to {source} are refused from now until the swap")
+    try:
+        if not is_foreign:
+            # Not retried: writers are refused all the while.
+            transfer.engine.block_writes(source)
+        yield hold
+    except BaseException as error:
+        left = _end_block(transfer, hold, is_swapped)
+        if left is not None and isinstance(error, EsSbertError):
+            error.message += f"; writes to {source} are still refused ({left.message})"
+            error.remedy = _blocked_remedy(transfer)
+        hold.seconds = time.monotonic() - begin
+        raise
+    left = _end_block(transfer, hold, is_swapped)
+    hold.seconds = time.monotonic() - begin
+    if left is not None:
+        left.message += f"; writes to {source} are still refused"
+        left.remedy = _blocked_remedy(transfer)
+        raise left
+    say(f"Writes were refused for {hold.seconds:.2f} s")
+
+
+def _end_block(transfer: MigrationContext, hold: WriteBlock, is_swapped: Callable[[], bool]) -> EsSbertError | None:
+    """Lift the block unless the aliases have moved; the error, if it cannot be lifted."""
+    try:
+        if transfer.patiently(is_swapped):
+            return None
+        removed = transfer.patiently(lambda: remove_permit(transfer.engine, transfer.target, hold.permit))
+        if removed and not is_swapped():
+            transfer.patiently(
+                lambda: remove_write_block(transfer.engine, transfer.source, blocked=transfer.book.note.blocked)
+            )
+    except EsSbertError as error:
+        return error
+    # Without the permit there was a swap after all, or another process has taken the migration over.
+    return None
+
+
+def permit_name(target: str, run: str) -> str:
+    """The alias that one run's swap removes; another run has another one."""
+    return f"{target}.swap-{run[:12]}"
+
+
+def remove_permit(engine: Engine, target: str, permit: str) -> bool:
+    """Make sure that no swap with this permit can follow; False where it was gone already.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    try:
+        engine.update_aliases([_remove_alias_action(target, permit)])
+    except RequestFailed as error:
+        if error.status != _ALIAS_NOT_FOUND:
+            raise
+        return False
+    return True
+
+
+def remove_write_block(engine: Engine, source: str, *, blocked: bool) -> None:
+    """Let the old index take writes again, if it was this migration that blocked them."""
+    if blocked:
+        engine.put_settings(source, {WRITE_BLOCK_SETTING: None})
+
+
+def remove_leftover_block(engine: Engine, alias: str) -> str | None:
+    """Lift the block of a run that was killed before the swap.
+
+    Returns:
+        The index that takes writes again; None where there was nothing to do.
+
+    Raises:
+        IndexMismatch: the alias points to several indices, or a note is damaged.
+        EngineError: the engine failed.
+    """
+    source = engine.get_index(alias)
+    name = None if source is None else read_target_pointer(source)
+    target = None if name is None else engine.get_index(name)
+    return None if source is None or target is None else remove_stale_block(engine, source, target)
+
+
+def remove_stale_block(engine: Engine, source: IndexState, target: IndexState) -> str | None:
+    """As `remove_leftover_block`, of a migration whose indices are known; the alias points to `source`."""
+    note = read_migration_state(target)
+    if note is None or note.source_uuid != source.settings["index.uuid"] or not note.blocked:
+        return None
+    if note.permit and not remove_permit(engine, target.name, note.permit):
+        # It was used a moment ago, or a run was killed between removing it and lifting the block.
+        now = engine.get_index(note.alias)
+        if now is None or now.name != source.name:
+            return None
+    if source.settings.get(WRITE_BLOCK_SETTING) != "true":
+        return None
+    engine.put_settings(source.name, {WRITE_BLOCK_SETTING: None})
+    return source.name
+
+
+def _remove_alias_action(target: str, permit: str) -> Json:
+    return {"remove": {"index": target, "alias": permit, "must_exist": True}}
+
+
+def _blocked_remedy(transfer: MigrationContext) -> str:
+    alias = transfer.book.note.alias
+    return (
+        f"Once the engine answers, run the same command again, which goes on and lifts the block, or give up by "
+        f"`es-sbert index migrate {alias} --rollback`."
+    )

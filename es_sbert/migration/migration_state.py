@@ -1,0 +1,193 @@
+"""The stored state of a migration: its checkpoint in the new index, a pointer in the old one, and the local lock."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from es_sbert.bundle.bundle import cache_folder
+from es_sbert.engines.protocol import Engine, IndexState, Json
+from es_sbert.errors import IndexMismatch, OutputError, UsageError
+from es_sbert.filesystem import file_lock
+from es_sbert.index.vector_field import index_not_found
+from es_sbert.index.vector_meta import META_KEY, document_meta_field, with_meta_entry
+
+
+def vector_field_names(fields: Sequence[str]) -> frozenset[str]:
+    """Top-level fields of a document that are left out of a copy: vectors of the old model, and what stands beside."""
+    return frozenset(fields) | {document_meta_field(field) for field in fields}
+
+
+def find_migration(engine: Engine, alias: str) -> tuple[IndexState, MigrationState | None]:
+    """The index behind the alias, and the note in it where it came from a migration of this alias.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such alias, or one of several indices.
+    """
+    state = engine.get_index(alias)
+    if state is None:
+        raise index_not_found(alias, engine)
+    return state, read_migration_state(state)
+
+
+_STATE_ENTRY = "migration"
+_POINTER_ENTRY = "migrating_to"
+
+
+class MigrationPhase(StrEnum):
+    COPYING = "copying"  # the alias points to the old index
+    CLOSING = "closing"  # it may stand for either: look
+    DONE = "done"  # it points to the new index, which has everything; the old one may be dropped
+
+
+class MigrationState(BaseModel):
+    """`_meta.es_sbert.migration` of the new index.
+
+    Attributes:
+        alias: What was migrated.
+        source, source_uuid: The old index.
+        fields: Vector fields that get vectors of the new model.
+        run: The process that works on it; another one takes over by writing its own.
+        phase: How far it is.
+        copied: Of each shard of the old index: up to this sequence number, every document has been copied.
+        deletions: Whether documents may have been deleted from the old index since they were copied.
+        blocked: Whether writes to the old index are blocked by us.
+        permit: The alias that the swap has to remove while writes are blocked.
+        boundary: Of each shard of the new index: the highest sequence number that is ours, before other writers came.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    alias: str
+    source: str
+    source_uuid: str
+    fields: tuple[str, ...]
+    run: str
+    phase: MigrationPhase = MigrationPhase.COPYING
+    copied: tuple[int, ...]
+    deletions: bool = False
+    blocked: bool = False
+    permit: str = ""
+    boundary: tuple[int, ...] = ()
+
+
+def read_migration_state(index: IndexState) -> MigrationState | None:
+    """The note of an index that a migration has made; None in any other.
+
+    Raises:
+        IndexMismatch: it was damaged by hand.
+    """
+    note = index.mappings.get("_meta", {}).get(META_KEY, {}).get(_STATE_ENTRY)
+    if note is None:
+        return None
+    try:
+        return MigrationState.model_validate(note)
+    except ValidationError as error:
+        raise IndexMismatch(
+            f"_meta.{META_KEY}.{_STATE_ENTRY} in the mapping of {index.name} cannot be read",
+            f"Delete the index {index.name} if no alias points to it, and begin again.",
+        ) from error
+
+
+def read_target_pointer(index: IndexState) -> str | None:
+    """Name of the index to which this one is being migrated, or was."""
+    name = index.mappings.get("_meta", {}).get(META_KEY, {}).get(_POINTER_ENTRY)
+    return name if isinstance(name, str) else None
+
+
+def with_migration_state(meta: Json, note: MigrationState | None) -> Json:
+    """A mapping's `_meta` with this note, or without one."""
+    return with_meta_entry(meta, _STATE_ENTRY, None if note is None else note.model_dump(mode="json"))
+
+
+def set_target_pointer(engine: Engine, source: IndexState, target: str | None) -> None:
+    """Write or remove the pointer in the old index."""
+    engine.put_mapping(
+        source.name, {"_meta": with_meta_entry(source.mappings.get("_meta", {}), _POINTER_ENTRY, target)}
+    )
+
+
+class MigrationStateStore:
+    """The note of one migration, read and written by one process.
+
+    Args:
+        engine: Where.
+        target: The new index.
+        note: As this process has it.
+    """
+
+    def __init__(self, engine: Engine, target: str, note: MigrationState) -> None:
+        self._engine = engine
+        self._target = target
+        self._is_deferred = False
+        self.note = note
+
+    @contextmanager
+    def defer_writes(self) -> Iterator[None]:
+        """Keep changes in memory while the block runs; the next one after it is written with them.
+
+        Each is an update of the cluster's state, which takes longer than all else that is done while writes are held.
+        A process that is killed in the block does its steps again.
+        """
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
+
+    def write(self, **changed: object) -> None:
+        """Change the note.
+
+        Raises:
+            IndexMismatch: the index is gone, or another process has taken the migration over.
+        """
+        if self._is_deferred:
+            self.note = self.note.model_copy(update=changed)
+            return
+        state = self._engine.get_index(self._target)
+        there = None if state is None else read_migration_state(state)
+        if state is None or there is None or there.run != self.note.run:
+            raise IndexMismatch(
+                f"another process has taken over the migration to {self._target}, or removed it",
+                "Let it finish: one migration of an index at a time.",
+            )
+        self.note = self.note.model_copy(update=changed)
+        self._engine.put_mapping(
+            self._target, {"_meta": with_migration_state(state.mappings.get("_meta", {}), self.note)}
+        )
+
+    def claim(self, state: IndexState, run: str) -> None:
+        """Make this process the one that works on it."""
+        self.note = self.note.model_copy(update={"run": run})
+        self._engine.put_mapping(
+            self._target, {"_meta": with_migration_state(state.mappings.get("_meta", {}), self.note)}
+        )
+
+
+@contextmanager
+def migration_lock(url: str, alias: str) -> Iterator[None]:
+    """Keep out other processes while the block runs; the system ends it even if this process is killed.
+
+    Raises:
+        UsageError: another process is migrating the same alias.
+        OutputError: the cache folder cannot be written.
+    """
+
+    def refuse() -> None:
+        raise UsageError(f"another process is migrating {alias}", "Let it finish, or stop it first.")
+
+    path = cache_folder() / f"migrate-{hashlib.sha256(f'{url} {alias}'.encode()).hexdigest()[:32]}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        raise OutputError(
+            f"the lock file {path} cannot be written: {error.strerror}",
+            "Let ES_SBERT_CACHE name a folder that this user may write to.",
+        ) from error
+    with file_lock(path, refuse):
+        yield

@@ -1,0 +1,419 @@
+"""Resume an existing migration, or check the request and create the new index."""
+
+from __future__ import annotations
+
+import copy
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine, EngineType, IndexState, Json
+from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.load_checks import fields_missing_from_source
+from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
+from es_sbert.index.mapping import IndexType, mapping_addition, parse_index_type, vector_fields
+from es_sbert.index.privileges import MIGRATE_FROM, MIGRATE_TO, require_privileges
+from es_sbert.index.text_template import (
+    MISSING,
+    TextFieldError,
+    TextTemplate,
+    document_field_names,
+    fields_hint,
+    find_field,
+    mapping_field_names,
+)
+from es_sbert.index.vector_field import index_not_found, read_vector_field
+from es_sbert.index.vector_meta import META_KEY, VectorFieldMeta
+from es_sbert.migration.alias_swap import permit_name
+from es_sbert.migration.migration_state import (
+    MigrationPhase,
+    MigrationState,
+    MigrationStateStore,
+    find_migration,
+    read_migration_state,
+    read_target_pointer,
+    set_target_pointer,
+    vector_field_names,
+    with_migration_state,
+)
+
+# What an engine sets itself, or what belongs to that very index.
+_SETTINGS_NOT_COPIED = re.compile(
+    r"index\.(uuid|creation_date.*|provided_name|version\..*|history\.uuid|resize\..*|blocks\..*"
+    r"|routing\.allocation\.(initial_recovery|require|include|exclude)\._(id|name|ip|host)|shrink\..*|split\..*"
+    r"|verified_before_close|verified_read_only|frozen|store\.snapshot\..*|lifecycle\..*)"
+)
+_META_ENTRIES_COPIED = ("fields",)
+
+
+def new_index_name(alias: str, fingerprint: str, source: str) -> str:
+    """`docs-1a2b3c4d` for the alias `docs`; with a number behind it where the old index is called that already."""
+    name = f"{alias}-{fingerprint[:8]}"
+    if source != name and not re.fullmatch(rf"{re.escape(name)}-\d+", source):
+        return name
+    number = source.removeprefix(name).removeprefix("-")
+    return f"{name}-{int(number or 1) + 1}"
+
+
+def new_index_body(flavour: EngineType, source: IndexState, fields: Mapping[str, VectorFieldMeta]) -> Json:
+    """Body of `PUT /index`: settings and mapping of the old index, with these vector fields in place of its own.
+
+    Args:
+        fields: Vector fields of the new model.
+
+    Raises:
+        IndexMismatch: an OpenSearch index cannot hold both fields with a graph and fields without.
+    """
+    settings = {name: value for name, value in source.settings.items() if not _SETTINGS_NOT_COPIED.fullmatch(name)}
+    mappings = copy.deepcopy(source.mappings)
+    meta: Json = mappings.get("_meta", {})
+    meta[META_KEY] = {key: value for key, value in meta.get(META_KEY, {}).items() if key in _META_ENTRIES_COPIED}
+    for name, wanted in fields.items():
+        addition = mapping_addition(flavour, name, wanted, meta)
+        meta = addition["_meta"]
+        # Replaced whole: what the old field's type allowed may be nothing to the new one's.
+        mappings["properties"] |= addition["properties"]
+    mappings["_meta"] = meta
+    if flavour is EngineType.OPENSEARCH:
+        settings["index.knn"] = _knn_setting(source, fields, meta)
+    return {"settings": settings, "mappings": mappings}
+
+
+def _knn_setting(source: IndexState, fields: Mapping[str, VectorFieldMeta], meta: Json) -> str:
+    kinds = {entry["index_type"] == IndexType.FLAT for entry in meta[META_KEY]["fields"].values()}
+    if len(kinds) > 1:
+        raise IndexMismatch(
+            f"on OpenSearch the vector fields of {source.name} have a graph all of them, or none",
+            f"Choose an --index-type for {', '.join(fields)} that goes with the other vector fields.",
+        )
+    return "false" if kinds == {True} else "true"
+
+
+_TEMPLATE_SAMPLE_SIZE = 200
+
+
+def check_template_fields(engine: Engine, index: IndexState, template: TextTemplate) -> None:
+    """Refuse a template that names a field which neither the mapping nor any of 200 documents has.
+
+    Raises:
+        UsageError: a field is unknown, belongs to a vector, or holds no text in any of the documents.
+        EngineError: the engine failed.
+    """
+    own = vector_field_names(list(vector_fields(index.mappings, index.name)))
+    for field in template.fields:
+        if field.partition(".")[0] in own:
+            raise UsageError(
+                f"the text template names {field}, which es-sbert fills itself", "Name fields of the documents."
+            )
+    body: Json = {"query": {"match_all": {}}, "size": _TEMPLATE_SAMPLE_SIZE, "_source": True}
+    sample = [hit.get("_source") or {} for hit in engine.search(index.name, body)["hits"]["hits"]]
+    mapped = mapping_field_names(index.mappings.get("properties", {}))
+    unknown = [
+        field
+        for field in template.fields
+        if field not in mapped and all(find_field(document, field) is MISSING for document in sample)
+    ]
+    if unknown:
+        names = dict.fromkeys([*mapped, *(name for document in sample for name in document_field_names(document))])
+        available = [name for name in names if name.partition(".")[0] not in own]
+        raise UsageError(
+            f"no document of {index.name} has the field {' or '.join(unknown)}, and its mapping does not know it",
+            fields_hint(unknown, available, "The documents have"),
+        )
+    _check_template_texts(template, sample)
+
+
+def _check_template_texts(template: TextTemplate, sample: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a template that fits no document of the sample because its fields hold no strings."""
+    reasons = []
+    for document in sample:
+        try:
+            if template.render(document):
+                return
+        except TextFieldError as error:
+            if not template.is_missing(document):
+                reasons.append(str(error))
+    if reasons:
+        raise UsageError(
+            f"no document has a text by {template.template!r}: {reasons[0]}", "Name fields that hold strings."
+        )
+
+
+# A deletion is remembered this long, so that a late copy cannot bring the document back.
+_GC_DELETES = "index.gc_deletes"
+_GC_DELETES_VALUE = "1h"
+
+
+@dataclass(frozen=True)
+class MigrationRequest:
+    """What is asked for.
+
+    Attributes:
+        alias: The alias, or with `replace_index` the index that becomes one.
+        vector_field: The field whose model is replaced; others that the same model fills go with it.
+        name: Name of the new index; None derives it.
+        index_type: Of the new fields; None keeps the old ones'.
+        block_writes: Refuse writes to the old index from the last round until the swap, and after it.
+        replace_index: Put the new index, under an alias, in the place of an index that has none; takes `block_writes`.
+        text: Template of the text that is embedded for the vector field; None keeps the old one.
+    """
+
+    alias: str
+    vector_field: str
+    name: str | None = None
+    index_type: str | None = None
+    block_writes: bool = True
+    replace_index: bool = False
+    text: TextTemplate | None = None
+
+
+@dataclass(frozen=True)
+class PreparedMigration:
+    """A migration that can go on.
+
+    Attributes:
+        source: The old index; None where it has been removed.
+        target: Name of the new one.
+        fields: Vector fields of the new one that the new model fills.
+        book: The note of how far it is.
+        resumed: Whether an earlier run has begun it.
+    """
+
+    source: IndexState | None
+    target: str
+    fields: dict[str, VectorFieldMeta]
+    book: MigrationStateStore
+    resumed: bool
+
+
+def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder) -> PreparedMigration:
+    """Look where a migration stands; begin it where it has not begun.
+
+    Raises:
+        IndexMissing, IndexMismatch, UsageError: what is asked for cannot be done; nothing was changed.
+        EngineError: the engine failed.
+    """
+    model = encoder.info
+    state, note = find_migration(engine, wanted.alias)
+    if note is not None and note.phase is MigrationPhase.CLOSING:
+        fields = _migrated_fields(state, note)
+        _check_same_migration(state.name, fields, wanted, model, text=wanted.text)
+        return _resume_migration(engine, state, note, engine.get_index(note.source))
+    _check_not_data_stream(state, model)
+    stored = read_vector_field(engine, state.name, wanted.vector_field).meta
+    pointer = read_target_pointer(state)
+    begun = None if pointer is None else engine.get_index(pointer)
+    note = None if begun is None else _unfinished_state(begun, state)
+    if begun is not None and note is not None:
+        text = wanted.text or _template_of(stored)
+        _check_same_migration(begun.name, _migrated_fields(begun, note), wanted, model, text=text)
+        _check_source_index(engine, state, wanted, model)
+        return _resume_migration(engine, begun, note, state)
+    _check_change_requested(state, stored, wanted, model)
+    _check_source_index(engine, state, wanted, model)
+    name = wanted.name or new_index_name(wanted.alias, model.fingerprint, state.name)
+    there = engine.get_index(name)
+    if there is not None:
+        raise IndexMismatch(
+            f"the index {there.name}, which the migration would create, is there already",
+            "Give another name by --name, or delete that index if it is not needed.",
+        )
+    _check_migration_privileges(engine, state.name, wanted.alias, name)
+    if wanted.text is not None:
+        check_template_fields(engine, state, wanted.text)
+    return _begin_migration(engine, state, wanted, encoder, name)
+
+
+def _check_migration_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
+    """Make sure that the user may do all of it, the block and the swap included, before anything is done."""
+    for name in dict.fromkeys((source, alias, permit_name(target, "0" * 12))):
+        require_privileges(engine, name, MIGRATE_FROM)
+    require_privileges(engine, target, MIGRATE_TO)
+
+
+def _check_same_migration(
+    begun: str,
+    fields: dict[str, VectorFieldMeta],
+    wanted: MigrationRequest,
+    model: EncoderInfo,
+    *,
+    text: TextTemplate | None,
+) -> None:
+    """Refuse to go on with a migration that was begun with other options.
+
+    Args:
+        begun: The new index.
+        fields: Its vector fields that the migration fills.
+        text: The text that the vector field is to have; None accepts any.
+
+    Raises:
+        IndexMismatch: name, model, index type or text differ.
+    """
+    there = fields.get(wanted.vector_field)
+    differs = (
+        wanted.name not in (None, begun)
+        or there is None
+        or any(meta.fingerprint != model.fingerprint for meta in fields.values())
+    )
+    if not differs and there is not None:
+        if wanted.index_type not in (None, there.index_type):
+            options = f"with --index-type {there.index_type}"
+        elif text is not None and there.text is not None and text.template != there.text:
+            options = f"with --text-template {quote(there.text)}"
+        else:
+            return
+    else:
+        options = "with another name or model"
+    raise IndexMismatch(
+        f"{wanted.alias} is being migrated to {begun} already, {options}",
+        f"Finish that with the same command, or, as long as it has not been swapped, remove it: `es-sbert index "
+        f"migrate {wanted.alias} --rollback`.",
+    )
+
+
+def _template_of(meta: VectorFieldMeta) -> TextTemplate | None:
+    return None if meta.text is None else TextTemplate.parse(meta.text)
+
+
+def _begin_migration(
+    engine: Engine, source: IndexState, wanted: MigrationRequest, encoder: Encoder, name: str
+) -> PreparedMigration:
+    fields = _new_vector_fields(engine, source, wanted, encoder.info)
+    for meta in fields.values():
+        if meta.passages is not None:
+            # Rules that do not go with the new model are refused before an index is made for them.
+            encoder.splitter(meta.passages.tokens, meta.passages.overlap, "document")
+    note = MigrationState(
+        alias=wanted.alias,
+        source=source.name,
+        source_uuid=source.settings["index.uuid"],
+        fields=tuple(fields),
+        run=uuid.uuid4().hex,
+        copied=tuple(-1 for _ in engine.sequence_numbers(source.name)),
+    )
+    body = new_index_body(engine.info.flavour, source, fields)
+    body["mappings"]["_meta"] = with_migration_state(body["mappings"]["_meta"], note)
+    # The pointer first: an index that nobody knows of would stand in the way of the next run.
+    set_target_pointer(engine, source, name)
+    engine.create_index(name, body)
+    state = engine.get_index(name)
+    if state is None:
+        raise index_not_found(name, engine)
+    apply_load_settings(engine, state)
+    return PreparedMigration(source, name, fields, MigrationStateStore(engine, name, note), resumed=False)
+
+
+def _resume_migration(
+    engine: Engine, target: IndexState, note: MigrationState, source: IndexState | None
+) -> PreparedMigration:
+    book = MigrationStateStore(engine, target.name, note)
+    book.claim(target, uuid.uuid4().hex)
+    if source is not None and source.settings["index.uuid"] != note.source_uuid:
+        source = None
+    return PreparedMigration(source, target.name, _migrated_fields(target, note), book, resumed=True)
+
+
+def _check_not_data_stream(source: IndexState, model: EncoderInfo) -> None:
+    if source.data_stream is not None:
+        raise IndexMismatch(
+            f"{source.name} belongs to the data stream {source.data_stream}, which cannot go over to another index",
+            f"Give each of its indices a vector field of the new model: `es-sbert ingest --index {source.name} "
+            f"--vector-field NAME --model {model.model}`.",
+        )
+
+
+def _check_change_requested(
+    source: IndexState, stored: VectorFieldMeta, wanted: MigrationRequest, model: EncoderInfo
+) -> None:
+    if (
+        stored.fingerprint == model.fingerprint
+        and wanted.index_type in (None, stored.index_type)
+        and (wanted.text is None or wanted.text.template == stored.text)
+    ):
+        of_text = "" if wanted.text is None else f" for the text {wanted.text.template!r}"
+        raise IndexMismatch(
+            f"{wanted.alias} points to {source.name}, which has vectors of {stored.model} "
+            f"({model.fingerprint[:12]}) already{of_text}",
+            f"There is nothing to do; the index before it, if it stands, goes with `es-sbert index migrate "
+            f"{wanted.alias} --drop`.",
+        )
+
+
+def _check_source_index(engine: Engine, source: IndexState, wanted: MigrationRequest, model: EncoderInfo) -> None:
+    lost = fields_missing_from_source(
+        source.mappings, vector_field_names(list(_new_vector_fields(engine, source, wanted, model)))
+    )
+    if lost is not None:
+        raise IndexMismatch(
+            f"the index {source.name} keeps no {lost}, so its documents cannot be copied",
+            "Load the documents from files into a new index.",
+        )
+    if unrestored_settings(source) is not None:
+        raise IndexMismatch(
+            f"a load is under way in {source.name}, or was killed in it",
+            f"Let it finish, or end it: `es-sbert index repair {source.name}`.",
+        )
+    if source.name == wanted.alias and not wanted.replace_index:
+        aliases = sorted(engine.aliases(source.name).get(source.name, {}))
+        raise UsageError(
+            f"{wanted.alias} is an index, not an alias, so it cannot be swapped for another",
+            f"Migrate its alias {aliases[0]}, which applications should use."
+            if aliases
+            else "--replace-index puts an alias of that name in its place: writes to it are blocked for the last "
+            "moment, and the old index is deleted in the same step.",
+        )
+    if source.name != wanted.alias and wanted.replace_index:
+        raise UsageError(f"{wanted.alias} is an alias already", "Leave --replace-index out.")
+
+
+def _new_vector_fields(
+    engine: Engine, source: IndexState, wanted: MigrationRequest, model: EncoderInfo
+) -> dict[str, VectorFieldMeta]:
+    """The vector fields of the old model, as the new one fills them.
+
+    Where neither model nor index type changes, vectors of the other fields are copied as they are.
+    """
+    stored = vector_fields(source.mappings, source.name)
+    old = stored[wanted.vector_field]
+    same = old.fingerprint == model.fingerprint and wanted.index_type in (None, old.index_type)
+    return {
+        name: meta.model_copy(
+            update={
+                "fingerprint": model.fingerprint,
+                "model": model.model,
+                "dimensions": model.dimensions,
+                "index_type": parse_index_type(wanted.index_type or meta.index_type, engine.info, model.dimensions),
+            }
+            | ({"text": wanted.text.template} if wanted.text is not None and name == wanted.vector_field else {})
+        )
+        for name, meta in stored.items()
+        if (name == wanted.vector_field if same else meta.fingerprint == old.fingerprint)
+    }
+
+
+def _unfinished_state(target: IndexState, source: IndexState) -> MigrationState | None:
+    """The note of an unfinished migration from this source."""
+    note = read_migration_state(target)
+    if note is None or note.phase is MigrationPhase.DONE or note.source_uuid != source.settings["index.uuid"]:
+        return None
+    return note
+
+
+def _migrated_fields(target: IndexState, note: MigrationState) -> dict[str, VectorFieldMeta]:
+    """The vector fields of the new index that the migration fills."""
+    return {name: meta for name, meta in vector_fields(target.mappings, target.name).items() if name in note.fields}
+
+
+def keep_delete_tombstones(engine: Engine, target: str) -> None:
+    """From now on deletions in the new index are remembered for an hour."""
+    engine.put_settings(target, {_GC_DELETES: _GC_DELETES_VALUE})
+
+
+def restore_delete_tombstones(engine: Engine, target: str, source: IndexState | None) -> None:
+    """The setting is as it was in the old index."""
+    engine.put_settings(target, {_GC_DELETES: None if source is None else source.settings.get(_GC_DELETES)})

@@ -1,0 +1,339 @@
+"""Hybrid search: semantic and keyword search combined by one of three fusions.
+
+| fusion | where | score | engines |
+|---|---|---|---|
+| `rrf` | in the client, from the two searches of one `_msearch` | weight / (60 + rank) | both |
+| `weighted` | on the server: a bool with two boosted clauses | weight × (1 + cosine) / 2 + weight × BM25 | both |
+| `normalized` | on the server: `hybrid` and a search pipeline | weight × score, scaled to 0…1 | OpenSearch |
+
+BM25 has no upper bound and depends on the collection and on the length of the query, and Elasticsearch's is 2.2 times
+OpenSearch's. So the weights of `weighted` fit one collection on one engine. `rrf` needs no such tuning. None of them
+needs a paid licence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.errors import UnsupportedEngine, UsageError
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.search.search_request import (
+    SearchOptions,
+    SearchParams,
+    SearchRequest,
+    build_vector_queries,
+    check_sort,
+    named_vector_clause,
+)
+from es_sbert.search.search_result import LEXICAL, RANK_CONSTANT, HybridResult, ResponseReader
+from es_sbert.search.search_scope import SearchScope
+from es_sbert.search.vector_query import (
+    MAX_K,
+    SearchMethod,
+    VectorQuery,
+    check_query,
+    score_from_cosine,
+    search_body,
+)
+
+
+class Fusion(StrEnum):
+    """How the two rankings become one."""
+
+    RRF = "rrf"
+    WEIGHTED = "weighted"
+    NORMALIZED = "normalized"
+
+
+@dataclass(frozen=True)
+class FusionWeights:
+    """What each side counts; only their proportion decides the order.
+
+    Attributes:
+        semantic, lexical: Above 0.
+
+    Raises:
+        UsageError: one of them is not.
+    """
+
+    semantic: float
+    lexical: float
+
+    def __post_init__(self) -> None:
+        for name in ("semantic", "lexical"):
+            if not 0.0 < getattr(self, name) < float("inf"):
+                raise UsageError(
+                    f"the {name} weight is {getattr(self, name):g}",
+                    "Give two numbers above 0, of meaning and of words; to leave one out, search by the other alone.",
+                )
+
+
+def lexical_fields(meta: VectorFieldMeta) -> list[str]:
+    """The fields that the embedded text is made of.
+
+    Raises:
+        UsageError: the mapping does not tell.
+    """
+    template = None if meta.text is None else TextTemplate.parse(meta.text)
+    if template is None:
+        raise UsageError("the index does not tell which fields hold its text", "Name them: lexical_fields=['body'].")
+    return [name for _, name in template.parts if name is not None]
+
+
+def keyword_query(text: str, fields: Sequence[str]) -> Json:
+    """The words of a text in one field or several (the best of them counts).
+
+    Raises:
+        UsageError: no field.
+    """
+    if not fields:
+        raise UsageError("there is no field to look for words in", "Name at least one: lexical_fields=['body'].")
+    if len(fields) == 1:
+        return {"match": {fields[0]: text}}
+    return {"multi_match": {"query": text, "fields": list(fields)}}
+
+
+def lexical_clause(query: Json, filter: Json | None, weight: float = 1.0) -> Json:
+    """A query for words as a named clause; its filter is the one of the vector search."""
+    clause: Json = {"must": [query], "_name": LEXICAL}
+    if filter is not None:
+        clause["filter"] = [filter]
+    return {"bool": clause if weight == 1.0 else clause | {"boost": weight}}
+
+
+def boost_by_weight(flavour: EngineType, method: SearchMethod, query: VectorQuery, weight: float) -> VectorQuery:
+    """The query with such a boost that a cosine of 1 scores its boost times the weight."""
+    return replace(query, boost=query.boost * weight / score_from_cosine(1.0, flavour, method))
+
+
+def weighted_query(
+    flavour: EngineType, method: SearchMethod, queries: Sequence[VectorQuery], words: Json, weights: FusionWeights
+) -> Json:
+    """`query` of a body for the fusion `weighted`.
+
+    Args:
+        queries: One for each vector field, already `weighed`; all of one filter.
+        words: Query for the words.
+    """
+    semantic = named_vector_clause(flavour, method, queries)
+    return {"bool": {"should": [semantic, lexical_clause(words, queries[0].filter, weights.lexical)]}}
+
+
+def hybrid_query(method: SearchMethod, queries: Sequence[VectorQuery], words: Json, depth: int) -> Json:
+    """`query` of a body for the fusion `normalized`: OpenSearch's own `hybrid`.
+
+    Args:
+        depth: Hits of each shard and side that are scaled and added up.
+    """
+    semantic = named_vector_clause(EngineType.OPENSEARCH, method, queries)
+    sides = [semantic, lexical_clause(words, queries[0].filter)]
+    return {"hybrid": {"queries": sides, "pagination_depth": depth}}
+
+
+def normalization_pipeline(
+    weights: FusionWeights, *, normalization: str = "min_max", combination: str = "arithmetic_mean"
+) -> Json:
+    """A search pipeline for `hybrid_query`: `search_pipeline` of a body, or body of `PUT /_search/pipeline/NAME`.
+
+    Args:
+        weights: What each side counts; OpenSearch wants them to add up to 1, so they are scaled.
+        normalization: `min_max`, `l2` or `z_score`.
+        combination: `arithmetic_mean`, `geometric_mean` or `harmonic_mean`.
+    """
+    total = weights.semantic + weights.lexical
+    semantic = round(weights.semantic / total, 6)
+    shares = [semantic, round(1.0 - semantic, 6)]
+    processor = {
+        "normalization": {"technique": normalization},
+        "combination": {"technique": combination, "parameters": {"weights": shares}},
+    }
+    return {"phase_results_processors": [{"normalization-processor": processor}]}
+
+
+DEFAULT_DEPTH = 100
+# By benchmarks/hybrid.py: the best means over three collections, or near them.
+DEFAULT_WEIGHTS = {Fusion.RRF: FusionWeights(3.0, 1.0), Fusion.NORMALIZED: FusionWeights(0.7, 0.3)}
+# Elasticsearch multiplies BM25 by 2.2 (k1 + 1), which Lucene and OpenSearch leave out as it changes no order.
+DEFAULT_BOOSTS = {EngineType.ELASTICSEARCH: FusionWeights(400.0, 1.0), EngineType.OPENSEARCH: FusionWeights(200.0, 1.0)}
+
+
+class HybridOptions(SearchOptions, total=False):
+    """Keyword arguments of a hybrid search, beside those of any search; all may be left out.
+
+    Attributes:
+        fusion: `rrf` (default), `weighted` or `normalized` (OpenSearch only).
+        weights: Of meaning and of words; the defaults are measured, see docs/search.md.
+        lexical_fields: Fields whose words count; the default are those of the embedded text.
+        lexical: Query in the engine's language in place of the words in these fields.
+        depth: Documents that each side brings in; at least k. Default: 100, or k.
+        rank_constant: Of reciprocal rank fusion; default 60.
+        pipeline: Name of a search pipeline in OpenSearch in place of one made of the weights.
+    """
+
+    fusion: str
+    weights: tuple[float, float] | None
+    lexical_fields: Sequence[str] | None
+    lexical: Json | None
+    depth: int | None
+    rank_constant: int
+    pipeline: str | None
+
+
+_HYBRID_ONLY = HybridOptions.__annotations__.keys() - SearchOptions.__annotations__.keys()
+
+
+@dataclass(frozen=True)
+class HybridParams:
+    """The options of a hybrid search that no other search has, see `HybridOptions`."""
+
+    fusion: Fusion
+    weights: FusionWeights
+    words: Json
+    depth: int
+    rank_constant: int
+    pipeline: str | None
+
+
+def default_weights(fusion: Fusion, flavour: EngineType) -> FusionWeights:
+    """What each side counts where nobody says."""
+    return DEFAULT_BOOSTS[flavour] if fusion is Fusion.WEIGHTED else DEFAULT_WEIGHTS[fusion]
+
+
+def split_hybrid_options(options: HybridOptions) -> tuple[HybridOptions, SearchOptions]:
+    """The options of a hybrid search alone, and those of any search."""
+    own = {name: value for name, value in options.items() if name in _HYBRID_ONLY}
+    rest = {name: value for name, value in options.items() if name not in _HYBRID_ONLY}
+    return own, rest  # type: ignore[return-value]
+
+
+def read_hybrid_params(
+    flavour: EngineType, searched: SearchScope, text: str, k: int, options: HybridOptions
+) -> HybridParams:
+    """The options as they were given, with their defaults.
+
+    Raises:
+        UsageError: an unknown fusion, options that do not go together, or a value out of range.
+        UnsupportedEngine: a fusion that the engine lacks.
+    """
+    try:
+        fusion = Fusion(options.get("fusion", Fusion.RRF))
+    except ValueError:
+        raise UsageError(f"there is no fusion {options.get('fusion')!r}", f"Use one of {', '.join(Fusion)}.") from None
+    if fusion is Fusion.NORMALIZED and flavour is not EngineType.OPENSEARCH:
+        raise UnsupportedEngine(
+            "the fusion normalized is OpenSearch's own",
+            "Use rrf or weighted; Elasticsearch's own retrievers need a paid licence.",
+        )
+    weights, pipeline = options.get("weights"), options.get("pipeline")
+    if pipeline is not None and (fusion is not Fusion.NORMALIZED or weights is not None):
+        raise UsageError(
+            "a search pipeline is named together with weights or with another fusion than normalized",
+            "Leave one of the two out: the pipeline has weights of its own.",
+        )
+    asked = options.get("depth")
+    depth = max(DEFAULT_DEPTH, k) if asked is None else asked
+    if not k <= depth <= MAX_K:
+        raise UsageError(f"depth is {depth}", f"Give at least k ({k}) and at most {MAX_K:,}.")
+    return HybridParams(
+        fusion=fusion,
+        weights=default_weights(fusion, flavour) if weights is None else _parse_weights(weights),
+        words=_lexical_query(searched, text, options),
+        depth=depth,
+        rank_constant=options.get("rank_constant", RANK_CONSTANT),
+        pipeline=pipeline,
+    )
+
+
+def _parse_weights(given: tuple[float, float]) -> FusionWeights:
+    try:
+        semantic, lexical = given
+        return FusionWeights(semantic, lexical)
+    except (TypeError, ValueError):
+        raise UsageError(f"the weights are {given!r}", "Give two numbers, of meaning and of words: (3, 1).") from None
+
+
+def _lexical_query(searched: SearchScope, text: str, options: HybridOptions) -> Json:
+    query, fields = options.get("lexical"), options.get("lexical_fields")
+    if query is not None and fields is not None:
+        raise UsageError("both a lexical query and fields for one are given", "Give one of the two.")
+    if isinstance(fields, str):
+        raise UsageError("lexical_fields is a text", f"Give a list of fields: [{fields!r}].")
+    if query is not None:
+        check_query(query, "the lexical query")
+        return query
+    if fields is None:
+        fields = list(dict.fromkeys(name for field in searched.fields for name in lexical_fields(field.meta)))
+    return keyword_query(text, fields)
+
+
+def hybrid_request(
+    flavour: EngineType,
+    searched: SearchScope,
+    vectors: Mapping[str, Vectors],
+    asked: SearchParams,
+    blend: HybridParams,
+    text: str,
+) -> SearchRequest[HybridResult]:
+    """A search by words and meaning.
+
+    Args:
+        vectors: As for `search_request`.
+
+    Raises:
+        UsageError: see `VectorQuery` and `Page`; what a fusion cannot do.
+    """
+    method = searched.method(flavour, asked.exact)
+    asked = replace(asked, filter=searched.combine_filter(asked.filter))
+    queries = build_vector_queries(searched, vectors, asked, blend.depth)
+    if blend.fusion is Fusion.RRF:
+        return _rrf_request(flavour, searched, queries, asked, blend, text)
+    page = asked.page.body(flavour, asked.k, searched.names, text)
+    if blend.fusion is Fusion.WEIGHTED:
+        check_sort(method, asked)
+        queries = [boost_by_weight(flavour, method, query, blend.weights.semantic) for query in queries]
+        body: Json = {"query": weighted_query(flavour, method, queries, blend.words, blend.weights)} | page
+        lexical_weight = blend.weights.lexical
+    else:
+        if asked.page.sort is not None:
+            raise UsageError("normalized scores are an order of their own", "Leave sort out, or use fusion weighted.")
+        pipeline = blend.pipeline or normalization_pipeline(blend.weights)
+        body = {"query": hybrid_query(method, queries, blend.words, blend.depth), "search_pipeline": pipeline} | page
+        lexical_weight = 1.0
+    reader = ResponseReader(flavour, method, searched, queries)
+    return SearchRequest(
+        searched.indices, (body,), method, True, lambda answers: reader.hybrid(answers[0], lexical_weight)
+    )
+
+
+def _rrf_request(
+    flavour: EngineType,
+    searched: SearchScope,
+    queries: Sequence[VectorQuery],
+    asked: SearchParams,
+    blend: HybridParams,
+    text: str,
+) -> SearchRequest[HybridResult]:
+    if not asked.page.plain:
+        raise UsageError(
+            "reciprocal rank fusion happens in the client, which cannot sort or aggregate what it does not see",
+            "Leave aggregations and sort out, or use fusion weighted.",
+        )
+    method = searched.method(flavour, asked.exact)
+    offset, size = asked.page.within(asked.k)
+    shown = replace(asked.page, offset=0, size=blend.depth).body(flavour, blend.depth, searched.names, text)
+    bodies = {query.field: search_body(flavour, method, query) | shown for query in queries}
+    bodies[LEXICAL] = {"query": lexical_clause(blend.words, asked.filter)} | shown
+    weights = {query.field: blend.weights.semantic * query.boost for query in queries}
+    weights[LEXICAL] = blend.weights.lexical
+    reader = ResponseReader(flavour, method, searched, queries)
+
+    def read(answers: Sequence[Json]) -> HybridResult:
+        named = dict(zip(bodies, answers, strict=True))
+        return reader.fused(named, weights=weights, constant=blend.rank_constant, offset=offset, size=size)
+
+    return SearchRequest(searched.indices, tuple(bodies.values()), method, False, read)

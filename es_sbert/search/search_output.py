@@ -1,0 +1,183 @@
+"""Hits and request bodies as text for a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+import orjson
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from es_sbert.engines.protocol import Json
+from es_sbert.index.vector_meta import VectorFieldMeta, document_meta_field
+from es_sbert.messages import escape_unprintable, escape_unprintable_lines
+from es_sbert.search.search_result import Hit, HybridHit, HybridResult, SearchResult
+
+# Fields that name a document, the best first.
+TITLE_FIELDS = ("title", "name", "headline", "subject", "label", "question")
+_TEMPLATE_FIELD = re.compile(r"\{([^{}]+)\}")
+_SNIPPET = 300  # characters
+_MAX_ID_WIDTH = 40  # columns; a longer id is cut
+_INDENT = 3  # columns
+_VECTOR_MARK = "\ufdd0vector"  # a noncharacter: no text of a document or filter holds it
+
+
+def hit_list(
+    result: SearchResult | HybridResult,
+    vector_field: str,
+    meta: VectorFieldMeta,
+    *,
+    fields: Sequence[str] = (),
+    full: bool = False,
+) -> RenderableType:
+    """The hits for a terminal: a line with rank, scores, id and title, and below it the text.
+
+    A hybrid search has the score that decides, the cosine and BM25's; a reranked one the cross-encoder's too.
+
+    Args:
+        vector_field: The field that was searched.
+        meta: What the mapping says of it: which fields were embedded.
+        fields: Names or patterns of fields to show instead of title and text.
+        full: Show texts whole, with their line breaks, not their beginning.
+    """
+    hits: list[Hit | HybridHit] = [*result]
+    if not hits:
+        return Group()
+    reranked = result.reranking is not None
+    columns = list(_scores(hits[0], reranked))
+    rank = max(_INDENT - 1, len(str(len(hits))))
+    widest = min(_MAX_ID_WIDTH, max(len(escape_unprintable(hit.id)) for hit in hits))
+    if fields:
+        shown = [("", _field_lines(hit.source, fields, full=full)) for hit in hits]
+    else:
+        shown = [_title_and_text(hit, vector_field, meta, full) for hit in hits]
+    heading = "  ".join(["#".rjust(rank), *(f"{name:>8}" for name in columns), "id".ljust(widest)])
+    lines: list[RenderableType] = [_line(heading + ("  title" if any(title for title, _ in shown) else ""))]
+    for number, (hit, (title, texts)) in enumerate(zip(hits, shown, strict=True), start=1):
+        scores = ["–" if score is None else f"{score:.4f}" for score in _scores(hit, reranked).values()]
+        shown_id = _truncate(escape_unprintable(hit.id), widest)
+        first = "  ".join([str(number).rjust(rank), *(f"{score:>8}" for score in scores), shown_id.ljust(widest)])
+        lines.append(
+            Text.assemble(_line(first), "  ", (_single_line([title], None), "bold"), no_wrap=True, overflow="ellipsis")
+        )
+        lines += [Padding(Text(text), (0, 0, 0, _INDENT)) for text in texts if text]
+    return Group(*lines)
+
+
+def select_fields(source: Json, fields: Sequence[str]) -> dict[str, object]:
+    """The leaves of a document that these names or patterns select, by dotted name, in the order of `fields`."""
+    leaves = dict(_leaves(source))
+    return {
+        name: value
+        for pattern in fields
+        for name, value in leaves.items()
+        if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+    }
+
+
+def snippet(source: Json, vector_field: str, meta: VectorFieldMeta, length: int | None = _SNIPPET) -> str:
+    """The beginning of a document on one line: the fields of its embedded text first, then other texts."""
+    return _single_line(_texts(source, vector_field, meta), length)
+
+
+def _texts(source: Json, vector_field: str, meta: VectorFieldMeta) -> list[str]:
+    first = _TEMPLATE_FIELD.findall(meta.text or "")
+    names = [name for name in first if name in source] + [name for name in source if name not in first]
+    ours = (vector_field, document_meta_field(vector_field))
+    return [source[name] for name in names if isinstance(source[name], str) and name not in ours]
+
+
+def _title_and_text(
+    hit: Hit | HybridHit, vector_field: str, meta: VectorFieldMeta, full: bool
+) -> tuple[str, list[str]]:
+    """The title of a hit, and its nearest passage or else its document without the title."""
+    titles = (hit.source.get(name) for name in TITLE_FIELDS)
+    title = next((title for title in titles if isinstance(title, str) and title.strip()), "")
+    if hit.passage is not None and hit.passage.text is not None:
+        passage = hit.passage.text
+        texts = [passage.removeprefix(title).lstrip(" .:–-\n") if title else passage]
+    else:
+        others = [text for text in _texts(hit.source, vector_field, meta) if text != title]
+        # Ids and other keywords are no texts.
+        texts = [text for text in others if " " in text.strip()]
+        if not texts:
+            title, texts = "", [title] if title else others
+    return title, [escape_unprintable_lines("\n".join(texts)) if full else _single_line(texts, _SNIPPET)]
+
+
+def _field_lines(source: Json, fields: Sequence[str], *, full: bool) -> list[str]:
+    lines = []
+    for name, value in select_fields(source, fields).items():
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        lines.append(
+            f"{escape_unprintable(name)}: {escape_unprintable_lines(text) if full else _single_line([text], _SNIPPET)}"
+        )
+    return lines
+
+
+def _leaves(value: Json, prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _leaves(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", inner
+
+
+def _line(text: str) -> Text:
+    # Text objects: square brackets in a document are no markup.
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def _single_line(texts: Sequence[str], length: int | None) -> str:
+    line = " · ".join(" ".join(text.split()) for text in texts)
+    # Documents come from anywhere: control characters must not reach a terminal.
+    line = "".join(character for character in line if character.isprintable())
+    return line if length is None else _truncate(line, length)
+
+
+def _truncate(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _scores(hit: Hit | HybridHit, reranked: bool) -> dict[str, float | None]:
+    """By the name of the column; the same for all hits of a search."""
+    first = {"rerank": hit.rerank_score} if reranked else {}
+    if isinstance(hit, HybridHit):
+        return {**first, "score": hit.score, "keyword": hit.lexical, "cosine": hit.cosine}
+    return {**first, "cosine": hit.cosine}
+
+
+def console_request(index: str, body: Json) -> str:
+    """A search as Kibana's and Dashboards' consoles take it: a request line and indented JSON, vector on one line."""
+    numbers: list[list[float]] = []
+    indented = orjson.dumps(_extract_vectors(body, numbers), option=orjson.OPT_INDENT_2).decode()
+    for position, vector in enumerate(numbers):
+        indented = indented.replace(f'"{_VECTOR_MARK}{position}"', orjson.dumps(vector).decode())
+    return f"POST /{index}/_search\n{indented}"
+
+
+def console_requests(index: str, bodies: Sequence[Json]) -> str:
+    """As `console_request`; several bodies as one `_msearch`, each on a line."""
+    if len(bodies) == 1:
+        return console_request(index, bodies[0])
+    lines = "".join(f"{{}}\n{orjson.dumps(body).decode()}\n" for body in bodies)
+    return f"POST /{index}/_msearch\n{lines}".rstrip("\n")
+
+
+def _extract_vectors(value: object, numbers: list[list[float]]) -> object:
+    """A copy with each query vector replaced by a mark; the vectors are collected in `numbers`."""
+    if isinstance(value, dict):
+        copy: dict[str, object] = {}
+        for key, inner in value.items():
+            if key in ("query_vector", "vector", "q", "query_value") and isinstance(inner, list):
+                copy[key] = f"{_VECTOR_MARK}{len(numbers)}"
+                numbers.append(inner)
+            else:
+                copy[key] = _extract_vectors(inner, numbers)
+        return copy
+    if isinstance(value, list):
+        return [_extract_vectors(inner, numbers) for inner in value]
+    return value

@@ -1,0 +1,419 @@
+"""`SearchRequest`: search options become request bodies and a function that reads the responses.
+
+Pure functions, except `read_document_vectors`. `SemanticIndex` and `AsyncSemanticIndex` share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypedDict, TypeVar
+
+import numpy as np
+
+from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.protocol import Engine, EngineType, Json
+from es_sbert.errors import UsageError
+from es_sbert.index.mapping import vector_path
+from es_sbert.index.serialization import read_stored_vectors
+from es_sbert.search.search_result import RankedHits, ResponseReader, SearchResult, semantic_name
+from es_sbert.search.search_scope import SearchScope
+from es_sbert.search.vector_query import (
+    SearchMethod,
+    VectorQuery,
+    check_k,
+    check_query,
+    search_body,
+    vector_clause,
+)
+
+
+def named_vector_clause(flavour: EngineType, method: SearchMethod, queries: Sequence[VectorQuery]) -> Json:
+    """Named clauses of vector searches as one: of several fields, the one of the highest score counts."""
+    named: list[Json] = [
+        {"bool": {"must": [vector_clause(flavour, method, query)], "_name": semantic_name(query.field)}}
+        for query in queries
+    ]
+    return named[0] if len(named) == 1 else {"dis_max": {"queries": named}}
+
+
+# How much of a text is looked through for words to mark. Where nobody says, one longer document fails the whole search.
+HIGHLIGHT_LIMITS: dict[EngineType, Json] = {
+    EngineType.ELASTICSEARCH: {"max_analyzed_offset": 1_000_000},
+    EngineType.OPENSEARCH: {"max_analyzer_offset": 1_000_000},
+}
+
+
+@dataclass(frozen=True)
+class ResultPage:
+    """A part of the k documents that a search finds.
+
+    Attributes:
+        size: Hits to show; None for all k.
+        offset: Hits to leave out before them.
+        source: Fields of the documents (names or patterns); None for all, False for none. Vectors are never among them.
+        highlight: Fields whose words of the query are marked; or the engine's own `highlight`.
+        aggregations: The engine's own `aggs`, over the documents that the search matches (`queries` says which).
+        sort: The engine's own `sort`, among the documents that are found; None for the nearest first.
+    """
+
+    size: int | None = None
+    offset: int = 0
+    source: Sequence[str] | bool | None = None
+    highlight: Sequence[str] | Json | None = None
+    aggregations: Json | None = None
+    sort: Sequence[str | Json] | None = None
+
+    def __post_init__(self) -> None:
+        if self.offset < 0 or (self.size is not None and self.size < 0):
+            raise UsageError(
+                f"offset is {self.offset} and size {self.size}", "Give numbers of hits: to leave out, and to show."
+            )
+        for name in ("source", "highlight", "sort"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise UsageError(f"{name} is a text", f"Give a list of fields: [{given!r}].")
+            if isinstance(given, Mapping) and name != "highlight":
+                like = [given] if name == "sort" else ["title"]
+                raise UsageError(f"{name} is one object", f"Give a list: {like!r}.")
+
+    def within(self, k: int) -> tuple[int, int]:
+        """Offset and size among the k hits.
+
+        Raises:
+            UsageError: the page goes beyond them.
+        """
+        size = max(0, k - self.offset) if self.size is None else self.size
+        if self.offset + size > k or (self.offset >= k and size == 0 and self.offset > 0):
+            raise UsageError(
+                f"hits {self.offset + 1} to {self.offset + (self.size or 1)} are asked for, of the {k} nearest",
+                "Raise k to at least the last of them: a vector search finds k documents and no more.",
+            )
+        return self.offset, size
+
+    def body(self, flavour: EngineType, k: int, vector_fields: Sequence[str], text: str | None) -> Json:
+        """The part of a request body that says so.
+
+        Args:
+            text: The words to highlight.
+
+        Raises:
+            UsageError: the page goes beyond k, or there are no words to highlight.
+        """
+        offset, size = self.within(k)
+        body: Json = {"size": size, "_source": self._source(vector_fields)}
+        if offset:
+            body["from"] = offset
+        if self.highlight is not None:
+            body["highlight"] = self._highlight(flavour, text)
+        if self.aggregations is not None:
+            body["aggs"] = self.aggregations
+        if self.sort is not None:
+            # Without them sorted hits have no scores, and so no cosines.
+            body |= {"sort": list(self.sort), "track_scores": True}
+        return body
+
+    @property
+    def plain(self) -> bool:
+        """Whether it asks for nothing that only the engine itself can do over all that it finds."""
+        return self.aggregations is None and self.sort is None
+
+    def _source(self, vector_fields: Sequence[str]) -> Json | bool:
+        if self.source is not None and not self.source:
+            return False  # to the engines an empty list of fields means all of them
+        excludes: Json = {"excludes": list(vector_fields)}
+        if self.source is None or self.source is True:
+            return excludes
+        return {"includes": list(self.source), **excludes}
+
+    def _highlight(self, flavour: EngineType, text: str | None) -> Json:
+        if isinstance(self.highlight, Mapping):
+            return dict(self.highlight)
+        if text is None:
+            raise UsageError(
+                "a search without a text has no words to highlight",
+                "Leave highlight out, or give the engine's own with a highlight_query.",
+            )
+        # A vector search itself knows no words.
+        fields = {field: {"highlight_query": {"match": {field: text}}} for field in self.highlight or ()}
+        return HIGHLIGHT_LIMITS[flavour] | {"fields": fields}
+
+
+# Far beyond what any model reads of a text, and far below what would keep its tokenizer busy.
+MAX_QUERY_CHARACTERS = 100_000
+
+
+class OpenOptions(TypedDict, total=False):
+    """Keyword arguments that open an index for searches, see `SemanticIndex`."""
+
+    model: str | None
+    encoder: Encoder | None
+    vector_field: str | Sequence[str]
+    device: str
+    precision: str
+    threads: int | None
+    report: Callable[[str], None]
+
+
+class SearchOptions(TypedDict, total=False):
+    """Keyword arguments of a search; all may be left out.
+
+    Attributes:
+        filter: Query in the engine's language that every hit must match; applied during the search.
+        exact: Compare with every vector instead of searching the graph.
+        num_candidates: Vectors each shard looks at; more is slower and misses less. Default: twice k, at least 100.
+        oversample: On a quantised index type: the nearest `oversample * k` are compared again by float32 vectors;
+            the default suits the type (`es-sbert index recall` measures it).
+        min_cosine: Documents below it are no hits.
+        boosts: By vector field, where several are searched: what the score of each is multiplied by.
+        size, offset, source, highlight, aggregations, sort: What is shown of the k hits, see `Page`.
+    """
+
+    filter: Json | None
+    exact: bool
+    num_candidates: int | None
+    oversample: float | None
+    min_cosine: float | None
+    boosts: Mapping[str, float] | None
+    size: int | None
+    offset: int
+    source: Sequence[str] | bool | None
+    highlight: Sequence[str] | Json | None
+    aggregations: Json | None
+    sort: Sequence[str | Json] | None
+
+
+@dataclass(frozen=True)
+class SearchParams:
+    """The options of one search, see `SearchOptions`, with k."""
+
+    k: int = 10
+    filter: Json | None = None
+    exact: bool = False
+    num_candidates: int | None = None
+    oversample: float | None = None
+    min_cosine: float | None = None
+    boosts: Mapping[str, float] = field(default_factory=dict)
+    page: ResultPage = field(default_factory=ResultPage)
+
+    @classmethod
+    def of(cls, k: int, options: SearchOptions) -> SearchParams:
+        """Options as they were given.
+
+        Raises:
+            UsageError: an option that does not exist, or a value out of range.
+        """
+        check_k(k)
+        unknown = options.keys() - SearchOptions.__annotations__.keys()
+        if unknown:
+            raise UsageError(
+                f"there is no option {', '.join(sorted(unknown))}",
+                f"Options of a search are {', '.join(SearchOptions.__annotations__)}.",
+            )
+        if options.get("filter") is not None:
+            check_query(options["filter"], "the filter")
+        page = ResultPage(
+            size=options.get("size"),
+            offset=options.get("offset", 0),
+            source=options.get("source"),
+            highlight=options.get("highlight"),
+            aggregations=options.get("aggregations"),
+            sort=options.get("sort"),
+        )
+        return cls(
+            k=k,
+            filter=options.get("filter"),
+            exact=options.get("exact", False),
+            num_candidates=options.get("num_candidates"),
+            oversample=options.get("oversample"),
+            min_cosine=options.get("min_cosine"),
+            boosts=options.get("boosts") or {},
+            page=page,
+        )
+
+
+def check_query_text(text: object) -> None:
+    """Refuse what is no text to search by.
+
+    Raises:
+        UsageError: no text, an empty one, or one beyond `MAX_QUERY_CHARACTERS`.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"the text to search for is {type(text).__name__}, not a text", "Give a str.")
+    if not text.strip():
+        raise UsageError("the text to search for is empty", "Give some words to search by.")
+    if len(text) > MAX_QUERY_CHARACTERS:
+        raise UsageError(
+            f"the text to search for has {len(text):,} characters",
+            f"Give at most {MAX_QUERY_CHARACTERS:,}; a model reads only the beginning anyway.",
+        )
+
+
+Result = TypeVar("Result", bound=RankedHits, covariant=True)  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True)
+class SearchRequest(Generic[Result]):
+    """A search ready to be sent.
+
+    Attributes:
+        indices: Where.
+        bodies: One for `_search`, several for `_msearch`.
+        method: How the nearest are found.
+        named_scores: Whether hits must tell the scores of named clauses.
+        read: From the answers, in the order of the bodies, to the result.
+    """
+
+    indices: tuple[str, ...]
+    bodies: tuple[Json, ...]
+    method: SearchMethod
+    named_scores: bool
+    read: Callable[[Sequence[Json]], Result]
+
+
+def search_request(
+    flavour: EngineType,
+    searched: SearchScope,
+    vectors: Mapping[str, Vectors],
+    asked: SearchParams,
+    text: str | None = None,
+) -> SearchRequest[SearchResult]:
+    """A search for the nearest vectors.
+
+    Args:
+        vectors: By vector field, what is searched for, each of *shape* ``(dimensions,)``.
+        text: What they stand for, where it is a text.
+
+    Raises:
+        UsageError: see `VectorQuery` and `Page`; a sort over more than the nearest.
+    """
+    method = searched.method(flavour, asked.exact)
+    asked = replace(asked, filter=searched.combine_filter(asked.filter))
+    queries = build_vector_queries(searched, vectors, asked, asked.k)
+    check_sort(method, asked)
+    page = asked.page.body(flavour, asked.k, searched.names, text)
+    several = len(queries) > 1
+    if several:
+        body: Json = {"query": named_vector_clause(flavour, method, queries)} | page
+    else:
+        body = search_body(flavour, method, queries[0]) | page
+    reader = ResponseReader(flavour, method, searched, queries)
+    return SearchRequest(
+        searched.indices, (body,), method, several, lambda answers: reader.found(answers[0], named=several)
+    )
+
+
+def build_vector_queries(
+    searched: SearchScope, vectors: Mapping[str, Vectors], asked: SearchParams, k: int
+) -> list[VectorQuery]:
+    """One query for each vector field.
+
+    Raises:
+        UsageError: a vector of another length, a boost of a field that is not searched, or a value out of range.
+    """
+    strange = asked.boosts.keys() - set(searched.names)
+    if strange:
+        raise UsageError(
+            f"{', '.join(sorted(strange))} is not among the vector fields that are searched",
+            f"Give boosts to {', '.join(searched.names)}.",
+        )
+    queries = []
+    for name in searched.names:
+        meta = searched.meta(name)
+        with np.errstate(over="ignore"):  # what is infinite as float32 is refused below
+            vector = np.asarray(vectors[name], dtype=np.float32)
+        if vector.shape != (meta.dimensions,):
+            raise UsageError(
+                f"the query vector has the shape {vector.shape}, the field's vectors ({meta.dimensions},)",
+                f"Make it with the model {meta.model}.",
+            )
+        queries.append(
+            VectorQuery(
+                name,
+                vector,
+                k,
+                asked.filter,
+                asked.num_candidates,
+                searched.oversample(name, asked.oversample),
+                passages=meta.passages is not None,
+                min_cosine=asked.min_cosine,
+                boost=asked.boosts.get(name, 1.0),
+                inner_hits=name,
+            )
+        )
+    return queries
+
+
+def check_sort(method: SearchMethod, asked: SearchParams) -> None:
+    """Refuse to sort what is more than the nearest.
+
+    Raises:
+        UsageError: an exact search, which finds all documents, sorted by something else and without a minimum cosine.
+    """
+    if asked.page.sort is not None and method is SearchMethod.EXACT and asked.min_cosine is None:
+        raise UsageError(
+            "an exact search finds every document, so the first by another order say nothing about the query",
+            "Give min_cosine as well, or leave sort out and sort the hits.",
+        )
+
+
+def read_document_vectors(
+    engine: Engine, searched: SearchScope, id: str, index: str | None = None
+) -> tuple[str, dict[str, Vectors]]:
+    """The vectors of a document, read from the index.
+
+    Args:
+        index: Which of the indices, where several have a document of that id.
+
+    Returns:
+        Its index, and by vector field a vector *shape* ``(dimensions,)``; of several passages their mean direction.
+
+    Raises:
+        UsageError: no id, no such document, several of them, or one without a vector.
+        EngineError: the engine failed.
+    """
+    if not isinstance(id, str) or not id:
+        raise UsageError(f"{id!r} is no id of a document", "Give it as the engine tells it, a str: hit.id.")
+    names = [index] if index is not None else list(searched.indices)
+    if index is not None and index not in searched.indices:
+        raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(searched.indices)}.")
+    wanted = [path for name in searched.names for path in (name, vector_path(name, searched.meta(name)))]
+    source = engine.info.source_with_vectors(list(dict.fromkeys(wanted)))
+    # By a search, since a look-up by id alone misses documents with a routing of their own.
+    query = {"query": {"ids": {"values": [id]}}, "_source": source}
+    found = [(hit["_index"], hit.get("_source", {})) for hit in engine.search(names, query)["hits"]["hits"]]
+    if not found:
+        raise UsageError(
+            f"there is no document {id!r} in {', '.join(names)}", "Give the id of a document that is there."
+        )
+    if len(found) > 1:
+        raise UsageError(
+            f"{id!r} is the id of documents in {', '.join(sorted(place for place, _ in found))}",
+            "Name the index as well (index=…), or search one of them.",
+        )
+    [(place, document)] = found
+    vectors = {}
+    for name in searched.names:
+        if not document.get(name):
+            raise UsageError(
+                f"document {id!r} of {place} has no vector in {name}",
+                f"Embed it first: `es-sbert ingest --index {place}`.",
+            )
+        vectors[name] = mean_direction([vector for _, _, vector in read_stored_vectors(document[name], 0)])
+    return place, vectors
+
+
+def exclude_document(filter: Json | None, index: str, id: str) -> Json:
+    """A filter that leaves one document out."""
+    itself = {"bool": {"filter": [{"ids": {"values": [id]}}, {"term": {"_index": index}}]}}
+    clause: Json = {"must_not": [itself]}
+    return {"bool": clause if filter is None else clause | {"filter": [filter]}}
+
+
+def mean_direction(vectors: list[Vectors]) -> Vectors:
+    """Mean of vectors ``(dimensions,)``, each scaled to unit length."""
+    stacked = np.stack(vectors).astype(np.float64)  # (vectors, dimensions)
+    mean = (stacked / np.linalg.norm(stacked, axis=1, keepdims=True)).mean(axis=0)
+    result: Vectors = mean.astype(np.float32)
+    return result

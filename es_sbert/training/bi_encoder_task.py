@@ -1,0 +1,120 @@
+"""Train a bi-encoder: embed every text column and apply the objective to the joint batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from es_sbert.evaluation.evaluated_models import SentenceEmbedder
+from es_sbert.networks.siamese_encoder import SiameseEncoder
+from es_sbert.networks.siamese_encoder_folder import save_siamese_encoder
+from es_sbert.training.data.examples import Examples
+from es_sbert.training.data.token_columns import TokenColumn
+from es_sbert.training.distributed import gather
+from es_sbert.training.objectives.objective import Objective
+from es_sbert.training.training_task import Batch, TrainingTask
+
+# Token ids of a text, *shape* ``(tokens,)``.
+Tokens = NDArray[np.int64]
+
+# One pass over all columns has less overhead than one a column, unless it makes short texts as long as long ones.
+_MAX_PADDING_RATIO = 1.25
+
+
+class BiEncoderTask(TrainingTask):
+    """A siamese encoder with its objectives.
+
+    Args:
+        encoder: The encoder.
+        objectives: Data set → objective; several data sets may share one.
+        prompts: Data set → the prompt of each text column, where there are any.
+        mini_batch: Texts whose activations are held at a time; None: those of the whole batch.
+    """
+
+    def __init__(
+        self,
+        encoder: SiameseEncoder,
+        objectives: Mapping[str, Objective],
+        *,
+        prompts: Mapping[str, Sequence[str]] | None = None,
+        mini_batch: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        different = list(dict.fromkeys(objectives.values()))
+        self.objectives = nn.ModuleList(different)
+        self._objective_of = {dataset: different.index(objective) for dataset, objective in objectives.items()}
+        self._prompts = prompts or {}
+        self._mini_batch = mini_batch
+        self._columns: dict[str, list[TokenColumn]] = {}
+
+    def lengths(self, examples: Examples) -> NDArray[np.int64]:
+        columns = self._tokenized(examples)
+        return np.max([column.lengths for column in columns], axis=0)  # type: ignore[no-any-return]
+
+    def _tokenized(self, examples: Examples) -> list[TokenColumn]:
+        if examples.name not in self._columns:
+            prompts = self._prompts.get(examples.name) or [""] * len(examples.texts)
+            self._columns[examples.name] = [
+                TokenColumn(texts, lambda part, prompt=prompt: self.encoder.tokenize(part, prompt))  # type: ignore[misc]
+                for texts, prompt in zip(examples.texts, prompts, strict=True)
+            ]
+        return self._columns[examples.name]
+
+    def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
+        """A batch: `passes`, of all columns together or one a column, each a list of mini-batches as
+        `SiameseEncoder.inputs` gives them; `columns`, how many there are; `labels`, where the objective wants some.
+        """
+        columns = [[column[row] for row in rows] for column in self._tokenized(examples)]
+        longest = [max(map(len, column)) for column in columns]
+        merged = max(longest) * len(columns) <= _MAX_PADDING_RATIO * sum(longest)
+        passes = [[row for column in columns for row in column]] if merged else columns
+        batch: dict[str, object] = {
+            "passes": [[self.encoder.inputs(part) for part in self._mini_batches(texts)] for texts in passes],
+            "columns": len(columns),
+        }
+        if examples.labels is not None:
+            batch["labels"] = torch.from_numpy(np.ascontiguousarray(examples.labels[np.asarray(rows)]))
+        return batch
+
+    def _mini_batches(self, texts: Sequence[Tokens]) -> list[Sequence[Tokens]]:
+        """Cut here, where lengths are known: to ask a GPU for the longest text of a part would take a wait."""
+        size = self._mini_batch or len(texts)
+        return [texts[start : start + size] for start in range(0, len(texts), size)]
+
+    def forward(self, dataset: str, batch: Batch) -> Tensor:
+        objective = self.objectives[self._objective_of[dataset]]
+        columns = [self._encode(mini_batches) for mini_batches in batch["passes"]]  # each (texts, dimensions)
+        if len(columns) == 1:
+            columns = list(columns[0].chunk(batch["columns"]))  # each (examples, dimensions)
+        sizes = batch.get("sizes", ())
+        labels = gather(batch["labels"], sizes) if "labels" in batch else None
+        loss: Tensor = objective([gather(column, sizes) for column in columns], labels)
+        return loss
+
+    def _encode(self, mini_batches: Sequence[Batch]) -> Tensor:
+        """Vectors of one pass, ``(texts, dimensions)``; of several mini-batches, each is computed again for the
+        gradients.
+        """
+        if len(mini_batches) == 1:
+            vectors: Tensor = self.encoder(**mini_batches[0])
+            return vectors
+        return torch.cat(
+            [
+                checkpoint(self.encoder, part["ids"], part["mask"], part["padded"], use_reentrant=False)
+                for part in mini_batches
+            ]
+        )
+
+    def measured(self) -> SentenceEmbedder:
+        return self.encoder
+
+    def save(self, folder: Path, *, name: str) -> None:
+        self.encoder.model = self.encoder.model.model_copy(update={"name": name})
+        save_siamese_encoder(self.encoder, folder)

@@ -1,0 +1,241 @@
+"""Trainer callbacks: checkpoint schedule, early stopping, CSV log and plot, progress bar."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from es_sbert.progress_bar import SingleLineProgress
+from es_sbert.training.training_errors import translate_disk_errors
+
+
+def checkpoint_steps(steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
+    """Steps within an epoch, from 1, at which it is measured and saved: evenly spread, the last one always."""
+    return frozenset(math.ceil(steps_per_epoch * part / per_epoch) for part in range(1, per_epoch + 1))
+
+
+class CheckpointSchedule(TrainerCallback):
+    """Measure and save at the steps of `checkpoint_steps`, and after the last step of the run (transformers' default).
+
+    Args:
+        steps_per_epoch: Optimiser steps of one epoch.
+        per_epoch: How often an epoch is saved.
+        measured: Whether there is a dev set.
+    """
+
+    def __init__(self, steps_per_epoch: int, per_epoch: int, *, measured: bool) -> None:
+        self._steps_per_epoch = steps_per_epoch
+        self._steps = checkpoint_steps(steps_per_epoch, per_epoch)
+        self._measured = measured
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        within = (state.global_step - 1) % self._steps_per_epoch + 1
+        if within in self._steps:
+            control.should_save = True
+            control.should_evaluate = self._measured
+        return control
+
+
+def is_out_of_patience(dev: Sequence[float], patience: int) -> bool:
+    """Whether the last `patience` measurements brought nothing better than the best before them.
+
+    Args:
+        dev: Scores in order, without that of step 0: what a run starts from is no checkpoint.
+        patience: At least 1.
+    """
+    return bool(dev) and len(dev) - 1 - dev.index(max(dev)) >= patience
+
+
+class ResumableEarlyStopping(TrainerCallback):
+    """End a run that has had its steps, or that has brought nothing better for too long.
+
+    Both are told from what a checkpoint holds, so that a resumed run ends where an uninterrupted one does:
+    transformers' own early stopping counts anew, and its loop takes one step more where the last checkpoint is that
+    of the last step, in the middle of an epoch.
+
+    Args:
+        patience: Measurements without gain, or None for no such end.
+    """
+
+    def __init__(self, patience: int | None) -> None:
+        self._patience = patience
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        if state.global_step >= state.max_steps:
+            control.should_training_stop = True
+        return self.on_evaluate(args, state, control)
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        dev = [entry["eval_dev"] for entry in state.log_history if "eval_dev" in entry and entry["step"] > 0]
+        if self._patience is not None and is_out_of_patience(dev, self._patience):
+            control.should_training_stop = True
+        return control
+
+
+_COLUMNS = ("step", "epoch", "loss", "learning_rate", "grad_norm", "dev")
+
+MetricsRow = Mapping[str, float]
+
+
+def course(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """transformers' log as rows of `_COLUMNS`, one a step; a row lacks what was not measured at its step."""
+    rows: dict[int, dict[str, float]] = {}
+    for entry in log_history:
+        if "loss" not in entry and "eval_dev" not in entry:
+            continue  # the summary at the end of a run
+        row = rows.setdefault(int(entry["step"]), {"step": int(entry["step"]), "epoch": round(entry["epoch"], 4)})
+        for name in _COLUMNS[2:-1]:
+            if name in entry:
+                row[name] = float(entry[name])
+        if "eval_dev" in entry:
+            row["dev"] = float(entry["eval_dev"])
+    return [rows[step] for step in sorted(rows)]
+
+
+def metrics_csv(rows: Sequence[MetricsRow]) -> str:
+    """Rows with a header; an empty field where nothing was measured."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def plot_metrics(rows: Sequence[MetricsRow], path: Path, *, title: str, dev_name: str | None) -> None:
+    """Draw loss and dev score over the steps.
+
+    Args:
+        rows: As `course` gives them.
+        path: PNG file to write.
+        title: Above the axes.
+        dev_name: What the dev score is, or None without one.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)  # a canvas of its own: no window, and no global state of pyplot
+    axes = figure.add_subplot(title=title, xlabel="step", ylabel="loss")
+    losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
+    axes.plot([step for step, _ in losses], [loss for _, loss in losses], color="tab:blue", label="loss")
+    measured = [(row["step"], row["dev"]) for row in rows if "dev" in row]
+    if dev_name and measured:
+        right = axes.twinx()
+        right.set_ylabel(dev_name)
+        right.plot(
+            [step for step, _ in measured], [dev for _, dev in measured], color="tab:orange", marker="o", label=dev_name
+        )
+    figure.legend(loc="outside lower center", ncols=2)
+    figure.savefig(path, dpi=120)
+
+
+class MetricsLogCallback(TrainerCallback):
+    """Keeps log and plot beside the checkpoints up to date; on resuming they go on from the checkpoint's own log.
+
+    Args:
+        stem: Path without suffix: `<stem>.csv` and `<stem>.png` are written.
+        title: Of the plot.
+        dev_name: What the dev score is, or None.
+    """
+
+    def __init__(self, stem: Path, *, title: str, dev_name: str | None) -> None:
+        self._stem = stem
+        self._title = title
+        self._dev_name = dev_name
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            rows = course(state.log_history)
+            with translate_disk_errors(self._stem.parent):
+                self._stem.with_name(f"{self._stem.name}.csv").write_text(metrics_csv(rows), encoding="utf-8")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            path = self._stem.with_name(f"{self._stem.name}.png")
+            with translate_disk_errors(self._stem.parent):
+                plot_metrics(course(state.log_history), path, title=self._title, dev_name=self._dev_name)
+
+
+class ProgressBarCallback(TrainerCallback):
+    """A bar where stderr is a terminal; else a line for every measurement.
+
+    Args:
+        stage: Name of the stage.
+        dev_name: What the dev score is, or None.
+        report: Told a line for every measurement.
+        console: Where the bar is drawn; stderr by default.
+    """
+
+    def __init__(
+        self, stage: str, dev_name: str | None, report: Callable[[str], None], console: Console | None = None
+    ) -> None:
+        self._stage = stage
+        self._dev_name = dev_name
+        self._report = report
+        self._console = console or Console(stderr=True)
+        self._bar: SingleLineProgress | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not state.is_world_process_zero or not self._console.is_terminal:
+            return
+        self._bar = SingleLineProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+        )
+        self._bar.add_task(self._stage, total=state.max_steps, completed=state.global_step, loss="–")
+        self._bar.start()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._bar:
+            self._bar.update(self._bar.task_ids[0], completed=state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        logs = logs or {}
+        if not state.is_world_process_zero:
+            return
+        if self._bar and "loss" in logs:
+            self._bar.update(self._bar.task_ids[0], loss=f"{logs['loss']:.4f}")
+        if "eval_dev" in logs:
+            losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+            loss = f", loss {losses[-1]:.4f}" if losses else ""
+            self._report(
+                f"{self._stage}: step {state.global_step} of {state.max_steps}{loss}, "
+                f"{self._dev_name} {logs['eval_dev']:.2f}"
+            )
+
+    def stop(self) -> None:
+        """Leave the terminal as it was, however the run ended."""
+        if self._bar:
+            self._bar.stop()
+            self._bar = None

@@ -1,0 +1,217 @@
+"""Plan the batches of every epoch: shuffled, sorted by length, mixed from data sets, reproducible from a seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.training.data.deduplicate import balance_batches, batch_without_duplicates
+from es_sbert.training.data.examples import Examples
+
+Rows = NDArray[np.int64]
+
+# Examples are sorted by length among so many batches: nearly all of the padding goes, and which examples meet in a
+# batch still differs from epoch to epoch.
+_SORT_WINDOW = 50
+
+
+def batch_count(examples: int, batch: int) -> int:
+    """How many batches of at most `batch` hold so many examples."""
+    return -(-examples // batch)
+
+
+def plan_batches(
+    lengths: NDArray[np.int64],
+    batch: int,
+    *,
+    seed: Sequence[int],
+    epoch: int,
+    smart: bool,
+    distinct: NDArray[np.int64] | None = None,
+    count: int | None = None,
+) -> list[Rows]:
+    """Deal examples into batches in random order, each example once.
+
+    Sizes differ by one at most, so that no step rests on a handful of left-over examples (with `distinct`, sizes
+    vary more where the data makes it necessary).
+
+    Args:
+        lengths: *Shape:* ``(examples,)``, tokens of each example.
+        batch: Most examples of a batch.
+        seed: Of the run and of the data set in it.
+        epoch: From 0; each has an order of its own.
+        smart: Put examples of similar length together (smart batching, Reimers and Gurevych 2019, section 7).
+        distinct: *Shape:* ``(examples, texts)``, numbers of the texts of each example (`number_texts`): no number
+            then stands in two examples of a batch.
+        count: With `distinct`: make so many batches where fewer would do.
+
+    Returns:
+        Row numbers of each batch, in the order of training.
+    """
+    random = np.random.default_rng([*seed, epoch])
+    order = random.permutation(len(lengths))  # (examples,)
+    parts = batch_count(len(order), batch)
+    if smart:
+        order = _sort_in_windows(order, lengths, parts)
+    if distinct is None:
+        batches = np.array_split(order, parts) if parts else []
+    else:
+        size = batch_count(len(order), parts) if parts else batch
+        dealt = balance_batches(batch_without_duplicates(order, distinct, size), distinct, random, count=count)
+        batches = [np.array(rows, dtype=np.int64) for rows in dealt]
+    # Unsmart batches are in random order already, but left-overs of `batch_without_duplicates` gather at the end.
+    return [batches[number] for number in random.permutation(len(batches))]
+
+
+def _sort_in_windows(order: Rows, lengths: NDArray[np.int64], parts: int) -> Rows:
+    windows = np.array_split(order, batch_count(parts, _SORT_WINDOW)) if parts else []
+    # The order was random, and a stable sort keeps that order among equal lengths.
+    return np.concatenate([order[:0], *(rows[np.argsort(lengths[rows], kind="stable")] for rows in windows)])
+
+
+def number_texts(examples: Examples) -> NDArray[np.int64]:
+    """Number the texts of a data set, equal ones alike, *shape* ``(examples, texts)``.
+
+    Texts that differ in case or white space only count as equal: most tokenizers see one text in them.
+    """
+    numbers: dict[str, int] = {}
+    columns = [
+        [numbers.setdefault(" ".join(text.split()).casefold(), len(numbers)) for text in column]
+        for column in examples.texts
+    ]
+    flat = np.fromiter(chain.from_iterable(columns), dtype=np.int64, count=len(columns) * len(examples))
+    return flat.reshape(len(columns), len(examples)).T
+
+
+Mixing = Literal["proportional", "round-robin"]
+
+
+@dataclass(frozen=True)
+class JointBatch:
+    """The batch of one step, over all processes.
+
+    Attributes:
+        dataset: Number of the data set, from 0.
+        rows: Its examples, *shape* ``(batch,)``.
+    """
+
+    dataset: int
+    rows: Rows
+
+
+def mix_batches(batches: Sequence[Sequence[Rows]], rule: Mixing, random: np.random.Generator) -> list[JointBatch]:
+    """Put the batches of several data sets into one order.
+
+    Args:
+        batches: Of each data set, in random order.
+        rule: `proportional`: every batch, in random order; `round-robin`: one of each data set in turn, until the
+            shortest is through.
+        random: Draws the order.
+    """
+    each = [[JointBatch(number, rows) for rows in dataset] for number, dataset in enumerate(batches)]
+    if rule == "round-robin":
+        # The data sets' own order is random, so those that a longer one leaves out differ from epoch to epoch.
+        return list(chain.from_iterable(zip(*each, strict=False)))
+    every = list(chain.from_iterable(each))
+    return [every[place] for place in random.permutation(len(every))]
+
+
+@dataclass(frozen=True)
+class PlannedDataset:
+    """What is needed of a data set to plan its batches.
+
+    Attributes:
+        lengths: *Shape:* ``(examples,)``, tokens of each example.
+        distinct: *Shape:* ``(examples, texts)``, numbers of its texts, where no text may stand twice in a batch.
+    """
+
+    lengths: NDArray[np.int64]
+    distinct: NDArray[np.int64] | None = None
+
+
+class EpochPlan:
+    """The batches of every epoch of a stage: the same for the same arguments, on every process and after a resume.
+
+    All epochs have equally many batches, which the learning rate's schedule relies on.
+
+    Args:
+        datasets: In the order of the stage.
+        batch: Most examples of a joint batch.
+        mixing: How data sets take turns.
+        epochs: How many epochs will be asked for; a part of one counts as one.
+        seed: Of the run.
+        smart: Whether to put examples of similar length together.
+
+    Raises:
+        ValueError: a data set without examples.
+    """
+
+    def __init__(
+        self, datasets: Sequence[PlannedDataset], batch: int, *, mixing: Mixing, epochs: float, seed: int, smart: bool
+    ) -> None:
+        if not all(len(dataset.lengths) for dataset in datasets):
+            raise ValueError("a data set without examples has no batches")
+        self._datasets = tuple(datasets)
+        self._batch = batch
+        self._mixing: Mixing = mixing
+        self._epochs = math.ceil(epochs)
+        self._seed = seed
+        self._smart = smart
+        # How many batches it takes to keep texts apart depends on the order: the longest epoch sets the number.
+        self._counts = [
+            None
+            if dataset.distinct is None
+            else max(len(self._plan(number, epoch, None)) for epoch in range(self._epochs))
+            for number, dataset in enumerate(self._datasets)
+        ]
+        first = self.batches(0)
+        self._length = len(first)
+        self.examples = sum(len(batch.rows) for batch in first)
+        """Examples of an epoch, about: of data sets that others leave behind (round-robin), a part."""
+
+    def __len__(self) -> int:
+        """Joint batches of an epoch."""
+        return self._length
+
+    def counts(self) -> list[int]:
+        """Batches that an epoch cuts each data set into, before mixing passes over some."""
+        return [
+            batch_count(len(dataset.lengths), self._batch) if count is None else count
+            for dataset, count in zip(self._datasets, self._counts, strict=True)
+        ]
+
+    def smallest(self) -> int:
+        """Examples of the smallest joint batch of all epochs."""
+        # Only batches without repetitions change their sizes from epoch to epoch.
+        epochs = self._epochs if any(count is not None for count in self._counts) else 1
+        return min(len(batch.rows) for epoch in range(epochs) for batch in self.batches(epoch))
+
+    def batches(self, epoch: int) -> list[JointBatch]:
+        """The joint batches of an epoch, from 0, in the order of training.
+
+        Raises:
+            ValueError: the plan was not made for so many epochs.
+        """
+        if not 0 <= epoch < self._epochs:
+            raise ValueError(f"epoch {epoch} of a plan for {self._epochs}")
+        planned = [self._plan(number, epoch, count) for number, count in enumerate(self._counts)]
+        # One number more than the data sets have: their seeds and this one never meet.
+        return mix_batches(planned, self._mixing, np.random.default_rng([self._seed, len(planned), epoch]))
+
+    def _plan(self, number: int, epoch: int, count: int | None) -> list[Rows]:
+        dataset = self._datasets[number]
+        return plan_batches(
+            dataset.lengths,
+            self._batch,
+            seed=(self._seed, number),
+            epoch=epoch,
+            smart=self._smart,
+            distinct=dataset.distinct,
+            count=count,
+        )

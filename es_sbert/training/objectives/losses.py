@@ -1,0 +1,321 @@
+"""The losses: softmax, cosine regression, triplet, in-batch negatives, CoSENT, distillation, Matryoshka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from es_sbert.errors import RecipeInvalid
+from es_sbert.networks.pooling import normalize_vectors
+from es_sbert.training.data.examples import ExampleSchema, LabelKind
+from es_sbert.training.objectives import settings
+from es_sbert.training.objectives.objective import Objective, pairwise_cosine, pairwise_distance, pairwise_dot
+from es_sbert.training.objectives.settings import ObjectiveSpec, PairFeature
+
+
+class SoftmaxLoss(Objective):
+    """Cross-entropy of softmax(W_t (u, v, |u − v|)) (Reimers and Gurevych 2019, section 3).
+
+    W_t ∈ ℝ^{k×fn} for k classes, f features and vectors of n values; the other choices of features are those of the
+    paper's ablation (section 6). The formula has no bias; the authors' code does, and so has this. Weights start as
+    those of `torch.nn.Linear`. They are thrown away after training.
+
+    Args:
+        spec: Which features, in which order, and the classes.
+        dimensions: Of the sentence vectors.
+    """
+
+    roles = ("sentence1", "sentence2")
+    label = LabelKind.CLASS
+
+    def __init__(self, spec: settings.SoftmaxSpec, dimensions: int) -> None:
+        super().__init__()
+        self.features = spec.features
+        self.classifier = nn.Linear(len(spec.features) * dimensions, len(spec.classes))
+
+    def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+        u, v = vectors
+        features = torch.cat(
+            [_pair_feature(u, v, name) for name in self.features], dim=-1
+        )  # (batch, features · dimensions)
+        return cross_entropy(self.classifier(features), labels)
+
+
+def _pair_feature(u: Tensor, v: Tensor, name: PairFeature) -> Tensor:
+    """*Shape:* ``(batch, dimensions)``, as `u` and `v`."""
+    match name:
+        case PairFeature.U:
+            return u
+        case PairFeature.V:
+            return v
+        case PairFeature.DIFFERENCE:
+            return (u - v).abs()
+        case PairFeature.PRODUCT:
+            return u * v
+
+
+class CosineSimilarityLoss(Objective):
+    """Mean of (cos(u, v) − s)², s the gold score (Reimers and Gurevych 2019, section 3).
+
+    Args:
+        spec: The range that gold scores are mapped to; it becomes `score_range`.
+    """
+
+    roles = ("sentence1", "sentence2")
+    label = LabelKind.SCORE
+
+    def __init__(self, spec: settings.RegressionSpec) -> None:
+        super().__init__()
+        self.score_range = spec.range
+
+    def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+        u, v = vectors
+        return mse_loss(pairwise_cosine(u, v), labels)
+
+
+class TripletLoss(Objective):
+    """Mean of max(d(a, p) − d(a, n) + ε, 0) (Reimers and Gurevych 2019, section 3; there Euclidean, ε = 1).
+
+    Args:
+        spec: The distance d and the margin ε, in the units of d.
+    """
+
+    roles = ("anchor", "positive", "negative")
+    label = LabelKind.NONE
+
+    def __init__(self, spec: settings.TripletSpec) -> None:
+        super().__init__()
+        self.distance = spec.distance
+        self.margin = spec.margin
+
+    def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+        anchor, positive, negative = vectors
+        nearer = pairwise_distance(anchor, positive, self.distance)  # (batch,)
+        farther = pairwise_distance(anchor, negative, self.distance)  # (batch,)
+        return (nearer - farther + self.margin).relu().mean()
+
+
+class MultipleNegativesRankingLoss(Objective):
+    """Mean of −log( exp(λ cos(aᵢ, pᵢ)) / Σ_d exp(λ cos(aᵢ, d)) ), d over all positives and hard negatives of the batch.
+
+    Multiple negatives ranking loss (Henderson et al. 2017, arXiv 1705.00652), there on dot products;
+    with cosines and a temperature 1/λ it is InfoNCE (van den Oord et al. 2018, arXiv 1807.03748).
+
+    Symmetric: the mean of this and of −log( exp(λ cos(aᵢ, pᵢ)) / Σⱼ exp(λ cos(aⱼ, pᵢ)) ), from each positive to all
+    anchors (as in CLIP, Radford et al. 2021, arXiv 2103.00020). Hard negatives belong to no anchor and take part in
+    the first half only.
+
+    A text that stands twice in a batch would be its own negative, so that `distinct` keeps it out.
+
+    Args:
+        spec: The scale λ, and whether it is symmetric.
+    """
+
+    roles = ("anchor", "positive", "negative")
+    repeats_last = True
+    label = LabelKind.NONE
+    distinct = True
+
+    def __init__(self, spec: settings.InBatchSpec) -> None:
+        super().__init__()
+        self.scale = spec.scale
+        self.symmetric = spec.symmetric
+
+    def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+        anchors = normalize_vectors(vectors[0])  # (batch, dimensions)
+        candidates = normalize_vectors(
+            torch.cat(list(vectors[1:]))
+        )  # (batch · (1 + negatives), dimensions), positives first
+        logits = self.scale * anchors @ candidates.T  # (batch, batch · (1 + negatives))
+        own = torch.arange(len(anchors), device=anchors.device)  # (batch,): aᵢ's positive is candidate i
+        loss = cross_entropy(logits, own)
+        if not self.symmetric:
+            return loss
+        return (loss + cross_entropy(logits[:, : len(anchors)].T, own)) / 2
+
+
+class CoSENTLoss(Objective):
+    """log(1 + Σ exp(λ (cosᵢ − cosⱼ))), the sum over all i, j of the batch with a gold score sᵢ < sⱼ.
+
+    Consistent sentence embedding (Su 2022, kexue.fm/archives/8847; Huang et al. 2024, IEEE/ACM TASLP 32). It is what
+    Spearman's ρ measures, made smooth: only the order of the scores counts, and pairs of equal score say nothing. It
+    is one value of the whole batch and no mean over examples; a larger batch has more pairs and a larger loss.
+
+    Args:
+        spec: The scale λ.
+    """
+
+    roles = ("sentence1", "sentence2")
+    label = LabelKind.SCORE
+
+    def __init__(self, spec: settings.CoSentSpec) -> None:
+        super().__init__()
+        self.scale = spec.scale
+
+    def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+        assert labels is not None  # forward has checked it
+        u, v = vectors
+        cosines = self.scale * pairwise_cosine(u, v)  # (batch,)
+        excess = cosines[:, None] - cosines[None, :]  # (batch, batch): how far i lies above j
+        excess = excess.masked_fill(labels[:, None] >= labels[None, :], -torch.inf)
+        # log(1 + Σ exp(x)) is the logsumexp of all x and a 0, which also keeps a batch of equal scores finite.
+        return torch.cat([excess.flatten(), excess.new_zeros(1)]).logsumexp(dim=0)
+
+
+def check_dimensions(student: int, teacher: int) -> None:
+    """Make sure that student and teacher have vectors of one length.
+
+    Args:
+        student, teacher: Dimensions of the sentence vectors.
+
+    Raises:
+        RecipeInvalid: they differ.
+    """
+    if student != teacher:
+        raise RecipeInvalid(
+            f"the teacher's vectors have {teacher} dimensions, the student's {student}",
+            f"Give the student a Dense layer of that width in the recipe, model: dense: {{out_features: {teacher}}}, "
+            f"or choose a teacher of {student} dimensions.",
+        )
+
+
+class VectorDistillationLoss(Objective):
+    """Mean over columns, examples and dimensions of (v − t)², t the teacher's vector of the first column's text.
+
+    With translations in the other columns, their vectors fall on that of the source: multilingual knowledge
+    distillation (Reimers and Gurevych 2020, arXiv 2004.09813, section 2). With one column it is plain distillation.
+    """
+
+    roles = ("source", "target")
+    repeats_last = True
+    label = LabelKind.VECTOR
+
+    def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+        assert labels is not None  # forward has checked it
+        check_dimensions(vectors[0].shape[1], labels.shape[1])
+        students = torch.stack(list(vectors))  # (columns, batch, dimensions)
+        return mse_loss(students, labels.expand_as(students))
+
+
+class MarginMSELoss(Objective):
+    """Mean of ((a · p − a · n) − m)², m the teacher's margin between its scores of (a, p) and (a, n).
+
+    Margin-MSE (Hofstätter et al. 2020, arXiv 2010.02666). The dot product is as free in size as a
+    cross-encoder's score; of vectors of unit length it is the cosine, and margins beyond 2 are out of its reach.
+    """
+
+    roles = ("anchor", "positive", "negative")
+    label = LabelKind.SCORE
+
+    def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+        anchor, positive, negative = vectors
+        return mse_loss(pairwise_dot(anchor, positive - negative), labels)
+
+
+class MatryoshkaLoss(Objective):
+    """Σ_d c_d · L_d(first d values of each vector) (Kusupati et al. 2022, arXiv 2205.13147, equation 1).
+
+    Each d has an objective of its own, with its own head where the objective has one; a teacher's vectors are cut
+    with the student's. Vectors are cut, not scaled to unit length again: objectives over cosines do not see the
+    difference. It takes the roles and labels of the objective it wraps.
+
+    Args:
+        make: Makes the objective for vectors of d dimensions.
+        spec: The d and their weights c_d.
+        dimensions: Of the whole vectors.
+
+    Raises:
+        RecipeInvalid: a d exceeds `dimensions`.
+    """
+
+    def __init__(self, make: Callable[[int], Objective], spec: settings.MatryoshkaSpec, dimensions: int) -> None:
+        super().__init__()
+        longest = max(spec.dimensions)
+        if longest > dimensions:
+            raise RecipeInvalid(
+                f"matryoshka asks for the first {longest} dimensions of vectors that have {dimensions}",
+                f"Keep matryoshka's dimensions to {dimensions} or less, or give the model a Dense layer: "
+                f"dense: {{out_features: {longest}}}.",
+            )
+        self.dimensions = spec.dimensions
+        self.weights = spec.weights or (1.0,) * len(spec.dimensions)
+        self.objectives = nn.ModuleList([make(dimension) for dimension in spec.dimensions])
+        inner: Objective = self.objectives[0]
+        self.roles, self.repeats_last, self.distinct = inner.roles, inner.repeats_last, inner.distinct
+        self.label, self.score_range = inner.label, inner.score_range
+
+    def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+        if labels is not None and self.label is LabelKind.VECTOR:
+            # Once both are cut to d, vectors of different length would pass for equals.
+            check_dimensions(vectors[0].shape[1], labels.shape[1])
+        total = vectors[0].new_zeros(())  # scalar
+        for objective, dimension, weight in zip(self.objectives, self.dimensions, self.weights, strict=True):
+            cut = [column[:, :dimension] for column in vectors]  # each (batch, dimension)
+            total = total + weight * objective.compute(cut, self._cut_labels(labels, dimension))
+        return total
+
+    def _cut_labels(self, labels: Tensor | None, dimension: int) -> Tensor | None:
+        if labels is None or self.label is not LabelKind.VECTOR:
+            return labels
+        return labels[:, :dimension]  # (batch, dimension)
+
+
+_LOSSES: dict[type[ObjectiveSpec], type[Objective]] = {
+    settings.SoftmaxSpec: SoftmaxLoss,
+    settings.RegressionSpec: CosineSimilarityLoss,
+    settings.TripletSpec: TripletLoss,
+    settings.InBatchSpec: MultipleNegativesRankingLoss,
+    settings.CoSentSpec: CoSENTLoss,
+    settings.VectorDistillationSpec: VectorDistillationLoss,
+    settings.MarginDistillationSpec: MarginMSELoss,
+}
+
+
+def objective_schema(spec: ObjectiveSpec) -> ExampleSchema:
+    """What the objective of a recipe wants of the data: known before the model is opened."""
+    kind = _LOSSES[type(spec)]
+    return ExampleSchema(
+        roles=kind.roles,
+        repeats_last=kind.repeats_last,
+        label=kind.label,
+        score_range=spec.range if isinstance(spec, settings.RegressionSpec) else kind.score_range,
+        distinct=kind.distinct,
+        classes=spec.classes if isinstance(spec, settings.SoftmaxSpec) else (),
+        taught=getattr(spec, "teacher", None) is not None,
+    )
+
+
+def build_objective(spec: ObjectiveSpec, dimensions: int) -> Objective:
+    """Make the objective of a recipe; weights of heads come from torch's random numbers.
+
+    Args:
+        spec: From the recipe.
+        dimensions: Of the sentence vectors.
+
+    Raises:
+        RecipeInvalid: a Matryoshka dimension exceeds `dimensions`.
+    """
+    if spec.matryoshka is None:
+        return _build_loss(spec, dimensions)
+    return MatryoshkaLoss(lambda dimension: _build_loss(spec, dimension), spec.matryoshka, dimensions)
+
+
+def _build_loss(spec: ObjectiveSpec, dimensions: int) -> Objective:
+    match spec:
+        case settings.SoftmaxSpec():
+            return SoftmaxLoss(spec, dimensions)
+        case settings.RegressionSpec():
+            return CosineSimilarityLoss(spec)
+        case settings.TripletSpec():
+            return TripletLoss(spec)
+        case settings.InBatchSpec():
+            return MultipleNegativesRankingLoss(spec)
+        case settings.CoSentSpec():
+            return CoSENTLoss(spec)
+        case settings.VectorDistillationSpec():
+            return VectorDistillationLoss()
+        case settings.MarginDistillationSpec():
+            return MarginMSELoss()

@@ -1,0 +1,310 @@
+"""Train a cross-encoder or a poly-encoder, which score pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.errors import RecipeInvalid
+from es_sbert.evaluation.evaluated_models import PairScorer
+from es_sbert.networks.cross_encoder import REGRESSION_LABELS, CrossEncoder
+from es_sbert.networks.pair_scorer_folder import (
+    is_poly_encoder,
+    read_poly_codes,
+    save_cross_encoder,
+    save_poly_encoder,
+    start_cross_encoder,
+)
+from es_sbert.networks.poly_encoder import PolyEncoder
+from es_sbert.networks.siamese_encoder import SiameseEncoder
+from es_sbert.training.data.examples import Examples
+from es_sbert.training.data.token_columns import PairColumn, TokenColumn
+from es_sbert.training.distributed import gather, joint_mean, rows_before
+from es_sbert.training.initial_model import open_initial_model
+from es_sbert.training.objectives.settings import InBatchSpec, ObjectiveSpec, RegressionSpec, SoftmaxSpec
+from es_sbert.training.recipe import ModelSpec
+from es_sbert.training.training_task import Batch, TrainingTask
+
+# Scores are float32 and were mapped to the range: 1 may have become 1.0000001.
+_SCORE_TOLERANCE = 1e-5
+
+
+def gold_scores(examples: Examples, rows: Sequence[int], allowed: tuple[float, float]) -> Tensor:
+    """Gold scores of some rows, *shape* ``(rows,)`` float32.
+
+    Args:
+        examples: A data set with scores.
+        rows: Which.
+        allowed: Lowest and highest score of the objective.
+
+    Raises:
+        RecipeInvalid: a score lies outside.
+    """
+    scores = np.asarray(examples.labels, dtype=np.float32)[list(rows)]  # (rows,)
+    low, high = allowed
+    outside = np.flatnonzero((scores < low - _SCORE_TOLERANCE) | (scores > high + _SCORE_TOLERANCE))
+    if len(outside):
+        raise RecipeInvalid(
+            f"{examples.origin(rows[int(outside[0])])}: the score {scores[outside[0]]:g} is not between {low:g} "
+            f"and {high:g}",
+            "Give the data set its score_range, the lowest and highest score of the file; scores are then mapped.",
+        )
+    return torch.from_numpy(scores)
+
+
+def to_unit_interval(examples: Examples, rows: Sequence[int], allowed: tuple[float, float]) -> Tensor:
+    """Gold scores of some rows as probabilities, *shape* ``(rows,)`` float32: `allowed` mapped to [0, 1].
+
+    Raises:
+        RecipeInvalid: a score lies outside `allowed`.
+    """
+    low, high = allowed
+    return ((gold_scores(examples, rows, allowed) - low) / (high - low)).clamp(0, 1)
+
+
+class CrossEncoderTask(TrainingTask):
+    """A cross-encoder and what it is trained for.
+
+    All data sets share the one head: all are scored (`regression`: one logit, binary cross-entropy against the gold
+    score) or all have the same classes (`softmax`: cross-entropy; its features are of sentence vectors, which a
+    cross-encoder does not have, and are not looked at).
+
+    Args:
+        encoder: The network, with a head of the labels that `labels_of` gives for the objectives.
+        objectives: Data set → objective.
+    """
+
+    def __init__(self, encoder: CrossEncoder, objectives: Mapping[str, ObjectiveSpec]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.objectives = dict(objectives)
+        self._pairs: dict[str, PairColumn] = {}
+
+    @classmethod
+    def open(cls, spec: ModelSpec, objectives: Mapping[str, ObjectiveSpec]) -> CrossEncoderTask:
+        """Start from the base of a recipe. A new head takes its random weights from torch's seed.
+
+        Raises:
+            RecipeInvalid: settings or objectives that a cross-encoder does not have.
+            ModelNotFound: there is no such base.
+            BundleInvalid: a file of the base is missing or broken, or its weights are pickled.
+            UnsupportedArchitecture: transformers has no sequence classification for it.
+        """
+        given = {"pooling": spec.pooling, "dense": spec.dense, "normalize": spec.normalize, "prompts": spec.prompts}
+        needless = [name for name, value in given.items() if value is not None and value != {}]
+        if needless:
+            raise RecipeInvalid(
+                f"a cross-encoder makes no sentence vectors, so {', '.join(needless)} mean nothing to it",
+                "Leave them out of `model`, or set its kind to bi-encoder.",
+            )
+        labels = head_labels(objectives)
+        base = resolve_model(spec.base)
+        return cls(start_cross_encoder(base, labels, name=spec.base, max_tokens=spec.max_tokens), objectives)
+
+    def lengths(self, examples: Examples) -> NDArray[np.int64]:
+        return self._tokenized(examples).lengths
+
+    def _tokenized(self, examples: Examples) -> PairColumn:
+        """Once for all epochs: tokenising costs more than everything else that the host does to make a batch."""
+        if examples.name not in self._pairs:
+            first, second = examples.texts
+            self._pairs[examples.name] = PairColumn(first, second, self.encoder.tokenize)
+        return self._pairs[examples.name]
+
+    def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
+        """`inputs` as the tokenizer pads them, `labels` ``(batch,)``: float32 in [0, 1], or int64 classes.
+
+        Raises:
+            RecipeInvalid: a gold score lies outside the objective's range.
+        """
+        inputs = self.encoder.inputs(self._tokenized(examples).pairs(rows))
+        objective = self.objectives[examples.name]
+        if isinstance(objective, RegressionSpec):
+            labels = to_unit_interval(examples, rows, objective.range)
+        else:
+            labels = torch.as_tensor(np.asarray(examples.labels)[list(rows)], dtype=torch.int64)
+        return {"inputs": inputs, "labels": labels}
+
+    def forward(self, dataset: str, batch: Batch) -> Tensor:
+        """The mean loss of the joint batch."""
+        logits = self.encoder(batch["inputs"])  # (batch, labels)
+        if isinstance(self.objectives[dataset], RegressionSpec):
+            gold = batch["labels"]  # (batch,)
+            losses = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], gold, reduction="none")
+        else:
+            losses = nn.functional.cross_entropy(logits, batch["labels"], reduction="none")
+        return joint_mean(losses, batch.get("sizes", ()))
+
+    def measured(self) -> PairScorer:
+        return self.encoder
+
+    def save(self, folder: Path, *, name: str) -> None:
+        """Write a transformers folder; the folder's name is the model's, its format has no other place for one."""
+        save_cross_encoder(self.encoder, folder)
+
+
+def head_labels(objectives: Mapping[str, ObjectiveSpec]) -> tuple[str, ...]:
+    """The labels of the one head that all objectives share: their classes, or one for a score.
+
+    Raises:
+        RecipeInvalid: an objective that needs sentence vectors, or objectives that need different heads.
+    """
+    heads: dict[str, tuple[str, ...]] = {}
+    for dataset, objective in objectives.items():
+        if objective.matryoshka is not None:
+            raise RecipeInvalid(
+                f"{dataset}: matryoshka cuts sentence vectors, which a cross-encoder does not make",
+                "Leave matryoshka out, or set the model's kind to bi-encoder.",
+            )
+        if not isinstance(objective, RegressionSpec | SoftmaxSpec):
+            raise RecipeInvalid(
+                f"{dataset}: a cross-encoder cannot be trained with the objective {objective.kind}",
+                "Use regression (pairs with a score) or softmax (pairs with a class).",
+            )
+        heads[dataset] = objective.classes if isinstance(objective, SoftmaxSpec) else REGRESSION_LABELS
+    if len(set(heads.values())) > 1:
+        told = "; ".join(
+            f"{dataset}: {'a score' if labels == REGRESSION_LABELS else ', '.join(labels)}"
+            for dataset, labels in heads.items()
+        )
+        raise RecipeInvalid(
+            f"a cross-encoder has one head, and the data sets of a stage need different ones ({told})",
+            "Train on them in stages that follow each other.",
+        )
+    return next(iter(heads.values()))
+
+
+class PolyEncoderTask(TrainingTask):
+    """A poly-encoder and what it is trained for.
+
+    `regression`: mean squared error between the score, a cosine, and the gold score. `in-batch`: cross-entropy of each
+    context over all candidates of the joint batch, its own the right one (the paper's objective), on scores times the
+    recipe's scale; hard negatives are candidates too.
+
+    Args:
+        network: The network.
+        objectives: Data set → objective. The first text column of each holds the contexts.
+
+    Raises:
+        RecipeInvalid: an objective that is none of the two.
+    """
+
+    def __init__(self, network: PolyEncoder, objectives: Mapping[str, ObjectiveSpec]) -> None:
+        super().__init__()
+        for dataset, objective in objectives.items():
+            _check_poly_objective(dataset, objective)
+        self.network = network
+        self.objectives = dict(objectives)
+        self._columns: dict[str, list[TokenColumn]] = {}
+
+    @classmethod
+    def open(cls, spec: ModelSpec, objectives: Mapping[str, ObjectiveSpec]) -> PolyEncoderTask:
+        """Start from the base of a recipe: with its codes where it is a poly-encoder, else with new random ones.
+
+        New codes are small (standard deviation 1/√width, against token vectors of length about √width), so that they
+        first attend to all tokens alike: training starts from the base's averaged token vectors.
+
+        Raises:
+            RecipeInvalid: settings or objectives that a poly-encoder does not have.
+            ModelNotFound: there is no such base.
+            BundleInvalid: a file of the base is missing or broken, or its weights are pickled.
+            UnsupportedArchitecture: a module that es-sbert does not honour.
+        """
+        base = resolve_model(spec.base)
+        encoder = open_initial_model(base, spec)
+        if encoder.model.dense or len(encoder.model.pooling) != 1:
+            raise RecipeInvalid(
+                f"a poly-encoder compares sentence vectors with token vectors, and {spec.base} as the recipe wants it "
+                "has Dense layers or several pooling modes between them",
+                "Take a base without Dense layers, leave `dense` out and name one pooling mode.",
+            )
+        if is_poly_encoder(base):
+            codes = read_poly_codes(base, encoder)
+            if len(codes) != spec.codes:
+                raise RecipeInvalid(
+                    f"{spec.base} is a poly-encoder of {len(codes)} codes, the recipe wants {spec.codes}",
+                    f"Set model.codes to {len(codes)}, or start from a model that is no poly-encoder.",
+                )
+        else:
+            codes = torch.randn(spec.codes, encoder.dimensions) * encoder.dimensions**-0.5
+        return cls(PolyEncoder(encoder, codes), objectives)
+
+    @property
+    def encoder(self) -> SiameseEncoder:
+        """The siamese encoder within, as the other tasks name it."""
+        return self.network.encoder
+
+    def lengths(self, examples: Examples) -> NDArray[np.int64]:
+        longest: NDArray[np.int64] = np.max([column.lengths for column in self._tokenized(examples)], axis=0)
+        return longest
+
+    def _tokenized(self, examples: Examples) -> list[TokenColumn]:
+        if examples.name not in self._columns:
+            self._columns[examples.name] = [TokenColumn(texts, self.encoder.tokenize) for texts in examples.texts]
+        return self._columns[examples.name]
+
+    def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
+        """`columns`, each as `SiameseEncoder.inputs` gives it; `labels` ``(batch,)`` float32 for `regression`.
+
+        Raises:
+            RecipeInvalid: a gold score lies outside the objective's range.
+        """
+        columns = self._tokenized(examples)
+        batch: dict[str, object] = {
+            "columns": [self.encoder.inputs([column[row] for row in rows]) for column in columns]
+        }
+        objective = self.objectives[examples.name]
+        if isinstance(objective, RegressionSpec):
+            batch["labels"] = gold_scores(examples, rows, objective.range)
+        return batch
+
+    def forward(self, dataset: str, batch: Batch) -> Tensor:
+        """The mean loss of the joint batch.
+
+        Each process compares its own contexts with the candidates of all processes: what other processes' losses say
+        of one's own candidates comes back through `gather`.
+        """
+        objective, sizes = self.objectives[dataset], batch.get("sizes", ())
+        first, *others = batch["columns"]
+        contexts = self.network.contexts(**first)  # (batch, m, width)
+        columns = [self.network.candidates(**column) for column in others]  # each (batch, width)
+        if isinstance(objective, InBatchSpec):
+            candidates = torch.cat([gather(column, sizes) for column in columns])  # (joint batch · columns, width)
+            logits = objective.scale * self.network.compare(contexts, candidates.unsqueeze(0))
+            before = rows_before(sizes)
+            # Context i's own candidate: the positives are the first column.
+            own = torch.arange(before, before + len(contexts), device=contexts.device)  # (batch,)
+            return joint_mean(nn.functional.cross_entropy(logits, own, reduction="none"), sizes)
+        scores = self.network.compare(contexts, columns[0].unsqueeze(1))[:, 0]  # (batch,)
+        return joint_mean(nn.functional.mse_loss(scores, batch["labels"], reduction="none"), sizes)
+
+    def measured(self) -> PairScorer:
+        return self.network
+
+    def save(self, folder: Path, *, name: str) -> None:
+        self.encoder.model = self.encoder.model.model_copy(update={"name": name})
+        save_poly_encoder(self.network, folder)
+
+
+def _check_poly_objective(dataset: str, objective: ObjectiveSpec) -> None:
+    if not isinstance(objective, RegressionSpec | InBatchSpec):
+        raise RecipeInvalid(
+            f"{dataset}: a poly-encoder cannot be trained with the objective {objective.kind}",
+            "Use regression (pairs with a score) or in-batch (pairs that belong together).",
+        )
+    if objective.matryoshka is not None:
+        raise RecipeInvalid(
+            f"{dataset}: matryoshka cuts sentence vectors, of which a poly-encoder has none for the first text",
+            "Leave matryoshka out, or set the model's kind to bi-encoder.",
+        )
+    if isinstance(objective, InBatchSpec) and objective.symmetric:
+        raise RecipeInvalid(
+            f"{dataset}: a poly-encoder reads contexts and candidates differently, so in-batch cannot be symmetric",
+            "Set symmetric to false, or set the model's kind to bi-encoder.",
+        )

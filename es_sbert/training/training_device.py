@@ -1,0 +1,106 @@
+"""Device and number format of a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from es_sbert.errors import DeviceError
+
+
+def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
+    """What to train on.
+
+    Raises:
+        DeviceError: CUDA is asked for and torch cannot use it.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise DeviceError(
+            f"training runs on cpu or cuda, not on {name!r}",
+            "To choose a card, set CUDA_VISIBLE_DEVICES; for several, start with torchrun.",
+        )
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            "torch cannot use CUDA here", "Install torch for your CUDA version, or leave --device cuda out."
+        )
+    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+NumberFormat = Literal["fp32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True)
+class TrainingPrecision:
+    """Number formats of a run; weights and optimiser stay float32.
+
+    Attributes:
+        products: Of the transformer's matrix products (autocast).
+        tf32: Whether products that stay in float32 (the objective, Dense layers, all of them with `products` fp32) are
+            computed in TF32, which keeps 10 bits of 23. Cards before compute capability 8.0 do not have it.
+    """
+
+    products: NumberFormat
+    tf32: bool
+
+    def __str__(self) -> str:
+        if not self.tf32:
+            return self.products
+        return "TF32" if self.products == "fp32" else f"{self.products}, TF32 for the rest"
+
+
+def choose_training_precision(
+    wanted: Literal["auto", "fp32", "bf16", "fp16"], device: Literal["cpu", "cuda"], *, has_bf16: bool
+) -> TrainingPrecision:
+    """The precision of a run.
+
+    `auto` is bf16 on a card that computes in it and TF32 on one that does not, as bf16 has the range of float32 and
+    needs no scaling of losses; on a CPU it is fp32. A precision that is asked for is kept: fp32 is IEEE float32
+    throughout, without TF32.
+
+    Args:
+        wanted: By the recipe.
+        device: What the run trains on.
+        has_bf16: Whether the card computes in bf16 itself; False on a CPU.
+
+    Raises:
+        DeviceError: a CPU, and fp16.
+    """
+    if device == "cpu" and wanted == "fp16":  # transformers would silently train in fp32
+        raise DeviceError("a CPU does not train in fp16", "Set precision: bf16 or fp32, or train on a CUDA device.")
+    best: NumberFormat = "bf16" if device == "cuda" and has_bf16 else "fp32"
+    return TrainingPrecision(best if wanted == "auto" else wanted, tf32=device == "cuda" and wanted != "fp32")
+
+
+def has_native_bf16() -> bool:
+    """Whether the current card computes in bf16 itself; torch emulates it on others, slower than fp32."""
+    return bool(torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+@contextmanager
+def float32_matmul_precision(precision: TrainingPrecision, device: Literal["cpu", "cuda"]) -> Iterator[None]:
+    """Compute float32 products on a card in TF32, or not, inside the block; torch's own setting is restored after it.
+
+    A CPU, and a program that has set torch's precisions for each backend on its own, keep their settings.
+    """
+    before = _matmul_precision() if device == "cuda" else None
+    if before is None:
+        yield
+        return
+    torch.set_float32_matmul_precision("high" if precision.tf32 else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _matmul_precision() -> str | None:
+    """torch's one setting for all backends; None where they differ, which torch refuses to name."""
+    try:
+        setting: str = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+    return setting

@@ -1,1 +1,0 @@
-"""What an index type costs and finds: recall of the graph, memory and disk."""

@@ -1,0 +1,206 @@
+"""Convert a float32 graph to fp16 for CUDA: values computed from weights become float16, everything else stays
+float32.
+
+Converters that use operator lists round the wrong values: positions above 2,048, the logarithms of MPNet's buckets and
+rotary angles are not distinguishable in float16, and a mask of -3.4e38 becomes -inf, so that softmax of a fully masked
+row yields NaN. Here a node is float16 if one of its inputs derives from a weight matrix. Masks, positions and angles
+stay float32 and are clipped and cast where they meet hidden states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from es_sbert.errors import UnsupportedArchitecture
+from es_sbert.exporters.graph_builder import FLOAT, FLOAT16
+
+# Operators that stay float32:
+# - squares, powers, exponentials, logarithms and sums over many values, of which a norm or a softmax consists where it
+#   is spelt out; a square passes fp16's 65,504 at 256. LayerNormalization and Softmax themselves may take float16:
+#   onnxruntime's kernels for CUDA compute in float32 inside (ONNX asks it of LayerNormalization: `stash_type`).
+# - Gemm, as torch writes products that run once a text: those of the classification head. They cost nothing, and
+#   scores keep all their digits, so that near ones do not tie.
+FLOAT32_OPERATORS = frozenset(
+    {"Pow", "Sqrt", "Exp", "Log", "CumSum", "Gemm"}
+    | {f"Reduce{kind}" for kind in ("Mean", "Sum", "SumSquare", "L1", "L2", "LogSumExp", "Prod")}
+)
+
+# Bound of what is cast: a quarter of fp16's largest number, so that scores and another mask can be added to a mask.
+# Softmax gives exactly 0 for what is so far below.
+CAST_BOUND = 16_376.0
+
+
+def to_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph with float16 weights and hidden states; inputs and outputs keep their types.
+
+    Args:
+        model: Graph of ONNX's own operators; it is changed.
+
+    Raises:
+        UnsupportedArchitecture: it branches, has other operators, or computes nothing from a weight matrix.
+    """
+    return _Fp16Converter(model).run()
+
+
+def emulate_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
+    """What a graph of `to_fp16` computes, on a processor that has no kernels for float16.
+
+    Every operator computes in float32, as CUDA's kernels sum, and every result that is stored as float16 is rounded to
+    it. onnxruntime's own way of running float16 on a CPU leaves most of these roundings out.
+
+    Args:
+        model: It is changed.
+    """
+    types = _element_types(model)
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        rounded = [name for name in node.output if types.get(name) == FLOAT16]
+        exact = {name: f"{name}_exact" for name in rounded}
+        node.output[:] = [exact.get(name, name) for name in node.output]
+        if node.op_type == "Cast" and rounded:
+            next(entry for entry in node.attribute if entry.name == "to").i = FLOAT
+        nodes.append(node)
+        for name in rounded:
+            nodes.append(helper.make_node("Cast", [exact[name]], [f"{name}_rounded"], to=FLOAT16))
+            nodes.append(helper.make_node("Cast", [f"{name}_rounded"], [name], to=FLOAT))
+    for tensor in model.graph.initializer:
+        if tensor.data_type == FLOAT16:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+    del model.graph.node[:], model.graph.value_info[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
+def _element_types(
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto] | None = None,
+    constants: Iterable[onnx.TensorProto] | None = None,
+) -> dict[str, int]:
+    """Element types of all values of a graph, constants included."""
+    graph = model.graph
+    nodes = graph.node if nodes is None else nodes
+    constants = graph.initializer if constants is None else constants
+    # Types follow from the operators alone, so weights are left out: protobuf ends at 2 GB.
+    known = [helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in constants]
+    skeleton = helper.make_graph(nodes, graph.name, [*graph.input, *known], graph.output)
+    skeleton.value_info.extend(graph.value_info)  # those of contributed operators, which onnx does not know
+    typed = onnx.shape_inference.infer_shapes(helper.make_model(skeleton, opset_imports=model.opset_import))
+    infos = [*typed.graph.input, *typed.graph.value_info, *typed.graph.output]
+    return {info.name: info.type.tensor_type.elem_type for info in infos}
+
+
+class _Fp16Converter:
+    """One conversion. Values are known by their names; a copy of another type has a name with a suffix."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._nodes = list(self._without_constants())
+        self._floats = self._float_values()
+        # Values in float16; the first of them are the weight matrices.
+        self._halves = {name for name in self._floats & set(self._constants) if len(self._constants[name].dims) > 1}
+        self._written: list[onnx.NodeProto] = []
+        self._initializers: dict[str, onnx.TensorProto] = {}
+        self._copies: set[str] = set()
+
+    def run(self) -> onnx.ModelProto:
+        """Write the nodes again, in their order, each with inputs of its own type."""
+        weights = len(self._halves)
+        for node in self._nodes:
+            half = node.op_type not in FLOAT32_OPERATORS and any(name in self._halves for name in node.input)
+            for place, name in enumerate(node.input):
+                node.input[place] = self._as_half(name) if half else self._as_single(name)
+            self._written.append(node)
+            results = self._floats.intersection(node.output)
+            if half and results:
+                self._halves |= results
+                if node.op_type == "Cast":
+                    next(entry for entry in node.attribute if entry.name == "to").i = FLOAT16
+        if len(self._halves) == weights:
+            raise self._unsupported("computes nothing from a weight matrix")
+        graph = self._model.graph
+        for output in graph.output:
+            if output.name in self._halves:
+                self._restore(output.name)
+        for info in graph.value_info:
+            if info.name in self._halves:
+                info.type.tensor_type.elem_type = FLOAT16
+        del graph.node[:], graph.initializer[:]
+        graph.node.extend(self._written)
+        graph.initializer.extend(self._initializers.values())
+        return self._model
+
+    def _unsupported(self, what: str) -> UnsupportedArchitecture:
+        return UnsupportedArchitecture(
+            f"the graph of {self._model.graph.name} {what}, and such graphs are not converted to fp16",
+            "Export another precision: --precision fp32. It runs on CUDA too.",
+        )
+
+    def _without_constants(self) -> Iterator[onnx.NodeProto]:
+        """The nodes; values of Constant nodes join the constants."""
+        for node in self._model.graph.node:
+            if any(entry.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for entry in node.attribute):
+                raise self._unsupported("branches")
+            if node.op_type == "Constant" and node.attribute[0].name == "value":
+                tensor = node.attribute[0].t
+                tensor.name = node.output[0]
+                self._constants[tensor.name] = tensor
+            else:
+                yield node
+
+    def _float_values(self) -> set[str]:
+        """Names of all float32 values and constants."""
+        types = _element_types(self._model, self._nodes, self._constants.values())
+        for node in self._nodes:
+            if any(name and not types.get(name) for name in node.output):
+                raise self._unsupported(f"has a {node.op_type} of unknown type")
+        return {name for name, kind in types.items() if kind == FLOAT}
+
+    def _as_half(self, name: str) -> str:
+        """The name of a value for a node in float16; values of other types than float stay."""
+        if name not in self._floats:
+            return self._as_single(name)
+        if name in self._constants:
+            values = np.clip(numpy_helper.to_array(self._constants[name]), -CAST_BOUND, CAST_BOUND).astype(np.float16)
+            return self._initializer(f"{name}_fp16", values)
+        if name in self._halves:
+            return name
+        limits = [self._initializer(f"fp16_bound_{sign}", np.array(sign * CAST_BOUND, np.float32)) for sign in (-1, 1)]
+        bounded = self._copy("Clip", [name, *limits], f"{name}_bounded")
+        return self._copy("Cast", [bounded], f"{name}_fp16", to=FLOAT16)
+
+    def _as_single(self, name: str) -> str:
+        """The name of a value for a node in float32; values of other types than float stay."""
+        if name in self._constants:
+            self._initializers[name] = self._constants[name]
+        elif name in self._halves:
+            return self._copy("Cast", [name], f"{name}_fp32", to=FLOAT)
+        return name
+
+    def _initializer(self, name: str, values: NDArray[np.floating]) -> str:
+        """Add a constant, once."""
+        if name not in self._initializers:
+            self._initializers[name] = numpy_helper.from_array(values, name)
+        return name
+
+    def _copy(self, operator: str, inputs: list[str], name: str, **attributes: int) -> str:
+        """Make a value of another type, once."""
+        if name not in self._copies:
+            self._copies.add(name)
+            self._written.append(helper.make_node(operator, inputs, [name], name=f"to_{name}", **attributes))
+        return name
+
+    def _restore(self, output: str) -> None:
+        """Give an output of the graph float32 again."""
+        inside = f"{output}_fp16"
+        for node in self._written:
+            for names in (node.input, node.output):
+                for place, name in enumerate(names):
+                    if name == output:
+                        names[place] = inside
+        self._copy("Cast", [inside], output, to=FLOAT)

@@ -1,0 +1,119 @@
+"""A small builder on top of onnx.helper: ordered nodes, named initializers, contributed operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from es_sbert import __version__
+
+# Operators of onnxruntime that are not ONNX's (github.com/microsoft/onnxruntime, docs/ContribOperators.md).
+CONTRIB = "com.microsoft"
+
+# Opset 20 has Gelu, 17 LayerNormalization; read by every onnxruntime since 1.17. IR version 9 is older.
+OPSET = 20
+IR_VERSION = 9
+
+
+class GraphBuilder:
+    """An ONNX graph under construction. Values are known by their names, as in ONNX itself."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Any] = []
+        self._constants: dict[str, NDArray[Any]] = {}
+        self._domains: set[str] = set()
+
+    def constant(self, name: str, value: NDArray[Any]) -> str:
+        """Add an initialiser; a second one of the same name must be equal and is shared."""
+        known = self._constants.setdefault(name, value)
+        if known is not value and not (known.dtype == value.dtype and np.array_equal(known, value)):
+            raise ValueError(f"two different constants are called {name}")
+        return name
+
+    def integers(self, *values: int) -> str:
+        """A one-dimensional int64 constant: axes, shapes, indices."""
+        return self.constant("integers_" + "_".join(map(str, values)), np.array(values, dtype=np.int64))
+
+    def scalar(self, value: float, dtype: type[np.floating[Any]] = np.float32) -> str:
+        """A constant without dimensions."""
+        return self.constant(f"{np.dtype(dtype).name}_{value!r}", np.array(value, dtype=dtype))
+
+    def integer(self, value: int) -> str:
+        """An int64 constant without dimensions."""
+        return self.constant(f"integer_{value}", np.array(value, dtype=np.int64))
+
+    def int32(self, value: int) -> str:
+        """An int32 constant without dimensions."""
+        return self.constant(f"int32_{value}", np.array(value, dtype=np.int32))
+
+    def add(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """Add a node with one output and return that output's name. An input left out is the empty name."""
+        return self.add_many(operator, *inputs, outputs=1, domain=domain, **attributes)[0]
+
+    def add_many(
+        self, operator: str, *inputs: str, outputs: int, domain: str = "", **attributes: Any
+    ) -> tuple[str, ...]:
+        """Add a node with several outputs and return their names."""
+        name = f"{operator}_{len(self._nodes)}"
+        names = (name,) if outputs == 1 else tuple(f"{name}_{number}" for number in range(outputs))
+        self._nodes.append(helper.make_node(operator, inputs, names, name=name, domain=domain, **attributes))
+        self._domains.add(domain)
+        return names
+
+    def copy(self, node: onnx.NodeProto) -> None:
+        """Add a node of another graph as it is, names included."""
+        self._nodes.append(node)
+        self._domains.add(node.domain)
+
+    def rename(self, value: str, name: str) -> None:
+        """Give a value the name it has as an output of the graph."""
+        self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
+
+    def count(self, operator: str) -> int:
+        """Number of nodes with this operator."""
+        return sum(node.op_type == operator for node in self._nodes)
+
+    def model(
+        self,
+        name: str,
+        inputs: Sequence[tuple[str, int, Sequence[str | int]]],
+        outputs: Sequence[tuple[str, int, Sequence[str | int]]],
+        metadata: Mapping[str, str] | None = None,
+    ) -> onnx.ModelProto:
+        """The finished model.
+
+        Args:
+            name: Name of the graph.
+            inputs, outputs: (name, element type, shape) with names for dimensions that vary.
+            metadata: Properties of the model.
+        """
+        graph = helper.make_graph(
+            self._nodes,
+            name,
+            [helper.make_tensor_value_info(*entry) for entry in inputs],
+            [helper.make_tensor_value_info(*entry) for entry in outputs],
+            [
+                numpy_helper.from_array(np.ascontiguousarray(value), key)
+                if value.ndim
+                else numpy_helper.from_array(value, key)
+                for key, value in self._constants.items()
+            ],
+        )
+        opsets = [helper.make_opsetid("", OPSET)]
+        opsets += [helper.make_opsetid(domain, 1) for domain in sorted(self._domains - {""})]
+        model = helper.make_model(
+            graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="es-sbert", producer_version=__version__
+        )
+        helper.set_model_props(model, dict(metadata or {}))
+        return model
+
+
+INT64: int = TensorProto.INT64
+FLOAT: int = TensorProto.FLOAT
+FLOAT16: int = TensorProto.FLOAT16
+INT32: int = TensorProto.INT32

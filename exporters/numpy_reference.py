@@ -1,0 +1,246 @@
+"""The reference that exported graphs are compared with: sentence-transformers if requested, else a numpy forward
+pass.
+
+The numpy pass shares only the weight names with the graph builder. It follows the papers step by step, folds nothing,
+and computes MPNet's position buckets independently. The tests compare it with transformers for every architecture.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.bundle.sentence_model import Activation, Pooling, SentenceModel
+from es_sbert.encoder.batching import pad, plan_batches
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.exporters.transformer_weights import (
+    Floats,
+    HiddenActivation,
+    LinearWeights,
+    ModuleWeights,
+    NormWeights,
+    TransformerWeights,
+)
+
+ReferenceKind = Literal["auto", "numpy", "sentence-transformers"]
+
+# Texts → vectors of shape (texts, dimensions).
+EncodeFunction = Callable[[Sequence[str]], Floats]
+
+# Name of an intermediate value and the value → what the pass goes on with. Names are those in `NumpyReference.forward`.
+ValueHook = Callable[[str, Floats], Floats]
+
+# Small enough that a feed-forward block stays in a core's cache; the products use all cores.
+_BATCH_TOKENS = 512
+_TORCH_BATCH_TOKENS = 16_384
+
+
+def choose_reference(
+    model: SentenceModel, transformer: TransformerWeights | None, kind: ReferenceKind
+) -> tuple[str, EncodeFunction]:
+    """The reference and its name with version.
+
+    Args:
+        model: The model.
+        transformer: Its weights, for the numpy pass; without them sentence-transformers is the reference.
+        kind: `auto` takes sentence-transformers where it is installed. Importing it takes longer than the
+            numpy pass over all parity sentences of a small model.
+    """
+    if kind == "auto":
+        kind = "sentence-transformers" if importlib.util.find_spec("sentence_transformers") else "numpy"
+    if kind == "sentence-transformers" or transformer is None:
+        return f"sentence-transformers {importlib.metadata.version('sentence-transformers')}", _torch_encode(model)
+    return f"numpy {np.__version__}", NumpyReference(model, transformer).encode
+
+
+def _torch_encode(model: SentenceModel) -> EncodeFunction:
+    from sentence_transformers import SentenceTransformer
+
+    # Checkpoints kept in half precision are to be computed in float32, as the graph does.
+    network = SentenceTransformer(str(model.folder), device="cpu", local_files_only=True).float()
+    # Attention over a full batch of 8,192 tokens would need more memory than most machines have.
+    batch_size = max(1, min(32, _TORCH_BATCH_TOKENS // model.max_tokens))
+
+    def encode(texts: Sequence[str]) -> Floats:
+        # The empty prompt: graphs know no prompts, callers put them in front of the text.
+        vectors = network.encode(list(texts), prompt="", batch_size=batch_size, show_progress_bar=False)
+        return np.asarray(vectors, dtype=np.float32)
+
+    return encode
+
+
+class NumpyReference:
+    """The forward pass of a sentence encoder in numpy, float32.
+
+    Args:
+        model: The model.
+        transformer: Its weights.
+        observe: Is given every intermediate value and returns what takes its place: to measure a model, or to compute
+            as another number format would.
+    """
+
+    def __init__(
+        self, model: SentenceModel, transformer: TransformerWeights, observe: ValueHook = lambda name, value: value
+    ) -> None:
+        self._model = model
+        self._transformer = transformer
+        self._observe = observe
+        self._tokenize = SentenceTokenizer(model)
+        dense = [(layer, ModuleWeights(model.folder / layer.folder)) for layer in model.dense]
+        self._dense = [
+            (tensors.linear("linear", layer.in_features, layer.out_features, bias=layer.bias), layer.activation)
+            for layer, tensors in dense
+        ]
+
+    def encode(self, texts: Sequence[str]) -> Floats:
+        """Sentence vectors, *shape* ``(texts, dimensions)``, in the order of the texts."""
+        rows = self._tokenize(texts).ids
+        batches = plan_batches(np.array([len(row) for row in rows], dtype=np.int64), _BATCH_TOKENS)
+        vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
+        for batch in batches:
+            ids, mask = pad([rows[number] for number in batch])
+            vectors[batch] = self.forward(ids, mask)
+        return vectors
+
+    def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
+        """One batch: two arrays of *shape* ``(batch, tokens)`` → ``(batch, dimensions)``."""
+        observe = self._observe
+        x = self._embed(ids)  # (batch, tokens, hidden)
+        bias = np.where(mask[:, None, None, :] == 1, np.float32(0), np.float32(-1e30))  # (batch, 1, 1, tokens)
+        if self._transformer.relative_bias is not None:
+            bias = bias + _relative_bias(self._transformer.relative_bias, ids.shape[1])
+        scale = np.float32(math.sqrt(self._transformer.head_size))
+        for layer in self._transformer.layers:
+            query = self._heads(observe("query", _apply(layer.query, x)))
+            key = self._heads(observe("key", _apply(layer.key, x)))
+            value = self._heads(observe("value", _apply(layer.value, x)))
+            scores = observe("attention scores", query @ key.swapaxes(-1, -2) / scale + bias)
+            weights = observe("attention weights", _softmax(scores))
+            mixed = observe("attention", (weights @ value).transpose(0, 2, 1, 3).reshape(x.shape))
+            product = observe("attention product", _apply(layer.attention_output, mixed))
+            x = observe("attention norm", _norm(layer.attention_norm, observe("attention sum", x + product)))
+            inner = observe("activation input", _apply(layer.intermediate, x))
+            inner = observe("activation", _ACTIVATIONS[self._transformer.activation](inner))
+            product = observe("feed-forward product", _apply(layer.output, inner))
+            x = observe("feed-forward norm", _norm(layer.output_norm, observe("feed-forward sum", x + product)))
+        vector = np.concatenate([_pool_tokens(mode, x, mask) for mode in self._model.pooling], axis=1)
+        for linear, activation in self._dense:
+            vector = _DENSE_ACTIVATIONS[activation](_apply(linear, vector))
+        if self._model.normalize:
+            vector = vector / np.maximum(np.linalg.norm(vector, axis=1, keepdims=True), 1e-12)
+        return vector
+
+    def _embed(self, ids: NDArray[np.int64]) -> Floats:
+        embeddings = self._transformer.embeddings
+        if embeddings.padding_id is None:
+            positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+        else:
+            real = ids != embeddings.padding_id
+            positions = np.where(real, np.cumsum(real, axis=1), 0) + embeddings.padding_id
+        x: Floats = embeddings.words[ids] + embeddings.positions[positions]
+        x = self._observe("embedding sum", x if embeddings.token_type is None else x + embeddings.token_type)
+        return self._observe("embedding norm", _norm(embeddings.norm, x))
+
+    def _heads(self, x: Floats) -> Floats:
+        """(batch, tokens, hidden) → (batch, heads, tokens, head size)."""
+        batch, tokens, _ = x.shape
+        return x.reshape(batch, tokens, self._transformer.heads, -1).transpose(0, 2, 1, 3)
+
+
+def _apply(linear: LinearWeights, x: Floats) -> Floats:
+    # As one product of two matrices: numpy multiplies a stack of them one by one, seven times as slowly.
+    rows = x.reshape(-1, x.shape[-1])
+    y: Floats = rows @ linear.weight + linear.bias
+    return y.reshape(*x.shape[:-1], -1)
+
+
+def _norm(norm: NormWeights, x: Floats) -> Floats:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = np.mean(centred * centred, axis=-1, keepdims=True)
+    y: Floats = centred / np.sqrt(variance + np.float32(norm.epsilon)) * norm.weight + norm.bias
+    return y
+
+
+def _softmax(scores: Floats) -> Floats:
+    powers: Floats = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares: Floats = powers / powers.sum(axis=-1, keepdims=True)
+    return shares
+
+
+def erf(x: Floats) -> Floats:
+    """The error function to 5e-7: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26."""
+    t: Floats = np.reciprocal(1 + np.float32(0.3275911) * np.abs(x))
+    series: Floats = np.full_like(t, 1.061405429)
+    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        series = np.add(series * t, np.float32(coefficient), dtype=np.float32)
+    y: Floats = np.copysign(1 - series * t * np.exp(-x * x), x)
+    return y
+
+
+def _gelu(x: Floats) -> Floats:
+    y: Floats = np.float32(0.5) * x * (1 + erf(x * np.float32(math.sqrt(0.5))))
+    return y
+
+
+def _gelu_tanh(x: Floats) -> Floats:
+    y: Floats = np.float32(0.5) * x * (1 + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + 0.044715 * x**3)))
+    return y
+
+
+def _relu(x: Floats) -> Floats:
+    return np.maximum(x, np.float32(0))
+
+
+def _silu(x: Floats) -> Floats:
+    y: Floats = x / (1 + np.exp(-x))
+    return y
+
+
+_ACTIVATIONS: dict[HiddenActivation, Callable[[Floats], Floats]] = {
+    HiddenActivation.GELU: _gelu,
+    HiddenActivation.GELU_TANH: _gelu_tanh,
+    HiddenActivation.RELU: _relu,
+    HiddenActivation.SILU: _silu,
+}
+_DENSE_ACTIVATIONS: dict[Activation, Callable[[Floats], Floats]] = {
+    Activation.IDENTITY: lambda x: x,
+    Activation.TANH: np.tanh,
+    Activation.RELU: _relu,
+    Activation.GELU: _gelu,
+}
+
+
+def _pool_tokens(mode: Pooling, x: Floats, mask: NDArray[np.int64]) -> Floats:
+    """(batch, tokens, hidden) → (batch, hidden), text by text, so that padding cannot enter."""
+    texts = [row[: int(keep.sum())] for row, keep in zip(x, mask, strict=True)]  # each (its tokens, hidden)
+    functions: dict[Pooling, Callable[[Floats], Floats]] = {
+        Pooling.CLS: lambda text: text[0],
+        Pooling.MAX: lambda text: text.max(axis=0),
+        Pooling.MEAN: lambda text: text.mean(axis=0),
+        Pooling.MEAN_SQRT_LEN: lambda text: text.sum(axis=0) / np.float32(math.sqrt(len(text))),
+        Pooling.WEIGHTEDMEAN: lambda text: np.average(text, axis=0, weights=np.arange(1, len(text) + 1)),
+        Pooling.LASTTOKEN: lambda text: text[-1],
+    }
+    return np.stack([functions[mode](text) for text in texts]).astype(np.float32)
+
+
+def _relative_bias(table: Floats, tokens: int) -> Floats:
+    """MPNet's bias on scores, *shape* ``(1, heads, tokens, tokens)``, from a table ``(32, heads)``."""
+    buckets = [[_bucket(query - key) for key in range(tokens)] for query in range(tokens)]
+    bias: Floats = table[np.array(buckets)].transpose(2, 0, 1)[None]
+    return bias
+
+
+def _bucket(behind: int) -> int:
+    """Bucket of a key `behind` places before the query (negative: after it)."""
+    half = 0 if behind >= 0 else 16
+    distance = abs(behind)
+    if distance < 8:
+        return half + distance
+    return half + min(15, 8 + int(math.log(distance / 8) / math.log(128 / 8) * 8))

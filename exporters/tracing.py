@@ -1,0 +1,329 @@
+"""Trace sentence encoders and cross-encoders to ONNX with torch. Requires the `train` extra.
+
+Uses torch's TorchScript exporter (`dynamo=False`): with eager attention its graphs of XLNet and ModernBERT hold for
+every batch size and length, and it needs no onnxscript. The parity check runs every traced graph on shapes other than
+those it was traced with.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnxruntime import InferenceSession
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
+from es_sbert.bundle.manifest import PairFormat, ScoreParityReport
+from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.encoder.device import Device, choose_device, cuda_devices
+from es_sbert.encoder.onnx_session import available_providers, open_session
+from es_sbert.encoder.tokenizer import CUDA_LENGTH_MULTIPLE, PairTokenizer, load_tokenizer
+from es_sbert.errors import BundleInvalid, DeviceError, UnsupportedArchitecture, error_summary
+from es_sbert.exporters.attention_fusion import fuse_attention
+from es_sbert.exporters.fp16 import emulate_fp16, to_fp16
+from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET
+from es_sbert.exporters.output_folder import save_graph
+from es_sbert.exporters.parity import compare_scores, max_padding_batches
+from es_sbert.exporters.parity_texts import parity_pairs
+from es_sbert.exporters.pooling import add_sentence_vector, padded_token_vectors
+from es_sbert.exporters.quantization import graph_from_trace
+from es_sbert.exporters.sentence_graph import GraphSpec
+from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.networks.siamese_encoder import TokenTypes, takes_token_types
+
+# What the exporter says of every graph. That values became constants is what the parity gate looks for.
+_EXPECTED_WARNINGS = (
+    ("You are using the legacy TorchScript-based ONNX export", DeprecationWarning),
+    ("The feature will be removed. Please remove usage of this function", DeprecationWarning),
+    ("", torch.jit.TracerWarning),
+    ("Exporting aten::index operator of advanced indexing", UserWarning),
+)
+
+
+def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *, name: str) -> onnx.ModelProto:
+    """Trace one run of a module.
+
+    Args:
+        module: Takes the inputs in their order; gives one tensor with the batch as first axis.
+        inputs: Name → example, int64 of *shape* ``(batch, tokens)``, both more than 1, with some padding.
+        output: Name of the result; its second axis is dynamic where it has three (token vectors).
+        name: Of the graph, and of the model in messages.
+
+    Raises:
+        UnsupportedArchitecture: the module does not run on these inputs, or torch cannot write one of its operators.
+    """
+    axes = {0: "batch", 1: "tokens"}
+    module.eval()
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), _without_expected_warnings():
+        path = Path(folder) / "traced.onnx"
+        arguments = tuple(inputs.values())
+        try:
+            ndim = module(*arguments).ndim
+            dynamic = {**dict.fromkeys(inputs, axes), output: axes if ndim == 3 else {0: "batch"}}
+            torch.onnx.export(
+                module,
+                arguments,
+                str(path),
+                input_names=list(inputs),
+                output_names=[output],
+                dynamic_axes=dynamic,
+                opset_version=OPSET,
+                dynamo=False,
+            )
+        except Exception as error:  # networks that want other inputs, and translations of operators: of every type
+            raise UnsupportedArchitecture(
+                f"{name}: torch cannot write this network as ONNX: {error_summary(error)}",
+                "Choose a model of another architecture, or serve this one by its own library.",
+            ) from error
+        graph = onnx.load(str(path))  # with the weights that torch puts beside graphs beyond 2 GB
+    graph.graph.name = name
+    return graph
+
+
+def example_inputs(shape: tuple[int, int], vocabulary: int, padding_id: int = 0) -> tuple[Tensor, Tensor]:
+    """A batch to trace with, ids and mask, int64 of this shape; a third of all texts but the first is padding."""
+    ids = torch.from_numpy(np.random.default_rng(0).integers(0, vocabulary, shape))
+    mask = torch.ones_like(ids)
+    mask[1:, shape[1] - shape[1] // 3 :] = 0
+    return torch.where(mask == 1, ids, padding_id), mask
+
+
+@contextmanager
+def _without_expected_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        for message, category in _EXPECTED_WARNINGS:
+            warnings.filterwarnings("ignore", message=message, category=category)
+        yield
+
+
+_SENTENCE_INPUTS = ("input_ids", "attention_mask")
+_TOKEN_VECTOR_OUTPUT = "token_embeddings"
+
+
+class _TokenVectorModule(nn.Module):
+    """A transformer from ids and mask to token vectors; token types are made from the mask."""
+
+    def __init__(self, network: nn.Module, token_types: TokenTypes | None) -> None:
+        super().__init__()
+        self.network = network
+        self._token_types = token_types
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Two int64 tensors of *shape* ``(batch, tokens)`` → ``(batch, tokens, hidden)``."""
+        extra = {} if self._token_types is None else {"token_type_ids": self._token_types(mask)}
+        vectors: Tensor = self.network(input_ids=ids, attention_mask=mask, **extra).last_hidden_state
+        return vectors
+
+
+class TracedSentenceModel:
+    """The graphs of one sentence model; it is traced once, for the first of them."""
+
+    def __init__(self, model: SentenceModel) -> None:
+        self._model = model
+
+    def build(self, recipe: GraphSpec) -> onnx.ModelProto:
+        """A graph with the inputs and the output of `build.build_sentence_graph`.
+
+        Raises:
+            UnsupportedArchitecture: transformers cannot open the model without running code that comes with it,
+                torch cannot trace it, or nothing in it can be quantised.
+        """
+        model = self._model
+        graph = graph_from_trace(self._token_vectors, int8=recipe.precision is Precision.INT8)
+        graph.rename(
+            add_sentence_vector(graph, model, padded_token_vectors(graph, _TOKEN_VECTOR_OUTPUT)), "sentence_embedding"
+        )
+        return graph.model(
+            model.name,
+            [(name, INT64, ("batch", "tokens")) for name in _SENTENCE_INPUTS],
+            [("sentence_embedding", FLOAT, ("batch", model.dimensions))],
+        )
+
+    @cached_property
+    def _token_vectors(self) -> onnx.ModelProto:
+        model = self._model
+        transformer = _open_transformer(model)
+        network = transformer.auto_model
+        types = None
+        if takes_token_types(network, transformer.tokenizer):
+            types = TokenTypes.of(load_tokenizer(model.tokenizer_file))
+        ids, mask = example_inputs((3, min(11, model.max_tokens)), len(transformer.tokenizer))
+        module = _TokenVectorModule(network, types)
+        return trace_module(
+            module, dict(zip(_SENTENCE_INPUTS, (ids, mask), strict=True)), _TOKEN_VECTOR_OUTPUT, name=model.name
+        )
+
+
+def _open_transformer(model: SentenceModel) -> nn.Module:
+    """sentence-transformers' Transformer module of a model, float32, with attention that can be traced."""
+    try:
+        network = SentenceTransformer(
+            str(model.folder), device="cpu", local_files_only=True, model_kwargs={"attn_implementation": "eager"}
+        ).float()
+    except Exception as error:  # whatever the libraries raise on a network that they do not know
+        raise UnsupportedArchitecture(
+            f"{model.name}: sentence-transformers cannot open the architecture {model.architecture!r}: "
+            f"{type(error).__name__}: {error_summary(error)}",
+            "es-sbert runs no code that comes with a model; choose an architecture that transformers itself has.",
+        ) from error
+    first: nn.Module = network[0]
+    return first
+
+
+_SCORE_OUTPUT = "score"
+_LOGITS_OUTPUT = "logits"
+_REFERENCE_BATCH_TOKENS = 16_384
+_CPU = Device("cpu")
+
+
+class _LogitsModule(nn.Module):
+    """A network from its inputs, in the order of `names`, to one value a label."""
+
+    def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.network = network
+        self._names = names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Int64 tensors of *shape* ``(batch, tokens)`` → ``(batch, labels)``."""
+        logits: Tensor = self.network(**dict(zip(self._names, inputs, strict=True))).logits
+        return logits
+
+
+class TracedCrossEncoder:
+    """One cross-encoder, opened and traced once for all its graphs.
+
+    Args:
+        model: The model.
+
+    Raises:
+        UnsupportedArchitecture: transformers cannot open it without running code that comes with it.
+        BundleInvalid: it lacks weights that its network has, the head's for instance.
+
+    Attributes:
+        pairs: How its tokenizer hands pairs to the network.
+    """
+
+    def __init__(self, model: CrossEncoderModel) -> None:
+        self._model = model
+        self._network, tokenizer = _open_cross_encoder(model)
+        self._vocabulary = len(tokenizer)
+        names = ["input_ids", "attention_mask"]
+        if takes_token_types(self._network, tokenizer):
+            names.append("token_type_ids")
+        self.pairs = PairFormat(
+            inputs=tuple(names),
+            padding_id=tokenizer.pad_token_id or 0,
+            padding_side=tokenizer.padding_side,
+            truncation_side=tokenizer.truncation_side,
+        )
+
+    def build(self, precision: Precision) -> onnx.ModelProto:
+        """A graph with this model's inputs and `score`, float32 (batch, labels), before the activation.
+
+        Raises:
+            UnsupportedArchitecture: torch cannot trace the model, or nothing in it can be quantised or halved.
+        """
+        graph = graph_from_trace(self._logits, int8=precision is Precision.INT8)
+        graph.rename(_LOGITS_OUTPUT, _SCORE_OUTPUT)
+        model = graph.model(
+            self._model.name,
+            [(name, INT64, ("batch", "tokens")) for name in self.pairs.inputs],
+            [(_SCORE_OUTPUT, FLOAT, ("batch", len(self._model.labels)))],
+        )
+        if precision is Precision.FP16:
+            fuse_attention(model)
+            to_fp16(model)
+        return model
+
+    def compare(self, path: Path, precision: Precision) -> ScoreParityReport:
+        """The parity report of a written graph, run with as much padding as there can be.
+
+        An fp16 graph runs on CUDA, or emulated on the CPU where there is none; the others run on the CPU.
+
+        Raises:
+            BundleInvalid: onnxruntime does not take the file.
+        """
+        first, second = parity_pairs(self._model.max_tokens)
+        tokenizer = PairTokenizer(self._model, self.pairs)
+        tokenized = tokenizer(first, second)
+        session, emulated = (
+            _open_fp16_session(path) if precision is Precision.FP16 else (open_session(path, _CPU), False)
+        )
+        multiple = CUDA_LENGTH_MULTIPLE if precision is Precision.FP16 else 1
+        scores = np.empty((len(first), len(self._model.labels)), dtype=np.float32)  # (pairs, labels)
+        for batch in max_padding_batches(tokenized.lengths):
+            (scores[batch],) = session.run([_SCORE_OUTPUT], tokenizer.feed(tokenized, batch, multiple=multiple))
+        name = f"sentence-transformers {version('sentence-transformers')}"
+        return compare_scores(precision, name, self._reference, scores, emulated=emulated)
+
+    @cached_property
+    def _reference(self) -> Floats:
+        """The reference's outputs for the parity pairs, *shape* ``(pairs, labels)``, before the activation."""
+        pairs = list(zip(*parity_pairs(self._model.max_tokens), strict=True))
+        encoder = CrossEncoder(str(self._model.folder), device="cpu", local_files_only=True).float()
+        scores = encoder.predict(
+            pairs,
+            activation_fn=nn.Identity(),
+            batch_size=max(1, min(32, _REFERENCE_BATCH_TOKENS // self._model.max_tokens)),
+            show_progress_bar=False,
+        )
+        return np.asarray(scores, dtype=np.float32).reshape(len(pairs), len(self._model.labels))
+
+    @cached_property
+    def _logits(self) -> onnx.ModelProto:
+        ids, mask = example_inputs((3, min(11, self._model.max_tokens)), self._vocabulary, self.pairs.padding_id)
+        if self.pairs.padding_side == "left":
+            ids, mask = ids.flip(1), mask.flip(1)
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+        taken = {name: inputs[name] for name in self.pairs.inputs}
+        return trace_module(
+            _LogitsModule(self._network, self.pairs.inputs), taken, _LOGITS_OUTPUT, name=self._model.name
+        )
+
+
+def _open_fp16_session(path: Path) -> tuple[InferenceSession, bool]:
+    """A session of an fp16 graph, and whether it is emulated."""
+    try:
+        return open_session(path, choose_device("cuda", available_providers(), cuda_devices())), False
+    except DeviceError:
+        # A driver alone is not enough (CUDA, cuDNN): only opening a session shows what is there.
+        with tempfile.TemporaryDirectory() as folder:
+            emulated = Path(folder) / "emulated.onnx"
+            save_graph(emulate_fp16(onnx.load(str(path))), emulated)
+            return open_session(emulated, _CPU), True
+
+
+def _open_cross_encoder(model: CrossEncoderModel) -> tuple[nn.Module, Any]:
+    """The network, float32, with attention that can be traced, and its tokenizer."""
+    try:
+        network, loaded = AutoModelForSequenceClassification.from_pretrained(
+            str(model.folder), local_files_only=True, attn_implementation="eager", output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(str(model.folder), local_files_only=True)
+    except Exception as error:  # whatever the library raises on a network that it does not know
+        raise UnsupportedArchitecture(
+            f"{model.name}: transformers cannot open this {model.architecture} as a cross-encoder: "
+            f"{type(error).__name__}: {error_summary(error)}",
+            "Open it with AutoModelForSequenceClassification and mend what it names; code that it brings is not run.",
+        ) from error
+    # transformers makes up at random what a checkpoint lacks.
+    if loaded["missing_keys"]:
+        raise BundleInvalid(
+            f"the weights in {model.folder} lack {', '.join(sorted(loaded['missing_keys']))}",
+            "Give a cross-encoder that was trained as one; the head of an encoder without one would be random.",
+        )
+    # Checkpoints kept in half precision are to be computed in float32.
+    return network.float(), tokenizer
