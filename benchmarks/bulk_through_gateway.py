@@ -83,7 +83,9 @@ def make_index(url: str, index: str, meta: VectorFieldMeta | None) -> None:
     if engine.get_index(index) is not None:
         delete(url, index)
     plain = {"mappings": {"properties": {"text": {"type": "text"}}}}
-    engine.create_index(index, plain if meta is None else index_body(engine.info.flavour, DEFAULT_VECTOR_FIELD, meta))
+    engine.create_index(
+        index, plain if meta is None else index_body(engine.info.engine_type, DEFAULT_VECTOR_FIELD, meta)
+    )
     engine.close()
 
 

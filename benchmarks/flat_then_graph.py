@@ -83,7 +83,7 @@ def recall(engine: Engine, index: str, vectors: Vectors, queries: Vectors) -> tu
     found, took = 0, []
     for query in queries:
         best = set(np.argpartition(-(vectors @ query), K)[:K])
-        body = search_body(engine.info.flavour, SearchMethod.KNN, VectorQuery("embedding", query, K))
+        body = search_body(engine.info.engine_type, SearchMethod.KNN, VectorQuery("embedding", query, K))
         begin = time.perf_counter()
         hits = engine.search(index, body)["hits"]["hits"]
         took.append(1000 * (time.perf_counter() - begin))
@@ -139,7 +139,7 @@ def main(data: Path, urls: tuple[str, ...], count: int, rounds: int, cache: Path
     rows = []
     for url in urls:
         engine = connect(EngineSettings(url=url, timeout=3600))
-        if engine.info.flavour is not EngineType.ELASTICSEARCH:
+        if engine.info.engine_type is not EngineType.ELASTICSEARCH:
             raise click.ClickException(f"{engine.info.label} cannot raise a field's index type")
         runs: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
         for _ in range(rounds):

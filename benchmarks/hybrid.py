@@ -64,7 +64,7 @@ def send(engine: Engine, request: SearchRequest[Any]) -> list[str]:
 
 def rankers(engine: Engine, searched: SearchScope) -> Iterator[tuple[str, str, Ranker]]:
     """Kind, weights of meaning and words, and what ranks so."""
-    flavour, index = engine.info.flavour, searched.indices[0]
+    engine_type, index = engine.info.engine_type, searched.indices[0]
     asked = SearchParams.of(K, {"source": False})
 
     def lexical(text: str, vector: Vectors) -> list[str]:
@@ -72,20 +72,20 @@ def rankers(engine: Engine, searched: SearchScope) -> Iterator[tuple[str, str, R
         return [hit["_id"] for hit in engine.search(index, body)["hits"]["hits"]]
 
     def semantic(text: str, vector: Vectors) -> list[str]:
-        return send(engine, search_request(flavour, searched, {"embedding": vector}, asked))
+        return send(engine, search_request(engine_type, searched, {"embedding": vector}, asked))
 
     def hybrid(fusion: str, weights: tuple[float, float]) -> Ranker:
         def rank(text: str, vector: Vectors) -> list[str]:
             options: HybridOptions = {"fusion": fusion, "weights": weights, "lexical_fields": ["text"]}
-            blend = read_hybrid_params(flavour, searched, text, K, options)
-            return send(engine, hybrid_request(flavour, searched, {"embedding": vector}, asked, blend, text))
+            blend = read_hybrid_params(engine_type, searched, text, K, options)
+            return send(engine, hybrid_request(engine_type, searched, {"embedding": vector}, asked, blend, text))
 
         return rank
 
     yield "words", "", lexical
     yield "meaning", "", semantic
     fusions = [("rrf", RRF), ("weighted", WEIGHTED)]
-    if flavour is EngineType.OPENSEARCH:
+    if engine_type is EngineType.OPENSEARCH:
         fusions.append(("normalized", NORMALIZED))
     for fusion, pairs in fusions:
         for weights in pairs:

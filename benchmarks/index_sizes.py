@@ -85,7 +85,7 @@ def main(data: Path, urls: tuple[str, ...], count: int, cache: Path) -> None:
     rows = []
     for url in urls:
         engine = connect(EngineSettings(url=url, timeout=3600))
-        types = IndexType if engine.info.flavour is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
+        types = IndexType if engine.info.engine_type is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
         for index_type in types:
             for kind, vectors in (("sentences", sentences), ("random", random)):
                 rows.append(measure(engine, kind, index_type, vectors))

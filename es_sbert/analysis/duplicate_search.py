@@ -360,7 +360,7 @@ class DuplicateSearch:
         candidates = self._settings.num_candidates
         bodies = [
             search_body(
-                self._engine.info.flavour,
+                self._engine.info.engine_type,
                 SearchMethod.KNN,
                 VectorQuery(
                     self._vector.name,

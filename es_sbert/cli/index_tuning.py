@@ -126,8 +126,8 @@ def recall(
                 check_field_model(field, encoder.info.fingerprint, encoder.info.model)
                 wanted = RecallQueries(encoder.encode(texts, "query").vectors, [None] * len(texts))
         report = measure_recall(engine, field, wanted, settings, k=k, target=target, report=say)
-        flavour = engine.info.flavour
-    click.echo(orjson.dumps(report.as_json()) if as_json else "\n".join(recall_lines(report, flavour)))
+        engine_type = engine.info.engine_type
+    click.echo(orjson.dumps(report.as_json()) if as_json else "\n".join(recall_lines(report, engine_type)))
 
 
 @cloup.command()

@@ -376,7 +376,7 @@ def build_saved_objects(engine: Engine, index: str, *, searches: str, reports: s
         raise IndexMismatch(
             f"{index} has no vector field that es-sbert fills", f"Load it first: `es-sbert ingest --index {index}`."
         )
-    product = DashboardProduct.of(engine.info.flavour)
+    product = DashboardProduct.of(engine.info.engine_type)
     months = monthly_index_pattern(check_index_name(searches))
     found, why = _find_index(engine, check_index_name(reports))
     notes = []

@@ -35,9 +35,9 @@ class DashboardProduct(StrEnum):
     DASHBOARDS = "opensearch-dashboards"
 
     @classmethod
-    def of(cls, flavour: EngineType) -> DashboardProduct:
+    def of(cls, engine_type: EngineType) -> DashboardProduct:
         """What goes with an engine."""
-        return cls.KIBANA if flavour is EngineType.ELASTICSEARCH else cls.DASHBOARDS
+        return cls.KIBANA if engine_type is EngineType.ELASTICSEARCH else cls.DASHBOARDS
 
     @property
     def label(self) -> str:

@@ -293,7 +293,7 @@ def _check_health(engine: Engine) -> Iterator[Finding]:
 
 
 def _check_licence(engine: Engine) -> Iterator[Finding]:
-    if engine.info.flavour is EngineType.OPENSEARCH:
+    if engine.info.engine_type is EngineType.OPENSEARCH:
         yield ok("licence", "Apache 2.0: nothing is paid")
         return
     answer = engine.ask("/_license")
@@ -370,7 +370,7 @@ def _exceeds_watermark(disk: NodeDisk, settings: Json, name: str) -> bool:
 
 
 def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
-    if engine.info.flavour is EngineType.OPENSEARCH:
+    if engine.info.engine_type is EngineType.OPENSEARCH:
         yield ok("permissions", "OpenSearch does not tell a user what it may do; what it refuses names the permission")
         return
     has = granted_privileges(engine, index, {name for task in INDEX_TASKS for name in task.privileges})

@@ -345,7 +345,7 @@ class IndexCalibrator:
         info, field = self._engine.info, self.field
         searched = SearchScope((field,), {} if self._filter is None else {field.index: self._filter})
         asked = SearchParams.of(k, {"source": False})
-        requests = [search_request(info.flavour, searched, {field.name: vector}, asked) for vector in vectors]
+        requests = [search_request(info.engine_type, searched, {field.name: vector}, asked) for vector in vectors]
         found: list[NearestHits] = []
         for part in batched(list(zip(queries, requests, strict=True)), _SEARCHES_PER_REQUEST):
             answers = self._engine.multi_search(field.index, [request.bodies[0] for _, request in part])

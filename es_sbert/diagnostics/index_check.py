@@ -114,7 +114,7 @@ def _read_fields(engine: Engine, state: IndexState) -> tuple[tuple[VectorField, 
 
 
 def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
-    plain = plain_vector_fields(engine.info.flavour, state.mappings, state.name)
+    plain = plain_vector_fields(engine.info.engine_type, state.mappings, state.name)
     if not plain:
         return warning("index", f"{state.name} has no vector field", f"`es-sbert ingest --index {state.name}` adds it.")
     return warning(

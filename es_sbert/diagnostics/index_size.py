@@ -109,7 +109,7 @@ def _quantised_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -
 
 
 def _has_optimised_format(info: EngineInfo) -> bool:
-    return info.flavour is EngineType.ELASTICSEARCH and info.version >= _OPTIMISED_FORMAT_SINCE
+    return info.engine_type is EngineType.ELASTICSEARCH and info.version >= _OPTIMISED_FORMAT_SINCE
 
 
 def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> float:
@@ -118,7 +118,7 @@ def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> f
     Elasticsearch 9.2+ takes vectors out of it; OpenSearch does in an index that has graphs (`index.knn`).
     """
     if info.excludes_vectors_from_source or (
-        info.flavour is EngineType.OPENSEARCH and index_type is not IndexType.FLAT
+        info.engine_type is EngineType.OPENSEARCH and index_type is not IndexType.FLAT
     ):
         return 0.0
     return _CHARACTERS_PER_NUMBER * dimensions
@@ -224,7 +224,7 @@ def size_report(
                 engine.store_size(field.index),
                 sum(engine.segments(field.index)),
             )
-    types = IndexType if engine.info.flavour is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
+    types = IndexType if engine.info.engine_type is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
     sizes = tuple(
         estimate_size(engine.info, index_type, documents, dimensions, m)
         for index_type in types

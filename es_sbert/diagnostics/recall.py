@@ -355,7 +355,7 @@ class _QueryRunner:
             )
             if setting.oversample is not None:
                 query = replace(query, oversample=setting.oversample)
-            body = search_body(self._engine.info.flavour, SearchMethod.KNN, query) | {"_source": False}
+            body = search_body(self._engine.info.engine_type, SearchMethod.KNN, query) | {"_source": False}
             begin = time.perf_counter()
             hits = self._engine.search(self._field.index, body)["hits"]["hits"]
             answers.seconds.append(time.perf_counter() - begin)
@@ -377,10 +377,10 @@ def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[tuple[lis
         yield [hit["_id"] for hit in page], rows, np.stack([vector for vectors in own for vector in vectors])
 
 
-def recall_lines(report: RecallReport, flavour: EngineType) -> list[str]:
+def recall_lines(report: RecallReport, engine_type: EngineType) -> list[str]:
     """A table of all settings and the recommendation, line by line."""
     quantised = report.rows[0].setting.oversample is not None
-    name = "ef_search" if flavour is EngineType.OPENSEARCH else "num_candidates"
+    name = "ef_search" if engine_type is EngineType.OPENSEARCH else "num_candidates"
     head = f"{name:>14}" + (f"{'oversample':>12}" if quantised else "")
     shown = [
         f"{report.index}.{report.field}: {report.index_type}, {report.documents:,} documents, "

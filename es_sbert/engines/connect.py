@@ -23,7 +23,7 @@ def connect(settings: EngineSettings) -> Engine:
     address = parse_address(settings)
     info = detect_engine(address)
     # Each client package takes a tenth of a second and more to import: only the one in use is.
-    if info.flavour is EngineType.ELASTICSEARCH:
+    if info.engine_type is EngineType.ELASTICSEARCH:
         from es_sbert.engines.elasticsearch import ElasticsearchEngine
 
         return ElasticsearchEngine.at(info, address)
@@ -126,10 +126,10 @@ def _opensearch_url(host: Mapping[str, Any]) -> str:
     return f"{scheme}://{host.get('host', 'localhost')}:{host.get('port', 9200)}{f'/{path}' if path else ''}"
 
 
-def _check_engine_type(info: EngineInfo, flavour: EngineType) -> EngineInfo:
-    if info.flavour is not flavour:
+def _check_engine_type(info: EngineInfo, engine_type: EngineType) -> EngineInfo:
+    if info.engine_type is not engine_type:
         raise UnsupportedEngine(
-            f"the client is one of {flavour.value}, but {info.label} answers at {info.url}",
+            f"the client is one of {engine_type.value}, but {info.label} answers at {info.url}",
             "Give the client of that engine.",
         )
     return info

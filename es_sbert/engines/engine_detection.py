@@ -151,9 +151,9 @@ def _parse_version(text: object) -> tuple[int, int, int] | None:
 
 
 def _check_version(info: EngineInfo) -> EngineInfo:
-    oldest = MIN_VERSIONS[info.flavour]
+    oldest = MIN_VERSIONS[info.engine_type]
     if info.version < oldest:
-        wanted = EngineInfo(info.flavour, oldest, info.url).label
+        wanted = EngineInfo(info.engine_type, oldest, info.url).label
         raise UnsupportedEngine(
             f"{info.label} at {info.url} is too old",
             f"es-sbert needs {wanted} or newer: upgrade the server, or try `es-sbert engine up` beside it.",

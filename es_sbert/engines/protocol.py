@@ -20,19 +20,19 @@ class EngineInfo:
     """What answers at an address.
 
     Attributes:
-        flavour: Elasticsearch or OpenSearch.
+        engine_type: Elasticsearch or OpenSearch.
         version: (major, minor, patch).
         url: Address without credentials.
     """
 
-    flavour: EngineType
+    engine_type: EngineType
     version: tuple[int, int, int]
     url: str
 
     @property
     def label(self) -> str:
         """`Elasticsearch 9.5.0` or `OpenSearch 3.6.0`."""
-        name = "Elasticsearch" if self.flavour is EngineType.ELASTICSEARCH else "OpenSearch"
+        name = "Elasticsearch" if self.engine_type is EngineType.ELASTICSEARCH else "OpenSearch"
         return f"{name} {'.'.join(map(str, self.version))}"
 
     @property
@@ -42,12 +42,12 @@ class EngineInfo:
         OpenSearch has a base64 of its own from 3.9 (little-endian); no such server was at hand to prove it
         on, so lists are sent there.
         """
-        return self.flavour is EngineType.ELASTICSEARCH and self.version >= (9, 3, 0)
+        return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 3, 0)
 
     @property
     def excludes_vectors_from_source(self) -> bool:
         """Whether `_source` leaves vectors out unless asked (`_source.exclude_vectors`)."""
-        return self.flavour is EngineType.ELASTICSEARCH and self.version >= (9, 2, 0)
+        return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 2, 0)
 
     def source_with_vectors(self, includes: Sequence[str] = ()) -> Json | bool:
         """`_source` of a search that brings these fields, vectors among them.

@@ -222,7 +222,7 @@ class Gateway:
 
     async def _refuse(self, error: EsSbertError, receiving: DrainableReceive, send: Send) -> None:
         body = error_body(error)
-        headers = response_headers(self._upstream.flavour, len(body))
+        headers = response_headers(self._upstream.engine_type, len(body))
         await receiving.rest(0)  # what is here already
         if not receiving.complete:
             headers.append((b"connection", b"close"))

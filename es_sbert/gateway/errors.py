@@ -68,14 +68,14 @@ def error_body(error: EsSbertError) -> bytes:
     return orjson.dumps({"error": error_object(error), "status": http_status(error)})
 
 
-def response_headers(flavour: EngineType | None, length: int) -> list[tuple[bytes, bytes]]:
+def response_headers(engine_type: EngineType | None, length: int) -> list[tuple[bytes, bytes]]:
     """Headers of an answer that the gateway itself makes.
 
     Args:
-        flavour: Of the engine. Elasticsearch's clients turn away from a server that does not sign its answers.
+        engine_type: Of the engine. Elasticsearch's clients turn away from a server that does not sign its answers.
         length: Bytes of the body.
     """
     headers = [(b"content-type", _JSON_TYPE), (b"content-length", str(length).encode())]
-    if flavour is EngineType.ELASTICSEARCH:
+    if engine_type is EngineType.ELASTICSEARCH:
         headers.append((b"x-elastic-product", b"Elasticsearch"))
     return headers

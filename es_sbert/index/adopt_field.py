@@ -31,7 +31,7 @@ from es_sbert.index.vector_meta import VectorFieldMeta, document_meta_field
 _WRITE_BLOCKS = (
     "index.blocks.write", "index.blocks.read_only", "index.blocks.read_only_allow_delete", "index.blocks.metadata",
 )  # fmt: skip
-# Flavour → the similarity that es-sbert searches by, and the parameter of the mapping that names it.
+# Engine type → the similarity that es-sbert searches by, and the parameter of the mapping that names it.
 _COSINE_BY_ENGINE = {
     EngineType.ELASTICSEARCH: ("cosine", "similarity"),
     EngineType.OPENSEARCH: ("cosinesimil", "space_type"),
@@ -98,7 +98,7 @@ class AdoptableField:
         Args:
             existing_meta: `_meta` of the mapping as it is now.
         """
-        body = mapping_addition(info.flavour, self.name, meta, existing_meta)
+        body = mapping_addition(info.engine_type, self.name, meta, existing_meta)
         del body["properties"][self.name]
         return body
 
@@ -133,7 +133,7 @@ def check_plain_field(
     """As `read_adoptable_field`, of an index that was looked at already and a field that es-sbert does not fill."""
     property = _vector_mapping(info, state, vector_field)
     _check_takes_updates(state)
-    dimensions = mapped_dimensions(info.flavour, property)
+    dimensions = mapped_dimensions(info.engine_type, property)
     if dimensions is None:
         raise IndexMismatch(
             f"the mapping of {state.name}.{vector_field} does not tell how long its vectors are",
@@ -185,7 +185,7 @@ def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> J
         )
     check_field_name(vector_field)
     if vector_field not in properties:
-        others = plain_vector_fields(info.flavour, state.mappings, state.name)
+        others = plain_vector_fields(info.engine_type, state.mappings, state.name)
         raise IndexMismatch(
             f"the index {state.name} has no field {vector_field!r}",
             f"Give --vector-field one of: {', '.join(others)}."
@@ -196,10 +196,10 @@ def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> J
     property: Json = properties[vector_field]
     if property.get("type") == "nested":
         raise _several_vectors_error(state, vector_field)
-    if property.get("type") != VECTOR_TYPES[info.flavour]:
+    if property.get("type") != VECTOR_TYPES[info.engine_type]:
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {property.get('type', 'object')}, not "
-            f"{VECTOR_TYPES[info.flavour]}",
+            f"{VECTOR_TYPES[info.engine_type]}",
             "Give --vector-field the field that holds the vectors.",
         )
     return property
@@ -245,8 +245,8 @@ def _check_vector_mapping(info: EngineInfo, state: IndexState, vector_field: str
             f"{state.name}.{vector_field} holds vectors of {kind}, and es-sbert writes float32",
             copy_remedy(vector_field),
         )
-    wanted, parameter = _COSINE_BY_ENGINE[info.flavour]
-    similarity = mapped_similarity(info.flavour, property)
+    wanted, parameter = _COSINE_BY_ENGINE[info.engine_type]
+    similarity = mapped_similarity(info.engine_type, property)
     if similarity != wanted:
         raise IndexMismatch(
             f"{state.name}.{vector_field} compares vectors by {similarity}, es-sbert by their cosine "
@@ -256,7 +256,7 @@ def _check_vector_mapping(info: EngineInfo, state: IndexState, vector_field: str
 
 
 def _index_type(info: EngineInfo, state: IndexState, vector_field: str, property: Json) -> IndexType:
-    if info.flavour is EngineType.ELASTICSEARCH:
+    if info.engine_type is EngineType.ELASTICSEARCH:
         name = str(property.get("index_options", {}).get("type", IndexType.HNSW))
         if name in list(IndexType):
             return IndexType(name)

@@ -54,7 +54,7 @@ def change_index_type(engine: Engine, index: str, vector_field: str, index_type:
     if before is after:
         return before
     where = f"{state.name}.{vector_field}"
-    if engine.info.flavour is not EngineType.ELASTICSEARCH:
+    if engine.info.engine_type is not EngineType.ELASTICSEARCH:
         raise IndexMismatch(
             f"{engine.info.label} cannot change the index type of {where}, which is {before}",
             f"Load the documents into a new index: `es-sbert index migrate ALIAS --index-type {after}`.",

@@ -114,7 +114,7 @@ def describe_index_state(engine: Engine, state: IndexState) -> IndexSummary:
         bytes=_store_size(engine, state.name),
         fields=tuple(fields),
         other_fields=tuple(sorted(set(state.mappings.get("properties", {})) - ours)),
-        plain_vector_fields=tuple(plain_vector_fields(engine.info.flavour, state.mappings, state.name)),
+        plain_vector_fields=tuple(plain_vector_fields(engine.info.engine_type, state.mappings, state.name)),
     )
 
 

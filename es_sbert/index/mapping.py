@@ -73,11 +73,11 @@ def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
         index_type = IndexType(text)
     except ValueError:
         raise UsageError(f"there is no index type {text!r}", f"Use one of {', '.join(IndexType)}.") from None
-    if info.flavour is EngineType.OPENSEARCH and index_type not in OPENSEARCH_TYPES:
+    if info.engine_type is EngineType.OPENSEARCH and index_type not in OPENSEARCH_TYPES:
         raise UsageError(f"{info.label} has no index type {index_type}", f"Use one of {', '.join(OPENSEARCH_TYPES)}.")
-    if dimensions > MAX_DIMENSIONS[info.flavour]:
+    if dimensions > MAX_DIMENSIONS[info.engine_type]:
         raise UsageError(
-            f"{info.label} takes vectors of up to {MAX_DIMENSIONS[info.flavour]} dimensions, the model has "
+            f"{info.label} takes vectors of up to {MAX_DIMENSIONS[info.engine_type]} dimensions, the model has "
             f"{dimensions}",
             "Use a model with shorter vectors.",
         )
@@ -179,7 +179,7 @@ _PLACEHOLDER = "{vector_field}"
 
 
 def index_body(
-    flavour: EngineType,
+    engine_type: EngineType,
     vector_field: str,
     meta: VectorFieldMeta,
     *,
@@ -191,9 +191,9 @@ def index_body(
     Args:
         shards, replicas: The engine's defaults where None.
     """
-    body = copy.deepcopy(read_body(f"{flavour}/index"))
+    body = copy.deepcopy(read_body(f"{engine_type}/index"))
     settings: Json = body["settings"]
-    if flavour is EngineType.OPENSEARCH and meta.index_type == IndexType.FLAT:
+    if engine_type is EngineType.OPENSEARCH and meta.index_type == IndexType.FLAT:
         # With index.knn on, OpenSearch builds a graph for every vector field.
         settings["index.knn"] = False
     if shards is not None:
@@ -201,30 +201,30 @@ def index_body(
     if replicas is not None:
         settings["index.number_of_replicas"] = replicas
     mappings: Json = body["mappings"]
-    mappings |= mapping_addition(flavour, vector_field, meta, mappings["_meta"])
+    mappings |= mapping_addition(engine_type, vector_field, meta, mappings["_meta"])
     return body
 
 
-def mapping_addition(flavour: EngineType, vector_field: str, meta: VectorFieldMeta, existing_meta: Json) -> Json:
+def mapping_addition(engine_type: EngineType, vector_field: str, meta: VectorFieldMeta, existing_meta: Json) -> Json:
     """Body of `PUT /index/_mapping` that adds this vector field, its document object and its `_meta`."""
-    properties = read_body(f"{flavour}/index")["mappings"]["properties"]
+    properties = read_body(f"{engine_type}/index")["mappings"]["properties"]
     return {
         "_meta": merge_field_meta(existing_meta, vector_field, meta),
         "properties": {
-            vector_field: _field_property(flavour, properties[_PLACEHOLDER], meta),
+            vector_field: _field_property(engine_type, properties[_PLACEHOLDER], meta),
             document_meta_field(vector_field): copy.deepcopy(properties[document_meta_field(_PLACEHOLDER)]),
         },
     }
 
 
-def _field_property(flavour: EngineType, template: Json, meta: VectorFieldMeta) -> Json:
-    vector = _new_vector_property(flavour, template, meta)
+def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMeta) -> Json:
+    vector = _new_vector_property(engine_type, template, meta)
     return vector if meta.passages is None else chunks_property(vector)
 
 
-def _new_vector_property(flavour: EngineType, template: Json, meta: VectorFieldMeta) -> Json:
+def _new_vector_property(engine_type: EngineType, template: Json, meta: VectorFieldMeta) -> Json:
     field = copy.deepcopy(template)
-    if flavour is EngineType.ELASTICSEARCH:
+    if engine_type is EngineType.ELASTICSEARCH:
         field["dims"] = meta.dimensions
         field["index_options"]["type"] = meta.index_type
         return field
@@ -260,7 +260,7 @@ def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
         ) from error
 
 
-def plain_vector_fields(flavour: EngineType, mappings: Json, index: str) -> list[str]:
+def plain_vector_fields(engine_type: EngineType, mappings: Json, index: str) -> list[str]:
     """Top-level vector fields that other programs fill, one vector a document.
 
     Raises:
@@ -269,23 +269,23 @@ def plain_vector_fields(flavour: EngineType, mappings: Json, index: str) -> list
     own = vector_fields(mappings, index)
     properties = mappings.get("properties", {})
     return [
-        name for name, field in properties.items() if name not in own and field.get("type") == VECTOR_TYPES[flavour]
+        name for name, field in properties.items() if name not in own and field.get("type") == VECTOR_TYPES[engine_type]
     ]
 
 
-def mapped_dimensions(flavour: EngineType, field: Json) -> int | None:
+def mapped_dimensions(engine_type: EngineType, field: Json) -> int | None:
     """Dimensions of a vector field's mapping; None where the field holds no vectors."""
     field = vector_property(field)
-    if field.get("type") != VECTOR_TYPES[flavour]:
+    if field.get("type") != VECTOR_TYPES[engine_type]:
         return None
-    dimensions = field.get("dims" if flavour is EngineType.ELASTICSEARCH else "dimension")
+    dimensions = field.get("dims" if engine_type is EngineType.ELASTICSEARCH else "dimension")
     return int(dimensions) if dimensions is not None else None
 
 
-def mapped_similarity(flavour: EngineType, field: Json) -> str:
+def mapped_similarity(engine_type: EngineType, field: Json) -> str:
     """Similarity of a vector field's mapping in the engine's words."""
     field = vector_property(field)
-    if flavour is EngineType.ELASTICSEARCH:
+    if engine_type is EngineType.ELASTICSEARCH:
         return str(field.get("similarity", "none"))
     return str(field.get("method", {}).get("space_type") or field.get("space_type") or "l2")
 

@@ -51,7 +51,7 @@ def granted_privileges(engine: Engine, index: str, privileges: Iterable[str]) ->
     Raises:
         EngineError: the engine failed.
     """
-    if engine.info.flavour is EngineType.OPENSEARCH:
+    if engine.info.engine_type is EngineType.OPENSEARCH:
         return None
     names = sorted(set(privileges))
     body: Json = {"index": [{"names": [index], "privileges": names}]}

@@ -109,7 +109,7 @@ def ensure_vector_field(
             raise index_not_found(index, engine)
         try:
             engine.create_index(
-                index, index_body(engine.info.flavour, vector_field, wanted, shards=shards, replicas=replicas)
+                index, index_body(engine.info.engine_type, vector_field, wanted, shards=shards, replicas=replicas)
             )
             return VectorField(index, vector_field, wanted, FieldOutcome.CREATED)
         except RequestFailed:
@@ -231,7 +231,7 @@ def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str
     """As `read_vector_field`, of an index that was looked at already."""
     if vector_field not in state.mappings.get("properties", {}):
         others = ", ".join(vector_fields(state.mappings, state.name))
-        plain = plain_vector_fields(engine.info.flavour, state.mappings, state.name)
+        plain = plain_vector_fields(engine.info.engine_type, state.mappings, state.name)
         remedy = f"Embed its documents first: `es-sbert ingest --index {state.name} --text-field FIELD`."
         if others:
             remedy = f"Give --vector-field one of: {others}."
@@ -265,8 +265,8 @@ def check_field_model(field: VectorField, fingerprint: str, model_name: str) -> 
 def _field_addition(
     engine: Engine, state: IndexState, vector_field: str, wanted: VectorFieldMeta, chosen: IndexType | None
 ) -> MappingChange:
-    flavour = engine.info.flavour
-    if flavour is EngineType.OPENSEARCH:
+    engine_type = engine.info.engine_type
+    if engine_type is EngineType.OPENSEARCH:
         knn = state.settings.get("index.knn") == "true"
         if chosen is None and not knn:
             wanted = wanted.model_copy(update={"index_type": IndexType.FLAT})
@@ -287,7 +287,7 @@ def _field_addition(
             "object of that name beside each vector",
             _OTHER_FIELD_REMEDY,
         )
-    addition = mapping_addition(flavour, vector_field, wanted, state.mappings.get("_meta", {}))
+    addition = mapping_addition(engine_type, vector_field, wanted, state.mappings.get("_meta", {}))
     return MappingChange(VectorField(state.name, vector_field, wanted, FieldOutcome.ADDED), addition)
 
 
@@ -337,9 +337,9 @@ def text_mismatch(name: str, field: VectorField, wanted: str, text_options: str 
 
 def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFieldMeta:
     """The field's `_meta` entry, once the mapping itself agrees with it."""
-    flavour = engine.info.flavour
+    engine_type = engine.info.engine_type
     field = state.mappings["properties"][vector_field]
-    dimensions = mapped_dimensions(flavour, field)
+    dimensions = mapped_dimensions(engine_type, field)
     if dimensions is None:
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {field.get('type', 'object')}, not a vector field",
@@ -352,7 +352,7 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
             f"If you know the model: {adopt_command(state.name, vector_field)} checks it and takes them over. Else use "
             "another --vector-field or another index.",
         )
-    similarity = mapped_similarity(flavour, field)
+    similarity = mapped_similarity(engine_type, field)
     if similarity not in ("cosine", "cosinesimil"):
         raise IndexMismatch(
             f"{state.name}.{vector_field} compares vectors by {similarity}, es-sbert by their cosine",

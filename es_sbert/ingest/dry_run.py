@@ -227,7 +227,7 @@ def _mapping(engine: Engine, encoder: Encoder, wanted: LoadPlan) -> tuple[Embedd
             passages=field.passages,
         )
         if state is None:
-            created = index_body(engine.info.flavour, field.field, meta)
+            created = index_body(engine.info.engine_type, field.field, meta)
             state = _as_created(settings.index, created)
             targets.append(EmbeddingTarget(field.field, field.template, meta))
             continue

@@ -60,7 +60,7 @@ def new_index_name(alias: str, fingerprint: str, source: str) -> str:
     return f"{name}-{int(number or 1) + 1}"
 
 
-def new_index_body(flavour: EngineType, source: IndexState, fields: Mapping[str, VectorFieldMeta]) -> Json:
+def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[str, VectorFieldMeta]) -> Json:
     """Body of `PUT /index`: settings and mapping of the old index, with these vector fields in place of its own.
 
     Args:
@@ -74,12 +74,12 @@ def new_index_body(flavour: EngineType, source: IndexState, fields: Mapping[str,
     meta: Json = mappings.get("_meta", {})
     meta[META_KEY] = {key: value for key, value in meta.get(META_KEY, {}).items() if key in _META_ENTRIES_COPIED}
     for name, wanted in fields.items():
-        addition = mapping_addition(flavour, name, wanted, meta)
+        addition = mapping_addition(engine_type, name, wanted, meta)
         meta = addition["_meta"]
         # Replaced whole: what the old field's type allowed may be nothing to the new one's.
         mappings["properties"] |= addition["properties"]
     mappings["_meta"] = meta
-    if flavour is EngineType.OPENSEARCH:
+    if engine_type is EngineType.OPENSEARCH:
         settings["index.knn"] = _knn_setting(source, fields, meta)
     return {"settings": settings, "mappings": mappings}
 
@@ -296,7 +296,7 @@ def _begin_migration(
         run=uuid.uuid4().hex,
         copied=tuple(-1 for _ in engine.sequence_numbers(source.name)),
     )
-    body = new_index_body(engine.info.flavour, source, fields)
+    body = new_index_body(engine.info.engine_type, source, fields)
     body["mappings"]["_meta"] = with_migration_state(body["mappings"]["_meta"], note)
     # The pointer first: an index that nobody knows of would stand in the way of the next run.
     set_target_pointer(engine, source, name)

@@ -106,13 +106,13 @@ def lexical_clause(query: Json, filter: Json | None, weight: float = 1.0) -> Jso
     return {"bool": clause if weight == 1.0 else clause | {"boost": weight}}
 
 
-def boost_by_weight(flavour: EngineType, method: SearchMethod, query: VectorQuery, weight: float) -> VectorQuery:
+def boost_by_weight(engine_type: EngineType, method: SearchMethod, query: VectorQuery, weight: float) -> VectorQuery:
     """The query with such a boost that a cosine of 1 scores its boost times the weight."""
-    return replace(query, boost=query.boost * weight / score_from_cosine(1.0, flavour, method))
+    return replace(query, boost=query.boost * weight / score_from_cosine(1.0, engine_type, method))
 
 
 def weighted_query(
-    flavour: EngineType, method: SearchMethod, queries: Sequence[VectorQuery], words: Json, weights: FusionWeights
+    engine_type: EngineType, method: SearchMethod, queries: Sequence[VectorQuery], words: Json, weights: FusionWeights
 ) -> Json:
     """`query` of a body for the fusion `weighted`.
 
@@ -120,7 +120,7 @@ def weighted_query(
         queries: One for each vector field, already `weighed`; all of one filter.
         words: Query for the words.
     """
-    semantic = named_vector_clause(flavour, method, queries)
+    semantic = named_vector_clause(engine_type, method, queries)
     return {"bool": {"should": [semantic, lexical_clause(words, queries[0].filter, weights.lexical)]}}
 
 
@@ -199,9 +199,9 @@ class HybridParams:
     pipeline: str | None
 
 
-def default_weights(fusion: Fusion, flavour: EngineType) -> FusionWeights:
+def default_weights(fusion: Fusion, engine_type: EngineType) -> FusionWeights:
     """What each side counts where nobody says."""
-    return DEFAULT_BOOSTS[flavour] if fusion is Fusion.WEIGHTED else DEFAULT_WEIGHTS[fusion]
+    return DEFAULT_BOOSTS[engine_type] if fusion is Fusion.WEIGHTED else DEFAULT_WEIGHTS[fusion]
 
 
 def split_hybrid_options(options: HybridOptions) -> tuple[HybridOptions, SearchOptions]:
@@ -212,7 +212,7 @@ def split_hybrid_options(options: HybridOptions) -> tuple[HybridOptions, SearchO
 
 
 def read_hybrid_params(
-    flavour: EngineType, searched: SearchScope, text: str, k: int, options: HybridOptions
+    engine_type: EngineType, searched: SearchScope, text: str, k: int, options: HybridOptions
 ) -> HybridParams:
     """The options as they were given, with their defaults.
 
@@ -224,7 +224,7 @@ def read_hybrid_params(
         fusion = Fusion(options.get("fusion", Fusion.RRF))
     except ValueError:
         raise UsageError(f"there is no fusion {options.get('fusion')!r}", f"Use one of {', '.join(Fusion)}.") from None
-    if fusion is Fusion.NORMALIZED and flavour is not EngineType.OPENSEARCH:
+    if fusion is Fusion.NORMALIZED and engine_type is not EngineType.OPENSEARCH:
         raise UnsupportedEngine(
             "the fusion normalized is OpenSearch's own",
             "Use rrf or weighted; Elasticsearch's own retrievers need a paid licence.",
@@ -241,7 +241,7 @@ def read_hybrid_params(
         raise UsageError(f"depth is {depth}", f"Give at least k ({k}) and at most {MAX_K:,}.")
     return HybridParams(
         fusion=fusion,
-        weights=default_weights(fusion, flavour) if weights is None else _parse_weights(weights),
+        weights=default_weights(fusion, engine_type) if weights is None else _parse_weights(weights),
         words=_lexical_query(searched, text, options),
         depth=depth,
         rank_constant=options.get("rank_constant", RANK_CONSTANT),
@@ -272,7 +272,7 @@ def _lexical_query(searched: SearchScope, text: str, options: HybridOptions) -> 
 
 
 def hybrid_request(
-    flavour: EngineType,
+    engine_type: EngineType,
     searched: SearchScope,
     vectors: Mapping[str, Vectors],
     asked: SearchParams,
@@ -287,16 +287,16 @@ def hybrid_request(
     Raises:
         UsageError: see `VectorQuery` and `Page`; what a fusion cannot do.
     """
-    method = searched.method(flavour, asked.exact)
+    method = searched.method(engine_type, asked.exact)
     asked = replace(asked, filter=searched.combine_filter(asked.filter))
     queries = build_vector_queries(searched, vectors, asked, blend.depth)
     if blend.fusion is Fusion.RRF:
-        return _rrf_request(flavour, searched, queries, asked, blend, text)
-    page = asked.page.body(flavour, asked.k, searched.names, text)
+        return _rrf_request(engine_type, searched, queries, asked, blend, text)
+    page = asked.page.body(engine_type, asked.k, searched.names, text)
     if blend.fusion is Fusion.WEIGHTED:
         check_sort(method, asked)
-        queries = [boost_by_weight(flavour, method, query, blend.weights.semantic) for query in queries]
-        body: Json = {"query": weighted_query(flavour, method, queries, blend.words, blend.weights)} | page
+        queries = [boost_by_weight(engine_type, method, query, blend.weights.semantic) for query in queries]
+        body: Json = {"query": weighted_query(engine_type, method, queries, blend.words, blend.weights)} | page
         lexical_weight = blend.weights.lexical
     else:
         if asked.page.sort is not None:
@@ -304,14 +304,14 @@ def hybrid_request(
         pipeline = blend.pipeline or normalization_pipeline(blend.weights)
         body = {"query": hybrid_query(method, queries, blend.words, blend.depth), "search_pipeline": pipeline} | page
         lexical_weight = 1.0
-    reader = ResponseReader(flavour, method, searched, queries)
+    reader = ResponseReader(engine_type, method, searched, queries)
     return SearchRequest(
         searched.indices, (body,), method, True, lambda answers: reader.hybrid(answers[0], lexical_weight)
     )
 
 
 def _rrf_request(
-    flavour: EngineType,
+    engine_type: EngineType,
     searched: SearchScope,
     queries: Sequence[VectorQuery],
     asked: SearchParams,
@@ -323,14 +323,14 @@ def _rrf_request(
             "reciprocal rank fusion happens in the client, which cannot sort or aggregate what it does not see",
             "Leave aggregations and sort out, or use fusion weighted.",
         )
-    method = searched.method(flavour, asked.exact)
+    method = searched.method(engine_type, asked.exact)
     offset, size = asked.page.within(asked.k)
-    shown = replace(asked.page, offset=0, size=blend.depth).body(flavour, blend.depth, searched.names, text)
-    bodies = {query.field: search_body(flavour, method, query) | shown for query in queries}
+    shown = replace(asked.page, offset=0, size=blend.depth).body(engine_type, blend.depth, searched.names, text)
+    bodies = {query.field: search_body(engine_type, method, query) | shown for query in queries}
     bodies[LEXICAL] = {"query": lexical_clause(blend.words, asked.filter)} | shown
     weights = {query.field: blend.weights.semantic * query.boost for query in queries}
     weights[LEXICAL] = blend.weights.lexical
-    reader = ResponseReader(flavour, method, searched, queries)
+    reader = ResponseReader(engine_type, method, searched, queries)
 
     def read(answers: Sequence[Json]) -> HybridResult:
         named = dict(zip(bodies, answers, strict=True))

@@ -29,10 +29,10 @@ from es_sbert.search.vector_query import (
 )
 
 
-def named_vector_clause(flavour: EngineType, method: SearchMethod, queries: Sequence[VectorQuery]) -> Json:
+def named_vector_clause(engine_type: EngineType, method: SearchMethod, queries: Sequence[VectorQuery]) -> Json:
     """Named clauses of vector searches as one: of several fields, the one of the highest score counts."""
     named: list[Json] = [
-        {"bool": {"must": [vector_clause(flavour, method, query)], "_name": semantic_name(query.field)}}
+        {"bool": {"must": [vector_clause(engine_type, method, query)], "_name": semantic_name(query.field)}}
         for query in queries
     ]
     return named[0] if len(named) == 1 else {"dis_max": {"queries": named}}
@@ -92,7 +92,7 @@ class ResultPage:
             )
         return self.offset, size
 
-    def body(self, flavour: EngineType, k: int, vector_fields: Sequence[str], text: str | None) -> Json:
+    def body(self, engine_type: EngineType, k: int, vector_fields: Sequence[str], text: str | None) -> Json:
         """The part of a request body that says so.
 
         Args:
@@ -106,7 +106,7 @@ class ResultPage:
         if offset:
             body["from"] = offset
         if self.highlight is not None:
-            body["highlight"] = self._highlight(flavour, text)
+            body["highlight"] = self._highlight(engine_type, text)
         if self.aggregations is not None:
             body["aggs"] = self.aggregations
         if self.sort is not None:
@@ -127,7 +127,7 @@ class ResultPage:
             return excludes
         return {"includes": list(self.source), **excludes}
 
-    def _highlight(self, flavour: EngineType, text: str | None) -> Json:
+    def _highlight(self, engine_type: EngineType, text: str | None) -> Json:
         if isinstance(self.highlight, Mapping):
             return dict(self.highlight)
         if text is None:
@@ -137,7 +137,7 @@ class ResultPage:
             )
         # A vector search itself knows no words.
         fields = {field: {"highlight_query": {"match": {field: text}}} for field in self.highlight or ()}
-        return HIGHLIGHT_LIMITS[flavour] | {"fields": fields}
+        return HIGHLIGHT_LIMITS[engine_type] | {"fields": fields}
 
 
 # Far beyond what any model reads of a text, and far below what would keep its tokenizer busy.
@@ -273,7 +273,7 @@ class SearchRequest(Generic[Result]):
 
 
 def search_request(
-    flavour: EngineType,
+    engine_type: EngineType,
     searched: SearchScope,
     vectors: Mapping[str, Vectors],
     asked: SearchParams,
@@ -288,17 +288,17 @@ def search_request(
     Raises:
         UsageError: see `VectorQuery` and `Page`; a sort over more than the nearest.
     """
-    method = searched.method(flavour, asked.exact)
+    method = searched.method(engine_type, asked.exact)
     asked = replace(asked, filter=searched.combine_filter(asked.filter))
     queries = build_vector_queries(searched, vectors, asked, asked.k)
     check_sort(method, asked)
-    page = asked.page.body(flavour, asked.k, searched.names, text)
+    page = asked.page.body(engine_type, asked.k, searched.names, text)
     several = len(queries) > 1
     if several:
-        body: Json = {"query": named_vector_clause(flavour, method, queries)} | page
+        body: Json = {"query": named_vector_clause(engine_type, method, queries)} | page
     else:
-        body = search_body(flavour, method, queries[0]) | page
-    reader = ResponseReader(flavour, method, searched, queries)
+        body = search_body(engine_type, method, queries[0]) | page
+    reader = ResponseReader(engine_type, method, searched, queries)
     return SearchRequest(
         searched.indices, (body,), method, several, lambda answers: reader.found(answers[0], named=several)
     )

@@ -244,15 +244,15 @@ class ResponseReader:
     """Reads the hits of one request.
 
     Args:
-        flavour, method: Of the engine and the search, which decide what a score means.
+        engine_type, method: Of the engine and the search, which decide what a score means.
         searched: What was searched.
         queries: By vector field.
     """
 
     def __init__(
-        self, flavour: EngineType, method: SearchMethod, searched: SearchScope, queries: Sequence[VectorQuery]
+        self, engine_type: EngineType, method: SearchMethod, searched: SearchScope, queries: Sequence[VectorQuery]
     ) -> None:
-        self._flavour = flavour
+        self._engine_type = engine_type
         self._method = method
         self._searched = searched
         self._queries = {query.field: query for query in queries}
@@ -354,7 +354,7 @@ class ResponseReader:
         }
 
     def _cosine(self, name: str, score: float) -> float:
-        return cosine_from_score(score / self._queries[name].boost, self._flavour, self._method)
+        return cosine_from_score(score / self._queries[name].boost, self._engine_type, self._method)
 
     def _passage(self, hit: Json, name: str) -> Passage | None:
         meta = self._searched.meta(name, hit["_index"])

@@ -13,14 +13,14 @@ from es_sbert.index.vector_meta import VectorFieldMeta
 from es_sbert.search.vector_query import SearchMethod
 
 
-def choose_method(flavour: EngineType, meta: VectorFieldMeta, exact: bool) -> SearchMethod:
+def choose_method(engine_type: EngineType, meta: VectorFieldMeta, exact: bool) -> SearchMethod:
     """How a field of this index type is searched.
 
     Args:
         exact: Whether every vector is to be compared.
     """
     flat = meta.index_type == IndexType.FLAT
-    if flavour is EngineType.ELASTICSEARCH:
+    if engine_type is EngineType.ELASTICSEARCH:
         # kNN over a flat field is exact, and needs no scripting.
         return SearchMethod.EXACT if exact and not flat else SearchMethod.KNN
     # OpenSearch has no kNN query over a field without a graph.
@@ -95,9 +95,9 @@ class SearchScope:
         pairs = zip(self.indices, own, strict=True)
         return and_query(_any_of([and_query({"term": {"_index": index}}, each) for index, each in pairs]), filter)
 
-    def method(self, flavour: EngineType, exact: bool) -> SearchMethod:
+    def method(self, engine_type: EngineType, exact: bool) -> SearchMethod:
         """How they are searched: by a script where one of them has no graph that could be."""
-        methods = {choose_method(flavour, field.meta, exact) for field in self.fields}
+        methods = {choose_method(engine_type, field.meta, exact) for field in self.fields}
         return SearchMethod.EXACT if SearchMethod.EXACT in methods else SearchMethod.KNN
 
     def oversample(self, name: str, asked: float | None) -> float | None:

@@ -181,7 +181,7 @@ class SemanticIndex:
         """
         searched = self._searched()
         vectors = dict.fromkeys(searched.names, vector)
-        return self._send(search_request(self._engine.info.flavour, searched, vectors, SearchParams.of(k, options)))
+        return self._send(search_request(self._engine.info.engine_type, searched, vectors, SearchParams.of(k, options)))
 
     def like(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> SearchResult:
         """The k documents nearest in meaning to a document of the index, itself left out.
@@ -241,8 +241,8 @@ class SemanticIndex:
 
     def _text_request(self, text: str, asked: SearchParams) -> Callable[[SearchTarget], SearchRequest[SearchResult]]:
         check_query_text(text)
-        flavour = self._engine.info.flavour
-        return lambda target: search_request(flavour, target.searched, target.encode(text), asked, text)
+        engine_type = self._engine.info.engine_type
+        return lambda target: search_request(engine_type, target.searched, target.encode(text), asked, text)
 
     def _similar_request(
         self, id: str, index: str | None, asked: SearchParams
@@ -250,7 +250,7 @@ class SemanticIndex:
         def request(target: SearchTarget) -> SearchRequest[SearchResult]:
             place, vectors = read_document_vectors(self._engine, target.searched, id, index)
             others = replace(asked, filter=exclude_document(asked.filter, place, id))
-            return search_request(self._engine.info.flavour, target.searched, vectors, others)
+            return search_request(self._engine.info.engine_type, target.searched, vectors, others)
 
         return request
 
@@ -260,11 +260,11 @@ class SemanticIndex:
         check_query_text(text)
         own, rest = split_hybrid_options(options)
         asked = SearchParams.of(k, rest)
-        flavour = self._engine.info.flavour
+        engine_type = self._engine.info.engine_type
 
         def request(target: SearchTarget) -> SearchRequest[HybridResult]:
-            blend = read_hybrid_params(flavour, target.searched, text, k, own)
-            return hybrid_request(flavour, target.searched, target.encode(text), asked, blend, text)
+            blend = read_hybrid_params(engine_type, target.searched, text, k, own)
+            return hybrid_request(engine_type, target.searched, target.encode(text), asked, blend, text)
 
         return request
 

@@ -45,20 +45,20 @@ class SearchMethod(StrEnum):
     EXACT = "exact"
 
 
-def cosine_from_score(score: float, flavour: EngineType, method: SearchMethod) -> float:
+def cosine_from_score(score: float, engine_type: EngineType, method: SearchMethod) -> float:
     """The cosine, within [-1, 1], that an engine turned into this score."""
-    cosine = score - 1.0 if _is_cosine_plus_one(flavour, method) else 2.0 * score - 1.0
+    cosine = score - 1.0 if _is_cosine_plus_one(engine_type, method) else 2.0 * score - 1.0
     # Scores are float32: the cosine of a vector with itself may come back as 1.0000001.
     return min(1.0, max(-1.0, cosine))
 
 
-def score_from_cosine(cosine: float, flavour: EngineType, method: SearchMethod) -> float:
+def score_from_cosine(cosine: float, engine_type: EngineType, method: SearchMethod) -> float:
     """The inverse of `cosine_from_score`, for `min_score` and the like."""
-    return cosine + 1.0 if _is_cosine_plus_one(flavour, method) else (1.0 + cosine) / 2.0
+    return cosine + 1.0 if _is_cosine_plus_one(engine_type, method) else (1.0 + cosine) / 2.0
 
 
-def _is_cosine_plus_one(flavour: EngineType, method: SearchMethod) -> bool:
-    return flavour is EngineType.ELASTICSEARCH and method is SearchMethod.EXACT
+def _is_cosine_plus_one(engine_type: EngineType, method: SearchMethod) -> bool:
+    return engine_type is EngineType.ELASTICSEARCH and method is SearchMethod.EXACT
 
 
 _FILTER_EXAMPLE = (
@@ -198,20 +198,20 @@ class VectorQuery:
         return min(MAX_K, math.ceil(self.k * (self.oversample or 1.0)))
 
 
-def search_body(flavour: EngineType, method: SearchMethod, query: VectorQuery) -> Json:
+def search_body(engine_type: EngineType, method: SearchMethod, query: VectorQuery) -> Json:
     """Body of `POST /index/_search` for the k nearest documents.
 
     The filter applies during the search, not after it: k hits come back wherever k documents match. The
     vector is left out of the hits' `_source`.
     """
-    if method is SearchMethod.KNN and flavour is EngineType.ELASTICSEARCH:
+    if method is SearchMethod.KNN and engine_type is EngineType.ELASTICSEARCH:
         section = _knn_section(query)
     else:
-        section = {"query": vector_clause(flavour, method, query)}
+        section = {"query": vector_clause(engine_type, method, query)}
     return section | {"size": query.k, "_source": {"excludes": [query.field]}}
 
 
-def vector_clause(flavour: EngineType, method: SearchMethod, query: VectorQuery) -> Json:
+def vector_clause(engine_type: EngineType, method: SearchMethod, query: VectorQuery) -> Json:
     """The search as a clause that may stand anywhere inside `query`: alone, in a bool, in a filter, in an aggregation.
 
     Its scores are those of `scores.cosine_from_score` times the boost. How many documents it matches, see the module.
@@ -220,8 +220,8 @@ def vector_clause(flavour: EngineType, method: SearchMethod, query: VectorQuery)
         UsageError: passages on Elasticsearch with a filter that holds a `nested` query.
     """
     if method is SearchMethod.EXACT:
-        return _exact_clause(flavour, query)
-    return _elasticsearch_clause(query) if flavour is EngineType.ELASTICSEARCH else _opensearch_clause(query)
+        return _exact_clause(engine_type, query)
+    return _elasticsearch_clause(query) if engine_type is EngineType.ELASTICSEARCH else _opensearch_clause(query)
 
 
 def _knn_section(query: VectorQuery) -> Json:
@@ -296,17 +296,17 @@ def _opensearch_clause(query: VectorQuery) -> Json:
     )
 
 
-def _exact_clause(flavour: EngineType, query: VectorQuery) -> Json:
+def _exact_clause(engine_type: EngineType, query: VectorQuery) -> Json:
     """All documents that have a vector and pass the filter."""
     filters = [_has_vector(query)]
     if query.passages:
-        passages = _script_score(flavour, query, filters[0])
+        passages = _script_score(engine_type, query, filters[0])
         # Passages know nothing of the fields of their document, so the filter stands outside; it costs no hits, since
         # every passage is scored.
         return passages if query.filter is None else {"bool": {"must": [passages], "filter": [query.filter]}}
     if query.filter is not None:
         filters.append(query.filter)
-    return _script_score(flavour, query, {"bool": {"filter": filters}})
+    return _script_score(engine_type, query, {"bool": {"filter": filters}})
 
 
 def _has_vector(query: VectorQuery) -> Json:
@@ -314,12 +314,12 @@ def _has_vector(query: VectorQuery) -> Json:
     return {"exists": {"field": query.path}}
 
 
-def _script_score(flavour: EngineType, query: VectorQuery, documents: Json) -> Json:
+def _script_score(engine_type: EngineType, query: VectorQuery, documents: Json) -> Json:
     """Documents, or those of passages, scored by the cosine of their float32 vectors, from the minimum up."""
-    script = _script(flavour, query)
+    script = _script(engine_type, query)
     if query.min_cosine is not None:
         # `min_score` is compared after all boosts, also those of outer queries, unless constant_score stands between.
-        least = score_from_cosine(query.min_cosine, flavour, SearchMethod.EXACT)
+        least = score_from_cosine(query.min_cosine, engine_type, SearchMethod.EXACT)
         near = {"script_score": {"query": documents, "script": script, "min_score": least}}
         documents = {"constant_score": {"filter": near}}
     scored: Json = {"query": documents, "script": script}
@@ -340,9 +340,9 @@ def _boost(query: VectorQuery) -> Json:
     return {} if query.boost == 1.0 else {"boost": query.boost}
 
 
-def _script(flavour: EngineType, query: VectorQuery) -> Json:
+def _script(engine_type: EngineType, query: VectorQuery) -> Json:
     vector = to_float_list(query.vector)
-    if flavour is EngineType.ELASTICSEARCH:
+    if engine_type is EngineType.ELASTICSEARCH:
         source = f"cosineSimilarity(params.q, '{_escape_field(query.path)}') + 1.0"
         return {"source": source, "params": {"q": vector}}
     params = {"field": query.path, "query_value": vector, "space_type": "cosinesimil"}

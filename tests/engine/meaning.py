@@ -55,7 +55,7 @@ class Shelf:
 
     @property
     def opensearch(self) -> bool:
-        return self.engine.info.flavour is EngineType.OPENSEARCH
+        return self.engine.info.engine_type is EngineType.OPENSEARCH
 
     def query(self, text: str) -> Vectors:
         """*Shape:* ``(dimensions,)``."""

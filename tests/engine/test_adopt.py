@@ -47,14 +47,14 @@ def texts(found: list[dict[str, Any]], template: TextTemplate = TITLE) -> list[s
 
 def vector_mapping(engine: Engine, dimensions: int, **changed: Any) -> Json:
     """A vector field as an application would map it, without es-sbert."""
-    if engine.info.flavour is EngineType.ELASTICSEARCH:
+    if engine.info.engine_type is EngineType.ELASTICSEARCH:
         return {"type": "dense_vector", "dims": dimensions, "similarity": "cosine"} | changed
     method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
     return {"type": "knn_vector", "dimension": dimensions, "method": method} | changed
 
 
 def create(engine: Engine, index: str, *, dimensions: int = 16, mappings: Json | None = None, **changed: Any) -> None:
-    settings = {"index.knn": True} if engine.info.flavour is EngineType.OPENSEARCH else {}
+    settings = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
     properties = {
         "vector": vector_mapping(engine, dimensions, **changed),
         "title": {"type": "text"},
@@ -145,7 +145,7 @@ def test_vectors_of_the_model_are_adopted_searched_and_not_embedded_again(
     field = describe_index(engine, plain).fields[0]
     assert (field.name, field.meta.model, field.meta.text) == ("vector", tiny.info.model, "{title}")
     assert (field.vectors, field.current, field.truncated) == (COUNT, COUNT, 0)
-    assert field.meta.index_type == ("int8_hnsw" if engine.info.flavour is EngineType.ELASTICSEARCH else "hnsw")
+    assert field.meta.index_type == ("int8_hnsw" if engine.info.engine_type is EngineType.ELASTICSEARCH else "hnsw")
 
     found = SemanticIndex(plain, engine, encoder=tiny, vector_field="vector").search(documents()[7]["title"], k=3)
     assert found.hits[0].id == "d7"
@@ -368,7 +368,7 @@ def test_an_adopted_index_refuses_another_model(engine: Engine, plain: str, tiny
 def test_vectors_that_are_compared_otherwise_are_adopted_from_a_copy(
     engine: Engine, index_name: str, fresh_index: Callable[[str], str], tiny: Encoder
 ) -> None:
-    elastic = engine.info.flavour is EngineType.ELASTICSEARCH
+    elastic = engine.info.engine_type is EngineType.ELASTICSEARCH
     method = {"name": "hnsw", "engine": "lucene", "space_type": "l2"}
     create(engine, index_name, **({"similarity": "dot_product"} if elastic else {"method": method}))
     vectors = tiny.encode(texts(documents()), "document").vectors

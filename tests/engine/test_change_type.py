@@ -90,7 +90,7 @@ def test_a_change_reaches_the_mapping_our_meta_and_after_a_merge_every_segment(
 
     query = random_vectors(1, DIMENSIONS, seed=9)[0]
     knn = VectorQuery("embedding", query, k=100, num_candidates=600, oversample=6.0)
-    hits = elastic.search(elastic_index, search_body(elastic.info.flavour, SearchMethod.KNN, knn))["hits"]["hits"]
+    hits = elastic.search(elastic_index, search_body(elastic.info.engine_type, SearchMethod.KNN, knn))["hits"]["hits"]
     assert [hit["_id"] for hit in hits[:5]] == [str(row) for row in np.argsort(-cosines(query, vectors))[:5]]
     assert elastic.count(elastic_index) == 600
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_changed_is_refused_with_the_way_out(engine: Engine, inde
         change_index_type(engine, index_name, "other", "hnsw")
     with pytest.raises(IndexMissing):
         change_index_type(engine, "test-no-such-index", "embedding", "hnsw")
-    if engine.info.flavour is EngineType.OPENSEARCH:
+    if engine.info.engine_type is EngineType.OPENSEARCH:
         with pytest.raises(IndexMismatch, match="OpenSearch 3"):
             change_index_type(engine, index_name, "embedding", "flat")
     assert engine.get_index(index_name) == before

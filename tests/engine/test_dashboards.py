@@ -82,9 +82,9 @@ def shown(engine_url: str) -> Iterator[Shown]:
 def _fill_index(engine: Engine, index: str) -> None:
     one = _meta("new-model", NEW, "{title}")
     parts = _meta("old-model", OLD, "{body}", passages=ChunkRules.of(64))
-    body = index_body(engine.info.flavour, "embedding", one, shards=1, replicas=0)
+    body = index_body(engine.info.engine_type, "embedding", one, shards=1, replicas=0)
     mappings = body["mappings"]
-    added = mapping_addition(engine.info.flavour, "parts", parts, mappings["_meta"])
+    added = mapping_addition(engine.info.engine_type, "parts", parts, mappings["_meta"])
     mappings["_meta"] = added["_meta"]
     mappings["properties"] |= added["properties"] | {"title": {"type": "text"}, "body": {"type": "text"}}
     engine.create_index(index, body)

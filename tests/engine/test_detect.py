@@ -14,7 +14,7 @@ from tests.conftest import free_port
 def test_elasticsearch_9_is_found_without_its_root_endpoint(es9_url: str) -> None:
     engine = connect(EngineSettings(url=es9_url))
     engine.close()
-    assert engine.info.flavour is EngineType.ELASTICSEARCH
+    assert engine.info.engine_type is EngineType.ELASTICSEARCH
     assert engine.info.version >= (9, 0, 0)
     assert engine.info.url == es9_url
 
@@ -22,7 +22,7 @@ def test_elasticsearch_9_is_found_without_its_root_endpoint(es9_url: str) -> Non
 def test_elasticsearch_8_is_found(es8_url: str) -> None:
     engine = connect(EngineSettings(url=es8_url))
     engine.close()
-    assert engine.info.flavour is EngineType.ELASTICSEARCH
+    assert engine.info.engine_type is EngineType.ELASTICSEARCH
     assert (8, 19, 0) <= engine.info.version < (9, 0, 0)
     assert not engine.info.supports_base64_vectors
 
@@ -30,7 +30,7 @@ def test_elasticsearch_8_is_found(es8_url: str) -> None:
 def test_opensearch_is_found(opensearch_url: str) -> None:
     engine = connect(EngineSettings(url=opensearch_url))
     engine.close()
-    assert engine.info.flavour is EngineType.OPENSEARCH
+    assert engine.info.engine_type is EngineType.OPENSEARCH
     assert engine.info.version >= (3, 0, 0)
     assert engine.info.label.startswith("OpenSearch 3.")
 

@@ -333,7 +333,7 @@ def test_several_shards_and_routings_and_a_small_result_window(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {"number_of_shards": 3, "number_of_replicas": 0}
-    if engine.info.flavour == "opensearch":
+    if engine.info.engine_type == "opensearch":
         settings["index.knn"] = True
     engine.create_index(index_name, {"settings": settings})
     path = write_jsonl(tmp_path / "docs.jsonl", texts(60))

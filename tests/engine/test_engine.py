@@ -284,7 +284,7 @@ def test_a_server_that_goes_away_is_unreachable(es9_url: str, opensearch_url: st
 
 def test_vectors_are_brought_where_the_source_hides_them(engine: Engine, index_name: str) -> None:
     vector: Any = {"type": "dense_vector", "dims": 2, "index": False}
-    if engine.info.flavour is EngineType.OPENSEARCH:
+    if engine.info.engine_type is EngineType.OPENSEARCH:
         vector = {"type": "knn_vector", "dimension": 2, "space_type": "cosinesimil"}
     engine.create_index(index_name, {"mappings": {"properties": {"v": vector}}})
     engine.bulk(index_name, actions(({"index": {"_id": "1"}}, {"v": [1.0, 2.0], "t": "x"})))

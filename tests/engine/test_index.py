@@ -30,12 +30,12 @@ def ensure(engine: Engine, index: str, **changed: Any) -> VectorField:
 
 
 def types_of(info: EngineInfo) -> tuple[IndexType, ...]:
-    return tuple(IndexType) if info.flavour is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
+    return tuple(IndexType) if info.engine_type is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
 
 
 def vector_mapping(engine: Engine, **changed: Any) -> Json:
     """A vector field as somebody else would have made it."""
-    if engine.info.flavour is EngineType.ELASTICSEARCH:
+    if engine.info.engine_type is EngineType.ELASTICSEARCH:
         return {
             "type": "dense_vector",
             "dims": DIMENSIONS,
@@ -117,7 +117,7 @@ def test_every_index_type_of_the_engine_takes_vectors(engine: Engine, fresh_inde
 
 def test_index_types_that_the_engine_lacks(engine: Engine, index_name: str) -> None:
     wrong = ["bbq_disk", "faiss"] + (
-        [] if engine.info.flavour is EngineType.ELASTICSEARCH else ["bbq_hnsw", "int4_flat"]
+        [] if engine.info.engine_type is EngineType.ELASTICSEARCH else ["bbq_hnsw", "int4_flat"]
     )
     for index_type in wrong:
         with pytest.raises(UsageError):
@@ -134,7 +134,7 @@ def test_field_is_added_beside_other_peoples_meta(engine: Engine, index_name: st
     second = ensure(engine, index_name, vector_field="second", fingerprint="b" * 32, model_name="model-b")
     assert first.outcome is second.outcome is FieldOutcome.ADDED
     # An OpenSearch index without index.knn takes no graph: exact search it is.
-    assert first.meta.index_type == ("hnsw" if engine.info.flavour is EngineType.ELASTICSEARCH else "flat")
+    assert first.meta.index_type == ("hnsw" if engine.info.engine_type is EngineType.ELASTICSEARCH else "flat")
     state = engine.get_index(index_name)
     assert state is not None
     meta = state.mappings["_meta"]
@@ -147,7 +147,7 @@ def test_field_is_added_beside_other_peoples_meta(engine: Engine, index_name: st
 
 def test_foreign_fields_are_refused(engine: Engine, index_name: str) -> None:
     wrong_similarity = (
-        {"similarity": "l2_norm"} if engine.info.flavour is EngineType.ELASTICSEARCH else {"space_type": "l2"}
+        {"similarity": "l2_norm"} if engine.info.engine_type is EngineType.ELASTICSEARCH else {"space_type": "l2"}
     )
     entry = {"fingerprint": "a" * 32, "model": "model-a", "dimensions": DIMENSIONS, "index_type": "hnsw"}
     engine.create_index(

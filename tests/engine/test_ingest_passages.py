@@ -109,7 +109,7 @@ def test_a_document_is_as_near_as_its_nearest_passage(
         # Without scripting (es9) only what needs none.
         exacts = (
             [False]
-            if engine.info.version[0] >= 9 and engine.info.flavour is EngineType.ELASTICSEARCH
+            if engine.info.version[0] >= 9 and engine.info.engine_type is EngineType.ELASTICSEARCH
             else [False, True]
         )
         for exact in exacts:

@@ -44,7 +44,7 @@ def test_passages_are_measured_and_migrated_with_the_other_fields_of_their_model
     first, second = encoders
     place = Place(engine, f"{index_name}-alias", index_name, tmp_path / "dead.jsonl")
     engine.create_index(
-        index_name, {"settings": {"index.knn": True}} if engine.info.flavour is EngineType.OPENSEARCH else {}
+        index_name, {"settings": {"index.knn": True}} if engine.info.engine_type is EngineType.OPENSEARCH else {}
     )
     engine.update_aliases([{"add": {"index": index_name, "alias": place.alias}}])
     place.write({str(number): long_document(number) for number in range(COUNT)})
@@ -68,7 +68,7 @@ def test_passages_are_measured_and_migrated_with_the_other_fields_of_their_model
         engine, field, sample_queries(engine, field, 20, 0), [SearchSetting(300, None)], k=5, target=0.9
     ).rows
     assert row.recall.mean > 0.9
-    if engine.info.flavour is EngineType.ELASTICSEARCH:
+    if engine.info.engine_type is EngineType.ELASTICSEARCH:
         assert change_index_type(engine, index_name, "embedding", "int8_hnsw") == "hnsw"
 
     result = place.migrate(second)

@@ -71,7 +71,9 @@ def test_recall_of_texts_is_what_numpy_says(
         shares = []
         for query in queries:
             knn = VectorQuery("embedding", query, K, num_candidates=row.setting.num_candidates, oversample=oversample)
-            hits = engine.search(field.index, search_body(engine.info.flavour, SearchMethod.KNN, knn))["hits"]["hits"]
+            hits = engine.search(field.index, search_body(engine.info.engine_type, SearchMethod.KNN, knn))["hits"][
+                "hits"
+            ]
             best = {str(place) for place in np.argsort(-cosines(query, vectors))[:K]}
             shares.append(len(best & {hit["_id"] for hit in hits}) / K)
         assert row.recall.mean == pytest.approx(np.mean(shares), abs=1e-9)
@@ -97,7 +99,7 @@ def test_documents_do_not_count_as_their_own_neighbours(measured: tuple[Engine, 
     for own, vector in zip(queries.own, queries.vectors, strict=True):
         assert own is not None
         knn = VectorQuery("embedding", vector, K + 1, num_candidates=K + 1)
-        hits = engine.search(field.index, search_body(engine.info.flavour, SearchMethod.KNN, knn))["hits"]["hits"]
+        hits = engine.search(field.index, search_body(engine.info.engine_type, SearchMethod.KNN, knn))["hits"]["hits"]
         best = {str(place) for place in np.argsort(-cosines(vector, vectors))[: K + 1]} - {own}
         shares.append(len(best & {hit["_id"] for hit in hits if hit["_id"] != own}) / K)
     assert row.recall.mean == pytest.approx(np.mean(shares), abs=1e-9)
@@ -166,7 +168,7 @@ def test_oversampling_raises_the_recall_of_coarse_numbers(
     es9_url: str, open_engine: object, fresh_index: object, index_type: IndexType
 ) -> None:
     engine: Engine = open_engine(es9_url)  # type: ignore[operator]
-    assert engine.info.flavour is EngineType.ELASTICSEARCH
+    assert engine.info.engine_type is EngineType.ELASTICSEARCH
     field = filled(engine, fresh_index(es9_url), index_type)  # type: ignore[operator]
     settings = [SearchSetting(200, 1.0), SearchSetting(200, 5.0)]
     report = measure_recall(engine, field, sample_queries(engine, field, 30, 0), settings, k=K, target=0.95)

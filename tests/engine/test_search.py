@@ -138,7 +138,7 @@ def test_exact_search_of_a_flat_index_needs_no_scripting_on_elasticsearch(corpus
     result = flat.search_vector(query, 10, exact=True)
     assert [hit.id for hit in result] == [id for id, _ in best(query, corpus, 10)]
     assert result.method is (
-        SearchMethod.KNN if corpus.engine.info.flavour is EngineType.ELASTICSEARCH else SearchMethod.EXACT
+        SearchMethod.KNN if corpus.engine.info.engine_type is EngineType.ELASTICSEARCH else SearchMethod.EXACT
     )
 
 

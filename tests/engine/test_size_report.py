@@ -50,7 +50,7 @@ def test_the_estimate_is_near_the_real_size(
     assert (report.documents, report.dimensions) == (COUNT, DIMENSIONS)
     assert report.real is not None
     assert (report.real.index_type, report.real.segments) == (index_type, 1)
-    if engine.info.flavour is EngineType.OPENSEARCH and index_type is IndexType.FLAT:
+    if engine.info.engine_type is EngineType.OPENSEARCH and index_type is IndexType.FLAT:
         assert report.error is None
         assert "not told" in "\n".join(size_lines(report))
         return
@@ -83,7 +83,7 @@ def test_a_size_is_of_the_field_alone(engine: Engine, index_name: str) -> None:
     for field, dimensions in (("embedding", DIMENSIONS), ("another", wide)):
         real = size_report(engine, index_name, field, m=16).real
         assert real is not None
-        if engine.info.flavour is EngineType.OPENSEARCH:
+        if engine.info.engine_type is EngineType.OPENSEARCH:
             assert real.vectors is None
         else:
             assert 0 <= (real.vectors or 0) - 300 * dimensions * 4 < 300 * 60

@@ -51,23 +51,23 @@ class Place:
         )
 
     def method(self, kind: str) -> SearchMethod:
-        return choose_method(self.engine.info.flavour, self.fields[kind].meta, False)
+        return choose_method(self.engine.info.engine_type, self.fields[kind].meta, False)
 
     def clause(self, kind: str, query: VectorQuery) -> Json:
-        return vector_clause(self.engine.info.flavour, self.method(kind), query)
+        return vector_clause(self.engine.info.engine_type, self.method(kind), query)
 
     def found(self, kind: str, body: Json, boost: float = 1.0) -> dict[str, float]:
         """Id → cosine, best first."""
         hits = self.engine.search(self.fields[kind].index, {"size": COUNT, "_source": False, **body})["hits"]["hits"]
         return {
-            hit["_id"]: cosine_from_score(hit["_score"] / boost, self.engine.info.flavour, self.method(kind))
+            hit["_id"]: cosine_from_score(hit["_score"] / boost, self.engine.info.engine_type, self.method(kind))
             for hit in hits
         }
 
     def ignores_k(self, kind: str) -> bool:
         """Whether a clause matches whatever has a vector: scripts do, and Elasticsearch 9 where there is no graph."""
         info = self.engine.info
-        nine = info.flavour is EngineType.ELASTICSEARCH and info.version >= (9, 0, 0)
+        nine = info.engine_type is EngineType.ELASTICSEARCH and info.version >= (9, 0, 0)
         return self.method(kind) is SearchMethod.EXACT or (nine and kind == "flat")
 
     def true(self, kind: str, query: Vectors, least: float = -1.0, group: int | None = None) -> dict[str, float]:
@@ -147,7 +147,7 @@ def test_a_clause_finds_k_documents_of_each_shard(place: Place, kind: str) -> No
         assert_same(found, expected)
         return
     # On OpenSearch all that was compared again matches.
-    of_shard = query.oversampled_k if place.engine.info.flavour is EngineType.OPENSEARCH else k
+    of_shard = query.oversampled_k if place.engine.info.engine_type is EngineType.OPENSEARCH else k
     assert len(found) == SHARDS * of_shard
     best = dict(list(expected.items())[:k])
     assert_same(dict(list(found.items())[:k]), best)
@@ -155,7 +155,7 @@ def test_a_clause_finds_k_documents_of_each_shard(place: Place, kind: str) -> No
 
 
 def test_a_body_finds_k_documents(place: Place, kind: str) -> None:
-    body = search_body(place.engine.info.flavour, place.method(kind), place.query(kind, QUERY, 4))
+    body = search_body(place.engine.info.engine_type, place.method(kind), place.query(kind, QUERY, 4))
     assert_same(place.found(kind, body), dict(list(place.true(kind, QUERY).items())[:4]))
 
 
@@ -179,7 +179,7 @@ def test_the_minimum_cosine_is_exact_whatever_the_boosts_around_it(place: Place,
 
 def test_the_minimum_cosine_of_a_body_is_exact(place: Place, kind: str) -> None:
     query = place.query(kind, QUERY, COUNT // 3, min_cosine=LEAST, filter={"term": {"group": 3}}, boost=2.0)
-    body = search_body(place.engine.info.flavour, place.method(kind), query)
+    body = search_body(place.engine.info.engine_type, place.method(kind), query)
     assert_same(place.found(kind, body, 2.0), place.true(kind, QUERY, LEAST, 3))
 
 
@@ -194,7 +194,7 @@ def test_hits_of_a_minimum_cosine_tell_their_passage_where_vectors_are_quantised
         fingerprint="f" * 32,
         model_name="random",
         dimensions=DIMENSIONS,
-        index_type="int4_flat" if info.flavour is EngineType.ELASTICSEARCH else "int8_hnsw",
+        index_type="int4_flat" if info.engine_type is EngineType.ELASTICSEARCH else "int8_hnsw",
         replicas=0,
         shards=1,
         passages=ChunkRules(tokens=8, overlap=0),
@@ -213,7 +213,7 @@ def test_hits_of_a_minimum_cosine_tell_their_passage_where_vectors_are_quantised
             boost=2.0,
             inner_hits="near",
         )
-        body = search_body(info.flavour, SearchMethod.KNN, query) | {
+        body = search_body(info.engine_type, SearchMethod.KNN, query) | {
             "aggs": {"all": {"value_count": {"field": "group"}}}
         }
         answer = place.engine.search(index, body)
@@ -229,7 +229,7 @@ def test_an_index_without_the_field_adds_nothing(place: Place, kind: str) -> Non
     query = place.query(kind, QUERY, 4, inner_hits="near" if kind == "passages" else None)
     for body in (
         {"query": place.clause(kind, query)},
-        search_body(place.engine.info.flavour, place.method(kind), query),
+        search_body(place.engine.info.engine_type, place.method(kind), query),
     ):
         assert place.engine.search(place.lacking, body)["hits"]["hits"] == []
 

@@ -47,7 +47,7 @@ class Behind:
     """An index behind a gateway.
 
     Attributes:
-        flavour: Of the engine.
+        engine_type: Of the engine.
         engine, gateway: Addresses.
         index: Documents with vectors.
         objects: An index like the one in which Kibana keeps saved objects.
@@ -56,7 +56,7 @@ class Behind:
         tags: Id → tag.
     """
 
-    flavour: EngineType
+    engine_type: EngineType
     engine: str
     gateway: str
     index: str
@@ -86,7 +86,7 @@ def behind_a_gateway(engine_url: str, saved: Json) -> Iterator[Behind]:
             index_type="hnsw",
             text="{title}",
         )
-        body = index_body(engine.info.flavour, "embedding", meta, shards=1, replicas=0)
+        body = index_body(engine.info.engine_type, "embedding", meta, shards=1, replicas=0)
         body["mappings"]["properties"] |= {
             "title": {"type": "text"},
             "tag": {"type": "keyword"},
@@ -126,7 +126,7 @@ def behind_a_gateway(engine_url: str, saved: Json) -> Iterator[Behind]:
             settings = GatewaySettings(upstream=EngineSettings(url=front), meaning=meaning, search_log=log)
             with served(create_app(settings)) as gateway:
                 yield Behind(
-                    engine.info.flavour,
+                    engine.info.engine_type,
                     front,
                     gateway,
                     index,

@@ -44,7 +44,7 @@ def test_an_adopted_index_is_searched_and_written_through_the_gateway(
     engine_url: str, index_name: str, encoder: Encoder, client: httpx.Client
 ) -> None:
     with open_engine(engine_url) as engine:
-        elastic = engine.info.flavour is EngineType.ELASTICSEARCH
+        elastic = engine.info.engine_type is EngineType.ELASTICSEARCH
         method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
         vector = (
             {"type": "dense_vector", "dims": 16}

@@ -58,8 +58,8 @@ def _send(url: str, request: dict[str, Any], behind: Behind, pit: str = "") -> h
 
 def _request(name: str, behind: Behind) -> dict[str, Any]:
     request: dict[str, Any] = REQUESTS[name]
-    if behind.flavour.value not in request["engines"]:
-        pytest.skip(f"{behind.flavour} is never sent this")
+    if behind.engine_type.value not in request["engines"]:
+        pytest.skip(f"{behind.engine_type} is never sent this")
     return request
 
 
@@ -133,7 +133,7 @@ def _steady(value: Any) -> Any:
 
 
 def test_a_search_is_in_the_log_without_its_words(behind: Behind) -> None:
-    kibana = behind.flavour is EngineType.ELASTICSEARCH
+    kibana = behind.engine_type is EngineType.ELASTICSEARCH
     request = REQUESTS["discover_phrase" if kibana else "dashboards_discover"]
     begin = datetime.now(UTC)  # records of other tests are in the log too
     assert _send(behind.gateway, request, behind).status_code == 200

@@ -68,7 +68,7 @@ class Upstream:
         limits: How long to wait.
 
     Attributes:
-        flavour: Which engine it is; None while it has answered nothing.
+        engine_type: Which engine it is; None while it has answered nothing.
         log: For what only the operator shall know.
 
     Raises:
@@ -79,7 +79,7 @@ class Upstream:
         self._address: Address = parse_address(settings)
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
-        self.flavour: EngineType | None = None
+        self.engine_type: EngineType | None = None
         self.log = ThrottledLog(logger)
 
     @property
@@ -90,7 +90,7 @@ class Upstream:
     @property
     def engine_type_or_default(self) -> EngineType:
         """Which engine it is; asked only once it has answered something."""
-        return self.flavour or EngineType.ELASTICSEARCH
+        return self.engine_type or EngineType.ELASTICSEARCH
 
     @property
     def own_authorization(self) -> str | None:
@@ -248,10 +248,10 @@ class Upstream:
     def detect_engine_type(self, answer: aiohttp.ClientResponse) -> None:
         """Find out from an answer which engine it is: Elasticsearch signs every one."""
         if answer.headers.get("x-elastic-product") == "Elasticsearch":
-            self.flavour = EngineType.ELASTICSEARCH
-        elif self.flavour is None and answer.ok:
+            self.engine_type = EngineType.ELASTICSEARCH
+        elif self.engine_type is None and answer.ok:
             # Errors may be those of what stands between.
-            self.flavour = EngineType.OPENSEARCH
+            self.engine_type = EngineType.OPENSEARCH
 
     def failure(self, error: Exception) -> EngineUnreachable:
         """What callers are told of a request without an answer. The log is told the address and the cause."""

@@ -251,9 +251,9 @@ _MULTI_FIELD_FULL_TEXT = frozenset({"multi_match", "combined_fields", "simple_qu
 _BOOST_SUFFIX = re.compile(r"\^[\d.]+$")
 
 
-def semantic_weight(meaning: SemanticSettings, flavour: EngineType) -> float:
+def semantic_weight(meaning: SemanticSettings, engine_type: EngineType) -> float:
     """What a cosine score of 1 counts beside BM25: as the operator says, or as was measured to be best."""
-    usual = DEFAULT_BOOSTS[flavour]
+    usual = DEFAULT_BOOSTS[engine_type]
     return meaning.semantic_weight or usual.semantic / usual.lexical
 
 

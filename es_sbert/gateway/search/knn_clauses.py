@@ -18,7 +18,7 @@ from es_sbert.search.vector_query import MAX_K, VectorQuery, vector_clause
 
 
 def semantic_clause(
-    flavour: EngineType,
+    engine_type: EngineType,
     semantic: SemanticQuery,
     vector: QueryVector,
     filters: Sequence[Json],
@@ -34,7 +34,7 @@ def semantic_clause(
         depths: Of the request that it stands in.
     """
     found = knn_clause(
-        flavour, semantic.target, vector_query(semantic, vector, combine_filters(filters), inner_hits), depths
+        engine_type, semantic.target, vector_query(semantic, vector, combine_filters(filters), inner_hits), depths
     )
     if semantic.name is not None:
         found["bool"]["_name"] = semantic.name
@@ -58,21 +58,21 @@ def highlight_clause(semantic: SemanticQuery) -> Json:
     return {"multi_match": {"query": semantic.text, "fields": fields, "lenient": True}}
 
 
-def knn_clause(flavour: EngineType, target: ResolvedField, query: VectorQuery, depths: CandidateCounts) -> Json:
+def knn_clause(engine_type: EngineType, target: ResolvedField, query: VectorQuery, depths: CandidateCounts) -> Json:
     """A search in all indices of a field, in each as its index type and its alias ask for; a bool."""
-    found = [_knn_clause_of_part(flavour, part, query, number, depths) for number, part in enumerate(target.parts)]
+    found = [_knn_clause_of_part(engine_type, part, query, number, depths) for number, part in enumerate(target.parts)]
     return found[0] if len(found) == 1 else {"bool": {"should": found, "minimum_should_match": 1}}
 
 
 def _knn_clause_of_part(
-    flavour: EngineType, part: IndexGroup, query: VectorQuery, number: int, depths: CandidateCounts
+    engine_type: EngineType, part: IndexGroup, query: VectorQuery, number: int, depths: CandidateCounts
 ) -> Json:
     # Engines want a name of its own for each clause's inner hits.
     told = f"{query.inner_hits}.{number}" if query.inner_hits and number else query.inner_hits
     filters = [one for one in (query.filter, part.filter) if one is not None]
     own = replace(query, oversample=choose_oversample(part.meta), filter=combine_filters(filters), inner_hits=told)
-    own = depths.apart(own) if flavour is EngineType.OPENSEARCH else own
-    found = vector_clause(flavour, choose_method(flavour, part.meta, exact=False), own)
+    own = depths.apart(own) if engine_type is EngineType.OPENSEARCH else own
+    found = vector_clause(engine_type, choose_method(engine_type, part.meta, exact=False), own)
     return {"bool": {"must": [found], "filter": [index_filter(part.indices)]}}
 
 

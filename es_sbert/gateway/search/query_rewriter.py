@@ -66,16 +66,20 @@ class QueryRewriter:
     """Rewrites the queries of one request.
 
     Args:
-        flavour: Of the engine.
+        engine_type: Of the engine.
         reader: Recognises what asks by meaning.
         answered: What has been found out for each query by meaning.
         hybrid: Adds meaning to plain full-text queries; None leaves them as they are.
     """
 
     def __init__(
-        self, flavour: EngineType, reader: SemanticQueryParser, answered: VectorLookup, hybrid: HybridDetector | None
+        self,
+        engine_type: EngineType,
+        reader: SemanticQueryParser,
+        answered: VectorLookup,
+        hybrid: HybridDetector | None,
     ) -> None:
-        self._flavour = flavour
+        self._engine_type = engine_type
         self.reader = reader
         self._answered = answered
         self._hybrid = hybrid
@@ -187,7 +191,7 @@ class QueryRewriter:
         vector, least = self._answered(semantic, None if place.negative else place.filters)
         if least is not None and least > (semantic.min_cosine or -1.0):
             semantic = replace(semantic, min_cosine=least)
-        return semantic_clause(self._flavour, semantic, vector, place.filters, told, self._depths)
+        return semantic_clause(self._engine_type, semantic, vector, place.filters, told, self._depths)
 
     def _elsewhere(self, node: Json, kind: str, said: Json, place: QueryPosition) -> Json:
         """A query on other documents than the hits, where no vector of a hit stands but those of its passages.

@@ -306,17 +306,17 @@ class SearchRewriter:
         reader = SemanticQueryParser(names, self._settings.meaning, self._settings.limits, check)
         hybrid = None
         if mode is RewriteMode.HYBRID:
-            weight = semantic_weight(self._settings.meaning, self._flavour)
+            weight = semantic_weight(self._settings.meaning, self._engine_type)
             hybrid = HybridDetector(names, self._settings.meaning, self._settings.limits, weight)
         try:
-            return rewrite_body(body, QueryRewriter(self._flavour, reader, answered, hybrid), checked=checked)
+            return rewrite_body(body, QueryRewriter(self._engine_type, reader, answered, hybrid), checked=checked)
         except RecursionError:
             raise BadRequest(
                 "the queries of the search are nested too deep", "Engines themselves take 20 to 30 levels."
             ) from None
 
     @property
-    def _flavour(self) -> EngineType:
+    def _engine_type(self) -> EngineType:
         # The engine has answered the question for its indices by now.
         return self._upstream.engine_type_or_default
 

@@ -62,14 +62,15 @@ class TopKCutoff:
             BadRequest: the indices do not let the k-th document be looked for.
             EngineUnreachable, RequestFailed: the engine cannot be asked.
         """
-        flavour = self._upstream.engine_type_or_default
+        engine_type = self._upstream.engine_type_or_default
         different = {
             cutoff_key(semantic, filters): (semantic, filters)
             for semantic, filters in asked
-            if filters is not None and needs_cutoff(flavour, semantic)
+            if filters is not None and needs_cutoff(engine_type, semantic)
         }
         bodies = [
-            kth_hit_body(flavour, semantic, vector(semantic), filters, body) for semantic, filters in different.values()
+            kth_hit_body(engine_type, semantic, vector(semantic), filters, body)
+            for semantic, filters in different.values()
         ]
         few = asyncio.Semaphore(_MAX_CONCURRENT)
 
@@ -80,7 +81,7 @@ class TopKCutoff:
         answers = await gather_or_cancel(map(ask, bodies))
         with self._upstream.reading("POST _search"):
             return {
-                key: kth_hit_cosine(flavour, told)
+                key: kth_hit_cosine(engine_type, told)
                 for key, told in zip(different, answers, strict=True)
                 if told is not None
             }
@@ -118,25 +119,25 @@ _DOCUMENT_SET_MEMBERS = ("pit", "runtime_mappings", "derived")
 _FLOAT32_TOLERANCE = 1e-6
 
 
-def needs_cutoff(flavour: EngineType, semantic: SemanticQuery) -> bool:
+def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
     """Whether more documents would match than were asked for.
 
     A query over a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one over a quantised
     field as many on OpenSearch as are compared again. Beyond that engines' own queries (`knn`, `neural`) mean k of each
     shard by themselves, and callers who write them know.
     """
-    if any(_matches_more_than_k(flavour, part) for part in semantic.target.parts):
+    if any(_matches_more_than_k(engine_type, part) for part in semantic.target.parts):
         return True
     return semantic.target.shards > 1 and semantic.way not in (SemanticSyntax.TEXT_EMBEDDING, SemanticSyntax.NEURAL)
 
 
-def _matches_more_than_k(flavour: EngineType, part: IndexGroup) -> bool:
-    oversampled = flavour is EngineType.OPENSEARCH and choose_oversample(part.meta) is not None
+def _matches_more_than_k(engine_type: EngineType, part: IndexGroup) -> bool:
+    oversampled = engine_type is EngineType.OPENSEARCH and choose_oversample(part.meta) is not None
     return oversampled or part.meta.index_type == IndexType.FLAT
 
 
 def kth_hit_body(
-    flavour: EngineType, semantic: SemanticQuery, vector: QueryVector, filters: Sequence[Json], asked: Json
+    engine_type: EngineType, semantic: SemanticQuery, vector: QueryVector, filters: Sequence[Json], asked: Json
 ) -> Json:
     """A search for the k-th nearest document alone.
 
@@ -145,15 +146,17 @@ def kth_hit_body(
         filters: What every hit must match.
         asked: The search that the query stands in.
     """
-    body = {"query": semantic_clause(flavour, replace(semantic, boost=1.0), vector, filters, None, CandidateCounts())}
+    body = {
+        "query": semantic_clause(engine_type, replace(semantic, boost=1.0), vector, filters, None, CandidateCounts())
+    }
     same = {name: asked[name] for name in _DOCUMENT_SET_MEMBERS if name in asked}
     return body | same | {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
 
 
-def kth_hit_cosine(flavour: EngineType, answer: Json) -> float | None:
+def kth_hit_cosine(engine_type: EngineType, answer: Json) -> float | None:
     """The cosine of the k-th nearest document; None where there are fewer."""
     hits = answer["hits"]["hits"]
     if not hits:
         return None
     # The clauses' scores are alike for all index types.
-    return max(-1.0, cosine_from_score(hits[0]["_score"], flavour, SearchMethod.KNN) - _FLOAT32_TOLERANCE)
+    return max(-1.0, cosine_from_score(hits[0]["_score"], engine_type, SearchMethod.KNN) - _FLOAT32_TOLERANCE)

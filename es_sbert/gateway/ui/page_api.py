@@ -153,7 +153,7 @@ class CallerClient:
         self._identity = credential_headers(headers)
 
     @property
-    def flavour(self) -> EngineType:
+    def engine_type(self) -> EngineType:
         """Of the engine; ask it something before."""
         return self._upstream.engine_type_or_default
 
@@ -202,7 +202,7 @@ class CallerClient:
             {"terms": {"_index": places}},
         ]
         body: Json = {"query": {"bool": {"filter": named}}, "size": min(10_000, len(wanted) * len(places))}
-        if self.flavour is EngineType.ELASTICSEARCH:
+        if self.engine_type is EngineType.ELASTICSEARCH:
             # From 9.2 on `_source` leaves vectors out, and older versions do not know how to ask for them.
             body |= {"_source": False, "fields": [path]}
         else:
@@ -274,8 +274,8 @@ class PageApi:
             # From the page to the engine's API: right behind any path that a reverse proxy has put in front.
             "engine": "../" * up,
             "k": meaning.k,
-            "semantic_weight": semantic_weight(meaning, asking.flavour),
-            "highlight": HIGHLIGHT_LIMITS[asking.flavour],
+            "semantic_weight": semantic_weight(meaning, asking.engine_type),
+            "highlight": HIGHLIGHT_LIMITS[asking.engine_type],
             "indices": listed.indices,
             "problems": listed.problems,
         }
@@ -328,7 +328,7 @@ class PageApi:
         query = VectorQuery(
             target.name, vector, asked.k, narrowed, passages=target.meta.passages is not None, inner_hits=target.name
         )
-        return {"query": knn_clause(asking.flavour, target, query, CandidateCounts())}
+        return {"query": knn_clause(asking.engine_type, target, query, CandidateCounts())}
 
     async def map(self, asking: CallerClient, headers: Headers, asked: HitMapRequest) -> Json:
         """Hits and what was searched for as points of a plane, each hit with its cosine.

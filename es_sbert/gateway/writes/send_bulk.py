@@ -50,7 +50,7 @@ class BulkSender:
         self._upstream = upstream
         self._most_bytes = most_bytes
         self._joined = JoinedBulkResponse()
-        self._headers = response_headers(upstream.flavour, 0)
+        self._headers = response_headers(upstream.engine_type, 0)
         self._failures: list[EngineUnreachable] = []  # since the last answer
         self.began = False
 

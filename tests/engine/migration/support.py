@@ -167,7 +167,7 @@ def make_place(engine: Engine, encoder: Encoder, dead: Path, count: int = COUNT)
         "space_type": "l2",
         "method": {"name": "hnsw", "engine": "lucene"},
     }
-    if engine.info.flavour is EngineType.ELASTICSEARCH:
+    if engine.info.engine_type is EngineType.ELASTICSEARCH:
         theirs = {
             "type": "dense_vector",
             "dims": 4,

@@ -249,11 +249,11 @@ def test_a_data_stream_is_refused_before_anything_is_copied(
         httpx.delete(f"{url}/_index_template/{stream}", trust_env=False)
 
 
-def test_settings_and_flavours_are_those_of_the_old_index(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_settings_and_engine_types_are_those_of_the_old_index(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     result = place.migrate(encoders[1], name=f"{place.alias}-v2")
     assert result.target == f"{place.alias}-v2"
     state = place.engine.get_index(place.alias)
     assert state is not None
-    if place.engine.info.flavour is EngineType.OPENSEARCH:
+    if place.engine.info.engine_type is EngineType.OPENSEARCH:
         assert state.settings["index.knn"] == "true"
     assert "load" not in state.mappings["_meta"]["es_sbert"]

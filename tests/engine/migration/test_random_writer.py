@@ -14,7 +14,7 @@ def test_nothing_that_was_acknowledged_is_lost_beside_migrations(
     place: Place, encoders: tuple[Encoder, Encoder]
 ) -> None:
     info = place.engine.info
-    scripts = info.flavour is EngineType.OPENSEARCH or info.version < (9, 0, 0)  # the server of the tests has none
+    scripts = info.engine_type is EngineType.OPENSEARCH or info.version < (9, 0, 0)  # the server of the tests has none
     place.write(shared_documents())
     writers = RandomWriters(info.url, place.alias, threads=4, seed=13, scripts=scripts)
     results = []

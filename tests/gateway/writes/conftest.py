@@ -69,7 +69,7 @@ def empty(engine_url: str, loaded: str, index_name: str) -> str:
     with open_engine(engine_url) as engine:
         state = engine.get_index(loaded)
         assert state is not None
-        knn = {"index.knn": True} if engine.info.flavour is EngineType.OPENSEARCH else {}
+        knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
         engine.create_index(index_name, {"mappings": state.mappings, "settings": knn})
     return index_name
 

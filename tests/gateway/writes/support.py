@@ -35,7 +35,7 @@ def documents(count: int) -> list[dict[str, Any]]:
 
 def make(url: str, index: str, meta: VectorFieldMeta, field: str = "embedding") -> None:
     with open_engine(url) as engine:
-        engine.create_index(index, index_body(engine.info.flavour, field, meta))
+        engine.create_index(index, index_body(engine.info.engine_type, field, meta))
 
 
 def of_model(encoder: Encoder, text: str = "{text}", **changes: Any) -> VectorFieldMeta:

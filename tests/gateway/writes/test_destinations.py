@@ -52,7 +52,7 @@ def test_an_index_that_a_template_makes_has_vectors_from_its_first_document(
     engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder
 ) -> None:
     with open_engine(engine_url) as engine:
-        template = index_body(engine.info.flavour, "embedding", of_model(tiny_encoder))
+        template = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder))
     client.put(
         f"/_index_template/{index_name}", json={"index_patterns": [index_name], "template": template, "priority": 500}
     ).raise_for_status()
@@ -99,7 +99,7 @@ def test_an_index_that_is_made_anew_is_noticed_at_once(
     engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder
 ) -> None:
     with open_engine(engine_url) as engine:
-        body = index_body(engine.info.flavour, "embedding", of_model(tiny_encoder))
+        body = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder))
     assert client.put(f"/{index_name}/_doc/1", json={"text": "a cat"}).status_code == 201
     client.delete(f"/{index_name}").raise_for_status()
     client.put(f"/{index_name}", json=body).raise_for_status()

@@ -62,7 +62,7 @@ class Rewriting:
     """Rewrites bodies and keeps the texts that vectors were asked for."""
 
     searched: ResolvedIndices = PLAIN
-    flavour: EngineType = EngineType.ELASTICSEARCH
+    engine_type: EngineType = EngineType.ELASTICSEARCH
     meaning: SemanticSettings = field(default_factory=lambda: SemanticSettings(k=10))
     hybrid: bool = False
     least: float | None = None
@@ -96,12 +96,12 @@ class Rewriting:
         names = FieldResolver(self.searched, self.meaning.virtual_field, request_defined_fields(body))
         limits = Limits(query_characters=1000)
         hybrid = (
-            HybridDetector(names, self.meaning, limits, semantic_weight(self.meaning, self.flavour))
+            HybridDetector(names, self.meaning, limits, semantic_weight(self.meaning, self.engine_type))
             if self.hybrid
             else None
         )
         reader = SemanticQueryParser(names, self.meaning, limits)
-        return rewrite_body(body, QueryRewriter(self.flavour, reader, answered, hybrid))
+        return rewrite_body(body, QueryRewriter(self.engine_type, reader, answered, hybrid))
 
     def query(self, query: Json, **body: Any) -> Json:
         rewritten: Json = self({"query": query} | body)["query"]

@@ -73,16 +73,16 @@ BODIES: dict[str, Json] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
+@pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("name", list(BODIES))
-def test_bodies_are_rewritten_as_recorded(flavour: EngineType, name: str) -> None:
-    assert_golden(flavour, f"gateway-{name}", Rewriting(flavour=flavour)(BODIES[name]))
+def test_bodies_are_rewritten_as_recorded(engine_type: EngineType, name: str) -> None:
+    assert_golden(engine_type, f"gateway-{name}", Rewriting(engine_type=engine_type)(BODIES[name]))
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
-def test_passages_are_told_under_names_of_their_own_and_not_in_aggregations(flavour: EngineType) -> None:
+@pytest.mark.parametrize("engine_type", list(EngineType))
+def test_passages_are_told_under_names_of_their_own_and_not_in_aggregations(engine_type: EngineType) -> None:
     body = {"query": {"bool": {"should": [SEMANTIC, {"match": {"semantic": "light"}}]}}} | BODIES["aggregation"]
-    rewritten = Rewriting(PASSAGES, flavour)(body)
+    rewritten = Rewriting(PASSAGES, engine_type)(body)
     assert [told["name"] for told in clauses(rewritten["query"], "inner_hits")] == ["embedding", "embedding_2"]
     assert clauses(rewritten["aggs"], "nested")
     assert not clauses(rewritten["aggs"], "inner_hits")
@@ -282,14 +282,14 @@ def test_an_index_without_vectors_is_said_unless_it_has_such_a_field() -> None:
     assert Rewriting(NO_MAPPINGS)(body) is body
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
-def test_each_index_is_searched_as_its_index_type_and_its_alias_ask_for(flavour: EngineType) -> None:
-    assert_golden(flavour, "gateway-several-types", Rewriting(SEVERAL_TYPES, flavour)({"query": SEMANTIC}))
+@pytest.mark.parametrize("engine_type", list(EngineType))
+def test_each_index_is_searched_as_its_index_type_and_its_alias_ask_for(engine_type: EngineType) -> None:
+    assert_golden(engine_type, "gateway-several-types", Rewriting(SEVERAL_TYPES, engine_type)({"query": SEMANTIC}))
 
 
 def test_opensearch_tells_searches_for_different_k_apart() -> None:
     asked: list[Json] = [{"match": {"semantic": {"query": TEXT, "k": k}}} for k in (3, 10, 3, 60)]
-    found = Rewriting(flavour=EngineType.OPENSEARCH).query({"bool": {"should": asked}})
+    found = Rewriting(engine_type=EngineType.OPENSEARCH).query({"bool": {"should": asked}})
     knn = [clause["embedding"] for clause in clauses(found, "knn")]
     assert [(each["k"], each["method_parameters"]["ef_search"]) for each in knn] == [
         (3, 100),
@@ -340,10 +340,10 @@ def test_a_question_mark_at_the_end_of_a_word_is_one(question: str) -> None:
     assert rewriting.texts[0].endswith("?")
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
-def test_all_documents_that_are_near_enough_are_excluded_not_k_of_them(flavour: EngineType) -> None:
+@pytest.mark.parametrize("engine_type", list(EngineType))
+def test_all_documents_that_are_near_enough_are_excluded_not_k_of_them(engine_type: EngineType) -> None:
     query = {"bool": {"must": [TITLE], "must_not": [NOT_NEAR]}}
-    rewritten = Rewriting(SEVERAL_TYPES, flavour, least=0.9).query(query)
+    rewritten = Rewriting(SEVERAL_TYPES, engine_type, least=0.9).query(query)
     assert {knn["k"] for knn in clauses(rewritten, "knn") if "k" in knn} <= {MAX_K}
     assert 0.9 not in clauses(rewritten, "similarity"), "the cosine of a k-th document is no minimum here"
     assert clauses(Rewriting().query(query), "similarity") == [0.3]

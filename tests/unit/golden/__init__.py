@@ -15,9 +15,9 @@ from es_sbert.engines.protocol import EngineType, Json
 FOLDER = Path(__file__).parent
 
 
-def assert_golden(flavour: EngineType, name: str, body: Json) -> None:
-    """Compare a body with `<flavour>/<name>.json`."""
-    file = FOLDER / flavour / f"{name}.json"
+def assert_golden(engine_type: EngineType, name: str, body: Json) -> None:
+    """Compare a body with `<engine_type>/<name>.json`."""
+    file = FOLDER / engine_type / f"{name}.json"
     if os.environ.get("ES_SBERT_UPDATE_GOLDEN"):
         file.write_bytes(orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     assert orjson.loads(file.read_bytes()) == orjson.loads(orjson.dumps(body))

@@ -33,34 +33,34 @@ def meta(index_type: str = "hnsw", text: str | None = None) -> VectorFieldMeta:
 CASES = [(EngineType.ELASTICSEARCH, t) for t in IndexType] + [(EngineType.OPENSEARCH, t) for t in OPENSEARCH_TYPES]
 
 
-@pytest.mark.parametrize(("flavour", "index_type"), CASES)
-def test_index_bodies_are_as_recorded(flavour: EngineType, index_type: IndexType) -> None:
-    body = index_body(flavour, "embedding", meta(index_type))
-    assert_golden(flavour, f"index-{index_type}", body)
+@pytest.mark.parametrize(("engine_type", "index_type"), CASES)
+def test_index_bodies_are_as_recorded(engine_type: EngineType, index_type: IndexType) -> None:
+    body = index_body(engine_type, "embedding", meta(index_type))
+    assert_golden(engine_type, f"index-{index_type}", body)
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
-def test_added_field_is_as_recorded(flavour: EngineType) -> None:
+@pytest.mark.parametrize("engine_type", list(EngineType))
+def test_added_field_is_as_recorded(engine_type: EngineType) -> None:
     existing = {"owner": "search team", "es_sbert": {"fields": {"title_vector": {"model": "other"}}}}
-    body = mapping_addition(flavour, "body_vector", meta(text="{title}. {body}"), existing)
-    assert_golden(flavour, "added-field", body)
+    body = mapping_addition(engine_type, "body_vector", meta(text="{title}. {body}"), existing)
+    assert_golden(engine_type, "added-field", body)
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
-def test_shards_and_replicas_are_written_only_when_given(flavour: EngineType) -> None:
-    plain = index_body(flavour, "v", meta())["settings"]
+@pytest.mark.parametrize("engine_type", list(EngineType))
+def test_shards_and_replicas_are_written_only_when_given(engine_type: EngineType) -> None:
+    plain = index_body(engine_type, "v", meta())["settings"]
     assert "index.number_of_shards" not in plain
-    given_both = index_body(flavour, "v", meta(), shards=3, replicas=0)["settings"]
+    given_both = index_body(engine_type, "v", meta(), shards=3, replicas=0)["settings"]
     assert given_both["index.number_of_shards"] == 3
     assert given_both["index.number_of_replicas"] == 0
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
-def test_bodies_do_not_share_state(flavour: EngineType) -> None:
-    first = index_body(flavour, "v", meta())
+@pytest.mark.parametrize("engine_type", list(EngineType))
+def test_bodies_do_not_share_state(engine_type: EngineType) -> None:
+    first = index_body(engine_type, "v", meta())
     first["mappings"]["properties"]["v_meta"]["properties"].clear()
     first["settings"]["index.x"] = 1
-    second = index_body(flavour, "v", meta())
+    second = index_body(engine_type, "v", meta())
     assert second["mappings"]["properties"]["v_meta"]["properties"]
     assert "index.x" not in second["settings"]
 
@@ -86,18 +86,18 @@ def test_merging_keeps_other_peoples_keys(foreign: dict[str, Any], other_fields:
     assert VectorFieldMeta.model_validate(merged["es_sbert"]["fields"]["mine"]) == meta()
 
 
-@pytest.mark.parametrize(("flavour", "index_type"), CASES)
-def test_what_was_written_is_read_back(flavour: EngineType, index_type: IndexType) -> None:
-    mappings = index_body(flavour, "v", meta(index_type))["mappings"]
+@pytest.mark.parametrize(("engine_type", "index_type"), CASES)
+def test_what_was_written_is_read_back(engine_type: EngineType, index_type: IndexType) -> None:
+    mappings = index_body(engine_type, "v", meta(index_type))["mappings"]
     assert vector_fields(mappings, "docs") == {"v": meta(index_type)}
-    assert mapped_dimensions(flavour, mappings["properties"]["v"]) == 384
-    assert mapped_similarity(flavour, mappings["properties"]["v"]) in ("cosine", "cosinesimil")
+    assert mapped_dimensions(engine_type, mappings["properties"]["v"]) == 384
+    assert mapped_similarity(engine_type, mappings["properties"]["v"]) in ("cosine", "cosinesimil")
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
-def test_fields_without_vectors_have_no_dimensions(flavour: EngineType) -> None:
-    assert mapped_dimensions(flavour, {"type": "keyword"}) is None
-    assert mapped_dimensions(flavour, {"properties": {}}) is None
+@pytest.mark.parametrize("engine_type", list(EngineType))
+def test_fields_without_vectors_have_no_dimensions(engine_type: EngineType) -> None:
+    assert mapped_dimensions(engine_type, {"type": "keyword"}) is None
+    assert mapped_dimensions(engine_type, {"properties": {}}) is None
 
 
 @pytest.mark.parametrize("damaged", [{"fields": {"v": {"model": 3}}}, {"fields": []}, [], {"fields": {"v": "x"}}])
@@ -122,21 +122,21 @@ def test_field_names_that_engines_read_otherwise(name: str) -> None:
         check_field_name(name)
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
+@pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("index_type", [IndexType.HNSW, IndexType.FLAT])
-def test_passages_are_as_recorded_and_read_back(flavour: EngineType, index_type: IndexType) -> None:
+def test_passages_are_as_recorded_and_read_back(engine_type: EngineType, index_type: IndexType) -> None:
     rules = ChunkRules(tokens=256, overlap=32)
-    body = index_body(flavour, "embedding", meta(index_type).model_copy(update={"passages": rules}))
-    assert_golden(flavour, f"index-passages-{index_type}", body)
+    body = index_body(engine_type, "embedding", meta(index_type).model_copy(update={"passages": rules}))
+    assert_golden(engine_type, f"index-passages-{index_type}", body)
     field = body["mappings"]["properties"]["embedding"]
-    assert mapped_dimensions(flavour, field) == 384
-    assert mapped_similarity(flavour, field) in ("cosine", "cosinesimil")
+    assert mapped_dimensions(engine_type, field) == 384
+    assert mapped_similarity(engine_type, field) in ("cosine", "cosinesimil")
     assert vector_fields(body["mappings"], "docs")["embedding"].passages == rules
 
 
 def test_a_nested_object_of_somebody_else_holds_no_vectors() -> None:
-    for flavour in EngineType:
-        assert mapped_dimensions(flavour, {"type": "nested", "properties": {"name": {"type": "keyword"}}}) is None
+    for engine_type in EngineType:
+        assert mapped_dimensions(engine_type, {"type": "nested", "properties": {"name": {"type": "keyword"}}}) is None
 
 
 @pytest.mark.parametrize(

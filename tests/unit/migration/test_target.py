@@ -28,9 +28,9 @@ OLD = VectorFieldMeta(fingerprint="a" * 32, model="old", dimensions=384, index_t
 NEW = OLD.model_copy(update={"fingerprint": "b" * 32, "model": "new", "dimensions": 768, "index_type": "int8_hnsw"})
 
 
-def state(flavour: EngineType = EngineType.ELASTICSEARCH, **settings: str) -> IndexState:
-    first = mapping_addition(flavour, "embedding", OLD, {"owner": "somebody"})
-    second = mapping_addition(flavour, "other", OLD.model_copy(update={"fingerprint": "c" * 32}), first["_meta"])
+def state(engine_type: EngineType = EngineType.ELASTICSEARCH, **settings: str) -> IndexState:
+    first = mapping_addition(engine_type, "embedding", OLD, {"owner": "somebody"})
+    second = mapping_addition(engine_type, "other", OLD.model_copy(update={"fingerprint": "c" * 32}), first["_meta"])
     second["_meta"]["es_sbert"] |= {"load": {"before": {}}, "migrating_to": "x", "migration": {"alias": "y"}}
     properties = {"title": {"type": "text"}} | first["properties"] | second["properties"]
     return IndexState("docs-1", {"_meta": second["_meta"], "dynamic": "strict", "properties": properties}, settings)

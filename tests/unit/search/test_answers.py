@@ -15,10 +15,10 @@ def meta(text: str | None, passages: ChunkRules | None = None) -> VectorFieldMet
     return VectorFieldMeta(fingerprint="f", model="m", dimensions=3, index_type="hnsw", text=text, passages=passages)
 
 
-def reader(flavour: EngineType, *fields: tuple[str, VectorFieldMeta], boost: float = 1.0) -> ResponseReader:
+def reader(engine_type: EngineType, *fields: tuple[str, VectorFieldMeta], boost: float = 1.0) -> ResponseReader:
     searched = SearchScope(tuple(VectorField("docs-1", name, own, FieldOutcome.PRESENT) for name, own in fields))
     queries = [VectorQuery(name, np.ones(3, dtype=np.float32), boost=boost) for name, _ in fields]
-    return ResponseReader(flavour, SearchMethod.KNN, searched, queries)
+    return ResponseReader(engine_type, SearchMethod.KNN, searched, queries)
 
 
 def answer(*hits: Json) -> Json:

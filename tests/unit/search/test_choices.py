@@ -15,7 +15,7 @@ def meta(index_type: IndexType) -> VectorFieldMeta:
 
 
 @pytest.mark.parametrize(
-    ("flavour", "index_type", "exact", "method"),
+    ("engine_type", "index_type", "exact", "method"),
     [
         (EngineType.ELASTICSEARCH, IndexType.HNSW, False, SearchMethod.KNN),
         (EngineType.ELASTICSEARCH, IndexType.HNSW, True, SearchMethod.EXACT),
@@ -26,8 +26,8 @@ def meta(index_type: IndexType) -> VectorFieldMeta:
         (EngineType.OPENSEARCH, IndexType.FLAT, False, SearchMethod.EXACT),  # no kNN without a graph
     ],
 )
-def test_methods(flavour: EngineType, index_type: IndexType, exact: bool, method: SearchMethod) -> None:
-    assert choose_method(flavour, meta(index_type), exact) is method
+def test_methods(engine_type: EngineType, index_type: IndexType, exact: bool, method: SearchMethod) -> None:
+    assert choose_method(engine_type, meta(index_type), exact) is method
 
 
 def test_oversampling_is_the_types_own_unless_asked_for() -> None:

@@ -27,21 +27,21 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
+@pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("method", list(SearchMethod))
 @pytest.mark.parametrize("name", list(QUERIES))
-def test_bodies_are_as_recorded(flavour: EngineType, method: SearchMethod, name: str) -> None:
-    assert_golden(flavour, f"{method}-{name}", search_body(flavour, method, QUERIES[name]))
+def test_bodies_are_as_recorded(engine_type: EngineType, method: SearchMethod, name: str) -> None:
+    assert_golden(engine_type, f"{method}-{name}", search_body(engine_type, method, QUERIES[name]))
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
+@pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("method", list(SearchMethod))
 @pytest.mark.parametrize("name", ["filter", "passages", "minimum", "minimum-passages"])
-def test_clauses_are_as_recorded(flavour: EngineType, method: SearchMethod, name: str) -> None:
-    clause = vector_clause(flavour, method, QUERIES[name])
-    assert_golden(flavour, f"clause-{method}-{name}", clause)
-    if method is SearchMethod.EXACT or flavour is EngineType.OPENSEARCH:
-        assert search_body(flavour, method, QUERIES[name])["query"] == clause
+def test_clauses_are_as_recorded(engine_type: EngineType, method: SearchMethod, name: str) -> None:
+    clause = vector_clause(engine_type, method, QUERIES[name])
+    assert_golden(engine_type, f"clause-{method}-{name}", clause)
+    if method is SearchMethod.EXACT or engine_type is EngineType.OPENSEARCH:
+        assert search_body(engine_type, method, QUERIES[name])["query"] == clause
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ floats = st.floats(-1, 1, width=32).filter(lambda x: abs(x) > 1e-3)
     k=st.integers(1, MAX_K),
     filter=st.none()
     | st.dictionaries(st.sampled_from(["term", "range"]), st.dictionaries(st.text(), st.integers()), min_size=1),
-    flavour=st.sampled_from(EngineType),
+    engine_type=st.sampled_from(EngineType),
     method=st.sampled_from(SearchMethod),
 )
 def test_every_body_asks_for_k_and_leaves_the_vector_out(
-    vector: list[float], k: int, filter: Json | None, flavour: EngineType, method: SearchMethod
+    vector: list[float], k: int, filter: Json | None, engine_type: EngineType, method: SearchMethod
 ) -> None:
-    body = search_body(flavour, method, VectorQuery("v", np.array(vector, dtype=np.float32), k, filter))
+    body = search_body(engine_type, method, VectorQuery("v", np.array(vector, dtype=np.float32), k, filter))
     assert body["size"] == k
     assert body["_source"] == {"excludes": ["v"]}
     if filter is not None:

@@ -66,28 +66,28 @@ HYBRIDS: dict[str, tuple[SearchScope, HybridOptions]] = {
 }
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
+@pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("name", list(SEARCHES))
-def test_searches_are_as_recorded(flavour: EngineType, name: str) -> None:
+def test_searches_are_as_recorded(engine_type: EngineType, name: str) -> None:
     searched, options = SEARCHES[name]
     vectors = dict.fromkeys(searched.names, VECTOR)
-    request = search_request(flavour, searched, vectors, SearchParams.of(20, options), TEXT)
+    request = search_request(engine_type, searched, vectors, SearchParams.of(20, options), TEXT)
     [body] = request.bodies
-    assert_golden(flavour, f"search-{name}", body)
+    assert_golden(engine_type, f"search-{name}", body)
     assert request.named_scores == (len(searched.names) > 1)
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
+@pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("name", list(HYBRIDS))
-def test_hybrid_searches_are_as_recorded(flavour: EngineType, name: str) -> None:
-    if "normalized" in str(HYBRIDS[name]) and flavour is EngineType.ELASTICSEARCH:
+def test_hybrid_searches_are_as_recorded(engine_type: EngineType, name: str) -> None:
+    if "normalized" in str(HYBRIDS[name]) and engine_type is EngineType.ELASTICSEARCH:
         return  # refused, see tests/engine
     searched, options = HYBRIDS[name]
     own, rest = split_hybrid_options(options)
-    blend = read_hybrid_params(flavour, searched, TEXT, 20, own)
+    blend = read_hybrid_params(engine_type, searched, TEXT, 20, own)
     vectors = dict.fromkeys(searched.names, VECTOR)
-    request = hybrid_request(flavour, searched, vectors, SearchParams.of(20, rest), blend, TEXT)
-    assert_golden(flavour, f"hybrid-{name}", {"bodies": list(request.bodies)})
+    request = hybrid_request(engine_type, searched, vectors, SearchParams.of(20, rest), blend, TEXT)
+    assert_golden(engine_type, f"hybrid-{name}", {"bodies": list(request.bodies)})
     assert request.named_scores == (blend.fusion is not Fusion.RRF)
     assert len(request.bodies) == (1 + len(searched.names) if blend.fusion is Fusion.RRF else 1)
 

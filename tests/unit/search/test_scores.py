@@ -9,14 +9,16 @@ from es_sbert.search.vector_query import SearchMethod, cosine_from_score, score_
 
 
 @given(st.floats(-1, 1), st.sampled_from(EngineType), st.sampled_from(SearchMethod))
-def test_scores_and_cosines_are_each_others_inverse(cosine: float, flavour: EngineType, method: SearchMethod) -> None:
-    assert cosine_from_score(score_from_cosine(cosine, flavour, method), flavour, method) == pytest.approx(
+def test_scores_and_cosines_are_each_others_inverse(
+    cosine: float, engine_type: EngineType, method: SearchMethod
+) -> None:
+    assert cosine_from_score(score_from_cosine(cosine, engine_type, method), engine_type, method) == pytest.approx(
         cosine, abs=1e-12
     )
 
 
 @pytest.mark.parametrize(
-    ("flavour", "method", "score", "cosine"),
+    ("engine_type", "method", "score", "cosine"),
     [
         (EngineType.ELASTICSEARCH, SearchMethod.KNN, 0.75, 0.5),
         (EngineType.ELASTICSEARCH, SearchMethod.EXACT, 1.5, 0.5),
@@ -26,5 +28,5 @@ def test_scores_and_cosines_are_each_others_inverse(cosine: float, flavour: Engi
         (EngineType.ELASTICSEARCH, SearchMethod.EXACT, -1e-7, -1.0),
     ],
 )
-def test_known_scores(flavour: EngineType, method: SearchMethod, score: float, cosine: float) -> None:
-    assert cosine_from_score(score, flavour, method) == cosine
+def test_known_scores(engine_type: EngineType, method: SearchMethod, score: float, cosine: float) -> None:
+    assert cosine_from_score(score, engine_type, method) == cosine

@@ -34,13 +34,13 @@ def test_snippet_of_a_document_without_texts() -> None:
     assert snippet({"n": 1, "v": [1.0]}, "v", meta("{gone}")) == ""
 
 
-@pytest.mark.parametrize("flavour", list(EngineType))
+@pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("method", list(SearchMethod))
 def test_console_request_is_the_same_body_with_the_vector_on_one_line(
-    flavour: EngineType, method: SearchMethod
+    engine_type: EngineType, method: SearchMethod
 ) -> None:
     query = VectorQuery("v", np.array([0.1, 0.2, 0.3], dtype=np.float32), filter={"term": {"q": "vector"}})
-    body = search_body(flavour, method, query)
+    body = search_body(engine_type, method, query)
     first, _, rest = console_request("docs", body).partition("\n")
     assert first == "POST /docs/_search"
     assert orjson.loads(rest) == body
