@@ -1,6 +1,27 @@
-"""Semantic search over an Elasticsearch or OpenSearch index, with Sentence-BERT models (arXiv 1908.10084)."""
+"""Semantic search over an Elasticsearch or OpenSearch index, with Sentence-BERT models (arXiv 1908.10084).
+
+    from es_sbert import Encoder, SemanticIndex
+
+    vectors = Encoder("all-MiniLM-L6-v2").encode(["A first text.", "A second text."])
+
+    with SemanticIndex.create("docs", "http://localhost:9200", model="all-MiniLM-L6-v2") as index:
+        index.add([{"_id": "1", "text": "A cat sits on the mat."}])
+        for hit in index.search("feline", k=5):
+            print(hit.id, hit.cosine)
+
+Names are imported when they are first used, so `import es_sbert` is fast. `es_sbert.training.train`,
+`es_sbert.evaluation.evaluate` and `es_sbert.exporters.export` train, evaluate and export models. Errors are in
+`es_sbert.errors`.
+"""
 
 import os as _os
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+if _TYPE_CHECKING:
+    from es_sbert.encoder import Encoder as Encoder
+    from es_sbert.encoder.reranker import Reranker as Reranker
+    from es_sbert.search import AsyncSemanticIndex as AsyncSemanticIndex
+    from es_sbert.search import SemanticIndex as SemanticIndex
 
 # The version's only place: pyproject.toml, `es-sbert --version` and the bundles read it here.
 __version__ = "0.1.0"
@@ -15,3 +36,25 @@ if not _os.path.isdir(_os.path.join(_folder, "mappings")):
     _found = _find_spec("es_sbert.mappings")
     if _found is None or not str(_found.origin).startswith(_os.path.join(_os.path.dirname(_folder), "")):
         __path__.append(_os.path.dirname(_folder))
+
+_MODULES = {
+    "AsyncSemanticIndex": "es_sbert.search",
+    "Encoder": "es_sbert.encoder",
+    "Reranker": "es_sbert.encoder.reranker",
+    "SemanticIndex": "es_sbert.search",
+}
+__all__ = ["AsyncSemanticIndex", "Encoder", "Reranker", "SemanticIndex"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
